@@ -1,0 +1,54 @@
+# Two commands set everything up on a fresh machine: `make demo` and `make test`.
+#
+# PYTHON    the interpreter the virtual environment is made from (3.11 or newer)
+# PIP_ARGS  more arguments for pip, for example an index that offers torch without CUDA
+# GRIDML_DATA, GRIDML_CACHE reach the programs through the environment, as everywhere else.
+
+PYTHON ?= python3
+PIP_ARGS ?=
+VENV := .venv
+BIN := $(VENV)/bin
+# Newer than both files it depends on: the environment is up to date and is used again as it is.
+STAMP := $(VENV)/.installed
+BENCHMARKS := benchmarks/overhead.py benchmarks/kills.py
+
+.PHONY: help demo test verify lint clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo    train LeNet on MNIST on four workers that keep dying"
+	@echo "make test    lint, types and tests"
+	@echo "make verify  the long proofs and every benchmark"
+	@echo "make lint    lint and types only"
+	@echo "make clean   remove the environment and the caches; runs/ stays"
+
+$(STAMP): pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; \
+	    sys.exit(None if sys.version_info >= (3, 11) else f"Python {v} found, 3.11 or newer expected: make PYTHON=python3.11 ...")'
+	@echo "setting up $(VENV) (a minute or two, once)"
+	@$(PYTHON) -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[all,test,dev]"
+	@touch $@
+
+demo: $(STAMP)
+	$(BIN)/gridml run examples/mnist.py --workers 4 --lifetime "normal(45m,10m)" --speedup 300 \
+	    --run-dir "runs/demo-$$(date +%Y%m%d-%H%M%S)"
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+# pytest comes last, so that its summary is the last line.
+test: lint
+	$(BIN)/python -m pytest -m "not long"
+
+# pytest leaves with 5 when no test is marked `long`.
+verify: $(STAMP)
+	$(BIN)/python -m pytest -m long || [ $$? -eq 5 ]
+	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+	find . -maxdepth 1 -name '*.egg-info' -exec rm -rf {} +

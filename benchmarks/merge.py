@@ -1,0 +1,89 @@
+"""The merge against memcpy of the same bytes: gate and average in one pass, one thread, through `MergePlan`.
+
+A stale replica is merged by `stale_mean`: v, b and p are read, the result written, Σ(p−b)² and finiteness taken on
+the way. A copy reads once and writes once, so 2 streams over 4 = 0.5 is what bandwidth alone would leave. Calls are
+repeated in turn, so that whatever else the machine does falls on all, each with its own arrays warm in the caches.
+
+    python -m benchmarks.merge
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+
+import numpy as np
+
+from benchmarks.table import Cell, write
+from gridml.aggregates import Merge, MergePlan, stale_mean
+
+SIZES = ((1, 1, 2001), (25, 10, 101), (100, 60, 31))
+"""Megabytes of a replica, the number of tensors they are spread over, and repeats: about 0.1 s or more of each call."""
+STALE = Merge(version=9, base=3, vertices=512, credited_by_others=1536, live=4)
+FRESH = Merge(version=9, base=9, vertices=512, credited_by_others=0, live=4)
+
+
+def main() -> None:
+    rows = [measure(megabytes, tensors, repeats) for megabytes, tensors, repeats in SIZES]
+    write(
+        "merge",
+        "Merging a float32 replica against memcpy of the same bytes",
+        rows,
+        [
+            "merge: stale_mean at τ = 3, a whole push through MergePlan, into arrays made before, one thread",
+            "fast-forward: the same for a replica whose base is the current version (out = p, with the gate's sums)",
+            "memcpy: numpy.copyto, tensor by tensor, one thread",
+            "medians of repeats taken in turn, after a warm-up; ratio = memcpy/merge; goal ≥ 0.4",
+        ],
+    )
+
+
+def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
+    """One row: milliseconds of a copy, a merge and a fast-forward of `megabytes` spread over `count` tensors."""
+    random = np.random.default_rng(megabytes)
+    elements = megabytes * 1_000_000 // 4 // count
+    master, replica, base, out, copied = (
+        {f"layer{i}.weight": random.standard_normal(elements, dtype=np.float32) for i in range(count)} for _ in range(5)
+    )
+    plan = MergePlan(dict.fromkeys(master, stale_mean()))
+
+    def copy() -> None:
+        for name, array in replica.items():
+            np.copyto(copied[name], array)
+
+    def merge(how: Merge) -> Callable[[], None]:
+        def call() -> None:
+            if plan.merge(master, replica, base, how, out=out).not_finite is not None:
+                raise AssertionError("a finite replica was called not finite")
+
+        return call
+
+    copying, merging, forwarding = _medians([copy, merge(STALE), merge(FRESH)], repeats)
+    return {
+        "MB": megabytes,
+        "tensors": count,
+        "repeats": repeats,
+        "memcpy ms": copying * 1e3,
+        "merge ms": merging * 1e3,
+        "ratio": copying / merging,
+        "fast-forward ms": forwarding * 1e3,
+        "fast-forward ratio": copying / forwarding,
+        "merge GB/s of replica": megabytes / 1e3 / merging,
+    }
+
+
+def _medians(calls: list[Callable[[], None]], repeats: int) -> list[float]:
+    """Median seconds of each call, taken in turn; each is run unmeasured right before, which warms its arrays."""
+    seconds: list[list[float]] = [[] for _ in calls]
+    for _ in range(repeats):
+        for call, taken in zip(calls, seconds, strict=True):
+            call()
+            start = time.perf_counter()
+            call()
+            taken.append(time.perf_counter() - start)
+    return [statistics.median(taken) for taken in seconds]
+
+
+if __name__ == "__main__":
+    main()

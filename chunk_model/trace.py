@@ -1,0 +1,91 @@
+"""Traces of machines that come and go: who joined and who left, when.
+
+The format is that of the Bamboo traces (Thorpe et al., NSDI 2023): one event a line, `milliseconds,add|remove,node`, in
+order of time, without a header. Many removals may share one instant: spot markets take machines in groups.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+_LINE = re.compile(r"\s*([0-9]+)\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
+
+
+class TraceError(ValueError):
+    """A trace is empty, or a line of it cannot be read or contradicts the lines before."""
+
+
+@dataclass(frozen=True)
+class TraceEvent:
+    """`node` joined, or left, `time_s` seconds after the start of the trace."""
+
+    time_s: float
+    node: str
+    joined: bool
+
+
+@dataclass(frozen=True)
+class Life:
+    """One stay of one node, in seconds since the start of the trace; `end_s` is None if it never left (censored)."""
+
+    node: str
+    start_s: float
+    end_s: float | None
+
+
+def read(path: Path) -> tuple[TraceEvent, ...]:
+    """The events of a trace file. OSError if it cannot be read, TraceError (file and line) if it makes no sense."""
+    try:
+        return parse(path.read_text(encoding="utf-8").splitlines(), str(path))
+    except UnicodeDecodeError as error:
+        raise TraceError(f"{path} is not text ({error.reason} at byte {error.start}): give a trace in CSV") from None
+
+
+def parse(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]:
+    """The events of `lines`, in their order; blank lines are passed over. TraceError names `source` and the line.
+
+    Checked: three fields, a whole number of milliseconds that never goes back, no node added twice or removed while
+    absent. A line that was cut off is refused where these checks can tell; it is never repaired.
+    """
+    events: list[TraceEvent] = []
+    present: set[str] = set()
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        where = f"{source}, line {number}"
+        event = _event(line, where)
+        if events and event.time_s < events[-1].time_s:
+            raise TraceError(f"{where}: time goes back from {events[-1].time_s} s to {event.time_s} s; sort it by time")
+        if event.joined and event.node in present:
+            raise TraceError(f"{where}: {event.node} is added although it is there already; is a removal missing?")
+        if not event.joined and event.node not in present:
+            raise TraceError(f"{where}: {event.node} is removed although it is not there; is a line cut off?")
+        (present.add if event.joined else present.remove)(event.node)
+        events.append(event)
+    if not events:
+        raise TraceError(f"{source} has no events: expected lines such as 60000,add,node1")
+    return tuple(events)
+
+
+def lives(trace: Iterable[TraceEvent]) -> list[Life]:
+    """The stays of all nodes of a checked trace, in order of their start; a node that comes back has several."""
+    stays: list[Life] = []
+    latest: dict[str, int] = {}
+    for event in trace:
+        if event.joined:
+            latest[event.node] = len(stays)
+            stays.append(Life(event.node, event.time_s, None))
+        else:
+            stay = latest[event.node]
+            stays[stay] = replace(stays[stay], end_s=event.time_s)
+    return stays
+
+
+def _event(line: str, where: str) -> TraceEvent:
+    match = _LINE.fullmatch(line)
+    if match is None:
+        raise TraceError(f"{where}: got {line!r}, expected milliseconds,add|remove,node such as 60000,add,node1")
+    return TraceEvent(int(match[1]) / 1000, match[3], match[2] == "add")

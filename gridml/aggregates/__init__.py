@@ -1,0 +1,45 @@
+"""The merge rules: how the replicas of a shared vertex become one again (the paper's g).
+
+A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or several with `by_name`.
+"""
+
+from gridml.aggregates.add import Add
+from gridml.aggregates.base import Aggregate, Companion, Merge, Tensors
+from gridml.aggregates.choose import ByName, by_name, rule_for
+from gridml.aggregates.easgd import Easgd
+from gridml.aggregates.fedbuff import FedBuff
+from gridml.aggregates.maximum import Maximum
+from gridml.aggregates.mean import Mean
+from gridml.aggregates.nesterov import Nesterov
+from gridml.aggregates.plan import MergePlan, MergeResult
+from gridml.aggregates.pooled import Pooled
+from gridml.aggregates.stale_mean import StaleMean
+
+add = Add
+easgd = Easgd
+fedbuff = FedBuff
+maximum = Maximum
+mean = Mean
+nesterov = Nesterov
+pooled = Pooled
+stale_mean = StaleMean
+
+__all__ = [
+    "Aggregate",
+    "ByName",
+    "Companion",
+    "Merge",
+    "MergePlan",
+    "MergeResult",
+    "Tensors",
+    "add",
+    "by_name",
+    "easgd",
+    "fedbuff",
+    "maximum",
+    "mean",
+    "nesterov",
+    "pooled",
+    "rule_for",
+    "stale_mean",
+]

@@ -1,0 +1,42 @@
+"""Sum of everybody's changes: v ← v + (p−b).
+
+For counts and sufficient statistics. Integers are exact in any order of arrival (modulo 2^bits, as differences
+and sums of machine integers are), given that every push is merged once, which the master's sequence numbers see
+to. Floating-point steps can be added too: then staleness is ignored and W workers move W times as far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from gridml.aggregates import kernels
+from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+
+
+@final
+@dataclass(frozen=True)
+class Add(Aggregate):
+    """v + (p−b)."""
+
+    def merge(
+        self,
+        value: Array,
+        replica: Array,
+        base: Array,
+        merge: Merge,
+        buffers: Tensors,
+        out: Array,
+        out_buffers: dict[str, Array],
+        scale: float,
+    ) -> float:
+        if out.dtype.kind == "f":
+            return kernels.blend(out, value, base, replica, 0.0, scale)
+        np.subtract(replica, base, out=out)
+        np.add(out, value, out=out)
+        return 0.0
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.kind in "fiu"

@@ -1,0 +1,65 @@
+"""Which rule merges a tensor, from what the program declared and from what the tensor is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+
+from gridml.aggregates.base import Aggregate, Array
+from gridml.aggregates.maximum import Maximum
+from gridml.aggregates.pooled import Pooled
+from gridml.aggregates.stale_mean import StaleMean
+from gridml.errors import ProgramError
+
+
+@dataclass(frozen=True)
+class ByName:
+    """Rules by pattern of the parameter's name, in order; made by `by_name`."""
+
+    patterns: tuple[tuple[str, Aggregate], ...]
+
+    def find(self, name: str) -> tuple[str, Aggregate] | None:
+        """The first pattern that matches, and its rule."""
+        return next(((pattern, rule) for pattern, rule in self.patterns if fnmatchcase(name, pattern)), None)
+
+
+def by_name(rules: Mapping[str, Aggregate]) -> ByName:
+    """Choose rules by the parameter's name, as in `by_name({"*.bias": mean(), "*": stale_mean()})`.
+
+    Patterns are those of the shell (`*`, `?`, `[ab]`), case counts, the first that matches wins, and what none
+    matches gets `stale_mean`. Raises ProgramError if a value is not a rule.
+    """
+    for pattern, rule in rules.items():
+        if not isinstance(rule, Aggregate):
+            raise ProgramError(
+                f"by_name got {rule!r} for pattern {pattern!r}; expected a rule, such as gridml.stale_mean()"
+            )
+    return ByName(tuple(rules.items()))
+
+
+def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Aggregate:
+    """The rule for the tensor `name` whose values look like `array`.
+
+    A pattern that spells out the last part of the name (`*.running_var`, not `bn.*`) is obeyed, or refused with
+    ProgramError if its rule cannot merge such a dtype. Otherwise BatchNorm statistics are pooled, integers and
+    truth values take the maximum unless the declared rule can merge them (`add`), and everything else has the
+    declared rule or `stale_mean`.
+    """
+    if isinstance(declared, ByName):
+        found = declared.find(name)
+        pattern, rule = found if found is not None else ("*", StaleMean())
+    else:
+        pattern, rule = "*", declared if declared is not None else StaleMean()
+    spelled_out = pattern.rpartition(".")[2] == name.rpartition(".")[2]
+    if not spelled_out:
+        if array.dtype.kind == "f" and name.endswith((".running_mean", ".running_var")):
+            return Pooled(variance=name.endswith("var"))
+        if array.dtype.kind in "iub" and not rule.takes(array.dtype):
+            return Maximum()
+    if not rule.takes(array.dtype):
+        raise ProgramError(
+            f"tensor {name!r} has dtype {array.dtype}, which {rule!r} cannot merge; "
+            "expected a floating-point dtype, or for integers add() or maximum(), chosen with gridml.by_name"
+        )
+    return rule

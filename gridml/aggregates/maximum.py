@@ -1,0 +1,47 @@
+"""The larger of two: v ← max(v, p).
+
+For integers that only grow and mean "how far", such as BatchNorm's `num_batches_tracked`: an average of integers
+is no integer, and a sum would count what each worker counted again. For truth values it is "or". Idempotent, and
+the same in any order.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from gridml.aggregates import kernels
+from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+
+
+@final
+@dataclass(frozen=True)
+class Maximum(Aggregate):
+    """max(v, p), element by element."""
+
+    def merge(
+        self,
+        value: Array,
+        replica: Array,
+        base: Array,
+        merge: Merge,
+        buffers: Tensors,
+        out: Array,
+        out_buffers: dict[str, Array],
+        scale: float,
+    ) -> float:
+        if out.dtype.kind == "f":
+            sumsq = kernels.fast_forward(out, base, replica, scale)
+            np.maximum(value, out, out=out)
+            return sumsq
+        np.maximum(value, replica, out=out)
+        return 0.0
+
+    def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
+        """out = max(local, newest)."""
+        np.maximum(local, newest, out=out)
+
+    def takes(self, dtype: np.dtype[Any]) -> bool:
+        return dtype.kind in "fiub"

@@ -1,0 +1,75 @@
+"""The contract of a carrier: it moves numbered payloads between one worker and the master, and chunks to workers.
+
+A carrier may lose, delay, repeat or reorder payloads; it must not deliver an altered or a torn one (the SHA-256 beside each
+shows it). Everything else, from exactly-once credit to fencing, is the protocol's business.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Letter:
+    """A sync as it reached the master."""
+
+    worker: str
+    number: int
+    payload: bytes
+
+
+class WorkerEnd(ABC):
+    """What a worker holds. It starts every exchange; nothing ever connects to it."""
+
+    @abstractmethod
+    def send(self, number: int, payload: bytes) -> None:
+        """Send sync `number`; sending a number again replaces it. Raises OSError when it cannot be stored."""
+
+    @abstractmethod
+    def receive(self, number: int) -> bytes | None:
+        """The reply to sync `number`, None while there is none; never blocks. A torn reply counts as none."""
+
+    @abstractmethod
+    def fetch(self, name: str, sha256: str) -> bytes:
+        """A published chunk. Raises ValueError when its SHA-256 is another one, OSError when it cannot be read."""
+
+    @abstractmethod
+    def note(self, lease: int, upto: int) -> None:
+        """Leave word of how far training has come, where it survives this process; cheap enough for every batch."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release what is held. Idempotent."""
+
+
+class MasterEnd(ABC):
+    """What the master holds: the mailboxes of all workers and the published chunks."""
+
+    @abstractmethod
+    def open(self, worker: str) -> None:
+        """Make a mailbox, before the worker starts."""
+
+    @abstractmethod
+    def collect(self) -> list[Letter]:
+        """Syncs that have arrived whole and are not yet answered, oldest first per worker; never blocks."""
+
+    @abstractmethod
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        """Reply to a sync, which is then no longer collected."""
+
+    @abstractmethod
+    def publish(self, name: str, payload: bytes) -> None:
+        """Make a chunk available to workers."""
+
+    @abstractmethod
+    def retract(self, name: str) -> None:
+        """Take a chunk away. A name that is not there is ignored."""
+
+    @abstractmethod
+    def noted(self, worker: str) -> tuple[int, int] | None:
+        """The last (lease, upto) that a worker noted, None if it never did."""
+
+    @abstractmethod
+    def close(self, worker: str) -> None:
+        """Remove a mailbox: what arrives later from that worker is lost, and was fenced anyway."""

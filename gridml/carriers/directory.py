@@ -1,0 +1,130 @@
+"""The directory carrier: mailboxes are folders of a disk that master and workers share.
+
+    mail/<worker>/sync-00000012-<sha256>.safetensors    worker to master
+    mail/<worker>/reply-00000012-<sha256>.safetensors   master to worker
+    mail/<worker>/progress                              two int64: lease, upto
+    chunks/<name>.safetensors
+
+Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import struct
+from pathlib import Path
+
+from gridml import bundle
+from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+
+_NAME = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
+_PROGRESS = struct.Struct("<qq")
+
+
+def _entries(folder: Path, kind: str) -> list[tuple[int, Path, str]]:
+    """(number, path, sha256) of the files of a kind, oldest first; a folder that is gone holds none."""
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    found = [(m, folder / m[0]) for m in map(_NAME.fullmatch, names) if m and m[1] == kind]
+    return sorted((int(m[2]), path, m[3]) for m, path in found)
+
+
+def _whole(path: Path, sha256: str) -> bytes | None:
+    """A file's content, None when it is gone or is not what its name says."""
+    try:
+        payload = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return payload if bundle.digest(payload) == sha256 else None
+
+
+def _file(kind: str, number: int, payload: bytes) -> str:
+    return f"{kind}-{number:08d}-{bundle.digest(payload)}.safetensors"
+
+
+class DirectoryWorker(WorkerEnd):
+    """A worker's end in the run directory `root`."""
+
+    def __init__(self, root: Path, worker: str) -> None:
+        self._mail = root / "mail" / worker
+        self._chunks = root / "chunks"
+        self._progress = os.open(self._mail / "progress", os.O_RDWR | os.O_CREAT, 0o600)
+
+    def send(self, number: int, payload: bytes) -> None:
+        bundle.write_atomic(self._mail / _file("sync", number, payload), payload, durable_name=False)
+
+    def receive(self, number: int) -> bytes | None:
+        for found, path, sha256 in _entries(self._mail, "reply"):
+            payload = _whole(path, sha256) if found == number else None
+            if found < number or payload is not None:
+                path.unlink(missing_ok=True)
+            if payload is not None:
+                return payload
+        return None
+
+    def fetch(self, name: str, sha256: str) -> bytes:
+        payload = (self._chunks / f"{name}.safetensors").read_bytes()
+        if bundle.digest(payload) != sha256:
+            raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
+        return payload
+
+    def note(self, lease: int, upto: int) -> None:
+        os.pwrite(self._progress, _PROGRESS.pack(lease, upto), 0)
+
+    def close(self) -> None:
+        if self._progress >= 0:
+            os.close(self._progress)
+            self._progress = -1
+
+
+class DirectoryMaster(MasterEnd):
+    """The master's end in the run directory `root`."""
+
+    def __init__(self, root: Path) -> None:
+        self._mail = root / "mail"
+        self._chunks = root / "chunks"
+        for folder in (self._mail, self._chunks):
+            folder.mkdir(parents=True, exist_ok=True)
+
+    def open(self, worker: str) -> None:
+        (self._mail / worker).mkdir(mode=0o700, exist_ok=True)
+
+    def collect(self) -> list[Letter]:
+        found = []
+        for box in sorted(os.listdir(self._mail)):
+            for number, path, sha256 in _entries(self._mail / box, "sync"):
+                payload = _whole(path, sha256)
+                if payload is None:
+                    path.unlink(missing_ok=True)  # damaged: the worker will send it again
+                else:
+                    found.append(Letter(box, number, payload))
+        return found
+
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        box = self._mail / worker
+        with contextlib.suppress(FileNotFoundError):  # the mailbox was closed: nobody waits for this reply
+            bundle.write_atomic(box / _file("reply", number, payload), payload, durable_name=False)
+        for found, path, _ in _entries(box, "sync"):
+            if found <= number:
+                path.unlink(missing_ok=True)
+
+    def publish(self, name: str, payload: bytes) -> None:
+        bundle.write_atomic(self._chunks / f"{name}.safetensors", payload, durable_name=False)
+
+    def retract(self, name: str) -> None:
+        (self._chunks / f"{name}.safetensors").unlink(missing_ok=True)
+
+    def noted(self, worker: str) -> tuple[int, int] | None:
+        try:
+            raw = (self._mail / worker / "progress").read_bytes()
+        except FileNotFoundError:
+            return None
+        return _PROGRESS.unpack(raw) if len(raw) == _PROGRESS.size else None
+
+    def close(self, worker: str) -> None:
+        shutil.rmtree(self._mail / worker, ignore_errors=True)

@@ -1,0 +1,68 @@
+"""Every error gridml raises on purpose: it says what was got, what was expected and what to do next.
+
+The command line prints such an error without a traceback and leaves with its `exit_status`; any other exception is a defect
+of gridml and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class GridmlError(Exception):
+    """Base of all errors meant for a person."""
+
+    exit_status: ClassVar[int] = 1
+
+
+class UsageError(GridmlError):
+    """A command or call was given something it cannot use (no such file, a size below one)."""
+
+    exit_status = 2
+
+
+class ProgramError(GridmlError):
+    """The user's file does not describe a program gridml can run (no Program, two of them, arrays of unequal length)."""
+
+    exit_status = 3
+
+
+class UserCodeError(GridmlError):
+    """The user's f, g or evaluate raised, or returned what cannot be merged.
+
+    `traceback_text` is the user's own traceback, already cut to the frames that matter.
+    """
+
+    exit_status = 4
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
+
+
+class DataError(GridmlError):
+    """A data set cannot be had, or its content is not what its checksum says."""
+
+    exit_status = 5
+
+
+class StorageError(GridmlError):
+    """The disk is full or cannot be written; the run is intact up to its last commit."""
+
+    exit_status = 6
+
+
+class LedgerError(GridmlError):
+    """The ledger of a run cannot be read, or belongs to something else."""
+
+    exit_status = 7
+
+
+class RunError(GridmlError):
+    """A run cannot go on as asked (another master holds it, it was cancelled, no worker can start)."""
+
+    exit_status = 8
+
+
+class NotFiniteError(UserCodeError):
+    """A loss or a replica holds NaN or infinity."""

@@ -1,0 +1,144 @@
+"""The words of the one verb between worker and master, `sync`: what a worker says and what the master answers.
+
+Each travels as the JSON message of a bundle; tensors travel beside it. Positions are places in the order of an epoch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class Verdict(StrEnum):
+    """What became of a push."""
+
+    MERGED = "merged"  # merged and credited in the version that the reply names
+    REPEATED = "repeated"  # was merged before; nothing was merged again
+    REFUSED = "refused"  # not merged, never will be; the reason says why
+
+
+@dataclass(frozen=True)
+class Push:
+    """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the version
+    it was trained from, `upto` the position up to which the range is now trained, `vertices` how many of them are new."""
+
+    lease: int
+    term: int
+    sequence: int
+    base: int
+    upto: int
+    vertices: int
+
+
+@dataclass(frozen=True)
+class Failure:
+    """The user's f failed on vertices `first`..`last` of a lease, with the user's traceback."""
+
+    lease: int
+    term: int
+    message: str
+    traceback: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Sync:
+    """What a worker says. `have` is the version it holds, `holds` the leases it works on.
+
+    `trained` and `train_s` count vertices and seconds of training in this process's life, `push_s` are the seconds its last
+    push cost it; a push's tensors travel beside the message. `leaving` means that nothing will come after this.
+    """
+
+    worker: str
+    have: int = -1
+    holds: tuple[int, ...] = ()
+    wants: bool = False
+    leaving: bool = False
+    push: Push | None = None
+    failure: Failure | None = None
+    trained: int = 0
+    train_s: float = 0.0
+    push_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Lease:
+    """A range of positions to train: [start, stop) of `epoch`, whose rows are in the chunk file `chunk` with that SHA-256."""
+
+    id: int
+    term: int
+    epoch: int
+    start: int
+    stop: int
+    chunk: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the reply's
+    version, and a push is due every `push_every` vertices."""
+
+    live: int = 1
+    credited: int = 0
+    total: int = 1
+    push_every: int = 512
+
+
+@dataclass(frozen=True)
+class Reply:
+    """What the master answers. The newest replica travels beside it unless the worker has it.
+
+    `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of the
+    pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `leave`: there is nothing more to do.
+    """
+
+    version: int
+    pace: Pace = field(default_factory=Pace)
+    verdict: Verdict | None = None
+    reason: str = ""
+    fast_forward: bool = False
+    lease: Lease | None = None
+    stop_at: int | None = None
+    drop_optimiser: bool = False
+    leave: bool = False
+    wait_s: float = 0.1
+
+
+def to_json(message: Sync | Reply) -> dict[str, Any]:
+    return dataclasses.asdict(message)
+
+
+def sync_from(message: dict[str, Any]) -> Sync:
+    """A Sync from its JSON. Raises ValueError when a field is missing or unknown."""
+    try:
+        push, failure = message["push"], message["failure"]
+        return Sync(
+            **{
+                **message,
+                "holds": tuple(message["holds"]),
+                "push": None if push is None else Push(**push),
+                "failure": None if failure is None else Failure(**failure),
+            }
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"not a sync message: {error}") from error
+
+
+def reply_from(message: dict[str, Any]) -> Reply:
+    """A Reply from its JSON. Raises ValueError when a field is missing or unknown."""
+    try:
+        lease, verdict = message["lease"], message["verdict"]
+        return Reply(
+            **{
+                **message,
+                "pace": Pace(**message["pace"]),
+                "lease": None if lease is None else Lease(**lease),
+                "verdict": None if verdict is None else Verdict(verdict),
+            }
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"not a reply: {error}") from error

@@ -1,0 +1,253 @@
+"""Vertex types: what a user subclasses, and the descriptors that give a type its fields and edges.
+
+A type with an `aggregate`, or with a `module`, is *replicated* (type B): the master holds the authoritative copy and every
+chunk that touches it works on a replica. Every other type is *local* (type A): each of its vertices lives in one chunk.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, Protocol
+
+import numpy as np
+
+from gridml.aggregates import Aggregate, ByName
+from gridml.errors import NotFiniteError, ProgramError
+
+
+class VertexId(NamedTuple):
+    """Names one vertex of a program: its type and its index among the vertices of that type, in the order they were added."""
+
+    type: str
+    index: int
+
+
+class array:
+    """An array field: every vertex of the type holds one `shape` of `dtype`.
+
+    `mutable=True` says that f changes the field of local vertices, so that it comes home with each push; fields of
+    replicated vertices always do. In f it reads as a torch tensor when the program has a module, else as a numpy array.
+    """
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False) -> None:
+        self.dtype = np.dtype(dtype)
+        self.shape = tuple(shape)
+        self.mutable = mutable
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, vertex: Vertex | None, owner: type) -> Any:
+        return self if vertex is None else vertex._home.read(self.name, vertex._at)
+
+    def __set__(self, vertex: Vertex, value: Any) -> None:
+        vertex._home.write(self.name, vertex._at, value)
+
+
+class module:
+    """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
+
+    The module's state travels; the optimiser's state stays with the worker process.
+    """
+
+    def __init__(self, factory: Callable[[], Any], optimiser: Callable[[Any], Any] | None = None) -> None:
+        self.factory = factory
+        self.optimiser = optimiser
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, vertex: Vertex | None, owner: type) -> Any:
+        return self if vertex is None else vertex._home.read(self.name, vertex._at)
+
+    def __set__(self, vertex: Vertex, value: Any) -> None:
+        vertex._home.write(self.name, vertex._at, value)
+
+
+class edge:
+    """Edges from each vertex of this type to vertices of `target` (a class, or its name where it is defined later).
+
+    `weight` is the dtype of a number on every edge (a rating, a count), or None.
+    """
+
+    def __init__(self, target: type[Vertex] | str, *, weight: Any = None) -> None:
+        self.target = target
+        self.weight = None if weight is None else np.dtype(weight)
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, vertex: Vertex | None, owner: type) -> Any:
+        return self if vertex is None else vertex._home.neighbours(self.name, vertex._at)
+
+
+class Home(Protocol):
+    """Where a vertex's values live while f or g looks at it; `at` is a position inside this home."""
+
+    def identify(self, at: int) -> VertexId: ...
+    def read(self, name: str, at: int) -> Any: ...
+    def write(self, name: str, at: int, value: Any) -> None: ...
+    def neighbours(self, name: str, at: int) -> list[Vertex]: ...
+    def optimisers(self, at: int) -> list[Any]: ...
+
+
+class Vertex:
+    """Base of all vertex types. Subclass it; never call it: gridml makes the views that f, g and evaluate receive.
+
+    `aggregate` is the merge rule g: a rule such as `gridml.stale_mean()`, `gridml.by_name({...})`, or a method
+    `aggregate(self, replica, merge)` that changes `self`.
+    """
+
+    aggregate: ClassVar[Any] = None
+    _home: Home
+    _at: int
+
+    @classmethod
+    def _view(cls, home: Home, at: int) -> Vertex:
+        vertex = object.__new__(cls)
+        vertex._home, vertex._at = home, at
+        return vertex
+
+    def __init__(self) -> None:
+        raise ProgramError(
+            f"{type(self).__name__}() was called. Vertices are added with graph.add({type(self).__name__}, ...)."
+        )
+
+    def get_id(self) -> VertexId:
+        """The vertex's type and index."""
+        return self._home.identify(self._at)
+
+    def get_data(self) -> Any:
+        """The vertex's own value: of its one field, or a dict by field name where it has several."""
+        fields = describe(type(self)).fields
+        if len(fields) == 1:
+            return self._home.read(fields[0], self._at)
+        return {name: self._home.read(name, self._at) for name in fields}
+
+    def get_neighbours(self) -> list[Vertex]:
+        """All vertices that this one's edges lead to, edge field by edge field in the order they are declared."""
+        return [n for name in describe(type(self)).edges for n in self._home.neighbours(name, self._at)]
+
+    def update_value(self, vertex_id: VertexId, data: Any) -> None:
+        """Give `data`, in the form `get_data` has, to this vertex or to one of its neighbours."""
+        for vertex in (self, *self.get_neighbours()):
+            if vertex.get_id() == vertex_id:
+                fields = describe(type(vertex)).fields
+                values = {fields[0]: data} if len(fields) == 1 else dict(data)
+                for name, value in values.items():
+                    vertex._home.write(name, vertex._at, value)
+                return
+        raise ProgramError(
+            f"update_value got {vertex_id}, which is neither {self.get_id()} itself nor one of its neighbours. "
+            f"f may change only those."
+        )
+
+    def step(self, loss: Any) -> None:
+        """One optimiser step on this vertex's modules for a scalar torch `loss`.
+
+        Raises `NotFiniteError` for a loss that is NaN or infinite, before any parameter is touched.
+        """
+        value = float(loss.detach())
+        if not np.isfinite(value):
+            raise NotFiniteError(
+                f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of this batch."
+            )
+        optimisers = self._home.optimisers(self._at)
+        if not optimisers:
+            raise ProgramError(
+                f"{type(self).__name__}.step was called but its modules have no optimiser. "
+                f"Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))."
+            )
+        for optimiser in optimisers:
+            optimiser.zero_grad()
+        loss.backward()
+        for optimiser in optimisers:
+            optimiser.step()
+
+
+@dataclass(frozen=True)
+class VertexType:
+    """What a vertex class declares, in the order of declaration."""
+
+    cls: type[Vertex]
+    arrays: dict[str, array] = field(default_factory=dict)
+    modules: dict[str, module] = field(default_factory=dict)
+    edges: dict[str, edge] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        return self.cls.__name__
+
+    @property
+    def fields(self) -> list[str]:
+        return [*self.arrays, *self.modules]
+
+    @property
+    def replicated(self) -> bool:
+        return bool(self.modules) or self.cls.aggregate is not None
+
+    @property
+    def rule(self) -> Aggregate | ByName | None:
+        """The declared merge rule, None for the default and for a method of the user's own."""
+        declared = self.cls.aggregate
+        return declared if isinstance(declared, Aggregate | ByName) else None
+
+    @property
+    def own_rule(self) -> bool:
+        """Whether g is a method on the vertex class."""
+        return self.cls.aggregate is not None and self.rule is None
+
+    @property
+    def mutable(self) -> list[str]:
+        """Fields of a local type that come home with a push."""
+        return [] if self.replicated else [name for name, a in self.arrays.items() if a.mutable]
+
+    def target(self, edge_name: str) -> type[Vertex]:
+        """The class an edge leads to. Raises ProgramError for a name that no class has."""
+        target = self.edges[edge_name].target
+        if isinstance(target, str):
+            found = vars(sys.modules[self.cls.__module__]).get(target)
+            if target == self.name:
+                return self.cls
+            if not (isinstance(found, type) and issubclass(found, Vertex)):
+                raise ProgramError(
+                    f"{self.name}.{edge_name} leads to {target!r}; no vertex type of that name is in the file."
+                )
+            return found
+        return target
+
+
+def describe(cls: type[Vertex]) -> VertexType:
+    """The declaration of a vertex class, its base classes' fields first. Raises ProgramError where it makes no sense."""
+    found = VertexType(cls)
+    for base in reversed(cls.__mro__):
+        for name, value in vars(base).items():
+            kinds: tuple[tuple[type, dict[str, Any]], ...] = (
+                (array, found.arrays),
+                (module, found.modules),
+                (edge, found.edges),
+            )
+            for kind, into in kinds:
+                if isinstance(value, kind):
+                    into[name] = value
+    if found.modules and found.arrays:
+        raise ProgramError(
+            f"{cls.__name__} has both modules ({', '.join(found.modules)}) and arrays ({', '.join(found.arrays)}). "
+            f"Put the arrays on a vertex type of their own."
+        )
+    if found.own_rule and not callable(cls.aggregate):
+        raise ProgramError(
+            f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), gridml.by_name({{...}}) "
+            f"or a method aggregate(self, replica, merge)."
+        )
+    if found.replicated and found.edges:
+        raise ProgramError(
+            f"{cls.__name__} is replicated and has edges ({', '.join(found.edges)}); edges start at local vertices. "
+            f"Declare the edge on the other type."
+        )
+    return found

@@ -1,0 +1,67 @@
+"""The contract of a back end: where workers come from and how their ends are told apart.
+
+A back end starts worker processes somewhere, says what became of each, and ends them when asked. It knows nothing of chunks,
+leases or replicas: those go through a carrier. Foreign states are translated into `State` by one table per back end and never
+folded into each other: a held job is not a failed one, an evicted one is not a finished one.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class State(StrEnum):
+    """What a job is doing. QUEUED, RUNNING and HELD are alive; EVICTED, FINISHED and LOST are ends."""
+
+    QUEUED = "queued"  # accepted, waiting for a machine
+    RUNNING = "running"  # the worker process started on a machine
+    HELD = "held"  # waits for a person
+    EVICTED = "evicted"  # the machine was taken away, with grace (SIGTERM first) or without
+    FINISHED = "finished"  # the worker left by itself with status 0
+    LOST = "lost"  # it ended in a way nobody asked for: a crash, a non-zero status, silence
+
+    @property
+    def ended(self) -> bool:
+        return self in (State.EVICTED, State.FINISHED, State.LOST)
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """One change of one job's state.
+
+    `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place can be
+    counted; `graceful` says for EVICTED whether SIGTERM came first; `detail` is for people.
+    """
+
+    time_s: float
+    worker: str
+    state: State
+    machine: str
+    detail: str = ""
+    graceful: bool = False
+    exit_code: int | None = None
+    pid: int | None = None
+
+
+class Backend(ABC):
+    """Starts and ends workers. Not thread-safe: the master's loop owns it."""
+
+    name: str
+
+    @abstractmethod
+    def submit(self, worker: str) -> None:
+        """Ask for one worker process under the name `worker` (unique in the run). Returns at once; QUEUED is its first event."""
+
+    @abstractmethod
+    def poll(self) -> list[JobEvent]:
+        """Events since the last call, in order; never blocks. Each job has at most one RUNNING and exactly one ended event."""
+
+    @abstractmethod
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """End every job and wait for their processes; afterwards none is left. Idempotent."""

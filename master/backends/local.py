@@ -1,0 +1,323 @@
+"""Workers as processes of this machine, whose ends follow a script: real kills, for demonstrations and for tests.
+
+Every worker leads a session of its own, so that a Ctrl-C at the master's terminal does not reach it and its children
+can be ended with it. SIGTERM goes to the worker alone, which has a push to finish; SIGKILL goes to all it started, as
+when a machine is taken away. Signals are sent only to processes that have not been waited for, whose pids therefore
+cannot mean another one.
+
+What must not outlive the master calls `remote.parent.die_with_parent`. The kernel ties that to the thread that starts
+workers, so `poll` belongs in a thread that lives as long as the master.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from gridml.errors import RunError, StorageError, UsageError
+from master.backends.base import Backend, JobEvent, State
+from master.backends.script import PlannedLife, Script
+
+# A process that was sent SIGKILL is gone in well under this; `next_change_s` asks for the next look then.
+_REAP_S = 0.01
+
+
+class Asker(StrEnum):
+    """Who asked for the end of a worker."""
+
+    SCRIPT = "script"
+    MASTER = "cancelled"
+
+
+@dataclass(frozen=True)
+class Ending:
+    """A worker was asked to end at `asked_s`: with SIGTERM first if `graceful`, and with SIGKILL from `kill_s` on."""
+
+    asker: Asker
+    asked_s: float
+    kill_s: float
+    graceful: bool
+
+
+@dataclass(frozen=True)
+class Kills:
+    """How often the script ended a worker, with SIGTERM first and without."""
+
+    graceful: int = 0
+    sudden: int = 0
+
+
+@dataclass
+class _Slot:
+    """A place of the script, the life it offers next (None: never again), and how many workers it has had."""
+
+    number: int
+    life: PlannedLife | None
+    hosted: int = 0
+    taken: bool = False
+
+
+@dataclass
+class _Job:
+    """A running worker; times are on the script's clock."""
+
+    worker: str
+    slot: _Slot
+    life: PlannedLife
+    process: subprocess.Popen[bytes]
+    began_s: float
+    ends_s: float | None
+    ending: Ending | None = None
+    killed: bool = False
+
+
+def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
+    """What a worker's end was: its state, whether it was graceful, and why.
+
+    `code` is the exit status, or minus the signal that ended the process. A worker that was asked with SIGTERM was
+    evicted however it then left; one that was only to be sent SIGKILL and ended otherwise was faster than the signal,
+    and ended by itself.
+    """
+    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    if ending is not None and ending.graceful:
+        return State.EVICTED, True, "SIGTERM, then SIGKILL" if code == -signal.SIGKILL else f"SIGTERM, left with {how}"
+    if ending is not None and code == -signal.SIGKILL:
+        return State.EVICTED, False, "SIGKILL"
+    return (State.FINISHED if code == 0 else State.LOST), False, how
+
+
+class Local(Backend):
+    """One process per submitted worker, as long as the script has an open slot for it; the others stay queued.
+
+    `command` makes the argument list of a worker from its name. stdout and stderr of a worker go to
+    `logs`/<worker>.log. Workers compute with `threads` threads, so that several share a machine fairly; `environment`
+    is added to the master's. `clock` gives seconds and is what events carry; the script's clock starts with the back
+    end. Raises StorageError if the folder of the logs cannot be made.
+    """
+
+    name = "local"
+
+    def __init__(
+        self,
+        command: Callable[[str], Sequence[str]],
+        script: Script,
+        logs: Path,
+        *,
+        threads: int = 1,
+        environment: Mapping[str, str] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+        close_grace_s: float = 2.0,
+    ) -> None:
+        if threads < 1:
+            raise UsageError(f"a worker was given {threads} threads, expected 1 or more")
+        try:
+            logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise StorageError(
+                f"cannot make the folder of the logs, {logs}: {error.strerror}; free or choose another"
+            ) from error
+        self._command = command
+        self._script = script
+        self._logs = logs
+        self._environment = {
+            **os.environ,
+            "OMP_NUM_THREADS": str(threads),
+            "MKL_NUM_THREADS": str(threads),
+            **(environment or {}),
+        }
+        self._clock = clock
+        self._start_s = clock()
+        self._close_grace_s = close_grace_s
+        self._slots = [_Slot(number, script.life(number, 0)) for number in range(script.slots)]
+        self._queue: deque[str] = deque()
+        self._jobs: dict[str, _Job] = {}
+        self._submitted: set[str] = set()
+        self._events: list[JobEvent] = []
+        self._kills: dict[str, Kills] = {}
+        self._closed = False
+
+    def submit(self, worker: str) -> None:
+        """Raises UsageError for a name that was used before or that cannot name a log file, RunError after `close`."""
+        if self._closed:
+            raise RunError(f"worker {worker} was submitted to a local pool that is closed: start a new one")
+        if worker in self._submitted or not worker or "/" in worker:
+            raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no slash")
+        self._submitted.add(worker)
+        self._queue.append(worker)
+        self._tell(worker, State.QUEUED)
+
+    def poll(self) -> list[JobEvent]:
+        now = self._now()
+        # Ends come first: who left by itself is not counted as killed, and its slot can be used at once.
+        self._reap(now)
+        for job in self._jobs.values():
+            if job.ending is None and job.ends_s is not None and job.ends_s <= now:
+                self._end(job, Asker.SCRIPT, job.life.grace_s if job.life.graceful else 0.0, now)
+            elif job.ending is not None and job.ending.kill_s <= now:
+                self._kill(job)
+        self._start(now)
+        events, self._events = self._events, []
+        return events
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        """As the contract says; a cancelled job is EVICTED, and its detail says so. Without grace SIGKILL is sent alone."""
+        now = self._now()
+        if worker in self._queue:
+            self._queue.remove(worker)
+            self._tell(worker, State.EVICTED, detail="cancelled while queued")
+        elif (job := self._jobs.get(worker)) is not None:
+            if job.ending is None:
+                self._end(job, Asker.MASTER, grace_s, now)
+            elif now + grace_s < job.ending.kill_s:
+                # The script came first and stays the cause; the master may only shorten the grace.
+                job.ending = Ending(job.ending.asker, job.ending.asked_s, now + grace_s, job.ending.graceful)
+
+    def close(self) -> None:
+        """Cancels every job with `close_grace_s` of real time and waits for the processes; `poll` still tells the ends."""
+        self._closed = True
+        for worker in [*self._queue, *self._jobs]:
+            self.cancel(worker, grace_s=self._close_grace_s)
+        deadline = time.monotonic() + self._close_grace_s
+        while self._jobs:
+            if time.monotonic() >= deadline:
+                for job in self._jobs.values():
+                    self._kill(job)
+            self._reap(self._now())
+            if self._jobs:
+                time.sleep(_REAP_S)
+
+    def next_change_s(self) -> float | None:
+        """Seconds until `poll` has something to do for the script, 0 or more; None if only workers can cause a change."""
+        now = self._now()
+        changes = [self._next_look_s(job, now) for job in self._jobs.values()]
+        if self._queue:
+            changes += [life.opens_s for _, life in self._open_slots(now)]
+        planned = [change for change in changes if change is not None]
+        return max(0.0, min(planned) - now) if planned else None
+
+    def kill_counts(self) -> dict[str, Kills]:
+        """The script's kills so far, by machine; cancelled workers are not among them."""
+        return dict(self._kills)
+
+    def _now(self) -> float:
+        return self._clock() - self._start_s
+
+    def _next_look_s(self, job: _Job, now: float) -> float | None:
+        if job.killed:
+            return now + _REAP_S
+        return job.ends_s if job.ending is None else job.ending.kill_s
+
+    def _open_slots(self, now: float) -> Iterator[tuple[_Slot, PlannedLife]]:
+        """The free slots and the life each offers, now or later."""
+        for slot in self._slots:
+            if slot.taken or slot.life is None:
+                continue
+            if slot.life.closes_s is not None and slot.life.closes_s <= now:  # it came and went with nobody in it
+                slot.life = self._script.life(slot.number, slot.hosted, now)
+            if slot.life is not None:
+                yield slot, slot.life
+
+    def _start(self, now: float) -> None:
+        if not self._queue:
+            return
+        for slot, life in self._open_slots(now):
+            if life.opens_s <= now and self._queue:
+                self._launch(self._queue.popleft(), slot, life, now)
+
+    def _launch(self, worker: str, slot: _Slot, life: PlannedLife, now: float) -> None:
+        machine = self._script.machine(slot.number)
+        try:
+            with open(self._logs / f"{worker}.log", "ab") as log:
+                process = subprocess.Popen(
+                    list(self._command(worker)),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    env=self._environment,
+                    start_new_session=True,
+                )
+        except OSError as error:
+            self._tell(worker, State.LOST, machine, detail=f"could not be started: {error}")
+            return
+        slot.taken = True
+        slot.hosted += 1
+        job = _Job(worker, slot, life, process, now, life.ends_s(now))
+        self._jobs[worker] = job
+        plan = (
+            "no end"
+            if job.ends_s is None
+            else f"{'SIGTERM' if life.graceful else 'SIGKILL'} after {job.ends_s - now:.1f} s"
+        )
+        detail = f"life {slot.hosted} of {machine}, planned: {plan}"
+        self._tell(worker, State.RUNNING, machine, detail=detail, pid=process.pid)
+
+    def _end(self, job: _Job, asker: Asker, grace_s: float, now: float) -> None:
+        """Ask a worker to end, unless it has ended already: the next `_reap` then says how."""
+        if _has_ended(job.process):
+            return
+        graceful = grace_s > 0
+        job.ending = Ending(asker, now, now + grace_s, graceful)
+        if graceful:
+            job.process.send_signal(signal.SIGTERM)
+        else:
+            self._kill(job)
+
+    def _kill(self, job: _Job) -> None:
+        if not job.killed:
+            job.killed = True
+            _kill_session(job.process)
+
+    def _reap(self, now: float) -> None:
+        for job in [job for job in self._jobs.values() if _has_ended(job.process)]:
+            # What it started must go as well, and as long as it has not been waited for, its session's number is its
+            # own.
+            _kill_session(job.process)
+            self._ended(job, job.process.wait(), now)
+
+    def _ended(self, job: _Job, code: int, now: float) -> None:
+        del self._jobs[job.worker]
+        slot, machine = job.slot, self._script.machine(job.slot.number)
+        slot.taken = False
+        slot.life = self._script.life(slot.number, slot.hosted, now)
+        state, graceful, why = classify(code, job.ending)
+        detail = f"{why} after {now - job.began_s:.1f} s"
+        if state is State.EVICTED and job.ending is not None:
+            if job.ending.asker is Asker.SCRIPT:
+                detail += f" (script: life {slot.hosted} of {machine})"
+                before = self._kills.get(machine, Kills())
+                self._kills[machine] = Kills(before.graceful + graceful, before.sudden + (not graceful))
+            else:
+                detail += " (cancelled)"
+        elif state is State.LOST:
+            detail += f"; see {job.worker}.log"
+        self._tell(job.worker, state, machine, detail=detail, graceful=graceful, exit_code=code, pid=job.process.pid)
+
+    def _tell(
+        self,
+        worker: str,
+        state: State,
+        machine: str = "",
+        *,
+        detail: str = "",
+        graceful: bool = False,
+        exit_code: int | None = None,
+        pid: int | None = None,
+    ) -> None:
+        self._events.append(JobEvent(self._clock(), worker, state, machine, detail, graceful, exit_code, pid))
+
+
+def _has_ended(process: subprocess.Popen[bytes]) -> bool:
+    """Whether a child has ended; it is left unwaited for, so that its pid stays its own."""
+    return os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """SIGKILL for a child that has not been waited for, and for all of its session's first process group."""
+    os.killpg(process.pid, signal.SIGKILL)

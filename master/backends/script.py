@@ -1,0 +1,218 @@
+"""Scripts: what happens to the machines of a back end, decided beforehand and without any effect.
+
+A script knows *slots*, places that hold one worker at a time. `life(slot, k, free_s)` says when the slot can take its
+k-th worker, how long that one lives and how it ends. It is a pure function of its arguments and the script's settings,
+so the same seed gives the same failures whatever the workers do, and the real and the simulated back end can play the
+same script.
+
+All times are seconds on the script's clock, which starts at 0 with the back end. Settings are given in real durations
+and divided by `speedup`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from chunk_model.lifetime import Lifetime
+from chunk_model.trace import TraceEvent
+from gridml.errors import UsageError
+
+# One stream of random numbers per purpose, so that a setting added later does not change the lives of old seeds.
+_LIFE, _GAP, _LATE, _KIND = range(4)
+
+
+@dataclass(frozen=True)
+class PlannedLife:
+    """One stay of one worker in a slot: it may start from `opens_s` on, and ends after `duration_s` or at `closes_s`.
+
+    None means that the script sets no such end. `graceful`: SIGTERM, and SIGKILL only after `grace_s`; else SIGKILL.
+    """
+
+    opens_s: float
+    duration_s: float | None = None
+    closes_s: float | None = None
+    graceful: bool = False
+    grace_s: float = 0.0
+
+    def ends_s(self, began_s: float) -> float | None:
+        """When the script ends a worker that began at `began_s`; None for never."""
+        ends = [began_s + self.duration_s] if self.duration_s is not None else []
+        ends += [self.closes_s] if self.closes_s is not None else []
+        return min(ends, default=None)
+
+
+class Script(ABC):
+    """What happens to `slots` machines."""
+
+    @property
+    @abstractmethod
+    def slots(self) -> int:
+        """How many places there are, open or not."""
+
+    def machine(self, slot: int) -> str:
+        """The name of a place, unique in the script."""
+        return f"slot-{slot + 1}"
+
+    @abstractmethod
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
+        """The life of the k-th worker (from 0) of a slot that is free since `free_s`; None if it never opens again.
+
+        `opens_s` is at least `free_s`, and `closes_s`, where given, is after `opens_s`.
+        """
+
+
+@dataclass(frozen=True)
+class Steady(Script):
+    """`workers` machines, there from the start; none is ever taken away."""
+
+    workers: int
+
+    def __post_init__(self) -> None:
+        _at_least("workers", self.workers, 1)
+
+    @property
+    def slots(self) -> int:
+        return self.workers
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
+        return PlannedLife(opens_s=free_s)
+
+
+@dataclass(frozen=True)
+class Lives(Script):
+    """`workers` machines, each with one life after another drawn from `lifetime`, counted from the start of its worker.
+
+    A share `graceful_share` of the lives ends with SIGTERM and `grace_s`, the others with SIGKILL. The kinds are dealt
+    out, not tossed: the first n lives of a slot hold n·share graceful ones to within one, and so do the first n lives
+    of all slots together. Between two lives a slot is closed for an exponential time of mean `gap_s`. The last `late`
+    slots (None: a quarter of them, from four workers on) open for the first time between a tenth and a half of a mean
+    life.
+    """
+
+    workers: int
+    lifetime: Lifetime
+    seed: int = 0
+    graceful_share: float = 0.5
+    grace_s: float = 120.0
+    gap_s: float = 0.0
+    late: int | None = None
+    speedup: float = 1.0
+
+    def __post_init__(self) -> None:
+        _at_least("workers", self.workers, 1)
+        _settings(self.seed, self.graceful_share, self.grace_s, self.speedup)
+        if not (math.isfinite(self.gap_s) and self.gap_s >= 0):
+            raise UsageError(f"gap_s is {self.gap_s}, expected a finite number of seconds, 0 or more")
+        if self.late is not None and not 0 <= self.late <= self.workers:
+            raise UsageError(f"late is {self.late}, expected 0 to {self.workers} (workers), or None for a quarter")
+
+    @property
+    def slots(self) -> int:
+        return self.workers
+
+    def opens_s(self, slot: int) -> float:
+        """When a slot opens for the first time."""
+        late = self.late if self.late is not None else self.workers // 4
+        if slot < self.workers - late:
+            return 0.0
+        return self.lifetime.mean() * float(self._rng(_LATE, slot).uniform(0.1, 0.5)) / self.speedup
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
+        gap_s = self.gap_s * float(self._rng(_GAP, slot, k).exponential()) if k else 0.0
+        return PlannedLife(
+            opens_s=max(self.opens_s(slot), free_s + gap_s / self.speedup),
+            duration_s=self.lifetime.sample(self._rng(_LIFE, slot, k)) / self.speedup,
+            graceful=_dealt(k, self.graceful_share, self._offsets[slot]),
+            grace_s=self.grace_s / self.speedup,
+        )
+
+    @cached_property
+    def _offsets(self) -> list[float]:
+        """Where each slot starts in the deal, in [0, 1): evenly spread, in seeded order."""
+        ranks = self._rng(_KIND).permutation(self.workers)
+        return [float(offset) for offset in (ranks + 0.5) / self.workers]
+
+    def _rng(self, *stream: int) -> np.random.Generator:
+        return np.random.default_rng([self.seed, *stream])
+
+
+@dataclass(frozen=True)
+class Replay(Script):
+    """The nodes of a trace: each is a slot, open while the node was there, that loses its worker when the node went.
+
+    A share `graceful_share` of the removals is graceful, dealt out in their order, whether or not a worker was in the
+    slot. A worker that leaves by itself leaves the node to the next one. The trace is one that `chunk_model.trace` has
+    checked.
+    """
+
+    trace: tuple[TraceEvent, ...]
+    seed: int = 0
+    graceful_share: float = 0.5
+    grace_s: float = 120.0
+    speedup: float = 1.0
+
+    def __post_init__(self) -> None:
+        _settings(self.seed, self.graceful_share, self.grace_s, self.speedup)
+        if not self.trace:
+            raise UsageError("the trace to replay is empty: give one with at least one line such as 0,add,node1")
+
+    @property
+    def slots(self) -> int:
+        return len(self._nodes)
+
+    def machine(self, slot: int) -> str:
+        return self._nodes[slot]
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
+        for stay in self._stays[self._nodes[slot]]:
+            opens_s = max(stay.opens_s, free_s)
+            if stay.closes_s is None or stay.closes_s > opens_s:
+                return replace(stay, opens_s=opens_s)
+        return None
+
+    @cached_property
+    def _nodes(self) -> list[str]:
+        return list(self._stays)
+
+    @cached_property
+    def _stays(self) -> dict[str, list[PlannedLife]]:
+        """For each node, in order of first appearance, its stays in order."""
+        offset = float(np.random.default_rng([self.seed, _KIND]).random())
+        removals = itertools.count()
+        stays: dict[str, list[PlannedLife]] = {}
+        for event in self.trace:
+            time_s = event.time_s / self.speedup
+            own = stays.setdefault(event.node, [])
+            if event.joined:
+                own.append(PlannedLife(time_s, grace_s=self.grace_s / self.speedup))
+            else:
+                own[-1] = replace(
+                    own[-1], closes_s=time_s, graceful=_dealt(next(removals), self.graceful_share, offset)
+                )
+        return stays
+
+
+def _dealt(k: int, share: float, offset: float) -> bool:
+    """Whether the k-th of a row (from 0) belongs to the share: the first n hold ⌊n·share + offset⌋ chosen ones."""
+    return math.floor((k + 1) * share + offset) > math.floor(k * share + offset)
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"{name} is {value}, expected {least} or more")
+
+
+def _settings(seed: int, graceful_share: float, grace_s: float, speedup: float) -> None:
+    _at_least("seed", seed, 0)
+    if not 0 <= graceful_share <= 1:
+        raise UsageError(f"graceful_share is {graceful_share}, expected 0 (all SIGKILL) to 1 (all SIGTERM)")
+    if not (math.isfinite(grace_s) and grace_s >= 0):
+        raise UsageError(f"grace_s is {grace_s}, expected a finite number of seconds, 0 or more")
+    if not (math.isfinite(speedup) and speedup > 0):
+        raise UsageError(f"speedup is {speedup}, expected a finite number above 0 (60: a minute passes in a second)")

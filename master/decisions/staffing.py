@@ -1,0 +1,34 @@
+"""How many workers to ask for, when a silent one counts as lost, and when the user's failing code ends the run."""
+
+from __future__ import annotations
+
+MAX_TRIES = 3  # runs of f over the same vertices that may fail before the run stops
+MAX_STILLBORN = 5  # workers in a row that end without ever having said a word
+
+
+def to_submit(alive: int, wanted: int, *, work_left: bool) -> tuple[int, str]:
+    """Workers to submit now, so that `wanted` are queued or running."""
+    if not work_left:
+        return 0, "nothing is left to lease"
+    missing = max(0, wanted - alive)
+    return missing, f"{alive} of {wanted} are queued or running"
+
+
+def is_silent(last_heard_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
+    """Whether a running worker has been silent for so long that its leases are given to others."""
+    silent = now_s - last_heard_s
+    return silent > limit_s, f"nothing heard for {silent:.0f} s (limit {limit_s:.0f} s)"
+
+
+def after_failure(tries: int) -> tuple[bool, str]:
+    """Whether a range on which f failed `tries` times is tried again."""
+    if tries < MAX_TRIES:
+        return True, f"try {tries} of {MAX_TRIES} failed; another worker will try"
+    return False, f"failed {tries} times"
+
+
+def after_stillbirth(in_a_row: int) -> tuple[bool, str]:
+    """Whether to go on submitting after `in_a_row` workers ended by themselves before their first sync."""
+    if in_a_row < MAX_STILLBORN:
+        return True, f"{in_a_row} workers in a row never spoke"
+    return False, f"{in_a_row} workers in a row ended before they said a word"

@@ -1,0 +1,335 @@
+"""The master's side of `sync`: judge what workers pushed, merge and credit it in one transaction, and answer.
+
+Order of effects, which makes a kill at any instant harmless:
+  1. merge in memory; write the new version and the patch of local fields, durable
+  2. one transaction: version, credits, leases, workers
+  3. answers; a letter stays in its mailbox until it is answered, and a repeated push is recognised
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gridml import bundle
+from gridml.aggregates import Merge
+from gridml.carriers.base import Letter, MasterEnd
+from gridml.errors import UserCodeError
+from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict, sync_from, to_json
+from gridml.pace import batch_size, push_every
+from master.decisions.gate import REMEMBERED
+from master.decisions.judge import LeaseFacts, judge
+from master.decisions.staffing import after_failure
+from master.fields import Fields
+from master.grants import Grants
+from master.ledger import LeaseRow, Ledger
+from master.merging import Merged, Merger
+from master.replica import Replica, Touched, union, without
+from master.settings import Settings
+
+Array = NDArray[Any]
+Hook = Callable[[str], None]
+
+
+@dataclass
+class Correspondent:
+    """What the master remembers of one worker between its syncs. None of it is needed for correctness."""
+
+    base: int = -1  # the version it says it holds
+    sent: int = -1  # the version the last answer told it of
+    holding: Touched = field(default_factory=dict)  # the vertices it keeps a replica of
+    heard_s: float = 0.0
+    rate: float = 0.0  # vertices per second of training
+    push_s: float = 0.0
+
+
+@dataclass
+class Draft:
+    """An answer being made."""
+
+    letter: Letter
+    sync: Sync
+    tensors: dict[str, Array]
+    verdict: Verdict | None = None
+    reason: str = ""
+    fast_forward: bool = False
+    full: bool = False
+    drop_optimiser: bool = False
+
+
+class Exchange:
+    """Hears workers and answers them. `hook` is called with the name of each commit point; tests end the process there."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        ledger: Ledger,
+        replica: Replica,
+        merger: Merger,
+        fields: Fields,
+        grants: Grants,
+        office: MasterEnd,
+        clock: Callable[[], float],
+        hook: Hook,
+    ) -> None:
+        self._settings = settings
+        self._ledger = ledger
+        self._replica = replica
+        self._merger = merger
+        self._fields = fields
+        self._grants = grants
+        self._office = office
+        self._clock = clock
+        self._hook = hook
+        self.workers: dict[str, Correspondent] = {}
+        self._merge_s = 0.0  # CPU seconds that one push costs the master, a running mean
+        self.stop_because: UserCodeError | None = None  # the user's code failed too often
+
+    def handle(self, letters: Sequence[Letter]) -> int:
+        """Hear all letters as one group; returns how many pushes were merged. Raises StorageError when the disk is full."""
+        drafts = [d for d in map(self._open, letters) if d is not None]
+        if not drafts:
+            return 0
+        began = time.process_time()
+        now = self._clock()
+        with self._ledger.transaction():
+            merged = self._merge(drafts, now)
+            for draft in drafts:
+                self._note(draft, now)
+            grants = {d.letter.worker: self._grants.grant(d.sync, self.live(), now) for d in drafts}
+            self._hook("before-commit")
+        self._hook("after-commit")
+        self._fields.committed([m for _, m in merged])
+        for draft in drafts:
+            self._answer(draft, grants[draft.letter.worker])
+        self._hook("after-answers")
+        self._forget_versions()
+        if merged:
+            cost = (time.process_time() - began) / len(merged)
+            self._merge_s = cost if self._merge_s == 0 else 0.8 * self._merge_s + 0.2 * cost
+        return len(merged)
+
+    def live(self) -> int:
+        """Workers that hold a lease."""
+        return len({row.worker for row in self._ledger.leases.values()})
+
+    def gone(self, worker: str, because: str, now: float) -> None:
+        """A worker has ended: its leases are free again from their last credit. Must be called inside a transaction."""
+        self.workers.pop(worker, None)
+        for row in [r for r in self._ledger.leases.values() if r.worker == worker]:
+            self._grants.end(row, now, because)
+
+    def _open(self, letter: Letter) -> Draft | None:
+        """A letter's content, None for one that makes no sense; its worker will send it again."""
+        try:
+            message, tensors = bundle.decode(letter.payload)
+            sync = sync_from(message)
+        except ValueError:
+            return None
+        return Draft(letter, sync, tensors) if sync.worker == letter.worker else None
+
+    # --- pushes
+
+    def _merge(self, drafts: Sequence[Draft], now: float) -> list[tuple[LeaseRow, Mapping[str, Array]]]:
+        """Merge every push of the group on top of each other and credit them to one new version."""
+        accepted: list[tuple[Draft, Push, float]] = []
+        fields: list[Mapping[str, Array]] = []
+        self._replica.begin_version()
+        version = self._replica.version + 1
+        pending = 0
+        taken: dict[int, LeaseRow] = {}
+        for draft in drafts:
+            push = draft.sync.push
+            if push is None:
+                continue
+            row = taken.get(push.lease) or self._ledger.leases.get(push.lease)
+            base_credit = self._ledger.credited_at(push.base)
+            draft.verdict, draft.reason = judge(
+                push, draft.sync.worker, self._facts(row, push.lease), base_kept=base_credit is not None
+            )
+            if draft.verdict is not Verdict.MERGED or row is None or base_credit is None:
+                continue
+            others = self._ledger.credited + pending - base_credit
+            told = Merge(version, push.base, push.vertices, others, max(1, self.live()))
+            problem, outcome = self._try(draft, row, push, told)
+            if outcome is None:
+                draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
+                self._failed(draft, Failure(row.id, row.term, problem, "", row.upto, push.upto), now)
+                continue
+            merged, changed = outcome
+            self._replica.put(merged.tensors, merged.rows, version)
+            draft.fast_forward = merged.fast_forward
+            taken[row.id] = replace(row, upto=push.upto, sequence=push.sequence)
+            pending += push.vertices
+            accepted.append((draft, push, told.staleness))
+            fields.append(changed)
+        if not accepted:
+            return []
+        if len(accepted) > 1:
+            for draft, _, _ in accepted:
+                draft.fast_forward = False
+        return self._commit(accepted, fields, version, now)
+
+    def _commit(
+        self,
+        accepted: Sequence[tuple[Draft, Push, float]],
+        fields: Sequence[Mapping[str, Array]],
+        version: int,
+        now: float,
+    ) -> list[tuple[LeaseRow, Mapping[str, Array]]]:
+        """Write the new version and credit it; epochs that this completes are flushed and closed."""
+        rows = []
+        epochs = {self._ledger.leases[push.lease].epoch for _, push, _ in accepted}
+        for _, push, staleness in accepted:
+            row = self._ledger.credit(self._ledger.leases[push.lease], push.upto, version, staleness, now)
+            rows.append(row)
+        complete = [e for e in epochs if self._grants.complete(e)]
+        if complete:
+            flushed = self._merger.flush(max(1, self.live()))
+            if flushed:
+                self._replica.put(flushed, {}, version)
+                for draft, _, _ in accepted:
+                    draft.fast_forward = False
+        self._hook("before-version")
+        sha256 = self._replica.commit_version(version)
+        self._hook("after-version")
+        self._ledger.add_version(version, sha256, len(accepted), now)
+        if self._fields.any:
+            self._ledger.add_patch(version, min(epochs), self._fields.write_patch(version, fields))
+            self._hook("after-patch")
+        for row in rows:
+            if row.upto >= row.stop:
+                self._grants.end(row, now, "trained to its end")
+        for epoch in complete:
+            self._ledger.close_epoch(epoch, version, now)
+            self._ledger.event(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
+        return list(zip(rows, fields, strict=True))
+
+    def _try(
+        self, draft: Draft, row: LeaseRow, push: Push, told: Merge
+    ) -> tuple[str, tuple[Merged, dict[str, Array]] | None]:
+        """(reason, what the push would change), None when the gate refuses it."""
+        replica = {n: t for n, t in draft.tensors.items() if n.startswith("@rows/") or n in self._replica.tensors}
+        fields = {n: t for n, t in draft.tensors.items() if n not in replica}
+        problem = self._merger.check(replica) or self._fields.check(fields, self._grants.allowed(row))
+        if problem is not None:
+            return problem, None
+        base = self._replica.base(push.base, self._ledger.kept_versions().get(push.base))
+        try:
+            merged, reason = self._merger.merge(replica, base, told)
+        except UserCodeError as error:
+            self.stop_because = error
+            return str(error), None
+        return reason, None if merged is None else (merged, fields)
+
+    def _facts(self, row: LeaseRow | None, lease: int) -> LeaseFacts | None:
+        because = ""
+        if row is None:
+            found = self._ledger.closed_lease(lease)
+            if found is None:
+                return None
+            row, because = found
+        return LeaseFacts(row.worker, row.term, row.start, row.stop, row.upto, row.sequence, not because, because)
+
+    # --- everything else a sync says
+
+    def _note(self, draft: Draft, now: float) -> None:
+        """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
+        sync = draft.sync
+        known = self.workers.setdefault(sync.worker, Correspondent())
+        known.heard_s = now
+        known.base = sync.have
+        known.rate = sync.trained / sync.train_s if sync.train_s > 0 else 0.0
+        known.push_s = sync.push_s
+        self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload))
+        if sync.failure is not None:
+            self._failed(draft, sync.failure, now)
+        draft.full = draft.verdict is Verdict.REFUSED or sync.have < 0
+        if sync.leaving:
+            self.gone(sync.worker, "the worker left", now)
+        elif draft.verdict is Verdict.REFUSED:
+            self._end_own(sync, now, draft.reason)
+
+    def _end_own(self, sync: Sync, now: float, because: str) -> None:
+        row = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
+        if row is not None and row.worker == sync.worker:
+            self._grants.end(row, now, f"refused: {because}")
+
+    def _failed(self, draft: Draft, failure: Failure, now: float) -> None:
+        """f or the replica it made failed: give the range to another worker, or stop the run."""
+        row = self._ledger.leases.get(failure.lease)
+        if row is None or row.worker != draft.sync.worker or row.term != failure.term:
+            return
+        self._ledger.add_failure(row.worker, row.epoch, failure, now)
+        again, reason = after_failure(row.tries + 1)
+        self._grants.end(row, now, failure.message, failed=True)
+        self._ledger.event(now, "failure", f"{failure.message} on vertices {failure.first} to {failure.last}: {reason}")
+        if not again and self.stop_because is None:
+            kind = self._grants.driver
+            where = f"vertices {kind} {failure.first} to {failure.last}" if failure.traceback else "a push of it"
+            self.stop_because = UserCodeError(
+                f"f {reason} on {where} (chunk [{row.start}, {row.stop}) of epoch {row.epoch + 1}): {failure.message}\n"
+                f"Mend the program, then go on from the last credit with: gridml resume {self._ledger.path.parent}",
+                failure.traceback,
+            )
+
+    # --- answers
+
+    def _answer(self, draft: Draft, grant: LeaseRow | None) -> None:
+        sync = draft.sync
+        known = self.workers.setdefault(sync.worker, Correspondent())
+        version = self._replica.version
+        touched = self._grants.touched(sync.worker)
+        fresh = without(touched, {} if draft.full else known.holding)
+        if grant is not None and not self._grants.ahead:
+            fresh = union([fresh, self._grants.touched_by(grant)])  # its chunk's rows start from the master's
+        tensors: dict[str, Array] = {}
+        if not (draft.fast_forward and grant is None) or draft.full:
+            have = -1 if draft.full else version if draft.fast_forward else sync.have
+            tensors = self._replica.outgoing(touched, have, fresh)
+        row = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
+        pace = self._pace(known)
+        reply = Reply(
+            version=version,
+            pace=pace,
+            verdict=draft.verdict,
+            reason=draft.reason,
+            fast_forward=draft.fast_forward,
+            lease=None if grant is None else self._grants.describe(grant),
+            stop_at=None if row is None else row.stop,
+            drop_optimiser=draft.drop_optimiser,
+            leave=self._grants.finished() or self.stop_because is not None,
+        )
+        payload = bundle.encode(to_json(reply), tensors)
+        known.sent, known.holding = version, touched
+        self._office.answer(draft.letter.worker, draft.letter.number, payload)
+
+    def _pace(self, worker: Correspondent) -> Pace:
+        live = max(1, self.live())
+        update = self._grants.program.update
+        size = batch_size(update.batch or 1, update.min_batch, live)
+        every = self._settings.push_every
+        if every is None:
+            every, _ = push_every(live, size, worker.rate, worker.push_s + self._merge_s, self._settings.push_budget)
+        return Pace(live, self._ledger.credited, self._grants.total, every)
+
+    def _forget_versions(self) -> None:
+        """Remove versions that no worker can name as its base, but for the newest and the ends of epochs not yet judged."""
+        needed = {self._replica.version, *self._grants.unjudged()}
+        for worker in self.workers.values():
+            needed |= {worker.base, worker.sent}
+        old = [v for v in self._ledger.kept_versions() if v not in needed]
+        if len(old) < REMEMBERED // 4 and sum(1 for _ in old) * self._size() < 1 << 28:
+            return  # a few at a time: each forgetting is a transaction
+        with self._ledger.transaction():
+            for version in old:
+                self._ledger.forget_version(version)
+        for version in old:
+            self._replica.forget(version)
+
+    def _size(self) -> int:
+        return sum(t.nbytes for t in self._replica.tensors.values())

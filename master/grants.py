@@ -1,0 +1,214 @@
+"""What is leased to whom: the epochs' orders, the chunks cut from the graph, and the leases that cover them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml import bundle
+from gridml.carriers.base import MasterEnd
+from gridml.chunk import Chunk, cut
+from gridml.errors import ProgramError
+from gridml.graph import Graph, components
+from gridml.messages import Lease, Sync
+from gridml.order import EpochOrder, Shuffle
+from gridml.pace import batch_size
+from gridml.program import Program
+from master.decisions import leasing
+from master.decisions.leasing import Holding, Span, choose_span, chunk_size
+from master.ledger import LeaseRow, Ledger
+from master.replica import Touched, union
+from master.settings import Settings
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A published chunk: its digest, the replicated vertices it touches, and the local ones its lease may change."""
+
+    sha256: str
+    touched: Touched
+    local: Touched
+
+
+class Grants:
+    """Leases of one run. Methods that change the ledger must be called inside its transaction."""
+
+    def __init__(self, program: Program, graph: Graph, settings: Settings, ledger: Ledger, office: MasterEnd) -> None:
+        self.program = program
+        self.driver = program.update.driver.__name__
+        if self.driver not in graph.tables or not graph.tables[self.driver].count:
+            raise ProgramError(
+                f"the graph has no {self.driver} vertices; f has nothing to run on. Add them in graph()."
+            )
+        self._graph = graph
+        self._settings = settings
+        self._ledger = ledger
+        self._office = office
+        self._count = graph.tables[self.driver].count
+        self._epochs = settings.epochs or program.epochs
+        self._components = None if program.bsp else components(graph)
+        self._units = None if self._components is None else self._components.units[self.driver]
+        self._shuffle = _shuffle(program, graph)
+        self._orders: dict[int, EpochOrder] = {}
+        self._cuts: dict[int, Cut] = {}
+        if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
+            raise ProgramError(
+                f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
+                f"{settings.chunk:,}; components are never cut. Make chunks larger, or replicate what connects them."
+            )
+
+    @property
+    def total(self) -> int:
+        """Vertices to credit in the whole run."""
+        return self._count * self._epochs
+
+    @property
+    def ahead(self) -> bool:
+        """Whether a worker may get its next lease while it works on one.
+
+        Rows of array fields start each chunk from the master's values, so those must not be sent before it begins.
+        """
+        return not self.program.bsp and all(not t.type.arrays for t in self._graph.replicated)
+
+    def order(self, epoch: int) -> EpochOrder:
+        if epoch not in self._orders:
+            self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
+            self._orders[epoch] = EpochOrder(self._count, self._settings.seed, epoch, self._shuffle, self._units)
+        return self._orders[epoch]
+
+    def finished(self) -> bool:
+        return self._ledger.credited >= self.total
+
+    def complete(self, epoch: int) -> bool:
+        return self._ledger.epoch_complete(epoch)
+
+    def unjudged(self) -> list[int]:
+        """Versions at the ends of epochs that evaluate has not seen yet."""
+        return [] if self.program.evaluate is None else [version for _, version in self._ledger.unjudged()]
+
+    def open_first(self, now: float) -> None:
+        self._ledger.open_epoch(0, self._count, now)
+
+    def grant(self, sync: Sync, live: int, now: float) -> LeaseRow | None:
+        """A lease for a worker that wants one, None when there is none for it; leases it has let go of are ended."""
+        again = None
+        for row in [r for r in self._ledger.leases.values() if r.worker == sync.worker and r.id not in sync.holds]:
+            if sync.push is not None and row.id == sync.push.lease:
+                continue
+            if sync.wants and row.sequence == 0 and again is None:
+                again = row  # the answer that granted it was lost
+            else:
+                self.end(row, now, "the worker let go of it")
+        if again is not None or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
+            return again
+        span, _ = self._span(now)
+        if span is None and self._cut(sync, live):
+            span, _ = self._span(now)
+        return None if span is None else self._lease(span, sync.worker, live, now)
+
+    def end(self, row: LeaseRow, now: float, because: str, *, failed: bool = False) -> None:
+        """End a lease; what is not credited is free again."""
+        noted = self._office.noted(row.worker)
+        trained = noted[1] - row.start if noted is not None and noted[0] == row.id else 0
+        self._ledger.end_lease(row, now, because, trained=trained, failed=failed)
+        self._office.retract(_chunk_name(row))
+        self._cuts.pop(row.id, None)
+
+    def describe(self, row: LeaseRow) -> Lease:
+        return Lease(row.id, row.term, row.epoch, row.start, row.stop, _chunk_name(row), self._cuts[row.id].sha256)
+
+    def touched(self, worker: str) -> Touched:
+        """The replicated vertices that a worker's leases touch."""
+        return union(self._cuts[r.id].touched for r in self._ledger.leases.values() if r.worker == worker)
+
+    def touched_by(self, row: LeaseRow) -> Touched:
+        return self._cuts[row.id].touched
+
+    def allowed(self, row: LeaseRow) -> Touched:
+        return self._cuts[row.id].local
+
+    def _span(self, now: float) -> tuple[Span | None, str]:
+        """The span to lease from. The next epoch opens when all of this one is leased and, for BSP, credited."""
+        newest, closed = self._ledger.newest_epoch()
+        if (
+            not self._ledger.spans
+            and newest + 1 < self._epochs
+            and (closed if self.program.bsp else self._settled(newest))
+        ):
+            newest += 1
+            self._ledger.open_epoch(newest, self._count, now)
+        return choose_span(self._ledger.spans, newest)
+
+    def _settled(self, newest: int) -> bool:
+        """Whether the epoch before the newest is credited: at most two epochs are under way at once."""
+        return newest == 0 or self.complete(newest - 1)
+
+    def _cut(self, sync: Sync, live: int) -> bool:
+        """Cut a straggler's lease in two for a worker that would idle. Returns whether there is something to lease now."""
+        holdings = [Holding(r.id, r.upto, r.stop, 1.0) for r in self._ledger.leases.values() if r.worker != sync.worker]
+        every = self._settings.push_every or self._settings.chunk or self._batch(live) * leasing.SMALLEST
+        chosen, _ = leasing.cut(holdings, self._batch(1), every)
+        if chosen is None or sync.holds:
+            return False
+        row = self._ledger.leases[chosen[0]]
+        stop = self.order(row.epoch).boundary(chosen[1])
+        if stop >= row.stop:
+            return False
+        self._ledger.cut(row, stop)
+        return True
+
+    def _batch(self, live: int) -> int:
+        update = self.program.update
+        return batch_size(update.batch or 1, update.min_batch, live)
+
+    def _lease(self, span: Span, worker: str, live: int, now: float) -> LeaseRow:
+        left = sum(s.count for s in self._ledger.spans if s.epoch == span.epoch)
+        # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of it.
+        size, reason = chunk_size(
+            left,
+            max(live + 1, self._settings.workers),
+            self.program.update.batch or 1,
+            wanted=self._settings.chunk,
+            per_epoch=self._count,
+        )
+        order = self.order(span.epoch)
+        stop = order.boundary(min(span.start + size, span.stop))
+        row = self._ledger.lease(span, stop, worker, now, reason)
+        chunk = cut(
+            self._graph,
+            self.driver,
+            order.vertices(row.start, row.stop),
+            order.ends(row.start, row.stop),
+            self._components,
+            bsp=self.program.bsp,
+        )
+        payload = chunk.encode()
+        self._office.publish(_chunk_name(row), payload)
+        self._cuts[row.id] = Cut(bundle.digest(payload), *_sides(chunk, self._graph))
+        return row
+
+
+def _chunk_name(row: LeaseRow) -> str:
+    return f"lease-{row.id:06d}"
+
+
+def _shuffle(program: Program, graph: Graph) -> Shuffle:
+    if program.shuffle is not None:
+        return program.shuffle
+    if program.bsp:
+        return "none"
+    return "all" if all(table.type.modules for table in graph.replicated) else "block"
+
+
+def _sides(chunk: Chunk, graph: Graph) -> tuple[Touched, Touched]:
+    """(replicated, local) vertices of a chunk by type; rows that only show a superstep's beginning are neither."""
+    replicated, local = {}, {}
+    for name, table in chunk.tables.items():
+        if name == table.type:
+            side = replicated if graph.tables[table.type].type.replicated else local
+            side[table.type] = np.unique(table.ids)
+    return replicated, local

@@ -1,0 +1,358 @@
+"""The ledger: a SQLite file that says what was leased, trained, merged and credited. The only truth about a run.
+
+Everything that must change together changes in one `with ledger.transaction()`. Open leases and free spans are mirrored in
+memory; a transaction that fails leaves the mirror behind, so the master then ends and a resume reads the file again.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from gridml.errors import LedgerError, StorageError
+from gridml.messages import Failure
+from master.backends.base import JobEvent, State
+from master.decisions.leasing import Span
+
+SCHEMA_VERSION = 1
+_SCHEMA = """
+CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
+  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT);
+CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, tries INTEGER NOT NULL,
+  PRIMARY KEY (epoch, start));
+CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
+  stop INTEGER NOT NULL, upto INTEGER NOT NULL, worker TEXT NOT NULL, sequence INTEGER NOT NULL, version INTEGER,
+  tries INTEGER NOT NULL, trained INTEGER NOT NULL, reason TEXT NOT NULL, opened_s REAL NOT NULL, closed_s REAL,
+  closed_because TEXT);
+CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL,
+  version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
+CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
+  at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
+CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER, detail TEXT, pid INTEGER,
+  submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL, trained INTEGER NOT NULL DEFAULT 0,
+  train_s REAL NOT NULL DEFAULT 0, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
+  message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class LeaseRow:
+    """An open lease. Positions [start, stop) of `epoch`; credited up to `upto` by `sequence` pushes."""
+
+    id: int
+    term: int
+    epoch: int
+    start: int
+    stop: int
+    upto: int
+    worker: str
+    sequence: int = 0
+    tries: int = 0
+    trained: int = 0  # vertices trained under it as far as is known, credited or not
+
+    @property
+    def left(self) -> int:
+        return self.stop - self.upto
+
+
+class Ledger:
+    """One run's ledger, open for writing by one master. Raises LedgerError for a damaged file, StorageError when the disk is
+    full; the file then stands as after its last commit."""
+
+    def __init__(self, path: Path, *, shared_disk: bool, create: bool = False) -> None:
+        self.path = path
+        if not create and not path.is_file():
+            raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            # WAL keeps its index in shared memory, which network file systems do not share between machines.
+            self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
+            self._db.execute("PRAGMA synchronous = FULL")
+            if create:
+                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            self._check()
+            self._read_mirror()
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+
+    def _check(self) -> None:
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if found != SCHEMA_VERSION:
+            raise LedgerError(
+                f"{self.path} has schema {found}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
+            )
+        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+    def _read_mirror(self) -> None:
+        self.leases = {
+            row[0]: LeaseRow(*row)
+            for row in self._db.execute(
+                "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained FROM leases WHERE closed_s IS NULL"
+            )
+        }
+        self.spans = [Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")]
+        self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
+        self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
+
+    def _one(self, query: str, *values: Any) -> Any:
+        row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def _explain(self, error: sqlite3.Error) -> LedgerError | StorageError:
+        if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "disk I/O" in str(error)):
+            return StorageError(
+                f"{self.path} cannot be written: {error}. Make room on its disk, then: gridml resume {self.path.parent}"
+            )
+        backup = self.path.with_name("ledger.backup.db")
+        advice = (
+            f"A copy from the end of the last epoch is beside it: cp {backup} {self.path}, remove {self.path}-wal and "
+            f"{self.path}-shm, then gridml resume {self.path.parent} (work since then is trained again)."
+            if backup.exists()
+            else "There is no copy of it yet; start the run again with gridml run."
+        )
+        return LedgerError(f"{self.path} cannot be read: {error}. {advice}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing, durable when it returns."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            if isinstance(error, sqlite3.Error):
+                raise self._explain(error) from error
+            raise
+
+    def close(self) -> None:
+        self._db.close()
+
+    def backup(self) -> None:
+        """Copy the ledger to ledger.backup.db, whole or not at all."""
+        temporary = self.path.with_name("ledger.backup.tmp")
+        temporary.unlink(missing_ok=True)
+        try:
+            copy = sqlite3.connect(temporary)
+            with copy:
+                self._db.backup(copy)
+            copy.close()
+        except sqlite3.Error as error:
+            raise self._explain(error) from error
+        temporary.replace(self.path.with_name("ledger.backup.db"))
+
+    # --- the run as a whole
+
+    def set(self, key: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, json.dumps(value)))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = self._one("SELECT value FROM run WHERE key = ?", key)
+        return default if found is None else json.loads(found)
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (at_s, kind, text))
+
+    # --- epochs and spans
+
+    def open_epoch(self, epoch: int, vertices: int, at_s: float) -> None:
+        self._db.execute("INSERT INTO epochs (epoch, vertices, opened_s) VALUES (?, ?, ?)", (epoch, vertices, at_s))
+        self.free(Span(epoch, 0, vertices))
+
+    def close_epoch(self, epoch: int, version: int, at_s: float) -> None:
+        self._db.execute("UPDATE epochs SET closed_s = ?, version = ? WHERE epoch = ?", (at_s, version, epoch))
+
+    def epoch_complete(self, epoch: int) -> bool:
+        return bool(self._one("SELECT credited >= vertices FROM epochs WHERE epoch = ?", epoch))
+
+    def newest_epoch(self) -> tuple[int, bool]:
+        """The last epoch that was opened, and whether it is closed."""
+        epoch, closed = self._db.execute(
+            "SELECT epoch, closed_s IS NOT NULL FROM epochs ORDER BY epoch DESC LIMIT 1"
+        ).fetchone()
+        return epoch, bool(closed)
+
+    def unjudged(self) -> list[tuple[int, int]]:
+        """(epoch, version) of closed epochs without metrics, oldest first."""
+        return list(
+            self._db.execute(
+                "SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL AND metrics IS NULL ORDER BY epoch"
+            )
+        )
+
+    def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
+        self._db.execute("UPDATE epochs SET metrics = ? WHERE epoch = ?", (json.dumps(metrics), epoch))
+
+    def epochs(self) -> list[dict[str, Any]]:
+        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics"
+        rows = self._db.execute(f"SELECT {', '.join(columns)} FROM epochs ORDER BY epoch")
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def free(self, span: Span) -> None:
+        """Give a range back to be leased; it is joined to what it touches, unless f failed in it."""
+        if span.count <= 0:
+            return
+        for other in [s for s in self.spans if s.epoch == span.epoch and s.tries == span.tries]:
+            if other.stop == span.start or other.start == span.stop:
+                self._remove(other)
+                span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))
+        self.spans.append(span)
+        self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (span.epoch, span.start, span.stop, span.tries))
+
+    def _remove(self, span: Span) -> None:
+        self.spans.remove(span)
+        self._db.execute("DELETE FROM spans WHERE epoch = ? AND start = ?", (span.epoch, span.start))
+
+    # --- leases and credits
+
+    def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseRow:
+        """Lease [span.start, stop) to a worker; the rest of the span stays free."""
+        self._remove(span)
+        if stop < span.stop:
+            rest = replace(span, start=stop)
+            self.spans.append(rest)
+            self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (rest.epoch, rest.start, rest.stop, rest.tries))
+        row = LeaseRow(self._next_lease, 1, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
+        self._next_lease += 1
+        self.leases[row.id] = row
+        self._db.execute(
+            "INSERT INTO leases (id, term, epoch, start, stop, upto, worker, sequence, tries, trained, reason, opened_s) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?)",
+            (row.id, row.term, row.epoch, row.start, row.stop, row.upto, worker, row.tries, reason, at_s),
+        )
+        return row
+
+    def credit(self, row: LeaseRow, upto: int, version: int, staleness: float, at_s: float) -> LeaseRow:
+        """Credit [row.upto, upto) to version `version`, as the next push of the lease."""
+        new = replace(row, upto=upto, sequence=row.sequence + 1, trained=upto - row.start)
+        self.leases[row.id] = new
+        self.credited += upto - row.upto
+        self._db.execute(
+            "INSERT INTO credits VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (row.epoch, row.upto, upto, row.id, version, row.worker, staleness, at_s),
+        )
+        self._db.execute(
+            "UPDATE leases SET upto = ?, sequence = ?, version = ?, trained = ? WHERE id = ?",
+            (upto, new.sequence, version, new.trained, row.id),
+        )
+        self._db.execute("UPDATE epochs SET credited = credited + ? WHERE epoch = ?", (upto - row.upto, row.epoch))
+        return new
+
+    def cut(self, row: LeaseRow, stop: int) -> LeaseRow:
+        """Shorten a lease; what is cut off is free."""
+        new = replace(row, stop=stop)
+        self.leases[row.id] = new
+        self._db.execute("UPDATE leases SET stop = ? WHERE id = ?", (stop, row.id))
+        self.free(Span(row.epoch, stop, row.stop, row.tries))
+        return new
+
+    def end_lease(self, row: LeaseRow, at_s: float, because: str, *, trained: int = 0, failed: bool = False) -> None:
+        """Close a lease and free what is not credited. `trained`: vertices trained under it, as far as is known."""
+        del self.leases[row.id]
+        trained = max(trained, row.trained)
+        self._db.execute(
+            "UPDATE leases SET closed_s = ?, closed_because = ?, trained = ? WHERE id = ?",
+            (at_s, because, trained, row.id),
+        )
+        self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
+
+    def closed_lease(self, lease: int) -> tuple[LeaseRow, str] | None:
+        """A lease that has ended, and why."""
+        row = self._db.execute(
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, closed_because FROM leases "
+            "WHERE id = ? AND closed_s IS NOT NULL",
+            (lease,),
+        ).fetchone()
+        return None if row is None else (LeaseRow(*row[:-1]), row[-1])
+
+    # --- versions of the master replica and patches of local fields
+
+    def add_version(self, version: int, sha256: str | None, pushes: int, at_s: float) -> None:
+        self._db.execute(
+            "INSERT INTO versions (version, sha256, credited, pushes, at_s) VALUES (?, ?, ?, ?, ?)",
+            (version, sha256, self.credited, pushes, at_s),
+        )
+
+    def newest_version(self) -> tuple[int, str | None]:
+        row = self._db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchone()
+        if row is None:
+            raise LedgerError(f"{self.path} has no version of the replica; start the run again with gridml run.")
+        return row[0], row[1]
+
+    def credited_at(self, version: int) -> int | None:
+        """Vertices of the run credited in a version, None when it is not kept any more."""
+        found = self._one("SELECT credited FROM versions WHERE version = ? AND kept", version)
+        return None if found is None else int(found)
+
+    def kept_versions(self) -> dict[int, str | None]:
+        return dict(self._db.execute("SELECT version, sha256 FROM versions WHERE kept"))
+
+    def forget_version(self, version: int) -> None:
+        self._db.execute("UPDATE versions SET kept = 0 WHERE version = ?", (version,))
+
+    def add_patch(self, version: int, epoch: int, sha256: str) -> None:
+        self._db.execute("INSERT INTO patches VALUES (?, ?, ?)", (version, epoch, sha256))
+
+    def patches(self) -> list[tuple[int, int, str]]:
+        """(version, epoch, sha256) of the patches that are not yet in the base files, oldest first."""
+        return list(self._db.execute("SELECT version, epoch, sha256 FROM patches ORDER BY version"))
+
+    def drop_patches(self, patches: Sequence[tuple[int, int, str]]) -> None:
+        self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
+
+    # --- workers and failures
+
+    def worker_submitted(self, worker: str, at_s: float) -> None:
+        self._db.execute(
+            "INSERT INTO workers (worker, state, submitted_s) VALUES (?, ?, ?)", (worker, State.QUEUED.value, at_s)
+        )
+
+    def worker_event(self, event: JobEvent, at_s: float) -> None:
+        """Write down what the back end said of a worker."""
+        started = at_s if event.state is State.RUNNING else None
+        ended = at_s if event.state.ended else None
+        self._db.execute(
+            "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, pid = coalesce(?, pid), "
+            "started_s = coalesce(?, started_s), ended_s = ? WHERE worker = ?",
+            (event.state.value, event.machine, event.detail, event.graceful, event.pid, started, ended, event.worker),
+        )
+
+    def orphan_workers(self, at_s: float) -> None:
+        """Workers that an earlier master left behind are nobody's any more."""
+        self._db.execute(
+            "UPDATE workers SET state = ?, detail = 'its master ended', ended_s = ? WHERE ended_s IS NULL",
+            (State.LOST.value, at_s),
+        )
+
+    def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int) -> None:
+        self._db.execute(
+            "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
+            "train_s = max(train_s, ?), bytes_up = bytes_up + ? WHERE worker = ?",
+            (at_s, trained, train_s, up, worker),
+        )
+
+    def worker_sent(self, worker: str, down: int) -> None:
+        self._db.execute("UPDATE workers SET bytes_down = bytes_down + ? WHERE worker = ?", (down, worker))
+
+    def workers(self) -> list[dict[str, Any]]:
+        cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def add_failure(self, worker: str, epoch: int, failure: Failure, at_s: float) -> None:
+        self._db.execute(
+            "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (at_s, worker, failure.lease, epoch, failure.message, failure.traceback, failure.first, failure.last),
+        )

@@ -1,0 +1,379 @@
+"""A run, as a story: open the directory, make or load the replica, lease chunks to workers, merge what they push, judge.
+
+The master is one loop over events: what the back end says, what workers say. Everything it must remember is in the ledger;
+it may be killed at any instant and go on with `resume`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import TracebackType
+
+from gridml import bundle
+from gridml.carriers.directory import DirectoryMaster
+from gridml.errors import GridmlError, LedgerError, RunError, StorageError
+from gridml.graph import Graph
+from gridml.program import Metrics, Program, load
+from master.backends.base import Backend, JobEvent, State
+from master.decisions.staffing import after_stillbirth, is_silent, to_submit
+from master.evaluation import evaluate, flops_per_vertex
+from master.exchange import Exchange
+from master.fields import Fields
+from master.grants import Grants
+from master.ledger import Ledger
+from master.merging import Merger
+from master.replica import Replica, Versions, initial
+from master.rundir import MasterLock, RunDirectory
+from master.settings import Settings
+
+IDLE_S = (0.001, 0.02)  # how long the loop rests when nothing happened: at first, and at most
+FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
+Hook = Callable[[str], None]
+Told = Callable[[str, str], None]
+
+
+@dataclass(frozen=True)
+class Outside:
+    """What a run gets from outside: where workers come from, the time, and who is told. Tests put their own here."""
+
+    backend: Callable[[Settings, RunDirectory], Backend]
+    clock: Callable[[], float] = time.time
+    rest: Callable[[float], None] = time.sleep
+    told: Told = lambda kind, text: None
+    hook: Hook = lambda point: None
+
+
+def start(settings: Settings, root: Path, outside: Outside) -> Run:
+    """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
+    program = load(settings.program)
+    graph = program.graph()
+    graph.check()
+    directory = RunDirectory(root)
+    directory.create()
+    lock = MasterLock(directory)
+    try:
+        shutil.copyfile(settings.program, root / "program.py")
+        directory.settings.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
+        _make_ledger(directory, settings, program, graph, outside.clock())
+    except OSError as error:
+        lock.release()
+        raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
+    except BaseException:
+        lock.release()
+        raise
+    return Run(directory, settings, program, graph, lock, outside)
+
+
+def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, now: float) -> None:
+    """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
+    building = directory.root / "ledger.new.db"
+    building.unlink(missing_ok=True)
+    ledger = Ledger(building, shared_disk=True, create=True)
+    try:
+        replica = Replica(graph, Versions(directory.versions))
+        tensors = initial(graph, settings.seed)
+        sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
+        with ledger.transaction():
+            ledger.set("fingerprint", graph.fingerprint())
+            ledger.set("started_s", now)
+            ledger.set("status", "running")
+            ledger.add_version(0, sha256, 0, now)
+            Grants(program, graph, settings, ledger, DirectoryMaster(directory.root)).open_first(now)
+    finally:
+        ledger.close()
+    building.rename(directory.ledger)
+    bundle.sync_folder(directory.root)
+
+
+def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Run:
+    """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
+    directory = RunDirectory(root)
+    if not directory.ledger.is_file():
+        raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
+    lock = MasterLock(directory)
+    try:
+        settings = Settings.from_json(json.loads(directory.settings.read_text()))
+        if program_file is not None:
+            settings = replace(settings, program=program_file)
+        program = load(settings.program)
+        graph = program.graph()
+        graph.check()
+        return Run(directory, settings, program, graph, lock, outside)
+    except BaseException:
+        lock.release()
+        raise
+
+
+class Run:
+    """One master's hold on a run. Use `start` or `resume`, then `finish` inside `with`."""
+
+    def __init__(
+        self,
+        directory: RunDirectory,
+        settings: Settings,
+        program: Program,
+        graph: Graph,
+        lock: MasterLock,
+        outside: Outside,
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.program = program
+        self.graph = graph
+        self.outside = outside
+        self._lock = lock
+        network = directory.on_network_disk()
+        self.ledger = Ledger(directory.ledger, shared_disk=network is not None)
+        if self.ledger.get("fingerprint") != graph.fingerprint():
+            raise LedgerError(
+                f"the graph of {settings.program} is not the one that {directory.root} was begun with: "
+                f"{graph.fingerprint()} against {self.ledger.get('fingerprint')}. Start a new run for it."
+            )
+        version, sha256 = self.ledger.newest_version()
+        self.versions = Versions(directory.versions)
+        self.replica = Replica(graph, self.versions)
+        self.replica.load(version, sha256)
+        self.office = DirectoryMaster(directory.root)
+        self.fields = Fields(graph, directory.fields, bsp=program.bsp)
+        self.fields.recover(self.ledger.patches())
+        self.grants = Grants(program, graph, settings, self.ledger, self.office)
+        self.exchange = Exchange(
+            settings,
+            self.ledger,
+            self.replica,
+            Merger(graph, self.replica),
+            self.fields,
+            self.grants,
+            self.office,
+            outside.clock,
+            outside.hook,
+        )
+        self.backend = outside.backend(settings, directory)
+        self._judge = ThreadPoolExecutor(1, "evaluate")
+        self._judging: tuple[int, Future[Metrics]] | None = None
+        self._running: dict[str, float] = {}  # since when a worker is running, or was last heard
+        self._alive: set[str] = set()
+        self._spoken: set[str] = set()
+        self._stillborn = 0
+        self._submitted = len(self.ledger.workers())
+        self._backed_up = -1
+        if network is not None:
+            self._tell(
+                "warning", f"{directory.root} lies on {network}: a rollback journal is used, slower but safe there"
+            )
+        self._begin_life()
+
+    def _begin_life(self) -> None:
+        """Fence whatever an earlier master leased: its workers may still be alive, and their late pushes are refused."""
+        now = self.outside.clock()
+        with self.ledger.transaction():
+            for row in list(self.ledger.leases.values()):
+                self.grants.end(row, now, "the master ended")
+            self.ledger.orphan_workers(now)
+            self.ledger.set("status", "running")
+            self.ledger.set("masters", self.ledger.get("masters", 0) + 1)
+        for box in sorted((self.directory.root / "mail").iterdir()):
+            self.office.close(box.name)
+        self._settle_epochs()
+
+    def __enter__(self) -> Run:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.backend.close()
+        self._judge.shutdown(wait=True, cancel_futures=True)
+        self.ledger.close()
+        self._lock.release()
+
+    def finish(self) -> None:
+        """Drive the run to its end.
+
+        Raises UserCodeError when the user's code failed too often, StorageError on a full disk, RunError when no worker can
+        start or it was cancelled; the run can then be resumed once the cause is mended.
+        """
+        idle = IDLE_S[0]
+        try:
+            while not self._done():
+                if self.step():
+                    idle = IDLE_S[0]
+                else:
+                    self.outside.rest(idle)
+                    idle = min(IDLE_S[1], idle * 1.5)
+        except OSError as error:
+            raise StorageError(
+                f"{self.directory.root} cannot be written: {error}. Nothing that was credited is lost: make room on its disk, "
+                f"then gridml resume {self.directory.root}"
+            ) from error
+        except GridmlError as error:
+            self._give_up(error)
+            raise
+        self._conclude()
+
+    def step(self) -> bool:
+        """One turn of the loop; returns whether anything happened."""
+        events = self.backend.poll()  # before the letters: a worker that has ended can have sent its last one before
+        letters = self.office.collect()
+        self._spoken.update(letter.worker for letter in letters)
+        now = self.outside.clock()
+        self._running.update({letter.worker: now for letter in letters if letter.worker in self._running})
+        merged = self.exchange.handle(letters)
+        if self.exchange.stop_because is not None:
+            raise self.exchange.stop_because
+        self._hear(events)
+        self._watch()
+        self._staff()
+        self._settle_epochs()
+        judged = self._evaluate()
+        if (self.directory.root / "cancel").exists():
+            (self.directory.root / "cancel").unlink()
+            raise RunError(
+                f"{self.directory.root} was cancelled. It stands at its last credit; go on with gridml resume."
+            )
+        return bool(events or letters or merged or judged)
+
+    def _done(self) -> bool:
+        return self.grants.finished() and not self.grants.unjudged() and not self.ledger.patches()
+
+    def _hear(self, events: list[JobEvent]) -> None:
+        """What the back end says of workers; an ended one's leases are free again."""
+        if not events:
+            return
+        now = self.outside.clock()
+        with self.ledger.transaction():
+            for event in events:
+                self.ledger.worker_event(event, now)
+                if event.state is State.RUNNING:
+                    self._running[event.worker] = now
+                if event.state.ended:
+                    self.exchange.gone(event.worker, f"worker {event.state.value}: {event.detail}", now)
+                    self._end_worker(event)
+                if event.state in (State.EVICTED, State.LOST, State.HELD):
+                    self._event(now, event.state.value, f"{event.worker} on {event.machine}: {event.detail}")
+        for event in events:
+            if event.state.ended:
+                self.office.close(event.worker)
+
+    def _end_worker(self, event: JobEvent) -> None:
+        self._alive.discard(event.worker)
+        self._running.pop(event.worker, None)
+        if event.worker in self._spoken or event.state is State.EVICTED:
+            self._stillborn = 0
+            return
+        self._stillborn += 1
+        again, reason = after_stillbirth(self._stillborn)
+        if not again:
+            log = self.directory.logs / f"{event.worker}.log"
+            said = log.read_text(errors="replace").strip()[-2000:] if log.exists() else ""
+            raise RunError(f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{said}")
+
+    def _watch(self) -> None:
+        """Give up on workers that are silent for too long: something took them that nobody reported."""
+        now = self.outside.clock()
+        for worker, heard in list(self._running.items()):
+            silent, reason = is_silent(heard, now, self.settings.silent_s)
+            if silent:
+                del self._running[worker]
+                with self.ledger.transaction():
+                    self.exchange.gone(worker, reason, now)
+                    self._event(now, "silent", f"{worker}: {reason}; its leases go to others")
+                self.backend.cancel(worker)
+
+    def _staff(self) -> None:
+        count, _ = to_submit(len(self._alive), self.settings.workers, work_left=not self.grants.finished())
+        if not count:
+            return
+        now = self.outside.clock()
+        names = [f"w{self._submitted + i + 1}" for i in range(count)]
+        with self.ledger.transaction():
+            for name in names:
+                self.ledger.worker_submitted(name, now)
+        self._submitted += count
+        for name in names:
+            self.office.open(name)
+            self.backend.submit(name)
+            self._alive.add(name)
+
+    def _settle_epochs(self) -> None:
+        """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""
+        newest, closed = self.ledger.newest_epoch()
+        finished = [p for p in self.ledger.patches() if p[1] < newest or closed]
+        if finished:
+            self.fields.settle(finished)
+            with self.ledger.transaction():
+                self.ledger.drop_patches(finished)
+            self.fields.remove(finished)
+        if closed and self._backed_up != newest:
+            self._backed_up = newest
+            self.ledger.backup()
+
+    def _evaluate(self) -> bool:
+        """Judge the oldest epoch that is not judged yet, on a thread of its own while the run goes on."""
+        if self._judging is not None:
+            epoch, future = self._judging
+            if not future.done():
+                return False
+            self._judging = None
+            metrics = future.result()
+            now = self.outside.clock()
+            with self.ledger.transaction():
+                self.ledger.set_metrics(epoch, metrics)
+                self._event(now, "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}")
+            return True
+        waiting = self.ledger.unjudged() if self.program.evaluate is not None else []
+        if waiting:
+            epoch, version = waiting[0]
+            sha256 = self.ledger.kept_versions().get(version)
+            self._judging = epoch, self._judge.submit(self._metrics, version, sha256)
+        return False
+
+    def _metrics(self, version: int, sha256: str | None) -> Metrics:
+        tensors, _ = self.versions.read(version, sha256)
+        return evaluate(self.program, self.graph, tensors, self.settings.program)
+
+    def _conclude(self) -> None:
+        """The run is credited in full: keep the trained replica, let the workers go."""
+        values = {n: t for n, t in self.replica.tensors.items() if "#" not in n}
+        if values:
+            bundle.write_atomic(self.directory.final, bundle.encode({"version": self.replica.version}, values))
+        until = self.outside.clock() + FAREWELL_S
+        while self._alive and self.outside.clock() < until:
+            if not self.step():
+                self.outside.rest(IDLE_S[1])
+        flops = flops_per_vertex(self.program, self.graph, self.replica.tensors)
+        with self.ledger.transaction():
+            self.ledger.set("flops_per_vertex", flops)
+            self.ledger.set("status", "finished")
+            self.ledger.set("ended_s", self.outside.clock())
+        self._tell("finished", f"every vertex of {self.grants.total:,} is credited once")
+
+    def _give_up(self, error: GridmlError) -> None:
+        """Leave word of why the run stopped; it stands at its last credit."""
+        with contextlib.suppress(StorageError), self.ledger.transaction():
+            self.ledger.set("status", "cancelled" if isinstance(error, RunError) else "failed")
+            self.ledger.set("stopped_because", str(error))
+
+    def _event(self, now: float, kind: str, text: str) -> None:
+        self.ledger.event(now, kind, text)
+        self._tell(kind, text)
+
+    def _tell(self, kind: str, text: str) -> None:
+        with self.directory.events.open("a") as file:
+            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind:9} {text}\n")
+        self.outside.told(kind, text)
+
+
+def describe_metrics(metrics: Metrics) -> str:
+    """Metrics in one line: numbers to four digits, lists as they are."""
+    return ", ".join(
+        f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {[round(v, 4) for v in value]}"
+        for name, value in metrics.items()
+    )

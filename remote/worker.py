@@ -1,0 +1,79 @@
+"""The console script `gridml-worker`: one worker process, from its arguments to its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from pathlib import Path
+from types import FrameType
+
+from gridml import program
+from gridml.carriers.base import WorkerEnd
+from gridml.carriers.directory import DirectoryWorker
+from gridml.errors import GridmlError
+from remote.parent import die_with_parent
+from remote.session import Session
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run a worker; exit status 0 when it left because it was told to or evicted, the error's own otherwise."""
+    parser = argparse.ArgumentParser(
+        prog="gridml-worker",
+        description="One worker of a run. Back ends start it; there is no need to call it by hand.",
+        epilog="example: gridml-worker --name w1 --program mnist.py --directory runs/mnist-1",
+    )
+    parser.add_argument("--name", required=True, help="the worker's name in the run")
+    parser.add_argument("--program", required=True, type=Path, help="the user's file")
+    parser.add_argument("--directory", required=True, type=Path, help="the run directory, shared with the master")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
+    parser.add_argument("--parent", type=int, default=None, help="process id to die with")
+    options = parser.parse_args(argv)
+    evicted = _on_sigterm()
+    if options.parent is not None:
+        die_with_parent(options.parent)
+    try:
+        loaded = program.load(options.program)
+        if loaded.uses_torch:
+            _prepare_torch(options.seed)
+        carrier: WorkerEnd = DirectoryWorker(options.directory, options.name)
+        Session(options.name, loaded, options.program, carrier, evicted.is_set).run()
+    except GridmlError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        return error.exit_status
+    return 0
+
+
+class _Flag:
+    def __init__(self) -> None:
+        self._set = False
+
+    def set(self) -> None:
+        self._set = True
+
+    def is_set(self) -> bool:
+        return self._set
+
+
+def _on_sigterm() -> _Flag:
+    """A flag that SIGTERM raises: the session looks at it between two batches."""
+    flag = _Flag()
+
+    def raise_flag(number: int, frame: FrameType | None) -> None:
+        flag.set()
+
+    signal.signal(signal.SIGTERM, raise_flag)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C at the terminal is the master's to handle
+    return flag
+
+
+def _prepare_torch(seed: int) -> None:
+    import torch
+
+    torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    torch.manual_seed(seed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,495 @@
+"""One contract for every merge rule, then what each rule promises beyond it."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridml.aggregates import (
+    Aggregate,
+    Merge,
+    MergePlan,
+    MergeResult,
+    add,
+    by_name,
+    easgd,
+    fedbuff,
+    kernels,
+    maximum,
+    mean,
+    nesterov,
+    pooled,
+    rule_for,
+    stale_mean,
+)
+from gridml.errors import ProgramError, UsageError
+
+Arrays = dict[str, np.ndarray[Any, Any]]
+
+RULES: list[Aggregate] = [
+    mean(), stale_mean(), stale_mean(kappa=2, rho=1), fedbuff(), fedbuff(least=1), nesterov(), easgd(), add(),
+    maximum(), pooled(), pooled(variance=True),
+]  # fmt: skip
+DTYPES = ["float16", "float32", "float64", "int64", "uint8", "bool"]
+CASES = [(rule, dtype) for rule in RULES for dtype in DTYPES if rule.takes(np.dtype(dtype))]
+FLOATS = [(rule, dtype) for rule, dtype in CASES if dtype.startswith("float")]
+WORST = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}
+FRESH = Merge(version=9, base=9, vertices=64, credited_by_others=0, live=1)
+STALE = Merge(version=9, base=4, vertices=64, credited_by_others=192, live=3)
+
+
+def case(rule: Aggregate, dtype: str, seed: int = 0) -> tuple[MergePlan, Arrays, Arrays, Arrays]:
+    """A plan, v, p and b; two tensors have names that let `pooled` find its companion."""
+    random = np.random.default_rng(seed)
+
+    def draw(shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
+        kind = np.dtype(dtype).kind
+        drawn = random.random(shape) + 0.5 if kind == "f" else random.integers(0, 2 if kind == "b" else 9, shape)
+        return np.asarray(drawn).astype(dtype)
+
+    def party() -> Arrays:
+        return {"w.running_mean": draw((3, 5)), "w.running_var": draw((3, 5)), "scalar": draw(()), "none": draw((0, 2))}
+
+    master, replica, base = party(), party(), party()
+    plan = MergePlan(dict.fromkeys(master, rule))
+    return plan, master | plan.buffers(master), replica, base
+
+
+def held(tensors: Arrays) -> Arrays:
+    return {name: array.copy() for name, array in tensors.items()}
+
+
+def same(left: Arrays, right: Arrays) -> bool:
+    return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
+
+
+def square(left: Arrays, right: Arrays) -> float:
+    return float(sum(((left[name].astype("f8") - right[name]) ** 2).sum() for name in left))
+
+
+@pytest.fixture(params=["compiled", "numpy"])
+def any_loop(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Run with numba, and as if it were not installed."""
+    if request.param == "numpy":
+        monkeypatch.setattr(kernels, "_loop", lambda *_: None)
+    yield
+
+
+@pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
+@pytest.mark.parametrize("how", [FRESH, STALE], ids=["fresh", "stale"])
+def test_keeps_dtype_and_shape_and_leaves_inputs_alone(rule: Aggregate, dtype: str, how: Merge) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    inputs = [held(party) for party in (master, replica, base)]
+    result = plan.merge(master, replica, base, how)
+    assert result.not_finite is None
+    assert result.tensors.keys() == master.keys()
+    for name, array in result.tensors.items():
+        assert (array.dtype, array.shape) == (master[name].dtype, master[name].shape)
+        parties = [party[name] for party in (master, replica, base) if name in party]
+        assert not any(np.shares_memory(array, other) for other in parties)
+    assert all(same(before, after) for before, after in zip(inputs, (master, replica, base), strict=True))
+    expected = square(replica, base) if dtype.startswith("float") else 0.0
+    assert result.sumsq == pytest.approx(expected, rel=WORST.get(dtype, 0))
+
+
+@pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
+def test_writes_into_the_arrays_it_is_given(rule: Aggregate, dtype: str) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    fresh = plan.merge(master, replica, base, STALE).tensors
+    room = {name: np.full_like(array, 1) for name, array in master.items()}
+    result = plan.merge(master, replica, base, STALE, out=room)
+    assert all(result.tensors[name] is room[name] for name in master)
+    assert same(result.tensors, fresh)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("scale", [1.0, 0.5])
+@pytest.mark.parametrize("how", [FRESH, STALE], ids=["fresh", "stale"])
+@pytest.mark.parametrize(("rule", "dtype"), FLOATS, ids=str)
+def test_reports_what_is_not_finite(
+    rule: Aggregate, dtype: str, how: Merge, scale: float, bad: float, any_loop: None
+) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    replica["w.running_var"][2, 4] = bad
+    result = plan.merge(master, replica, base, how, scale=scale)
+    assert (result.tensors, result.not_finite) == ({}, "w.running_var")
+    assert not math.isfinite(result.sumsq)
+
+
+@pytest.mark.parametrize(("rule", "dtype"), FLOATS, ids=str)
+def test_huge_replicas_are_told_from_infinite_ones_and_never_make_the_master_infinite(
+    rule: Aggregate, dtype: str, any_loop: None
+) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    for sign in (1, -1, 1):
+        replica["w.running_mean"].fill(sign * np.finfo(dtype).max)
+        before = replica["w.running_mean"].astype("f8") - base["w.running_mean"]
+        result = plan.merge(master, replica, base, STALE)
+        if result.not_finite is None:
+            with np.errstate(over="ignore"):
+                expected = min(float((before**2).sum()), np.finfo("f8").max)
+            assert result.sumsq == pytest.approx(expected, rel=1e-2)
+            master = dict(result.tensors)
+        else:
+            assert result.tensors == {}
+        assert all(np.isfinite(array).all() for array in master.values())
+    flushed = plan.flush(master, live=3) or {}
+    assert all(np.isfinite(array).all() for array in flushed.values())
+
+
+@pytest.mark.parametrize(("rule", "dtype"), FLOATS, ids=str)
+@pytest.mark.parametrize("how", [FRESH, STALE], ids=["fresh", "stale"])
+@pytest.mark.parametrize("scale", [0.25, 0.9])
+def test_scale_is_the_same_as_a_shorter_step(rule: Aggregate, dtype: str, how: Merge, scale: float) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    shorter = {name: (b + scale * (replica[name] - b)).astype(dtype) for name, b in base.items()}
+    scaled = plan.merge(master, replica, base, how, scale=scale)
+    expected = plan.merge(master, shorter, base, how)
+    for name, array in expected.tensors.items():
+        np.testing.assert_allclose(scaled.tensors[name], array, rtol=4 * WORST[dtype], atol=64 * 4 * WORST[dtype])
+    assert scaled.sumsq == pytest.approx(square(replica, base), rel=WORST[dtype])
+
+
+@pytest.mark.parametrize(("rule", "dtype"), FLOATS, ids=str)
+def test_scale_of_one_changes_nothing_and_others_are_refused(rule: Aggregate, dtype: str) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    assert same(
+        plan.merge(master, replica, base, STALE).tensors, plan.merge(master, replica, base, STALE, scale=1.0).tensors
+    )
+    for scale in (0.0, -1.0, 1.5, math.nan):
+        with pytest.raises(ValueError, match="scale is"):
+            plan.merge(master, replica, base, STALE, scale=scale)
+
+
+@pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
+def test_what_nobody_trained_stays_to_the_last_bit(rule: Aggregate, dtype: str) -> None:
+    plan, master, _, _ = case(rule, dtype)
+    frozen = {name: master[name] for name in plan.rules}
+    for credited in range(0, 900, 37):
+        result = plan.merge(master, frozen, frozen, Merge(2, 1, 64, credited, 5))
+        assert result.sumsq == 0
+        assert all(result.tensors[name].tobytes() == frozen[name].tobytes() for name in frozen)
+        master = dict(result.tensors)
+
+
+@pytest.mark.parametrize("rule", [mean(), easgd(), stale_mean(rho=1), pooled(), maximum()], ids=str)
+def test_averages_stay_between_master_and_replica(rule: Aggregate) -> None:
+    for seed in range(20):
+        plan, master, replica, base = case(rule, "float64", seed)
+        merged = plan.merge(master, replica, base, STALE).tensors
+        for name, p in replica.items():
+            low, high = np.minimum(master[name], p), np.maximum(master[name], p)
+            assert (merged[name] >= low - 1e-12).all()
+            assert (merged[name] <= high + 1e-12).all()
+
+
+@pytest.mark.parametrize(("rule", "dtype"), FLOATS, ids=str)
+def test_any_order_of_arrival_stays_finite_and_near(rule: Aggregate, dtype: str) -> None:
+    """Replicas and bases between 0.5 and 1.5, merged in every order, move the master by no more than their steps."""
+    plan, master, _, base = case(rule, dtype)
+    pushes = [case(rule, dtype, seed)[2] for seed in (1, 2, 3)]
+    for order in itertools.permutations(pushes):
+        now = master
+        for replica in order:
+            now = dict(plan.merge(now, replica, base, STALE).tensors)
+        now |= plan.flush(now, live=3) or {}
+        assert all((np.abs(now[name].astype("f8")) < 6).all() for name in plan.rules)
+
+
+@pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
+def test_flush_empties_the_buffers_and_leaves_inputs_alone(rule: Aggregate, dtype: str) -> None:
+    plan, master, replica, base = case(rule, dtype)
+    assert plan.flush(master, live=4) is None
+    after = master | plan.merge(master, replica, base, Merge(2, 1, 64, 64, 4)).tensors
+    before = held(after)
+    flushed = plan.flush(after, live=4)
+    assert same(before, after)
+    if isinstance(rule, nesterov | fedbuff):
+        assert flushed is not None
+        assert all(flushed[name].dtype == after[name].dtype for name in flushed)
+        assert plan.flush(after | flushed, live=4) is None
+    else:
+        assert flushed is None
+
+
+@pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
+def test_buffers_survive_being_stored(rule: Aggregate, dtype: str) -> None:
+    """What a merge makes may be stored, read back read-only and unaligned, and merged on with the same result."""
+    plan, master, replica, base = case(rule, dtype)
+    once = plan.merge(master, replica, base, STALE).tensors
+    stored = {}
+    for name, array in once.items():
+        raw = b"?" + array.tobytes()
+        stored[name] = np.frombuffer(raw, array.dtype, count=array.size, offset=1).reshape(array.shape)
+    assert same(plan.merge(stored, replica, base, STALE).tensors, plan.merge(once, replica, base, STALE).tensors)
+
+
+@pytest.mark.parametrize(("rule", "dtype"), CASES, ids=str)
+def test_adopting_keeps_what_was_trained_since_the_push(rule: Aggregate, dtype: str) -> None:
+    _, master, replica, base = case(rule, dtype)
+    pushed, newest, local = (party["w.running_var"] for party in (base, master, replica))
+    out = np.empty_like(local)
+    rule.adopt(local, pushed, newest, out)
+    if isinstance(rule, maximum):
+        expected = np.maximum(local, newest)
+    elif isinstance(rule, easgd):
+        expected = local - 0.9 * (pushed - newest)
+    else:
+        expected = newest + (local - pushed)
+        if rule == pooled(variance=True):
+            expected = np.where(expected > 0, expected, newest)
+    np.testing.assert_allclose(out, expected, rtol=WORST.get(dtype, 0), atol=WORST.get(dtype, 0))
+    in_place = local.copy()
+    rule.adopt(in_place, pushed, newest, in_place)
+    assert in_place.tobytes() == out.tobytes()
+
+
+def one(rule: Aggregate, v: Any, p: Any, b: Any, how: Merge, dtype: str = "float64", **more: Any) -> MergeResult:
+    plan = MergePlan({"w": rule})
+    master = {"w": np.asarray(v, dtype)}
+    start = plan.buffers(master)
+    return plan.merge(master | start, {"w": np.asarray(p, dtype)}, {"w": np.asarray(b, dtype)}, how, **more)
+
+
+def test_mean_is_the_papers() -> None:
+    assert one(mean(), [1.0, 4.0], [3.0, 8.0], [9.0, -1.0], STALE).tensors["w"].tolist() == [2.0, 6.0]
+
+
+def test_stale_mean_is_the_formula() -> None:
+    v, p, b, tau = 1.25, 3.5, 0.75, 192 / 64
+    alpha = 5 / (5 + tau)
+    rho = 1 + (2 - 1) * (1 - alpha)
+    assert one(stale_mean(), v, p, b, STALE).tensors["w"] == pytest.approx(v + alpha * (b - v) + alpha * rho * (p - b))
+
+
+def test_a_stale_replica_pulls_less_than_a_fresh_one() -> None:
+    pulls = [
+        float(one(stale_mean(), 0.0, 1.0, 0.0, Merge(2, 1, 64, others, 9)).tensors["w"])
+        for others in range(0, 9000, 64)
+    ]
+    assert pulls[0] == 1.0
+    assert all(later < earlier for earlier, later in itertools.pairwise(pulls))
+    assert 0 < pulls[-1] < 0.1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@settings(max_examples=30, deadline=None)
+@given(seed=st.integers(0, 2**32 - 1), pushes=st.integers(1, 8), size=st.integers(0, 20_000))
+def test_one_worker_is_exactly_its_own_replica(dtype: str, seed: int, pushes: int, size: int) -> None:
+    random = np.random.default_rng(seed)
+    plan = MergePlan({"w": stale_mean()})
+    base = master = {"w": random.standard_normal(size).astype(dtype)}
+    for version in range(pushes):
+        replica = {"w": random.standard_normal(size).astype(dtype)}
+        replica["w"][: size // 2] *= -0.0
+        master = plan.merge(master, replica, base, Merge(version, max(0, version - 1), 64, 0, 1)).tensors
+        assert master["w"].tobytes() == replica["w"].tobytes()
+        if random.random() < 0.5:  # the worker may push again from an older base; nobody else was credited since
+            base = master
+
+
+@settings(deadline=None)
+@given(
+    steps=st.lists(st.lists(st.integers(-(2**40), 2**40), min_size=3, max_size=3), min_size=1, max_size=6),
+    data=st.data(),
+)
+def test_add_is_exact_for_integers_in_any_order(steps: list[list[int]], data: st.DataObject) -> None:
+    start = np.array([2**50, 0, -7])
+    plan = MergePlan({"w": add()})
+    master = {"w": start}
+    for step in data.draw(st.permutations(steps)):
+        base = {"w": np.array(data.draw(st.lists(st.integers(-(2**40), 2**40), min_size=3, max_size=3)))}
+        how = Merge(2, 1, 8, data.draw(st.integers(0, 99)), 3)
+        scale = data.draw(st.sampled_from([1.0, 0.1]))
+        master = plan.merge(master, {"w": base["w"] + step}, base, how, scale=scale).tensors
+    assert master["w"].tolist() == (start + np.sum(steps, axis=0)).tolist()
+
+
+@pytest.mark.parametrize("dtype", ["int64", "uint8", "float32"])
+def test_adding_a_push_twice_shows(dtype: str) -> None:
+    once = one(add(), [1, 2], [5, 5], [4, 2], STALE, dtype).tensors["w"]
+    assert once.tolist() == [2, 5]
+    assert one(add(), once, [5, 5], [4, 2], STALE, dtype).tensors["w"].tolist() == [3, 8]
+
+
+def test_maximum_does_not_mind_repetition_or_order() -> None:
+    for order in itertools.permutations([[3, 9], [5, 1], [5, 1], [4, 4]]):
+        value: Any = [0, 0]
+        for replica in order:
+            value = one(maximum(), value, replica, [2, 2], STALE, "int64").tensors["w"]
+        assert value.tolist() == [5, 9]
+
+
+def test_fedbuff_takes_the_weighted_mean_of_a_full_buffer() -> None:
+    plan = MergePlan({"w": fedbuff(rate=0.5, least=3)})
+    master = {"w": np.array([10.0])}
+    master |= plan.buffers(master)
+    pushes = [(1.0, 64, 0), (2.0, 32, 96), (4.0, 64, 64)]
+    for step, vertices, others in pushes:
+        assert master["w"].tolist() == [10.0]
+        base = {"w": np.array([3.0])}
+        master = plan.merge(master, {"w": base["w"] + step}, base, Merge(2, 1, vertices, others, 2)).tensors
+    weights = [vertices / math.sqrt(1 + others / vertices) for _, vertices, others in pushes]
+    mean_step = sum(w * s for w, (s, _, _) in zip(weights, pushes, strict=True)) / sum(weights)
+    assert master["w"] == pytest.approx(10 + 0.5 * mean_step)
+    assert all(not master[f"w#{name}"].any() for name in ("step", "weight", "pushes"))
+
+
+def test_fedbuff_waits_for_as_many_pushes_as_there_are_workers_and_flushes_the_rest() -> None:
+    plan = MergePlan({"w": fedbuff()})
+    master = {"w": np.zeros(2, np.float32)}
+    master |= plan.buffers(master)
+    for _ in range(11):
+        master = plan.merge(
+            master, {"w": np.ones(2, np.float32)}, {"w": np.zeros(2, np.float32)}, Merge(2, 1, 8, 0, 12)
+        ).tensors
+        assert not master["w"].any()
+    flushed = plan.flush(master, live=12)
+    assert flushed is not None
+    np.testing.assert_allclose(flushed["w"], 1, rtol=1e-6)
+
+
+def test_nesterov_is_algorithm_3_of_the_paper() -> None:
+    rate, beta, workers = 0.7, 0.9, 3
+    plan = MergePlan({"w": nesterov(rate, beta)})
+    master = {"w": np.array([1.0])}
+    master |= plan.buffers(master)
+    value, momentum, gathered = 1.0, 0.0, 0.0
+    for push, step in enumerate([0.5, -1.0, 2.0, 0.25, 0.5, 3.0, 1.0]):
+        gathered += step
+        value += rate * step / workers
+        if (push + 1) % workers == 0:
+            momentum, gathered = beta * momentum + gathered / workers, 0.0
+            value += rate * beta * momentum
+        master = plan.merge(
+            master, {"w": np.array([7 + step])}, {"w": np.array([7.0])}, Merge(2, 1, 8, 8, workers)
+        ).tensors
+        assert master["w"] == pytest.approx(value)
+    flushed = plan.flush(master, live=workers)
+    assert flushed is not None
+    momentum = beta ** (1 / 3) * momentum + 1.0 / workers
+    assert flushed["w#momentum"] == pytest.approx(momentum)
+    assert flushed["w"] == pytest.approx(value + rate * beta / 3 * momentum)
+
+
+def test_easgd_shares_its_elasticity_among_the_workers() -> None:
+    assert one(easgd(), 1.0, 3.0, 9.0, STALE).tensors["w"] == pytest.approx(1 + 0.9 / 3 * (3 - 1))
+    out = np.empty(())
+    easgd().adopt(np.array(5.0), np.array(4.0), np.array(2.0), out, live=3)
+    assert out == pytest.approx(5 - 0.3 * (4 - 2))
+
+
+@pytest.mark.parametrize("how", [FRESH, STALE], ids=["fresh", "stale"])
+def test_variances_are_pooled_as_if_one_set_of_samples_had_been_seen(how: Merge) -> None:
+    random = np.random.default_rng(3)
+    mine, theirs = random.normal(5, 2, (400, 4)), random.normal(-1, 3, (400, 4))
+    names = "bn.running_mean", "bn.running_var"
+    plan = MergePlan({name: rule_for(name, np.zeros(4), None) for name in names})
+    master = dict(zip(names, (mine.mean(0), mine.var(0)), strict=True))
+    replica = dict(zip(names, (theirs.mean(0), theirs.var(0)), strict=True))
+    merged = plan.merge(master, replica, held(master), how).tensors
+    weights = np.repeat([1 - how.weight, how.weight], 400)
+    both = np.concatenate([mine, theirs])
+    expected = np.average(both, axis=0, weights=weights)
+    np.testing.assert_allclose(merged[names[0]], expected)
+    np.testing.assert_allclose(merged[names[1]], np.average(both**2, axis=0, weights=weights) - expected**2)
+
+
+def test_a_variance_without_its_mean_is_averaged() -> None:
+    assert one(pooled(variance=True), 1.0, 9.0, 0.0, STALE).tensors["w"] == pytest.approx(1 + 5 / 8 * 8)
+
+
+def test_rules_are_chosen_by_name_and_by_what_the_tensor_is() -> None:
+    weight, count, flag = np.zeros(3, np.float32), np.zeros((), np.int64), np.zeros(3, bool)
+    assert rule_for("fc.weight", weight, None) == stale_mean()
+    assert rule_for("fc.weight", weight, easgd()) == easgd()
+    assert rule_for("bn.num_batches_tracked", count, mean()) == maximum()
+    assert rule_for("counts", count, add()) == add()
+    assert rule_for("mask", flag, add()) == maximum()
+    assert rule_for("bn.running_mean", weight, mean()) == pooled()
+    assert rule_for("bn.running_var", weight, mean()) == pooled(variance=True)
+    chosen = by_name({"*.bias": mean(), "bn.*": easgd(), "*.running_mean": add(), "*.n": add()})
+    assert rule_for("fc.bias", weight, chosen) == mean()
+    assert rule_for("bn.bias", weight, chosen) == mean(), "the first match wins"
+    assert rule_for("bn.weight", weight, chosen) == easgd()
+    assert rule_for("bn.running_var", weight, chosen) == pooled(variance=True), "bn.* does not spell it out"
+    assert rule_for("bn2.running_mean", weight, chosen) == add(), "spelled out"
+    assert rule_for("fc.weight", weight, chosen) == stale_mean(), "no match"
+    assert rule_for("fc.n", count, chosen) == add()
+
+
+def test_a_rule_that_cannot_merge_what_it_was_named_for_is_refused() -> None:
+    with pytest.raises(ProgramError, match=r"'bn.n' has dtype int64, which Mean\(\) cannot merge; expected"):
+        rule_for("bn.n", np.zeros(2, np.int64), by_name({"*.n": mean()}))
+    with pytest.raises(ProgramError, match="complex64"):
+        rule_for("w", np.zeros(2, np.complex64), None)
+    with pytest.raises(ProgramError, match="expected a rule"):
+        by_name({"*": mean})  # type: ignore[dict-item]
+    with pytest.raises(ProgramError, match="'a#b' has '#'"):
+        MergePlan({"a#b": mean()})
+
+
+@pytest.mark.parametrize(
+    ("make", "settings_"),
+    [
+        (stale_mean, {"kappa": 0}),
+        (stale_mean, {"rho": 3}),
+        (fedbuff, {"least": 0}),
+        (nesterov, {"momentum": 1}),
+        (easgd, {"elasticity": 0}),
+    ],
+)
+def test_settings_out_of_range_are_refused(make: Any, settings_: dict[str, Any]) -> None:
+    with pytest.raises(UsageError, match="expected"):
+        make(**settings_)
+
+
+def test_check_names_the_tensor_what_was_got_and_what_was_expected() -> None:
+    plan, master, replica, _ = case(fedbuff(), "float32")
+    assert plan.check(master, replica) is None
+    mean_ = replica["w.running_mean"]
+    wrong_shape = replica | {"w.running_mean": mean_.T}
+    wrong_dtype = replica | {"w.running_mean": mean_.astype("f8")}
+    missing = {name: array for name, array in replica.items() if name != "w.running_mean"}
+    for bad, parts in [
+        (wrong_shape, ["'w.running_mean'", "(5, 3)", "(3, 5)"]),
+        (wrong_dtype, ["'w.running_mean'", "float64", "float32"]),
+        (missing, ["lacks", "'w.running_mean'"]),
+        (replica | {"scalar#step": mean_}, ["'scalar#step'", "which the master has not"]),
+    ]:
+        said = plan.check(master, bad)
+        assert said is not None
+        assert all(part in said for part in parts), said
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("size", [0, 1, 17, 16_384, 16_385, 50_001])
+def test_kernel_agrees_with_numpy(dtype: str, size: int, any_loop: None) -> None:
+    random = np.random.default_rng(size)
+    v, b, p, out = (random.standard_normal(size).astype(dtype) for _ in range(4))
+    total = kernels.blend(out, v, b, p, 0.7, 0.8)
+    wide = v.astype("f8"), b.astype("f8"), p.astype("f8")
+    np.testing.assert_allclose(out, wide[0] + 0.7 * (wide[1] - wide[0]) + 0.8 * (wide[2] - wide[1]), atol=WORST[dtype])
+    assert total == pytest.approx(((wide[2] - wide[1]) ** 2).sum(), rel=1e-5)
+    assert kernels.fast_forward(out, b, p, 1.0) == pytest.approx(total, rel=1e-5)
+    assert out.tobytes() == p.tobytes()
+
+
+def test_kernel_takes_strided_read_only_and_mapped_arrays(tmp_path: Any) -> None:
+    line = np.arange(24, dtype=np.float32)
+    line.tofile(tmp_path / "mapped")
+    mapped = np.memmap(tmp_path / "mapped", np.float32, "r", shape=(4, 6))
+    out = np.empty((4, 6), np.float32)
+    assert kernels.blend(out, mapped, line.reshape(6, 4).T, line.reshape(4, 6), 0.0, 1.0) > 0
+    np.testing.assert_array_equal(out, 2 * line.reshape(4, 6) - line.reshape(6, 4).T)
+    with pytest.raises(ValueError, match="expected 24"):
+        kernels.blend(out, mapped, line[:5], line, 0.0, 1.0)
+    with pytest.raises(ValueError, match="not contiguous"):
+        kernels.blend(out.T, mapped, mapped, mapped, 0.0, 1.0)

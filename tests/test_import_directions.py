@@ -1,0 +1,190 @@
+"""The five packages are deployment units: who may import whom is part of the architecture (docs/architecture.md)."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# Package: the others it may import.
+ALLOWED: dict[str, frozenset[str]] = {
+    "gridml": frozenset(),
+    "chunk_model": frozenset(),
+    "master": frozenset({"gridml", "chunk_model"}),
+    "remote": frozenset({"gridml"}),
+    "ami": frozenset({"gridml", "remote"}),
+}
+WIRING = "gridml.cli"  # the one module that may import all five, and that none of them may import
+
+MODULES = {
+    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
+    for package in ALLOWED
+    for path in sorted((ROOT / package).rglob("*.py"))
+}
+
+
+def imports(source: str, module: str, *, is_package: bool, at_import_only: bool = False) -> Iterator[str]:
+    """Dotted names a module imports; `from a import b` gives `a.b`, which is a module or a name in one.
+
+    With `at_import_only`, what a function or a TYPE_CHECKING block imports is left out.
+    """
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if at_import_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if at_import_only and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                yield from (node for other in child.orelse for node in [other, *walk(other)])
+                continue
+            yield child
+            yield from walk(child)
+
+    package = module if is_package else module.rpartition(".")[0]
+    for node in walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).rstrip(".")
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (
+                arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+            )
+
+
+def imports_of(module: str, *, at_import_only: bool = False) -> set[str]:
+    path = MODULES[module]
+    source = path.read_text(encoding="utf-8")
+    return set(imports(source, module, is_package=path.name == "__init__.py", at_import_only=at_import_only))
+
+
+def defined_in(name: str) -> str | None:
+    """The module of ours that an imported name is, or is defined in."""
+    return next((known for known in (name, name.rpartition(".")[0]) if known in MODULES), None)
+
+
+def forbidden(module: str, imported: set[str]) -> set[str]:
+    """What of `imported` the directions do not let `module` import."""
+    if module == WIRING:
+        return set()
+    package = module.partition(".")[0]
+    others = ALLOWED.keys() - ALLOWED[package] - {package}
+    wrong = {name for name in imported if name.partition(".")[0] in others}
+    return wrong | {name for name in imported if name == WIRING or name.startswith(f"{WIRING}.")}
+
+
+def test_every_package_is_looked_at() -> None:
+    assert {name.partition(".")[0] for name in MODULES} == set(ALLOWED)
+
+
+@pytest.mark.parametrize("module", sorted(MODULES))
+def test_a_module_imports_only_what_its_package_may(module: str) -> None:
+    wrong = forbidden(module, imports_of(module))
+    assert not wrong, f"{module} imports {sorted(wrong)}, which the import directions forbid"
+
+
+def test_no_product_module_imports_tests_or_benchmarks() -> None:
+    outside = {"tests", "benchmarks", "examples"}
+    wrong = {(m, name) for m in MODULES for name in imports_of(m) if name.partition(".")[0] in outside}
+    assert not wrong
+
+
+def test_no_imports_go_round_in_circles() -> None:
+    needs = {
+        module: {needed for name in imports_of(module, at_import_only=True) if (needed := defined_in(name))}
+        for module in MODULES
+    }
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"modules import each other: {' <- '.join(error.args[1])}")
+
+
+def test_tests_hold_no_init_file() -> None:
+    # tests/master/__init__.py would make `import master` find the tests instead of the product.
+    assert sorted((ROOT / "tests").rglob("__init__.py")) == []
+
+
+@pytest.mark.real
+@pytest.mark.parametrize(
+    ("module", "absent"),
+    [
+        (
+            "remote.worker",
+            {"boto3", "paramiko", "htcondor2", "classad2", "scipy", "matplotlib", "master", "chunk_model"},
+        ),
+        (
+            "gridml",
+            {"boto3", "paramiko", "htcondor2", "classad2", "matplotlib", "master", "remote", "ami", "chunk_model"},
+        ),
+    ],
+)
+def test_an_import_stays_light(module: str, absent: set[str], tmp_path: Path) -> None:
+    """In a fresh interpreter, away from the tree, with warnings as errors; and it prints nothing."""
+    program = f"import sys, {module}; sys.stderr.write(' '.join(sorted({absent!r} & sys.modules.keys())))"
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", program],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+# The rules above must be able to fail.
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("gridml.engine", "import master"),
+        ("gridml.engine", "from remote.worker import main"),
+        ("gridml.engine", "def late():\n    import master.ledger as ledger"),
+        ("gridml.engine", "from importlib import import_module\nimport_module('master.ledger')"),
+        ("gridml.engine", "from . import cli"),
+        ("gridml.placement.parsa", "from ..cli import main"),
+        ("chunk_model.goodput", "import gridml.errors"),
+        ("remote.worker", "import numpy, chunk_model"),
+        ("remote.worker", "from master import merge"),
+        ("master.run", "import remote.worker"),
+        ("master.run", "from gridml import cli"),
+        ("ami.boot", "import master"),
+    ],
+)
+def test_a_forbidden_import_is_seen(module: str, source: str) -> None:
+    assert forbidden(module, set(imports(source, module, is_package=False)))
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("gridml.cli", "import master, remote, ami, chunk_model"),
+        ("gridml.engine", "import remote_control, mastery\nfrom .chunk import master"),
+        ("master.run", "import chunk_model, gridml.errors"),
+        ("ami.boot", "from remote import worker"),
+    ],
+)
+def test_an_allowed_import_is_let_through(module: str, source: str) -> None:
+    assert not forbidden(module, set(imports(source, module, is_package=False)))
+
+
+def test_only_imports_made_at_import_time_count_for_circles() -> None:
+    source = (
+        "import a\nif TYPE_CHECKING:\n    import b\nelse:\n    import c\ndef f():\n    import d\nclass G:\n    import e"
+    )
+    assert set(imports(source, "m", is_package=False, at_import_only=True)) == {"a", "c", "e"}
+    assert set(imports(source, "m", is_package=False)) == {"a", "b", "c", "d", "e"}
