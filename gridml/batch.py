@@ -71,8 +71,8 @@ class Rows:
 class Neighbours:
     """The edges of a batch along one field.
 
-    `index` int64 (m,): positions in the batch of distinct neighbours that f receives; `offsets` int64 (n+1,) groups them by
-    vertex; `weight` (m,) or None.
+    `index` int64 (m,): positions in the batch of distinct neighbours that f receives; `offsets` int64 (n+1,) groups
+    them by vertex; `weight` (m,) or None.
     """
 
     def __init__(self, index: Any, offsets: Any, weight: Any) -> None:
@@ -84,8 +84,8 @@ class Neighbours:
 class Batch(Generic[V]):
     """Several vertices of one type, one array per field: `images.pixels` has shape (len(images), 1, 28, 28).
 
-    Reading gives a tensor (programs with a module) or a numpy array; for consecutive rows it is a view. Writing a mutable
-    field, whole or in place, changes the vertices when f returns. An edge field reads as `Neighbours`.
+    Reading gives a tensor (programs with a module) or a numpy array; for consecutive rows it is a view. Writing a
+    mutable field, whole or in place, changes the vertices when f returns. An edge field reads as `Neighbours`.
     """
 
     _rows: Rows
@@ -118,7 +118,8 @@ class Batch(Generic[V]):
         if name not in self._rows.fields:
             kind = self._rows.kind
             raise AttributeError(
-                f"{kind.name} has no field {name!r} here; it has {list(self._rows.fields)} and edges {list(self._links)}"
+                f"{kind.name} has no field {name!r} here; it has {list(self._rows.fields)} and edges "
+                f"{list(self._links)}"
             )
         return self._rows.present(self._values(name))
 

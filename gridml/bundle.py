@@ -1,7 +1,8 @@
 """Bundles: a small message and tensors in one safetensors payload, the only thing that master and workers exchange.
 
-A payload is a valid safetensors file whose metadata holds the message as JSON. Its SHA-256 travels beside it (in its file
-name), so that a truncated or altered payload is recognised before it is parsed. Nothing in it is ever executed: no pickle.
+A payload is a valid safetensors file whose metadata holds the message as JSON. Its SHA-256 travels beside it (in its
+file name), so that a truncated or altered payload is recognised before it is parsed. Nothing in it is ever executed: no
+pickle.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ def decode(payload: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
         message = json.loads(header["__metadata__"]["gridml"])
         tensors = {
             name: np.frombuffer(t["data"], _DTYPES[t["dtype"]]).reshape(t["shape"])
-            for name, t in safetensors.deserialize(payload)
+            for name, t in safetensors.deserialize(payload)  # type: ignore[no-untyped-call]
         }
     except (safetensors.SafetensorError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise ValueError(f"not a gridml bundle of {len(payload)} bytes: {error}") from error
@@ -66,7 +67,8 @@ def digest(payload: bytes) -> str:
 def write_atomic(path: Path, payload: bytes, *, durable_name: bool = True) -> None:
     """Write a file so that it is there whole or not at all: temporary name, fsync, rename.
 
-    With `durable_name` the name too survives a power cut, at the price of a second fsync. Raises OSError, leaving nothing.
+    With `durable_name` the name too survives a power cut, at the price of a second fsync. Raises OSError, leaving
+    nothing.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

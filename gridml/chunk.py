@@ -1,7 +1,8 @@
 """A chunk: the rows of a range of vertices and of everything they touch, cut out of the graph, in training order.
 
-It is what a worker fetches. Row i of the driving table is the i-th vertex to train. Edges are positions into the chunk's own
-tables. Replicated rows appear with their ids only: their values are the replica, which comes with the reply to a sync.
+It is what a worker fetches. Row i of the driving table is the i-th vertex to train. Edges are positions into the
+chunk's own tables. Replicated rows appear with their ids only: their values are the replica, which comes with the
+reply to a sync.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ class ChunkTable:
 
 @dataclass(frozen=True)
 class ChunkEdges:
-    """Edges of every row of one table: `index` int64 positions in table `target`, grouped by row by `offsets` or by `degree`."""
+    """Edges of every row of one table: `index` int64 positions in table `target`, grouped by row by `offsets` or by
+    `degree`."""
 
     target: str
     index: Ids
@@ -116,7 +118,8 @@ def cut(
 ) -> Chunk:
     """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
 
-    With `bsp`, local neighbours come as read-only rows of their own (`@before`); otherwise a component is whole in the chunk.
+    With `bsp`, local neighbours come as read-only rows of their own (`@before`); otherwise a component is whole in the
+    chunk.
     """
     ids: dict[str, Ids] = {driver: vertices}
     if components is not None and not bsp:

@@ -1,6 +1,7 @@
 """The engine: runs f over the rows of a chunk, batch by batch, on this process's replica.
 
-It knows nothing of leases or messages. The worker asks for batches, takes snapshots to push and hands newer replicas in.
+It knows nothing of leases or messages. The worker asks for batches, takes snapshots to push and hands newer replicas
+in.
 """
 
 from __future__ import annotations
@@ -63,7 +64,8 @@ class Engine:
         self.chunk: Chunk | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Make `chunk` the one that `train` works on. Replicated rows start as zeros until `restart` brings their values."""
+        """Make `chunk` the one that `train` works on. Replicated rows start as zeros until `restart` brings their
+        values."""
         self.chunk = chunk
         self._tables = {}
         for name, table in chunk.tables.items():
@@ -90,8 +92,8 @@ class Engine:
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Where the batch that begins at row `at` ends, and whether a push may end there too.
 
-        A batch holds up to `size` vertices and whole components; only a component larger than a batch is trained in several,
-        and no push ends inside it, because a component is never cut.
+        A batch holds up to `size` vertices and whole components; only a component larger than a batch is trained in
+        several, and no push ends inside it, because a component is never cut.
         """
         assert self.chunk is not None
         ends = self.chunk.ends
@@ -101,7 +103,8 @@ class Engine:
         return (whole, True) if whole > at else (at + size, False)
 
     def train(self, start: int, stop: int, factor: float) -> None:
-        """Run f on rows [start, stop) at `factor` times the user's learning rate. Raises BatchFailed from the user's error."""
+        """Run f on rows [start, stop) at `factor` times the user's learning rate. Raises BatchFailed from the user's
+        error."""
         assert self.chunk is not None
         for modules in self._modules.values():
             modules.set_rate(factor)
@@ -139,7 +142,8 @@ class Engine:
             edges = rows.edges[parameter.edge]
             if edges.offsets is not None or edges.degree != 1:
                 raise ProgramError(
-                    f"{rows.kind.name}.{parameter.edge} leads to several vertices; annotate that argument of f as gridml.Batch."
+                    f"{rows.kind.name}.{parameter.edge} leads to several vertices; annotate that argument of f as "
+                    f"gridml.Batch."
                 )
             targets.append(edges.index[start:stop])
         if all(t[0] == t[-1] and (t == t[0]).all() for t in targets):
@@ -231,7 +235,8 @@ class Engine:
         return sent
 
     def changed_fields(self, start: int, stop: int) -> dict[str, Array]:
-        """Mutable fields of local vertices that f changed, with ids under "@ids/Type": rows [start, stop) of the driving type
+        """Mutable fields of local vertices that f changed, with ids under "@ids/Type": rows [start, stop) of the
+        driving type
         and every reached row of other local types."""
         found: dict[str, Array] = {}
         for name, table in self._tables.items():
@@ -250,7 +255,8 @@ class Engine:
             dirty[:] = False
 
     def rebase(self, pushed: Snapshot, newest: Mapping[str, Array], live: int) -> None:
-        """Take the master's replica and keep what was trained since `pushed`: newest + (local - pushed), or the rule's own way."""
+        """Take the master's replica and keep what was trained since `pushed`: newest + (local - pushed), or the rule's
+        own way."""
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:
@@ -298,7 +304,8 @@ class Engine:
 def _only(found: list[Any], parameter: Parameter) -> Any:
     if len(found) != 1:
         raise ProgramError(
-            f"a vertex has {len(found)} neighbours along {parameter.edge}; an argument that is one {parameter.type.name} needs "
+            f"a vertex has {len(found)} neighbours along {parameter.edge}; an argument that is one "
+            f"{parameter.type.name} needs "
             f"exactly one. Annotate it gridml.Batch[{parameter.type.name}]."
         )
     return found[0]

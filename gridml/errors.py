@@ -1,7 +1,7 @@
 """Every error gridml raises on purpose: it says what was got, what was expected and what to do next.
 
-The command line prints such an error without a traceback and leaves with its `exit_status`; any other exception is a defect
-of gridml and keeps its traceback.
+The command line prints such an error without a traceback and leaves with its `exit_status`; any other exception is a
+defect of gridml and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ class UsageError(GridmlError):
 
 
 class ProgramError(GridmlError):
-    """The user's file does not describe a program gridml can run (no Program, two of them, arrays of unequal length)."""
+    """The user's file does not describe a program gridml can run (no Program, two of them, arrays of unequal
+    length)."""
 
     exit_status = 3
 

@@ -63,7 +63,8 @@ class Edges:
 
 
 def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
-    """Edges of vertex i are `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) beside `targets` where the edge has one.
+    """Edges of vertex i are `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) beside `targets` where the edge has
+    one.
 
     Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
     """
@@ -103,9 +104,10 @@ class Graph:
     def add(self, cls: type[Vertex], count: int | None = None, **values: Any) -> VertexSet:
         """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
 
-        The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an int array
-        (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, or 1 for a type without.
-        Raises ProgramError for unknown, missing or unequally long fields. Adding to a type again copies its arrays.
+        The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an
+        int array (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, or 1 for
+        a type without. Raises ProgramError for unknown, missing or unequally long fields. Adding to a type again
+        copies its arrays.
         """
         kind = describe(cls)
         table = self.tables.setdefault(kind.name, Table(kind))
@@ -149,7 +151,8 @@ class Graph:
                 if low < 0 or high >= there:
                     bad = low if low < 0 else high
                     raise ProgramError(
-                        f"{table.type.name}.{name} has an edge to {target} {bad}, but there are {there:,} {target} vertices "
+                        f"{table.type.name}.{name} has an edge to {target} {bad}, but there are {there:,} {target} "
+                        f"vertices "
                         f"(0 to {there - 1}). Add the missing vertices or correct the targets."
                     )
 
@@ -203,13 +206,15 @@ def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
         targets = np.asarray(value)
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iu":
             raise ProgramError(
-                f"{kind.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers of shape (count,) or "
+                f"{kind.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers of shape "
+                f"(count,) or "
                 f"(count, k), a VertexSet, or gridml.csr(...)."
             )
         edges = Edges(len(targets), targets.reshape(-1), degree=1 if targets.ndim == 1 else targets.shape[1])
     if edges.count != count:
         raise ProgramError(
-            f"arrays of unequal length for {kind.name}: {name} has edges of {edges.count:,} vertices, the other fields {count:,}."
+            f"arrays of unequal length for {kind.name}: {name} has edges of {edges.count:,} vertices, the other "
+            f"fields {count:,}."
         )
     if (declared.weight is None) != (edges.weight is None):
         wanted = (

@@ -21,8 +21,10 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Push:
-    """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the version
-    it was trained from, `upto` the position up to which the range is now trained, `vertices` how many of them are new."""
+    """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
+    version
+    it was trained from, `upto` the position up to which the range is now trained, `vertices` how many of them are
+    new."""
 
     lease: int
     term: int
@@ -48,8 +50,8 @@ class Failure:
 class Sync:
     """What a worker says. `have` is the version it holds, `holds` the leases it works on.
 
-    `trained` and `train_s` count vertices and seconds of training in this process's life, `push_s` are the seconds its last
-    push cost it; a push's tensors travel beside the message. `leaving` means that nothing will come after this.
+    `trained` and `train_s` count vertices and seconds of training in this process's life, `push_s` are the seconds its
+    last push cost it; a push's tensors travel beside the message. `leaving` means that nothing will come after this.
     """
 
     worker: str
@@ -66,7 +68,8 @@ class Sync:
 
 @dataclass(frozen=True)
 class Lease:
-    """A range of positions to train: [start, stop) of `epoch`, whose rows are in the chunk file `chunk` with that SHA-256."""
+    """A range of positions to train: [start, stop) of `epoch`, whose rows are in the chunk file `chunk` with that
+    SHA-256."""
 
     id: int
     term: int
@@ -79,7 +82,8 @@ class Lease:
 
 @dataclass(frozen=True)
 class Pace:
-    """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the reply's
+    """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the
+    reply's
     version, and a push is due every `push_every` vertices."""
 
     live: int = 1
@@ -92,8 +96,9 @@ class Pace:
 class Reply:
     """What the master answers. The newest replica travels beside it unless the worker has it.
 
-    `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of the
-    pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `leave`: there is nothing more to do.
+    `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
+    the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `leave`: there is nothing more
+    to do.
     """
 
     version: int

@@ -1,7 +1,7 @@
 """The order in which an epoch trains its vertices: a pure function of seed, epoch and size, so nobody has to store it.
 
-An epoch is a line of positions 0..n-1; leases and credits are ranges of positions. `EpochOrder.vertices` says which vertex
-stands at each. Vertices of one connected component (a *unit*) stand side by side and ranges end between units.
+An epoch is a line of positions 0..n-1; leases and credits are ranges of positions. `EpochOrder.vertices` says which
+vertex stands at each. Vertices of one connected component (a *unit*) stand side by side and ranges end between units.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ class Units:
 class EpochOrder:
     """The order of one epoch over `count` vertices.
 
-    `shuffle`: "all" permutes every unit of the epoch; "block" permutes only inside blocks of 4,096 neighbouring units, which
-    reads a memory-mapped file nearly in sequence and keeps the locality of a placement; "none" keeps the order of the graph.
+    `shuffle`: "all" permutes every unit of the epoch; "block" permutes only inside blocks of 4,096 neighbouring units,
+    which reads a memory-mapped file nearly in sequence and keeps the locality of a placement; "none" keeps the order
+    of the graph.
     """
 
     def __init__(self, count: int, seed: int, epoch: int, shuffle: Shuffle, units: Units | None = None) -> None:

@@ -5,19 +5,23 @@ The rules and their measurements (LeNet on MNIST, 1 to 256 workers) are in the d
 
 from __future__ import annotations
 
+import math
+
 STALENESS_STEP = 512  # vertices per push and root of workers that kept accuracy flat in those measurements
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
-    """The program's batch times live^(-1/3), at least `min_batch`: with more workers, more and smaller steps keep accuracy."""
-    return max(min_batch, min(batch, round(batch * max(1, live) ** (-1 / 3))))
+    """The program's batch times live^(-1/3), at least `min_batch`: with more workers, more and smaller steps keep
+    accuracy."""
+    return max(min_batch, min(batch, round(batch / math.cbrt(max(1, live)))))
 
 
 def push_every(live: int, batch: int, rate: float, push_cost_s: float, budget: float) -> tuple[int, str]:
     """Vertices between two pushes, and why.
 
-    The merge rule wants a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a worker
-    trains `rate` vertices per second; pushes may take at most `budget` (a fraction) of that time. Rounded up to whole batches.
+    The merge rule wants a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
+    worker trains `rate` vertices per second; pushes may take at most `budget` (a fraction) of that time. Rounded up to
+    whole batches.
     """
     wanted = STALENESS_STEP / max(1, live) ** 0.5
     affordable = rate * push_cost_s / budget

@@ -102,7 +102,8 @@ def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parame
     edge = argument if argument in leading else leading[0] if len(leading) == 1 else None
     if edge is None:
         raise ProgramError(
-            f"argument {argument} of {function} is a {cls.__name__}; {driver.name} has {len(leading)} edges to that type "
+            f"argument {argument} of {function} is a {cls.__name__}; {driver.name} has {len(leading)} edges to that "
+            f"type "
             f"({leading}). Call the argument as one of them."
         )
     return Parameter(edge, describe(cls), not batched)
@@ -117,8 +118,8 @@ def update(
 ) -> Update | Callable[[Callable[..., None]], Update]:
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
-    With several workers the engine may use a smaller batch, but never one below `min_batch`. Raises ProgramError for sizes
-    that make no sense.
+    With several workers the engine may use a smaller batch, but never one below `min_batch`. Raises ProgramError for
+    sizes that make no sense.
     """
     if function is not None:
         return Update(function, None, 1)
@@ -131,9 +132,9 @@ def update(
 class Program:
     """What to train. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
-    `evaluate` takes the vertices its annotations name and returns numbers (or lists of numbers) by name. `schedule` gives the
-    learning-rate factor for the credited share of the run (0 to 1). `shuffle` defaults to "all" when every replicated
-    vertex is a module (placement is degenerate), to "block" otherwise.
+    `evaluate` takes the vertices its annotations name and returns numbers (or lists of numbers) by name. `schedule`
+    gives the learning-rate factor for the credited share of the run (0 to 1). `shuffle` defaults to "all" when every
+    replicated vertex is a module (placement is degenerate), to "block" otherwise.
     """
 
     graph: Callable[[], Graph]

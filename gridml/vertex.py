@@ -1,7 +1,8 @@
 """Vertex types: what a user subclasses, and the descriptors that give a type its fields and edges.
 
-A type with an `aggregate`, or with a `module`, is *replicated* (type B): the master holds the authoritative copy and every
-chunk that touches it works on a replica. Every other type is *local* (type A): each of its vertices lives in one chunk.
+A type with an `aggregate`, or with a `module`, is *replicated* (type B): the master holds the authoritative copy and
+every chunk that touches it works on a replica. Every other type is *local* (type A): each of its vertices lives in one
+chunk.
 """
 
 from __future__ import annotations
@@ -18,10 +19,11 @@ from gridml.errors import NotFiniteError, ProgramError
 
 
 class VertexId(NamedTuple):
-    """Names one vertex of a program: its type and its index among the vertices of that type, in the order they were added."""
+    """Names one vertex of a program: its type and its index among the vertices of that type, in the order they were
+    added."""
 
     type: str
-    index: int
+    index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
 
 
 class array:
@@ -155,7 +157,8 @@ class Vertex:
         value = float(loss.detach())
         if not np.isfinite(value):
             raise NotFiniteError(
-                f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of this batch."
+                f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of "
+                f"this batch."
             )
         optimisers = self._home.optimisers(self._at)
         if not optimisers:
@@ -223,7 +226,8 @@ class VertexType:
 
 
 def describe(cls: type[Vertex]) -> VertexType:
-    """The declaration of a vertex class, its base classes' fields first. Raises ProgramError where it makes no sense."""
+    """The declaration of a vertex class, its base classes' fields first. Raises ProgramError where it makes no
+    sense."""
     found = VertexType(cls)
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
@@ -242,7 +246,8 @@ def describe(cls: type[Vertex]) -> VertexType:
         )
     if found.own_rule and not callable(cls.aggregate):
         raise ProgramError(
-            f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), gridml.by_name({{...}}) "
+            f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
+            f"gridml.by_name({{...}}) "
             f"or a method aggregate(self, replica, merge)."
         )
     if found.replicated and found.edges:

@@ -1,4 +1,5 @@
-"""What the submit host computes with the user's own code: the metrics of a version, and the arithmetic of one vertex."""
+"""What the submit host computes with the user's own code: the metrics of a version, and the arithmetic of one
+vertex."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def evaluate(program: Program, graph: Graph, tensors: Mapping[str, Array], sourc
         found = program.evaluate(*arguments)
     except Exception as error:
         raise UserCodeError(
-            f"evaluate failed: {type(error).__name__}: {error}. The training is kept; mend evaluate and resume the run.",
+            f"evaluate failed: {type(error).__name__}: {error}. The training is kept; mend evaluate and resume the "
+            f"run.",
             user_traceback(error, source),
         ) from error
     if not isinstance(found, dict):
@@ -61,7 +63,8 @@ def _argument(name: str, hint: Any, graph: Graph, tensors: Mapping[str, Array], 
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex) and describe(cls).name in graph.tables):
         raise ProgramError(
-            f"argument {name} of evaluate is annotated {hint}; expected a vertex type of the graph, or gridml.Batch of one."
+            f"argument {name} of evaluate is annotated {hint}; expected a vertex type of the graph, or gridml.Batch "
+            f"of one."
         )
     table = graph.tables[describe(cls).name]
     if table.type.modules:
@@ -81,7 +84,8 @@ def _columns(table: Table, tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def flops_per_vertex(program: Program, graph: Graph, tensors: Mapping[str, Array]) -> float | None:
-    """Floating-point operations of f on one vertex, counted by torch over one batch; None where they cannot be counted."""
+    """Floating-point operations of f on one vertex, counted by torch over one batch; None where they cannot be
+    counted."""
     if not program.uses_torch:
         return None
     from torch.utils.flop_counter import FlopCounterMode

@@ -62,7 +62,8 @@ class Draft:
 
 
 class Exchange:
-    """Hears workers and answers them. `hook` is called with the name of each commit point; tests end the process there."""
+    """Hears workers and answers them. `hook` is called with the name of each commit point; tests end the process
+    there."""
 
     def __init__(
         self,
@@ -90,14 +91,16 @@ class Exchange:
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
     def handle(self, letters: Sequence[Letter]) -> int:
-        """Hear all letters as one group; returns how many pushes were merged. Raises StorageError when the disk is full."""
+        """Hear all letters as one group; returns how many pushes were merged. Raises StorageError when the disk is
+        full."""
         drafts = [d for d in map(self._open, letters) if d is not None]
         if not drafts:
             return 0
-        began = time.process_time()
         now = self._clock()
         with self._ledger.transaction():
+            began = time.thread_time()
             merged = self._merge(drafts, now)
+            spent = time.thread_time() - began
             for draft in drafts:
                 self._note(draft, now)
             grants = {d.letter.worker: self._grants.grant(d.sync, self.live(), now) for d in drafts}
@@ -109,7 +112,7 @@ class Exchange:
         self._hook("after-answers")
         self._forget_versions()
         if merged:
-            cost = (time.process_time() - began) / len(merged)
+            cost = spent / len(merged)
             self._merge_s = cost if self._merge_s == 0 else 0.8 * self._merge_s + 0.2 * cost
         return len(merged)
 
@@ -318,7 +321,8 @@ class Exchange:
         return Pace(live, self._ledger.credited, self._grants.total, every)
 
     def _forget_versions(self) -> None:
-        """Remove versions that no worker can name as its base, but for the newest and the ends of epochs not yet judged."""
+        """Remove versions that no worker can name as its base, but for the newest and the ends of epochs not yet
+        judged."""
         needed = {self._replica.version, *self._grants.unjudged()}
         for worker in self.workers.values():
             needed |= {worker.base, worker.sent}

@@ -1,7 +1,7 @@
 """Fields of local vertices that f changes: a file per field on the submit host, and patches that make each push atomic.
 
-A patch is written and fsynced before the transaction that credits its push, and applied to the field's file after it. Patches
-hold absolute values, so applying one again, after a crash, changes nothing.
+A patch is written and fsynced before the transaction that credits its push, and applied to the field's file after it.
+Patches hold absolute values, so applying one again, after a crash, changes nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ Array = NDArray[Any]
 class Fields:
     """The mutable columns of a graph. The graph's own columns are replaced by memory-mapped files in `folder`.
 
-    With `bsp`, what is pushed in an epoch shows only when the epoch has ended: all f's of a superstep read the same values.
+    With `bsp`, what is pushed in an epoch shows only when the epoch has ended: all f's of a superstep read the same
+    values.
     """
 
     def __init__(self, graph: Graph, folder: Path, *, bsp: bool) -> None:

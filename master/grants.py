@@ -81,7 +81,7 @@ class Grants:
         return self._orders[epoch]
 
     def finished(self) -> bool:
-        return self._ledger.credited >= self.total
+        return bool(self._ledger.credited >= self.total)
 
     def complete(self, epoch: int) -> bool:
         return self._ledger.epoch_complete(epoch)
@@ -148,7 +148,8 @@ class Grants:
         return newest == 0 or self.complete(newest - 1)
 
     def _cut(self, sync: Sync, live: int) -> bool:
-        """Cut a straggler's lease in two for a worker that would idle. Returns whether there is something to lease now."""
+        """Cut a straggler's lease in two for a worker that would idle. Returns whether there is something to lease
+        now."""
         holdings = [Holding(r.id, r.upto, r.stop, 1.0) for r in self._ledger.leases.values() if r.worker != sync.worker]
         every = self._settings.push_every or self._settings.chunk or self._batch(live) * leasing.SMALLEST
         chosen, _ = leasing.cut(holdings, self._batch(1), every)
@@ -167,10 +168,11 @@ class Grants:
 
     def _lease(self, span: Span, worker: str, live: int, now: float) -> LeaseRow:
         left = sum(s.count for s in self._ledger.spans if s.epoch == span.epoch)
-        # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of it.
+        # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of
+        # it.
         size, reason = chunk_size(
             left,
-            max(live + 1, self._settings.workers),
+            max(live, self._settings.workers),
             self.program.update.batch or 1,
             wanted=self._settings.chunk,
             per_epoch=self._count,
@@ -206,7 +208,8 @@ def _shuffle(program: Program, graph: Graph) -> Shuffle:
 
 def _sides(chunk: Chunk, graph: Graph) -> tuple[Touched, Touched]:
     """(replicated, local) vertices of a chunk by type; rows that only show a superstep's beginning are neither."""
-    replicated, local = {}, {}
+    replicated: dict[str, Ids] = {}
+    local: dict[str, Ids] = {}
     for name, table in chunk.tables.items():
         if name == table.type:
             side = replicated if graph.tables[table.type].type.replicated else local

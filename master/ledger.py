@@ -1,7 +1,8 @@
 """The ledger: a SQLite file that says what was leased, trained, merged and credited. The only truth about a run.
 
-Everything that must change together changes in one `with ledger.transaction()`. Open leases and free spans are mirrored in
-memory; a transaction that fails leaves the mirror behind, so the master then ends and a resume reads the file again.
+Everything that must change together changes in one `with ledger.transaction()`. Open leases and free spans are
+mirrored in memory; a transaction that fails leaves the mirror behind, so the master then ends and a resume reads the
+file again.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEG
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
   at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
-CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER, detail TEXT, pid INTEGER,
-  submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL, trained INTEGER NOT NULL DEFAULT 0,
+CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER, detail TEXT, pid
+INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL, trained INTEGER NOT NULL DEFAULT 0,
   train_s REAL NOT NULL DEFAULT 0, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
@@ -65,7 +66,8 @@ class LeaseRow:
 
 
 class Ledger:
-    """One run's ledger, open for writing by one master. Raises LedgerError for a damaged file, StorageError when the disk is
+    """One run's ledger, open for writing by one master. Raises LedgerError for a damaged file, StorageError when the
+    disk is
     full; the file then stands as after its last commit."""
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False) -> None:
@@ -98,7 +100,8 @@ class Ledger:
         self.leases = {
             row[0]: LeaseRow(*row)
             for row in self._db.execute(
-                "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained FROM leases WHERE closed_s IS NULL"
+                "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained FROM leases WHERE "
+                "closed_s IS NULL"
             )
         }
         self.spans = [Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")]
@@ -228,7 +231,8 @@ class Ledger:
         self._next_lease += 1
         self.leases[row.id] = row
         self._db.execute(
-            "INSERT INTO leases (id, term, epoch, start, stop, upto, worker, sequence, tries, trained, reason, opened_s) "
+            "INSERT INTO leases (id, term, epoch, start, stop, upto, worker, sequence, tries, trained, reason, "
+            "opened_s) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?)",
             (row.id, row.term, row.epoch, row.start, row.stop, row.upto, worker, row.tries, reason, at_s),
         )

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import Aggregate, Merge, MergePlan, rule_for
+from gridml.aggregates import Aggregate, Merge, MergePlan, kernels, rule_for
 from gridml.batch import Rows
 from gridml.errors import ProgramError, UserCodeError
 from gridml.graph import Graph, Table
@@ -49,6 +49,13 @@ class Merger:
             if table.type.arrays:
                 self._row_rules.update(_row_rules(table))
 
+    def prepare(self) -> None:
+        """Compile the kernels that the first push would otherwise wait for."""
+        for dtype in {t.dtype for t in self._replica.tensors.values() if t.dtype.kind == "f"}:
+            one = np.zeros(1, dtype)
+            kernels.blend(np.empty_like(one), one, one.copy(), one.copy(), 0.5, 0.5)
+            kernels.fast_forward(np.empty_like(one), one, one.copy(), 1.0)
+
     def buffers(self, tensors: Mapping[str, Array]) -> dict[str, Array]:
         """Initial buffers of every vertex whose rule remembers something."""
         found: dict[str, Array] = {}
@@ -59,7 +66,8 @@ class Merger:
         return found
 
     def check(self, pushed: Mapping[str, Array]) -> str | None:
-        """Why tensors of a push cannot be of this program, None if they can: the gate's look at names, shapes and dtypes."""
+        """Why tensors of a push cannot be of this program, None if they can: the gate's look at names, shapes and
+        dtypes."""
         mine = self._replica.tensors
         for name, values in pushed.items():
             if name.startswith("@rows/"):
@@ -68,8 +76,7 @@ class Merger:
                 if (
                     values.dtype != np.int64
                     or values.ndim != 1
-                    or (len(values)
-                    and not 0 <= values.min() <= values.max() < count)
+                    or (len(values) and not 0 <= values.min() <= values.max() < count)
                 ):
                     return f"{name} names vertices that are not among the {count} of {kind}"
                 continue
@@ -116,11 +123,11 @@ class Merger:
         rows: dict[str, Ids] = {}
         total = 0.0
         vertices: dict[tuple[str, int | None], dict[str, Array]] = {}
-        for name, values in pushed.items():
+        for name, tensor in pushed.items():
             if name.startswith("@rows/"):
-                rows[name.removeprefix("@rows/")] = values
+                rows[name.removeprefix("@rows/")] = tensor
             else:
-                vertices.setdefault(piece(name), {})[name] = values
+                vertices.setdefault(piece(name), {})[name] = tensor
         for (kind, index), values in vertices.items():
             if self._tables[kind].type.own_rule:
                 new, sumsq, bad = self._own(kind, index, values, rows, base, merge)
@@ -204,7 +211,8 @@ class Merger:
             if name not in new or new[name].shape != pushed.shape or new[name].dtype != pushed.dtype:
                 got = "nothing" if name not in new else f"{new[name].dtype} {new[name].shape}"
                 raise UserCodeError(
-                    f"{kind}.aggregate made {got} of {name}; expected {pushed.dtype} {pushed.shape}. g must keep shape and dtype."
+                    f"{kind}.aggregate made {got} of {name}; expected {pushed.dtype} {pushed.shape}. g must keep "
+                    f"shape and dtype."
                 )
             if not np.isfinite(new[name]).all():
                 return {}, float("inf"), name

@@ -1,7 +1,7 @@
 """The master replica: the authoritative value of every replicated vertex, its versions on disk, and what changed when.
 
-Tensor names are "Type/index/field/parameter" for modules, "Type/field" for arrays (one row per vertex), and the same with
-"#buffer" for what a merge rule must remember.
+Tensor names are "Type/index/field/parameter" for modules, "Type/field" for arrays (one row per vertex), and the same
+with "#buffer" for what a merge rule must remember.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class Versions:
 class Replica:
     """The newest version in memory, and the older ones that pushes may still name as their base.
 
-    `changed[type]` int64 (count,): the version in which each vertex changed last. Staleness is per vertex: a vertex that did
-    not change since a push's base is merged as if nobody else had trained.
+    `changed[type]` int64 (count,): the version in which each vertex changed last. Staleness is per vertex: a vertex
+    that did not change since a push's base is merged as if nobody else had trained.
     """
 
     def __init__(self, graph: Graph, versions: Versions) -> None:
@@ -106,7 +106,8 @@ class Replica:
         self.version = version
 
     def base(self, version: int, sha256: str | None) -> dict[str, Array]:
-        """The tensors of an older version. Module tensors are never changed in place, so a base shares those that live on."""
+        """The tensors of an older version. Module tensors are never changed in place, so a base shares those that live
+        on."""
         if version == self.version and version not in self._bases and not self._merging:
             return self.tensors
         if version not in self._bases:

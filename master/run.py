@@ -1,7 +1,8 @@
-"""A run, as a story: open the directory, make or load the replica, lease chunks to workers, merge what they push, judge.
+"""A run, as a story: open the directory, make or load the replica, lease chunks to workers, merge what they push,
+judge.
 
-The master is one loop over events: what the back end says, what workers say. Everything it must remember is in the ledger;
-it may be killed at any instant and go on with `resume`.
+The master is one loop over events: what the back end says, what workers say. Everything it must remember is in the
+ledger; it may be killed at any instant and go on with `resume`.
 """
 
 from __future__ import annotations
@@ -144,11 +145,12 @@ class Run:
         self.fields = Fields(graph, directory.fields, bsp=program.bsp)
         self.fields.recover(self.ledger.patches())
         self.grants = Grants(program, graph, settings, self.ledger, self.office)
+        self.merger = Merger(graph, self.replica)
         self.exchange = Exchange(
             settings,
             self.ledger,
             self.replica,
-            Merger(graph, self.replica),
+            self.merger,
             self.fields,
             self.grants,
             self.office,
@@ -171,7 +173,8 @@ class Run:
         self._begin_life()
 
     def _begin_life(self) -> None:
-        """Fence whatever an earlier master leased: its workers may still be alive, and their late pushes are refused."""
+        """Fence whatever an earlier master leased: its workers may still be alive, and their late pushes are
+        refused."""
         now = self.outside.clock()
         with self.ledger.transaction():
             for row in list(self.ledger.leases.values()):
@@ -197,11 +200,13 @@ class Run:
     def finish(self) -> None:
         """Drive the run to its end.
 
-        Raises UserCodeError when the user's code failed too often, StorageError on a full disk, RunError when no worker can
-        start or it was cancelled; the run can then be resumed once the cause is mended.
+        Raises UserCodeError when the user's code failed too often, StorageError on a full disk, RunError when no
+        worker can start or it was cancelled; the run can then be resumed once the cause is mended.
         """
         idle = IDLE_S[0]
         try:
+            self._staff()
+            self.merger.prepare()  # while the first workers start
             while not self._done():
                 if self.step():
                     idle = IDLE_S[0]
@@ -210,7 +215,8 @@ class Run:
                     idle = min(IDLE_S[1], idle * 1.5)
         except OSError as error:
             raise StorageError(
-                f"{self.directory.root} cannot be written: {error}. Nothing that was credited is lost: make room on its disk, "
+                f"{self.directory.root} cannot be written: {error}. Nothing that was credited is lost: make room on "
+                f"its disk, "
                 f"then gridml resume {self.directory.root}"
             ) from error
         except GridmlError as error:

@@ -93,7 +93,9 @@ class RunDirectory:
             point = parts[1].replace("\\040", " ")
             if here.is_relative_to(point) and len(point) >= len(best):
                 best, kind = point, parts[2]
-        known = kind in NETWORK_FILE_SYSTEMS or (kind.startswith("fuse.") and kind not in ("fuse.ext4", "fuse.overlayfs"))
+        known = kind in NETWORK_FILE_SYSTEMS or (
+            kind.startswith("fuse.") and kind not in ("fuse.ext4", "fuse.overlayfs")
+        )
         return kind if known else None
 
 
@@ -109,7 +111,8 @@ class MasterLock:
             holder = self._file.read().strip() or "unknown process"
             self._file.close()
             raise RunError(
-                f"another master holds {run.root}: {holder}. Follow it with gridml watch {run.root}, or end it with gridml cancel."
+                f"another master holds {run.root}: {holder}. Follow it with gridml watch {run.root}, or end it with "
+                f"gridml cancel."
             ) from error
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
@@ -125,8 +128,8 @@ _README = """A gridml run.
 settings.json        what was asked for
 program.py           the program as it was when the run began
 events.log           what happened, a line each
-ledger.db            leases, credits, versions, workers (SQLite): the only truth; ledger.backup.db is it at the last epoch's end
-versions/            the master replica, by version (safetensors)
+ledger.db            leases, credits, versions, workers (SQLite): the only truth; ledger.backup.db is it at the last
+epoch's end versions/            the master replica, by version (safetensors)
 fields/              fields of local vertices that f changed, and patches not yet in them
 final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed

@@ -19,7 +19,8 @@ RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lo
 
 
 class Courier:
-    """Carries syncs and brings replies. At most one is under way; `post` must not be called before its reply was taken."""
+    """Carries syncs and brings replies. At most one is under way; `post` must not be called before its reply was
+    taken."""
 
     def __init__(self, carrier: WorkerEnd, first_number: int = 1) -> None:
         self._carrier = carrier

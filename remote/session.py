@@ -165,7 +165,8 @@ class Session:
         self._carrier.note(work.lease.id, work.lease.start + work.at)
 
     def _push(self, work: Work, *, leaving: bool = False) -> None:
-        """Send what was trained since the last push. The snapshot is taken here, the rest happens on the courier's thread."""
+        """Send what was trained since the last push. The snapshot is taken here, the rest happens on the courier's
+        thread."""
         snapshot = self._engine.snapshot()
         fields = self._engine.changed_fields(work.pushed, work.at)
         work.sequence += 1
@@ -219,7 +220,8 @@ class Session:
             raise Leaving
 
     def _report(self, work: Work, failure: BatchFailed) -> None:
-        """Tell the master that f failed. What this lease trained since its last push is dropped with the failed batch."""
+        """Tell the master that f failed. What this lease trained since its last push is dropped with the failed
+        batch."""
         self._settle(wait=True)
         cause = failure.__cause__ or failure
         told = Failure(

@@ -1,7 +1,7 @@
 """The contract of a carrier: it moves numbered payloads between one worker and the master, and chunks to workers.
 
-A carrier may lose, delay, repeat or reorder payloads; it must not deliver an altered or a torn one (the SHA-256 beside each
-shows it). Everything else, from exactly-once credit to fencing, is the protocol's business.
+A carrier may lose, delay, repeat or reorder payloads; it must not deliver an altered or a torn one (the SHA-256 beside
+each shows it). Everything else, from exactly-once credit to fencing, is the protocol's business.
 """
 
 from __future__ import annotations

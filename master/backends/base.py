@@ -1,8 +1,8 @@
 """The contract of a back end: where workers come from and how their ends are told apart.
 
-A back end starts worker processes somewhere, says what became of each, and ends them when asked. It knows nothing of chunks,
-leases or replicas: those go through a carrier. Foreign states are translated into `State` by one table per back end and never
-folded into each other: a held job is not a failed one, an evicted one is not a finished one.
+A back end starts worker processes somewhere, says what became of each, and ends them when asked. It knows nothing of
+chunks, leases or replicas: those go through a carrier. Foreign states are translated into `State` by one table per
+back end and never folded into each other: a held job is not a failed one, an evicted one is not a finished one.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class State(StrEnum):
 class JobEvent:
     """One change of one job's state.
 
-    `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place can be
-    counted; `graceful` says for EVICTED whether SIGTERM came first; `detail` is for people.
+    `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place
+    can be counted; `graceful` says for EVICTED whether SIGTERM came first; `detail` is for people.
     """
 
     time_s: float
@@ -52,11 +52,13 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, worker: str) -> None:
-        """Ask for one worker process under the name `worker` (unique in the run). Returns at once; QUEUED is its first event."""
+        """Ask for one worker process under the name `worker` (unique in the run). Returns at once; QUEUED is its first
+        event."""
 
     @abstractmethod
     def poll(self) -> list[JobEvent]:
-        """Events since the last call, in order; never blocks. Each job has at most one RUNNING and exactly one ended event."""
+        """Events since the last call, in order; never blocks. Each job has at most one RUNNING and exactly one ended
+        event."""
 
     @abstractmethod
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:

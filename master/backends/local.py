@@ -27,6 +27,7 @@ from master.backends.script import PlannedLife, Script
 
 # A process that was sent SIGKILL is gone in well under this; `next_change_s` asks for the next look then.
 _REAP_S = 0.01
+_SIGNALS = {number.value: number.name for number in signal.Signals}  # real-time signals have a number only
 
 
 class Asker(StrEnum):
@@ -85,7 +86,7 @@ def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
     evicted however it then left; one that was only to be sent SIGKILL and ended otherwise was faster than the signal,
     and ended by itself.
     """
-    how = f"signal {signal.Signals(-code).name}" if code < 0 else f"exit status {code}"
+    how = f"signal {_SIGNALS.get(-code, -code)}" if code < 0 else f"exit status {code}"
     if ending is not None and ending.graceful:
         return State.EVICTED, True, "SIGTERM, then SIGKILL" if code == -signal.SIGKILL else f"SIGTERM, left with {how}"
     if ending is not None and code == -signal.SIGKILL:
@@ -167,7 +168,7 @@ class Local(Backend):
         return events
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        """As the contract says; a cancelled job is EVICTED, and its detail says so. Without grace SIGKILL is sent alone."""
+        """As the contract says; a cancelled job is EVICTED, and its detail says so. Without grace it gets SIGKILL."""
         now = self._now()
         if worker in self._queue:
             self._queue.remove(worker)
@@ -180,7 +181,8 @@ class Local(Backend):
                 job.ending = Ending(job.ending.asker, job.ending.asked_s, now + grace_s, job.ending.graceful)
 
     def close(self) -> None:
-        """Cancels every job with `close_grace_s` of real time and waits for the processes; `poll` still tells the ends."""
+        """Cancels every job with `close_grace_s` of real time and waits for them to end; `poll` still tells the
+        ends."""
         self._closed = True
         for worker in [*self._queue, *self._jobs]:
             self.cancel(worker, grace_s=self._close_grace_s)
@@ -194,7 +196,7 @@ class Local(Backend):
                 time.sleep(_REAP_S)
 
     def next_change_s(self) -> float | None:
-        """Seconds until `poll` has something to do for the script, 0 or more; None if only workers can cause a change."""
+        """Seconds until `poll` has something to do for the script, 0 or more; None if it only waits for workers."""
         now = self._now()
         changes = [self._next_look_s(job, now) for job in self._jobs.values()]
         if self._queue:

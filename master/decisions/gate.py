@@ -21,8 +21,8 @@ def gate(
 ) -> tuple[float | None, str]:
     """(scale of the step, reason); None refuses the replica.
 
-    An outlying step is shortened to 5 times the running median of `history` instead of being refused for ever. A fast-forward
-    is taken whole: nobody else's work is at stake, and one worker stays exactly plain SGD.
+    An outlying step is shortened to 5 times the running median of `history` instead of being refused for ever. A
+    fast-forward is taken whole: nobody else's work is at stake, and one worker stays exactly plain SGD.
     """
     if not_finite is not None:
         return None, f"{not_finite} is not finite (NaN or infinity)"

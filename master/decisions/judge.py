@@ -24,8 +24,8 @@ class LeaseFacts:
 def judge(push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool) -> tuple[Verdict, str]:
     """The verdict on a push and its reason.
 
-    Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it may have
-    been lost; everything else is fenced by the lease's term before its content is looked at.
+    Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it
+    may have been lost; everything else is fenced by the lease's term before its content is looked at.
     """
     if lease is None:
         return Verdict.REFUSED, f"there is no lease {push.lease}"

@@ -37,8 +37,9 @@ SMALLEST = 4  # batches; below that the round trip is felt
 def chunk_size(left: int, workers: int, batch: int, *, wanted: int | None, per_epoch: int) -> tuple[int, str]:
     """Vertices of the next chunk, in whole batches, and why.
 
-    `left` vertices of the epoch are not leased yet. By default a worker gets an eighth of its share of the epoch; at the end
-    chunks shrink to half of what is left per worker (factoring), so that the last wave does not wait for one worker.
+    `left` vertices of the epoch are not leased yet. By default a worker gets an eighth of its share of the epoch; at
+    the end chunks shrink to half of what is left per worker (factoring), so that the last wave does not wait for one
+    worker.
     """
     usual = wanted if wanted is not None else max(SMALLEST * batch, per_epoch // (max(1, workers) * SHARE))
     tail = max(SMALLEST * batch, -(-left // (2 * max(1, workers))))
@@ -52,7 +53,8 @@ def chunk_size(left: int, workers: int, batch: int, *, wanted: int | None, per_e
 
 
 def choose_span(spans: Sequence[Span], newest_epoch: int) -> tuple[Span | None, str]:
-    """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is untouched.
+    """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
+    untouched.
 
     Spans of epochs after `newest_epoch` must wait (for a barrier).
     """
@@ -63,10 +65,11 @@ def choose_span(spans: Sequence[Span], newest_epoch: int) -> tuple[Span | None, 
 
 
 def cut(holdings: Sequence[Holding], batch: int, push_every: int) -> tuple[tuple[int, int] | None, str]:
-    """((lease, new stop), reason) of the lease to cut for a worker that would otherwise idle, None when it does not pay.
+    """((lease, new stop), reason) of the lease to cut for a worker that would otherwise idle, None when it does not
+    pay.
 
-    What the holder trains before it hears of the cut must stay within its part: at least two push intervals stay with it, and
-    at least as much must be won.
+    What the holder trains before it hears of the cut must stay within its part: at least two push intervals stay with
+    it, and at least as much must be won.
     """
     margin = 2 * max(push_every, batch)
     worth = [(h.stop - h.upto) / max(h.rate, 1e-9) for h in holdings]
