@@ -101,7 +101,7 @@ class Graph:
     def __init__(self) -> None:
         self.tables: dict[str, Table] = {}
 
-    def add(self, cls: type[Vertex], count: int | None = None, **values: Any) -> VertexSet:
+    def add(self, cls: type[Vertex], count: int | None = None, /, **values: Any) -> VertexSet:
         """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
 
         The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an

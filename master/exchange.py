@@ -2,8 +2,9 @@
 
 Order of effects, which makes a kill at any instant harmless:
   1. merge in memory; write the new version and the patch of local fields, durable
-  2. one transaction: version, credits, leases, workers
-  3. answers; a letter stays in its mailbox until it is answered, and a repeated push is recognised
+  2. one transaction: version, credits, ended leases; then the patch is applied to the fields
+  3. another one: new leases, whose chunks hold what was credited
+  4. answers; a letter stays in its mailbox until it is answered, and a repeated push is recognised
 """
 
 from __future__ import annotations
@@ -103,10 +104,13 @@ class Exchange:
             spent = time.thread_time() - began
             for draft in drafts:
                 self._note(draft, now)
-            grants = {d.letter.worker: self._grants.grant(d.sync, self.live(), now) for d in drafts}
             self._hook("before-commit")
         self._hook("after-commit")
         self._fields.committed([m for _, m in merged])
+        # Chunks are cut only now, so that they hold the fields that were just credited.
+        with self._ledger.transaction():
+            grants = {d.letter.worker: self._grants.grant(d.sync, self.live(), now) for d in drafts}
+        self._hook("after-grants")
         for draft in drafts:
             self._answer(draft, grants[draft.letter.worker])
         self._hook("after-answers")

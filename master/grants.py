@@ -132,19 +132,22 @@ class Grants:
         return self._cuts[row.id].local
 
     def _span(self, now: float) -> tuple[Span | None, str]:
-        """The span to lease from. The next epoch opens when all of this one is leased and, for BSP, credited."""
+        """The span to lease from; the next epoch opens when all of this one is leased and nothing else must end
+        first."""
         newest, closed = self._ledger.newest_epoch()
-        if (
-            not self._ledger.spans
-            and newest + 1 < self._epochs
-            and (closed if self.program.bsp else self._settled(newest))
-        ):
+        if not self._ledger.spans and newest + 1 < self._epochs and self._may_open_next(newest, closed):
             newest += 1
             self._ledger.open_epoch(newest, self._count, now)
         return choose_span(self._ledger.spans, newest)
 
-    def _settled(self, newest: int) -> bool:
-        """Whether the epoch before the newest is credited: at most two epochs are under way at once."""
+    def _may_open_next(self, newest: int, closed: bool) -> bool:
+        """At most two epochs are under way at once; only one where f changes local vertices, since the next epoch's
+        chunks
+        must hold what this one makes of them. With BSP that shows once its patches are in the files."""
+        if self.program.bsp:
+            return closed and not self._ledger.patches()
+        if any(table.type.mutable for table in self._graph.local):
+            return closed
         return newest == 0 or self.complete(newest - 1)
 
     def _cut(self, sync: Sync, live: int) -> bool:

@@ -254,6 +254,10 @@ class Ledger:
         self._db.execute("UPDATE epochs SET credited = credited + ? WHERE epoch = ?", (upto - row.upto, row.epoch))
         return new
 
+    def credits(self) -> Iterator[tuple[int, int, int]]:
+        """(epoch, start, stop) of every credit, in the order they were given."""
+        return iter(self._db.execute("SELECT epoch, start, stop FROM credits ORDER BY rowid"))
+
     def cut(self, row: LeaseRow, stop: int) -> LeaseRow:
         """Shorten a lease; what is cut off is free."""
         new = replace(row, stop=stop)

@@ -10,6 +10,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
@@ -154,7 +155,10 @@ class Watch:
 
     def until_settled(self, *workers: str) -> None:
         for worker in workers:
-            self.until(lambda worker=worker: State.RUNNING in self.states(worker) and self.harness.settled(worker))  # type: ignore[misc]
+            self.until(partial(self.settled, worker))
+
+    def settled(self, worker: str) -> bool:
+        return State.RUNNING in self.states(worker) and self.harness.settled(worker)
 
     def states(self, worker: str) -> list[State]:
         return [event.state for event in self.events if event.worker == worker]

@@ -1,0 +1,40 @@
+"""A master that kills itself with SIGKILL at a commit point: `dying_master.py PROGRAM RUN POINT NTH`, POINT "" to live
+on."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import signal
+import sys
+from pathlib import Path
+
+from master.run import Outside, resume, start
+from master.settings import Settings
+
+
+def main() -> None:
+    program, root, point, nth = Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3], int(sys.argv[4])
+    spec = importlib.util.spec_from_file_location("support", Path(__file__).parent.parent / "conftest.py")
+    assert spec is not None and spec.loader is not None
+    support = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(support)
+    seen = 0
+
+    def hook(reached: str) -> None:
+        nonlocal seen
+        seen += reached == point
+        if reached == point and seen == nth:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    outside = Outside(support.local_pool(), hook=hook)
+    if (root / "ledger.db").exists():
+        run = resume(root, outside)
+    else:
+        run = start(Settings(program=program, workers=2, push_every=50, chunk=250), root, outside)
+    with run:
+        run.finish()
+
+
+if __name__ == "__main__":
+    main()

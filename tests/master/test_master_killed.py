@@ -1,0 +1,55 @@
+"""The master dies with SIGKILL at every commit point, and at random instants; a resume ends with exact credits."""
+
+from __future__ import annotations
+
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridml import bundle
+
+pytestmark = pytest.mark.real
+HERE = Path(__file__).parent
+LIMIT_S = 120
+MASTER = (HERE.parent.parent / "master").glob("*.py")
+POINTS = sorted({point for file in MASTER for point in re.findall(r"_hook\(\"([a-z-]+)\"\)", file.read_text())})
+
+
+def drive(program: Path, root: Path, point: str = "", nth: int = 0) -> int:
+    """Run a master in a process of its own until it ends or dies; its exit status."""
+    command = [sys.executable, str(HERE / "dying_master.py"), str(program), str(root), point, str(nth)]
+    return subprocess.run(command, timeout=LIMIT_S, check=False).returncode
+
+
+def assert_exact(root: Path, programs: Path) -> None:
+    """Every vertex of every epoch is credited once, counted once and visited once."""
+    ledger = sqlite3.connect(f"file:{root / 'ledger.db'}?mode=ro", uri=True)
+    rows = np.array(ledger.execute("SELECT epoch, start, stop FROM credits ORDER BY epoch, start").fetchall())
+    ledger.close()
+    for epoch in range(3):
+        mine = rows[rows[:, 0] == epoch]
+        assert mine[0, 1] == 0 and mine[-1, 2] == 3000
+        np.testing.assert_array_equal(mine[1:, 1], mine[:-1, 2])
+    _, trained = bundle.decode((root / "final.safetensors").read_bytes())
+    links = np.random.default_rng(3).integers(0, 50, (3000, 4))
+    np.testing.assert_array_equal(trained["Word/count"], 3 * np.bincount(links.ravel(), minlength=50))
+    np.testing.assert_array_equal(np.load(root / "fields" / "Document.visits.npy"), np.full(3000, 3))
+
+
+def test_the_points_were_found() -> None:
+    assert {"before-version", "after-version", "before-commit", "after-commit", "after-answers"} <= set(POINTS)
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_killed_at_a_commit_point(point: str, programs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    for nth in (1, 4):
+        assert drive(programs / "counts.py", root, point, nth) == -signal.SIGKILL
+    assert drive(programs / "counts.py", root) == 0
+    assert_exact(root, programs)
