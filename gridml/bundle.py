@@ -52,7 +52,7 @@ def decode(payload: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
             name: np.frombuffer(t["data"], _DTYPES[t["dtype"]]).reshape(t["shape"])
             for name, t in safetensors.deserialize(payload)  # type: ignore[no-untyped-call]
         }
-    except (safetensors.SafetensorError, KeyError, TypeError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise ValueError(f"not a gridml bundle of {len(payload)} bytes: {error}") from error
     if not isinstance(message, dict):
         raise ValueError(f"a bundle's message is {type(message).__name__}, expected an object")
@@ -67,8 +67,8 @@ def digest(payload: bytes) -> str:
 def write_atomic(path: Path, payload: bytes, *, durable_name: bool = True) -> None:
     """Write a file so that it is there whole or not at all: temporary name, fsync, rename.
 
-    With `durable_name` the name too survives a power cut, at the price of a second fsync. Raises OSError, leaving
-    nothing.
+    With `durable_name` the name too survives a power cut, at the price of a second fsync. Raises OSError; whatever it
+    raises, nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
@@ -77,7 +77,7 @@ def write_atomic(path: Path, payload: bytes, *, durable_name: bool = True) -> No
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-    except OSError:
+    except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable_name:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gridml import bundle
 from gridml.graph import Components, Graph, Table
-from gridml.vertex import describe
+from gridml.vertex import describe, reachable
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -48,6 +48,12 @@ class ChunkEdges:
         if self.offsets is None:
             return slice(start * self.degree, stop * self.degree)
         return slice(int(self.offsets[start]), int(self.offsets[stop]))
+
+    def one_each(self, start: int, stop: int) -> Ids | None:
+        """The one target of each of the rows [start, stop); None where a row has another number of edges."""
+        if self.offsets is None:
+            return self.index[start:stop] if self.degree == 1 else None
+        return self.index[self.span(start, stop)] if (np.diff(self.offsets[start : stop + 1]) == 1).all() else None
 
 
 @dataclass(frozen=True)
@@ -109,8 +115,8 @@ class Chunk:
                 for name, (target, degree) in message["edges"].items()
             }
             return Chunk(message["driver"], tables, edges, tensors.get("ends"))
-        except KeyError as error:
-            raise ValueError(f"not a chunk: it has no {error}") from error
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"not a chunk: {type(error).__name__}: {error}") from error
 
 
 def cut(
@@ -119,13 +125,14 @@ def cut(
     """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
 
     With `bsp`, local neighbours come as read-only rows of their own (`@before`); otherwise a component is whole in the
-    chunk.
+    chunk, as far as f can see of it: local types that no edge leads to from the driving one stay at home.
     """
     ids: dict[str, Ids] = {driver: vertices}
     if components is not None and not bsp:
         inside = np.unique(components.label[driver][vertices])
+        seen = reachable(graph.tables[driver].type.cls)
         for table in graph.local:
-            if table.type.name != driver:
+            if table.type.name != driver and table.type.name in seen:
                 ids[table.type.name] = _members(components, table.type.name, inside)
     sources = list(ids)
     raw = {}

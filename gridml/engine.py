@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, rule_for
 from gridml.batch import Batch, Neighbours, Rows
-from gridml.chunk import Chunk
+from gridml.chunk import BEFORE, Chunk
 from gridml.errors import ProgramError
 from gridml.modules import ModuleRows, Modules
 from gridml.program import Parameter, Program
-from gridml.vertex import VertexType
+from gridml.vertex import VertexId, VertexType
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -56,8 +56,7 @@ class Engine:
         self._torch = program.uses_torch
         self._modules = {name: Modules(kind) for name, kind in self._types.items() if kind.modules}
         self._tables: dict[str, Rows | ModuleRows] = {}
-        self._dirty: dict[str, NDArray[np.bool_]] = {}
-        self._used: set[tuple[str, int]] = set()
+        self._used: set[VertexId] = set()
         self._rules: dict[str, Aggregate] = {}
         self._views: dict[str, Array] = {}
         self._driver = program.update.driver.__name__
@@ -72,7 +71,7 @@ class Engine:
             kind = self._types[table.type]
             if kind.modules:
                 modules = self._modules[table.type]
-                self._tables[name] = ModuleRows(modules, table.ids)
+                self._tables[name] = ModuleRows(modules, table.ids, self._used)
                 for index in table.ids:
                     self._views.update(modules.views(int(index)))
                 continue
@@ -80,8 +79,7 @@ class Engine:
             if kind.replicated:
                 fields = {n: np.zeros((len(table.ids), *a.shape), a.dtype) for n, a in kind.arrays.items()}
             changed = frozenset(fields if kind.replicated else kind.mutable if name == table.type else ())
-            self._tables[name] = Rows(kind, table.ids, fields, changed, torch=self._torch)
-            self._dirty[name] = np.zeros(len(table.ids), np.bool_)
+            self._tables[name] = Rows(kind, table.ids, fields, changed, torch=self._torch, before=name.endswith(BEFORE))
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
             rows = self._tables[source]
@@ -99,8 +97,9 @@ class Engine:
         ends = self.chunk.ends
         if ends is None:
             return min(at + size, stop), True
-        whole = int(ends[np.searchsorted(ends, at + size, side="right") - 1]) if ends[0] <= at + size else 0
-        return (whole, True) if whole > at else (at + size, False)
+        until = min(at + size, stop)
+        whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0
+        return (whole, True) if whole > at else (until, False)
 
     def train(self, start: int, stop: int, factor: float) -> None:
         """Run f on rows [start, stop) at `factor` times the user's learning rate. Raises BatchFailed from the user's
@@ -127,7 +126,10 @@ class Engine:
                 arguments.append(_only(rows.neighbours(parameter.edge, at), parameter))
             else:
                 edges = rows.edges[parameter.edge]
-                arguments.append(Batch._over(self._rows(edges.target), edges.index[edges.span(at, at + 1)]))
+                index = edges.index[edges.span(at, at + 1)]
+                if len(index) > 1:  # in the order of the edges, each neighbour once
+                    index = index[np.sort(np.unique(index, return_index=True)[1])]
+                arguments.append(Batch._over(self._rows(edges.target), index))
         self.program.update.function(rows.kind.cls._view(rows, at), *arguments)
         for argument in arguments:
             if isinstance(argument, Batch):
@@ -139,13 +141,13 @@ class Engine:
         singles = [p for p in self._parameters if p.single]
         targets = []
         for parameter in singles:
-            edges = rows.edges[parameter.edge]
-            if edges.offsets is not None or edges.degree != 1:
+            found = rows.edges[parameter.edge].one_each(start, stop)
+            if found is None:
                 raise ProgramError(
-                    f"{rows.kind.name}.{parameter.edge} leads to several vertices; annotate that argument of f as "
-                    f"gridml.Batch."
+                    f"{rows.kind.name}.{parameter.edge} does not lead to exactly one vertex from each; annotate that "
+                    f"argument of f as gridml.Batch[{parameter.type.name}]."
                 )
-            targets.append(edges.index[start:stop])
+            targets.append(found)
         if all(t[0] == t[-1] and (t == t[0]).all() for t in targets):
             self._call_group(rows, slice(start, stop), [int(t[0]) for t in targets], singles)
             return
@@ -162,14 +164,10 @@ class Engine:
         batches: list[Batch[Any]] = []
         for parameter in self._parameters:
             edges = rows.edges[parameter.edge]
-            home = self._tables[edges.target]
             if parameter.single:
+                home = self._tables[edges.target]
                 arguments.append(home.kind.cls._view(home, single[parameter.edge]))
                 continue
-            if not isinstance(home, Rows):
-                raise ProgramError(
-                    f"{parameter.type.name} holds modules; annotate that argument of f as one {parameter.type.name}."
-                )
             if isinstance(at, slice):
                 span = edges.span(at.start, at.stop)
                 index, weight = edges.index[span], None if edges.weight is None else edges.weight[span]
@@ -188,7 +186,7 @@ class Engine:
                 rows.present(offsets),
                 None if weight is None else rows.present(weight),
             )
-            arguments.append(Batch._over(home, distinct))
+            arguments.append(Batch._over(self._rows(edges.target), distinct))
             batches.append(arguments[-1])
         driving: Batch[Any] = Batch._over(rows, at, links)
         self.program.update.function(driving, *arguments)
@@ -196,18 +194,21 @@ class Engine:
             batch._write_back()
 
     def _mark(self, start: int, stop: int) -> None:
-        """Remember which rows f could have changed: the trained ones and their neighbours."""
+        """Remember which rows f could have changed: the trained ones and their neighbours.
+
+        What f wrote beyond them, at a neighbour's neighbour, was remembered when it was written.
+        """
         rows = self._rows(self._driver)
-        self._dirty[self._driver][start:stop] = True
+        rows.dirty[start:stop] = True
         for edges in rows.edges.values():
             index = edges.index[edges.span(start, stop)]
             home = self._tables[edges.target]
             if isinstance(home, Rows):
-                self._dirty[edges.target][index] = True
+                home.dirty[index] = True
             elif len(home.ids) == 1:
-                self._used.add((home.kind.name, int(home.ids[0])))
+                self._used.add(home.identify(0))
             else:
-                self._used.update((home.kind.name, int(home.ids[i])) for i in np.unique(index))
+                self._used.update(home.identify(int(i)) for i in np.unique(index))
 
     def snapshot(self) -> Snapshot:
         """A copy of the replica, to push."""
@@ -215,9 +216,9 @@ class Engine:
         rows: dict[str, Ids] = {}
         for name, table in self._replicated_rows():
             tensors.update({f"{name}/{field}": values.copy() for field, values in table.fields.items()})
-            rows[name] = np.flatnonzero(self._dirty[name])
-            self._dirty[name][:] = False
-        used = frozenset(name for key in self._used for name in self._modules[key[0]].views(key[1]))
+            rows[name] = np.flatnonzero(table.dirty)
+            table.dirty[:] = False
+        used = frozenset(name for key in self._used for name in self._modules[key.type].views(key.index))
         self._used.clear()
         return Snapshot(tensors, rows, used)
 
@@ -235,14 +236,16 @@ class Engine:
         return sent
 
     def changed_fields(self, start: int, stop: int) -> dict[str, Array]:
-        """Mutable fields of local vertices that f changed, with ids under "@ids/Type": rows [start, stop) of the
-        driving type
-        and every reached row of other local types."""
+        """Mutable fields of local vertices that f changed, with ids under "@ids/Type".
+
+        Rows [start, stop) of the driving type, and of other local types every row reached since the last call.
+        """
         found: dict[str, Array] = {}
         for name, table in self._tables.items():
             if not isinstance(table, Rows) or table.kind.replicated or not table.changed:
                 continue
-            at = np.arange(start, stop) if name == self._driver else np.flatnonzero(self._dirty[name])
+            at = np.arange(start, stop) if name == self._driver else np.flatnonzero(table.dirty)
+            table.dirty[:] = False
             found[f"@ids/{name}"] = table.ids[at]
             found.update({f"{name}/{field}": table.fields[field][at] for field in sorted(table.changed)})
         return found
@@ -251,8 +254,9 @@ class Engine:
         """Take the master's replica as it is; local work since the last push is dropped."""
         self._take(newest, None, 1)
         self._used.clear()
-        for dirty in self._dirty.values():
-            dirty[:] = False
+        for table in self._tables.values():
+            if isinstance(table, Rows):
+                table.dirty[:] = False
 
     def rebase(self, pushed: Snapshot, newest: Mapping[str, Array], live: int) -> None:
         """Take the master's replica and keep what was trained since `pushed`: newest + (local - pushed), or the rule's

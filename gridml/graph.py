@@ -6,7 +6,7 @@ Arrays are kept as they are given: a `numpy.memmap` stays on disk and only the r
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -68,6 +68,14 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
 
     Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
     """
+    offsets, targets = np.asarray(offsets), np.asanyarray(targets)
+    if len(targets) == 0:
+        targets = targets.astype(np.int64)  # an empty list has no dtype of its own
+    if offsets.dtype.kind not in "iu" or targets.dtype.kind not in "iu" or targets.ndim != 1:
+        raise ProgramError(
+            f"csr got {offsets.dtype} offsets and {targets.dtype} targets of shape {targets.shape}; expected integers, "
+            f"the targets as one array (m,)."
+        )
     offsets = np.asarray(offsets, np.int64)
     if (
         offsets.ndim != 1
@@ -80,9 +88,12 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
             f"csr got offsets that do not describe {len(targets)} targets; expected a non-decreasing array "
             f"from 0 to {len(targets)}, one longer than the number of vertices."
         )
-    if weight is not None and len(weight) != len(targets):
-        raise ProgramError(f"csr got {len(weight)} weights for {len(targets)} targets; give one weight for each edge.")
-    return Edges(len(offsets) - 1, np.asarray(targets), offsets, weight=weight)
+    weight = None if weight is None else np.asanyarray(weight)
+    if weight is not None and weight.shape != targets.shape:
+        raise ProgramError(
+            f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
+        )
+    return Edges(len(offsets) - 1, targets, offsets, weight=weight)
 
 
 @dataclass
@@ -123,6 +134,8 @@ class Graph:
         columns = {name: _column(kind.name, kind.arrays[name], values[name]) for name in kind.arrays}
         lengths = {name: len(column) for name, column in columns.items()}
         if count is not None:
+            if count < 0:
+                raise ProgramError(f"graph.add({kind.name}, ...) got count={count}; expected 0 or more.")
             lengths["count"] = count
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{name}: {n:,}" for name, n in lengths.items())
@@ -143,7 +156,12 @@ class Graph:
         for table in self.tables.values():
             for name, edges in table.edges.items():
                 target = describe(table.type.target(name)).name
-                there = self.tables[target].count if target in self.tables else 0
+                if target not in self.tables:
+                    raise ProgramError(
+                        f"{table.type.name}.{name} leads to {target}, but no {target} vertices were added. "
+                        f"Add them with graph.add({target}, ...)."
+                    )
+                there = self.tables[target].count
                 ends = np.asarray([edges.constant]) if edges.constant is not None else edges.targets
                 if not len(ends):
                     continue
@@ -180,12 +198,27 @@ def _column(type_name: str, declared: array, value: Any) -> Array:
             f"{', '.join(map(str, declared.shape))}) as declared."
         )
     if column.dtype != declared.dtype:
-        if not np.can_cast(column.dtype, declared.dtype, "same_kind"):
-            raise ProgramError(
-                f"{type_name}.{declared.name} got dtype {column.dtype}; declared is {declared.dtype}. Convert it first."
-            )
-        column = column.astype(declared.dtype)
+        column = _converted(f"{type_name}.{declared.name}", column, declared.dtype)
     return column
+
+
+def _converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
+    """`values` as `dtype`, where that is a matter of form. Raises ProgramError where it would change them."""
+    if isinstance(values, np.memmap):
+        raise ProgramError(
+            f"{name} is a memory-mapped array of {values.dtype}; declared is {dtype}, and converting it would read it "
+            f"whole into memory. Declare {values.dtype}, or store the file as {dtype}."
+        )
+    integers = values.dtype.kind in "iu" and dtype.kind in "iu"
+    if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
+    converted = values.astype(dtype)
+    if integers and not np.array_equal(converted, values):
+        raise ProgramError(
+            f"{name} got integers from {values.min()} to {values.max()}, which {dtype} cannot hold. Declare a larger "
+            f"dtype."
+        )
+    return converted
 
 
 def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
@@ -223,6 +256,9 @@ def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
             else f"a {declared.weight} weight on every edge (gridml.csr(..., weight))"
         )
         raise ProgramError(f"{kind.name}.{name} is declared with {wanted}, which is not what it got.")
+    if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
+        weight = _converted(f"the weight of {kind.name}.{name}", edges.weight, declared.weight)
+        edges = replace(edges, weight=weight)
     return edges
 
 
@@ -230,17 +266,19 @@ def _join(first: Edges, second: Edges) -> Edges:
     """The edges of two `add` calls one after the other."""
     if first.constant is not None and first.constant == second.constant:
         return Edges(first.count + second.count, first.targets, constant=first.constant)
+    count = first.count + second.count
+    if first.offsets is None and second.offsets is None and first.degree == second.degree:  # so without weights
+        ends = [e.of(np.arange(e.count, dtype=np.int64))[1] for e in (first, second)]
+        return Edges(count, np.concatenate(ends), degree=first.degree)
     parts = []
     for e in (first, second):
         offsets, targets, weight = e.of(np.arange(e.count, dtype=np.int64))
         if offsets is None:
-            offsets = np.arange(e.count + 1, dtype=np.int64) * (1 if e.constant is not None else e.degree)
+            offsets = np.arange(e.count + 1, dtype=np.int64) * e.degree
         parts.append((offsets, targets, weight))
     (o1, t1, w1), (o2, t2, w2) = parts
     weight = None if w1 is None or w2 is None else np.concatenate([w1, w2])
-    return Edges(
-        first.count + second.count, np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]]), weight=weight
-    )
+    return Edges(count, np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]]), weight=weight)
 
 
 @dataclass(frozen=True)
@@ -268,7 +306,7 @@ def components(graph: Graph) -> Components | None:
             if kind.replicated:
                 continue
             offsets, ends, _ = edges.of(np.arange(table.count, dtype=np.int64))
-            degrees = np.full(table.count, max(1, edges.degree)) if offsets is None else np.diff(offsets)
+            degrees = np.full(table.count, edges.degree) if offsets is None else np.diff(offsets)
             sources.append(np.repeat(np.arange(table.count), degrees) + base[table.type.name])
             targets.append(ends + base[kind.name])
     if not sources:

@@ -53,11 +53,19 @@ class Modules:
         return self.kind.cls._view(self, index)
 
     def views(self, index: int) -> dict[str, Array]:
-        """Every tensor of vertex `index` as a numpy array on the module's own memory."""
+        """Every tensor of vertex `index` as a numpy array on the module's own memory.
+
+        Tied weights, one tensor under several names, go by the first of them: rebased twice, they would be wrong.
+        """
         self.make(index)
         found = {}
+        seen = set()
         for field, made in self._made[index].items():
             for name, tensor in made.state_dict().items():
+                memory = tensor.data_ptr(), tensor.shape, tensor.stride()
+                if tensor.numel() and memory in seen:
+                    continue
+                seen.add(memory)
                 try:
                     found[f"{self.kind.name}/{index}/{field}/{name}"] = tensor.detach().numpy()
                 except TypeError as error:
@@ -97,6 +105,9 @@ class Modules:
     def neighbours(self, name: str, at: int) -> list[Vertex]:
         return []
 
+    def weights(self, name: str, at: int) -> list[Any]:
+        return []
+
     def optimisers(self, at: int) -> list[Any]:
         return self._optimisers[at]
 
@@ -115,12 +126,16 @@ def average_with(self: Any, other: Any, weight: float) -> None:
 
 
 class ModuleRows:
-    """The module vertices one chunk leads to, by their position in the chunk."""
+    """The module vertices one chunk leads to, by their position in the chunk.
 
-    def __init__(self, modules: Modules, ids: NDArray[np.int64]) -> None:
+    (type, index) of those that f writes or steps goes into `used`.
+    """
+
+    def __init__(self, modules: Modules, ids: NDArray[np.int64], used: set[VertexId]) -> None:
         self.kind = modules.kind
         self.ids = ids
         self._modules = modules
+        self._used = used
         for index in ids:
             modules.make(int(index))
 
@@ -131,10 +146,15 @@ class ModuleRows:
         return self._modules.read(name, int(self.ids[at]))
 
     def write(self, name: str, at: int, value: Any) -> None:
+        self._used.add(self.identify(at))
         self._modules.write(name, int(self.ids[at]), value)
 
     def neighbours(self, name: str, at: int) -> list[Vertex]:
         return []
 
+    def weights(self, name: str, at: int) -> list[Any]:
+        return []
+
     def optimisers(self, at: int) -> list[Any]:
+        self._used.add(self.identify(at))
         return self._modules.optimisers(int(self.ids[at]))

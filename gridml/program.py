@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from gridml.batch import Batch
-from gridml.errors import ProgramError, UsageError
+from gridml.errors import GridmlError, ProgramError, UsageError, UserCodeError
 from gridml.graph import Graph
 from gridml.order import Shuffle
-from gridml.vertex import Vertex, VertexType, describe
+from gridml.vertex import Vertex, VertexType, describe, reachable
 
 Metrics = dict[str, Any]
 Schedule = Callable[[float], float]
@@ -63,15 +63,10 @@ class Update:
 
     def _signature(self) -> tuple[type[Vertex], list[Parameter]]:
         name = self.function.__name__
-        try:
-            hints = typing.get_type_hints(self.function)
-        except NameError as error:
-            raise ProgramError(f"the annotations of {name} name something that is not defined: {error}") from error
-        arguments = list(inspect.signature(self.function).parameters)
-        if not arguments or any(a not in hints for a in arguments):
-            raise ProgramError(
-                f"every argument of {name} needs a vertex type as annotation, as in (images: gridml.Batch[Image])."
-            )
+        hints = _hints(self.function, name)
+        arguments = list(hints)
+        if not arguments:
+            raise ProgramError(f"{name} takes no argument; its first is the vertex, or Batch of vertices, it runs on.")
         driver, batched = _vertex_class(hints[arguments[0]], name, arguments[0])
         if batched != (self.batch is not None):
             raise ProgramError(
@@ -84,6 +79,22 @@ class Update:
                 f"the first argument of {name} is {kind.name}, which is replicated; f runs on local vertices."
             )
         return driver, [_bind(kind, argument, hints[argument], name) for argument in arguments[1:]]
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """The annotation of every argument, in order. Raises ProgramError where one is missing or cannot be read."""
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:  # evaluating the text of an annotation can raise anything
+        raise ProgramError(f"the annotations of {name} cannot be read: {error}. Correct them.") from error
+    arguments = list(inspect.signature(function).parameters)
+    bare = [argument for argument in arguments if argument not in hints]
+    if bare:
+        raise ProgramError(
+            f"argument {bare[0]} of {name} has no annotation; every argument needs a vertex type, or gridml.Batch of "
+            f"one, as in (images: gridml.Batch[Image], network: Network)."
+        )
+    return {argument: hints[argument] for argument in arguments}
 
 
 def _vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex], bool]:
@@ -101,12 +112,17 @@ def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parame
     leading = [name for name in driver.edges if driver.target(name) is cls]
     edge = argument if argument in leading else leading[0] if len(leading) == 1 else None
     if edge is None:
+        what = f"several edges to that type; call the argument as one of them, {', '.join(leading)}."
+        if not leading:
+            what = f"no edge to that type; declare one, {argument} = gridml.edge({cls.__name__})."
+        raise ProgramError(f"argument {argument} of {function} is a {cls.__name__}, but {driver.name} has {what}")
+    kind = describe(cls)
+    if batched and kind.modules:
         raise ProgramError(
-            f"argument {argument} of {function} is a {cls.__name__}; {driver.name} has {len(leading)} edges to that "
-            f"type "
-            f"({leading}). Call the argument as one of them."
+            f"argument {argument} of {function} is a Batch of {kind.name}, which holds modules; modules come one at a "
+            f"time: annotate it {kind.name}."
         )
-    return Parameter(edge, describe(cls), not batched)
+    return Parameter(edge, kind, not batched)
 
 
 @typing.overload
@@ -147,19 +163,50 @@ class Program:
     def __post_init__(self) -> None:
         if not isinstance(self.update, Update):
             raise ProgramError(f"Program got {self.update!r} as its update; decorate the function with @gridml.update.")
+        given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate}
+        for name, value in given.items():
+            if not callable(value) and (name == "graph" or value is not None):
+                raise ProgramError(f"Program got {value!r} as its {name}; expected the function, without calling it.")
         if self.epochs < 1:
             raise ProgramError(f"Program got epochs={self.epochs}; expected at least 1.")
+        if self.shuffle not in (None, *typing.get_args(Shuffle)):
+            raise ProgramError(f"Program got shuffle={self.shuffle!r}; expected one of {typing.get_args(Shuffle)}.")
 
     def types(self) -> dict[str, VertexType]:
         """Every vertex type that can be reached from the driving one, by name."""
-        found: dict[str, VertexType] = {}
-        waiting = [self.update.driver]
-        while waiting:
-            kind = describe(waiting.pop())
-            if kind.name not in found:
-                found[kind.name] = kind
-                waiting += [kind.target(name) for name in kind.edges]
-        return found
+        return reachable(self.update.driver)
+
+    def build(self, source: Path) -> Graph:
+        """Call `graph` and check what it made. `source` is the user's file, for the traceback.
+
+        Raises UserCodeError when it fails, ProgramError when it makes something else or an edge leads nowhere.
+        """
+        try:
+            made = self.graph()
+        except GridmlError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"graph failed: {type(error).__name__}: {error}. Nothing was started.", user_traceback(error, source)
+            ) from error
+        if not isinstance(made, Graph):
+            raise ProgramError(f"graph returned {type(made).__name__}; expected the gridml.Graph it built.")
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
+        self.types()
+        if not any(kind.replicated or kind.mutable for kind in self.types().values()):
+            raise ProgramError(
+                f"{self.update.function.__name__} can change nothing: no type it reaches is replicated (has a module "
+                f"or an aggregate), and no local one has a field declared gridml.array(..., mutable=True)."
+            )
+        _ = self.update.parameters
+        if self.evaluate is not None:
+            name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
+            for argument, hint in _hints(self.evaluate, name).items():
+                _vertex_class(hint, name, argument)
 
     @property
     def uses_torch(self) -> bool:
@@ -191,7 +238,8 @@ def load(path: Path) -> Program:
         sys.path.append(folder)  # the user's own modules beside the file; last, so that they shadow nothing
     try:
         spec.loader.exec_module(loaded)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
     programs = {name: value for name, value in vars(loaded).items() if isinstance(value, Program)}
     distinct = {id(p): name for name, p in programs.items()}
@@ -201,8 +249,7 @@ def load(path: Path) -> Program:
             f"{path} must hold exactly one gridml.Program; found {told}. Write program = gridml.Program(graph, train)."
         )
     program = next(iter(programs.values()))
-    program.update.parameters  # noqa: B018 - raises now what would otherwise be raised on a worker
-    program.types()
+    program.check()
     return program
 
 

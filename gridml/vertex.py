@@ -34,7 +34,12 @@ class array:
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False) -> None:
-        self.dtype = np.dtype(dtype)
+        self.dtype = np.dtype(dtype).newbyteorder("=")
+        if self.dtype.kind not in "biuf" or self.dtype.itemsize > 8:
+            raise ProgramError(
+                f"gridml.array got dtype {self.dtype}; expected bool, an integer or a floating-point dtype of at most "
+                f"64 bits. Store other things as such numbers, for example a complex one as two."
+            )
         self.shape = tuple(shape)
         self.mutable = mutable
         self.name = ""
@@ -95,6 +100,7 @@ class Home(Protocol):
     def read(self, name: str, at: int) -> Any: ...
     def write(self, name: str, at: int, value: Any) -> None: ...
     def neighbours(self, name: str, at: int) -> list[Vertex]: ...
+    def weights(self, name: str, at: int) -> list[Any]: ...
     def optimisers(self, at: int) -> list[Any]: ...
 
 
@@ -135,6 +141,10 @@ class Vertex:
         """All vertices that this one's edges lead to, edge field by edge field in the order they are declared."""
         return [n for name in describe(type(self)).edges for n in self._home.neighbours(name, self._at)]
 
+    def get_weights(self) -> list[Any]:
+        """The weight of the edge to each of `get_neighbours()`, in the same order; None for an edge without one."""
+        return [w for name in describe(type(self)).edges for w in self._home.weights(name, self._at)]
+
     def update_value(self, vertex_id: VertexId, data: Any) -> None:
         """Give `data`, in the form `get_data` has, to this vertex or to one of its neighbours."""
         for vertex in (self, *self.get_neighbours()):
@@ -149,8 +159,8 @@ class Vertex:
             f"f may change only those."
         )
 
-    def step(self, loss: Any) -> None:
-        """One optimiser step on this vertex's modules for a scalar torch `loss`.
+    def step(self, loss: Any, *others: Vertex) -> None:
+        """One optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`.
 
         Raises `NotFiniteError` for a loss that is NaN or infinite, before any parameter is touched.
         """
@@ -160,17 +170,24 @@ class Vertex:
                 f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of "
                 f"this batch."
             )
-        optimisers = self._home.optimisers(self._at)
-        if not optimisers:
-            raise ProgramError(
-                f"{type(self).__name__}.step was called but its modules have no optimiser. "
-                f"Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))."
-            )
+        optimisers = []
+        for vertex in (self, *others):
+            found = vertex._home.optimisers(vertex._at)
+            if not found:
+                raise ProgramError(
+                    f"step was called for {type(vertex).__name__}, which has no module with an optimiser. "
+                    f"Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))."
+                )
+            optimisers += found
         for optimiser in optimisers:
             optimiser.zero_grad()
         loss.backward()
         for optimiser in optimisers:
             optimiser.step()
+
+
+# What f would get instead of a field of such a name.
+RESERVED = frozenset(name for name in vars(Vertex) if not name.startswith("_")) - {"aggregate"} | {"ids"}
 
 
 @dataclass(frozen=True)
@@ -237,8 +254,15 @@ def describe(cls: type[Vertex]) -> VertexType:
                 (edge, found.edges),
             )
             for kind, into in kinds:
+                into.pop(name, None)  # declared again by a subclass, perhaps as something else
                 if isinstance(value, kind):
                     into[name] = value
+    taken = [name for name in (*found.fields, *found.edges) if name in RESERVED or name.startswith("_")]
+    if taken:
+        raise ProgramError(
+            f"{cls.__name__} has a field called {taken[0]}, a name that vertices and batches use themselves. Call it "
+            f"something else; names with a leading underscore and {', '.join(sorted(RESERVED))} are taken."
+        )
     if found.modules and found.arrays:
         raise ProgramError(
             f"{cls.__name__} has both modules ({', '.join(found.modules)}) and arrays ({', '.join(found.arrays)}). "
@@ -255,4 +279,18 @@ def describe(cls: type[Vertex]) -> VertexType:
             f"{cls.__name__} is replicated and has edges ({', '.join(found.edges)}); edges start at local vertices. "
             f"Declare the edge on the other type."
         )
+    return found
+
+
+def reachable(cls: type[Vertex]) -> dict[str, VertexType]:
+    """The types that edges lead to from `cls`, itself first, by name. Raises ProgramError where two share a name."""
+    found: dict[str, VertexType] = {}
+    waiting = [cls]
+    while waiting:
+        kind = describe(waiting.pop())
+        known = found.setdefault(kind.name, kind)
+        if known.cls is not kind.cls:
+            raise ProgramError(f"two vertex types are called {kind.name}; give one of them another name.")
+        if known is kind:
+            waiting += [kind.target(name) for name in kind.edges]
     return found

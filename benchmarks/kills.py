@@ -1,0 +1,203 @@
+"""What kills cost in accuracy: LeNet on MNIST on real worker processes, half of them killed without grace.
+
+A worker's life is measured in its own training time (CPU seconds after its first chunk), because starting Python and
+torch takes as long as a third of an epoch does here: exponential, with a mean of a third of an epoch of its share of
+the work, ended in turn by SIGTERM with two seconds of grace and by SIGKILL.
+
+    python -m benchmarks.kills [SEEDS [EPOCHS]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.table import Cell, write
+from master.backends.base import JobEvent, State
+from master.backends.local import Local
+from master.backends.script import Steady
+from master.run import Outside, start
+from master.rundir import RunDirectory
+from master.settings import Settings
+
+HERE = Path(__file__).parent
+PROGRAMS = {"stale_mean": HERE.parent / "examples" / "mnist.py", "mean": HERE / "programs" / "mnist_mean.py"}
+IMAGES = 60_000
+SECONDS_PER_IMAGE = 1.1e-4  # of LeNet on one core; only scales the lives
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One run: merge rule, workers, whether they are killed, seed, epochs."""
+
+    rule: str
+    workers: int
+    kills: bool
+    seed: int
+    epochs: int
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Accuracy with and without kills.", allow_abbrev=False)
+    parser.add_argument("seeds", nargs="?", type=int, default=5)
+    parser.add_argument("epochs", nargs="?", type=int, default=3)
+    parser.add_argument("--one", help="run one case, given as JSON (what this file calls itself with)")
+    options = parser.parse_args()
+    if options.one:
+        print(json.dumps(run(Case(**json.loads(options.one)))))
+        return
+    compare(options.seeds, options.epochs)
+
+
+def compare(seeds: int, epochs: int) -> None:
+    """Every combination, `seeds` times; loops and single workers two at a time, the rest alone on the machine."""
+    rows: list[dict[str, Cell]] = []
+    with ThreadPoolExecutor(max(1, (os.cpu_count() or 2) // 1)) as two, ThreadPoolExecutor(1) as alone:
+        loops = list(two.map(lambda seed: sequential(seed, epochs), range(seeds)))
+        rows.append(row("plain loop", 1, False, [{"accuracy": a, "killed": 0, "wasted": 0} for a in loops], None))
+        for rule in PROGRAMS:
+            for workers in (1, 2, 4):
+                without: float | None = None
+                for kills in (False, True):
+                    cases = [Case(rule, workers, kills, seed, epochs) for seed in range(seeds)]
+                    found = list((two if workers == 1 else alone).map(apart, cases))
+                    rows.append(row(rule, workers, kills, found, without))
+                    without = statistics.mean(f["accuracy"] for f in found)
+                    print(rows[-1], flush=True)
+    write(
+        "kills",
+        f"Accuracy on MNIST after {epochs} epochs, with and without kills",
+        rows,
+        [
+            f"mean and standard deviation over {seeds} seeds, in percent; loss: points lost to kills",
+            "lives: exponential, mean a third of an epoch of a worker's own share of training; half SIGTERM, half "
+            "SIGKILL",
+            "wasted: vertices trained but never credited, in percent of those credited",
+            "every run credited each of its vertices exactly once (checked)",
+        ],
+    )
+
+
+def row(rule: str, workers: int, kills: bool, found: list[dict[str, float]], without: float | None) -> dict[str, Cell]:
+    accuracy = [100 * f["accuracy"] for f in found]
+    mean = statistics.mean(accuracy)
+    return {
+        "rule": rule,
+        "workers": workers,
+        "kills": "yes" if kills else "no",
+        "accuracy": round(mean, 3),
+        "sd": round(statistics.stdev(accuracy), 3) if len(accuracy) > 1 else None,
+        "loss": None if without is None else round(100 * without - mean, 3),
+        "kills a run": statistics.mean(f["killed"] for f in found),
+        "wasted %": round(statistics.mean(f["wasted"] for f in found), 2),
+    }
+
+
+def sequential(seed: int, epochs: int) -> float:
+    """The plain loop's accuracy at equal samples."""
+    command = [sys.executable, "-m", "benchmarks.plain_loop", str(epochs), str(seed)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    return float(json.loads(done.stdout)["accuracy"])
+
+
+def apart(case: Case) -> dict[str, float]:
+    """Run a case in a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.kills", "--one", json.dumps(vars(case))]
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+
+
+def run(case: Case) -> dict[str, float]:
+    """One run to its end: accuracy, kills, and the share of work wasted. Raises AssertionError if credit is not
+    exact."""
+    root = Path(tempfile.mkdtemp(prefix="kills-"))
+    killed: list[str] = []
+
+    def pool(settings: Settings, directory: RunDirectory) -> Local:
+        script = shutil.which("gridml-worker", path=str(Path(sys.executable).parent)) or "gridml-worker"
+        fixed = [f"--program={settings.program}", f"--directory={directory.root}", f"--parent={os.getpid()}"]
+
+        def command(worker: str) -> list[str]:
+            return [script, f"--name={worker}", *fixed]
+
+        steady = Steady(settings.workers)
+        if not case.kills:
+            return Local(command, steady, directory.logs)
+        return Reaper(command, steady, directory.logs, case=case, mail=directory.root / "mail", killed=killed)
+
+    try:
+        settings = Settings(program=PROGRAMS[case.rule], workers=case.workers, epochs=case.epochs, seed=case.seed)
+        with start(settings, root / "run", Outside(pool)) as made:
+            made.finish()
+        from master.report import report
+
+        found = report(root / "run")
+        for epoch in found.epochs:
+            assert (epoch.credited, epoch.duplicated, epoch.lost) == (IMAGES, 0, 0), epoch
+        wasted = sum(epoch.wasted for epoch in found.epochs)
+        accuracy = found.epochs[-1].metrics["accuracy"]
+        return {"accuracy": accuracy, "killed": len(killed), "wasted": 100 * wasted / (IMAGES * case.epochs)}
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+class Reaper(Local):
+    """The local back end, ending each worker once it has trained for the CPU time of its life."""
+
+    def __init__(self, command, script, logs, *, case: Case, mail: Path, killed: list[str]) -> None:  # type: ignore[no-untyped-def]
+        super().__init__(command, script, logs)
+        self._rng = np.random.default_rng([case.seed, case.workers])
+        self._mean_s = IMAGES / case.workers / 3 * SECONDS_PER_IMAGE
+        self._mail = mail
+        self._killed = killed
+        self._pids: dict[str, int] = {}
+        self._until: dict[str, float] = {}
+
+    def poll(self) -> list[JobEvent]:
+        events = super().poll()
+        self._pids.update({e.worker: e.pid for e in events if e.state is State.RUNNING and e.pid})
+        for ended in [e.worker for e in events if e.state.ended]:
+            self._pids.pop(ended, None)
+        for worker, pid in list(self._pids.items()):
+            progress = self._mail / worker / "progress"
+            used = cpu_s(pid)
+            if used is None or not progress.exists() or not progress.stat().st_size:
+                continue  # it has no chunk yet
+            until = self._until.setdefault(worker, used + self._rng.exponential(self._mean_s))
+            if used >= until:
+                self.cancel(worker, grace_s=2.0 if len(self._killed) % 2 else 0.0)
+                self._killed.append(worker)
+                del self._pids[worker]
+        return events
+
+
+def cpu_s(pid: int) -> float | None:
+    """CPU seconds a process has used, None when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    main()

@@ -1,0 +1,126 @@
+"""What gridml costs: workers against plain PyTorch loops with the same batch, run in turn on the same machine.
+
+A worker's speed is what the ledger credits between its first credit and the last of the run, over that time: with
+chunks fetched, replicas pushed, merged and made durable, epochs begun and ended.
+
+    python -m benchmarks.overhead [REPEATS]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.table import Cell, write
+from master.backends.base import State
+from master.backends.local import Local
+from master.backends.script import Steady
+from master.run import Outside, start
+from master.rundir import RunDirectory
+from master.settings import Settings
+
+PROGRAM = Path(__file__).parent / "programs" / "lenet.py"
+EPOCHS = 3
+
+
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    rows = [measure(workers, repeats) for workers in (1, 2)]
+    write(
+        "overhead",
+        "Workers against plain PyTorch loops (LeNet on MNIST, batch 64, one thread each)",
+        rows,
+        [
+            f"medians of {repeats} pairs run in turn, {EPOCHS} epochs a worker or loop; ratio: median over the pairs",
+            "images per second of all workers or loops together, after the first batches",
+            "memory: peak resident set of one process, the median; a loop holds the whole data set, a worker its "
+            "chunks",
+            "goals: ratio ≥ 0.95 for one worker, ≥ 0.93 for two; memory ≤ 1.15 of the loop's",
+        ],
+    )
+
+
+def measure(count: int, repeats: int) -> dict[str, Cell]:
+    """One row: `count` workers against as many loops side by side."""
+    pairs = []
+    for repeat in range(repeats):
+        order = (loops, workers) if repeat % 2 else (workers, loops)
+        found = {call.__name__: call(count) for call in order}
+        pairs.append((found["workers"], found["loops"]))
+    mine, theirs = zip(*pairs, strict=True)
+    return {
+        "processes": count,
+        "workers img/s": statistics.median(rate for rate, _ in mine),
+        "loops img/s": statistics.median(rate for rate, _ in theirs),
+        "ratio": statistics.median(m[0] / t[0] for m, t in pairs),
+        "ratio min": min(m[0] / t[0] for m, t in pairs),
+        "ratio max": max(m[0] / t[0] for m, t in pairs),
+        "worker MB": statistics.median(kb for _, kb in mine) / 1024,
+        "loop MB": statistics.median(kb for _, kb in theirs) / 1024,
+        "memory ratio": statistics.median(m[1] / t[1] for m, t in pairs),
+    }
+
+
+def loops(count: int) -> tuple[float, float]:
+    """(images per second of all, peak kB of one) of `count` plain loops at the same time."""
+    command = [sys.executable, "-m", "benchmarks.plain_loop", str(EPOCHS)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    processes = [
+        subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, env=environment, text=True)
+        for seed in range(count)
+    ]
+    found = [json.loads(p.communicate()[0]) for p in processes]
+    return sum(f["rate"] for f in found), statistics.median(f["peak_kb"] for f in found)
+
+
+def workers(count: int) -> tuple[float, float]:
+    """(images per second of all, peak kB of one) of a run with `count` workers; each trains as much as a loop."""
+    root = Path(tempfile.mkdtemp(prefix="overhead-"))
+    pids: dict[str, int] = {}
+    peaks: dict[str, int] = {}
+
+    class Watched(Local):
+        """The local back end, noting each worker's peak memory while it lives."""
+
+        def poll(self) -> list:  # type: ignore[type-arg]
+            events = super().poll()
+            pids.update({e.worker: e.pid for e in events if e.state is State.RUNNING and e.pid})
+            for worker, pid in pids.items():
+                peaks[worker] = max(peaks.get(worker, 0), peak_kb(pid))
+            return events
+
+    def pool(settings: Settings, directory: RunDirectory) -> Watched:
+        script = shutil.which("gridml-worker", path=str(Path(sys.executable).parent)) or "gridml-worker"
+        fixed = [f"--program={settings.program}", f"--directory={directory.root}", f"--parent={os.getpid()}"]
+        return Watched(lambda worker: [script, f"--name={worker}", *fixed], Steady(count), directory.logs)
+
+    try:
+        settings = Settings(program=PROGRAM, workers=count, epochs=EPOCHS * count)
+        with start(settings, root / "run", Outside(pool)) as run:
+            run.finish()
+        with sqlite3.connect(f"file:{root / 'run' / 'ledger.db'}?mode=ro", uri=True) as ledger:
+            credits = ledger.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s, rowid").fetchall()
+        after_first = sum(n for at, n in credits if at > credits[0][0])
+        return after_first / (credits[-1][0] - credits[0][0]), statistics.median(peaks.values())
+    finally:
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def peak_kb(pid: int) -> int:
+    """A process's peak resident set in kB, 0 when it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), 0)
+
+
+if __name__ == "__main__":
+    main()
