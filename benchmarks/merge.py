@@ -10,14 +10,20 @@ repeated in turn, so that whatever else the machine does falls on all, each with
 from __future__ import annotations
 
 import statistics
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.table import Cell, write
+from gridml import bundle
 from gridml.aggregates import Merge, MergePlan, stale_mean
 
+Array = NDArray[Any]
 SIZES = ((1, 1, 2001), (25, 10, 101), (100, 60, 31))
 """Megabytes of a replica, the number of tensors they are spread over, and repeats: about 0.1 s or more of each call."""
 STALE = Merge(version=9, base=3, vertices=512, credited_by_others=1536, live=4)
@@ -33,6 +39,7 @@ def main() -> None:
         [
             "merge: stale_mean at τ = 3, a whole push through MergePlan, into arrays made before, one thread",
             "fast-forward: the same for a replica whose base is the current version (out = p, with the gate's sums)",
+            "push: everything a push costs beside training, medians of 9; the disk's fsync is in it twice",
             "memcpy: numpy.copyto, tensor by tensor, one thread",
             "medians of repeats taken in turn, after a warm-up; ratio = memcpy/merge; goal ≥ 0.4",
         ],
@@ -60,6 +67,8 @@ def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
         return call
 
     copying, merging, forwarding = _medians([copy, merge(STALE), merge(FRESH)], repeats)
+    with tempfile.TemporaryDirectory(prefix="merge-") as folder:
+        sending, receiving = _push(Path(folder), plan, master, replica, base, out)
     return {
         "MB": megabytes,
         "tensors": count,
@@ -69,8 +78,38 @@ def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
         "ratio": copying / merging,
         "fast-forward ms": forwarding * 1e3,
         "fast-forward ratio": copying / forwarding,
-        "merge GB/s of replica": megabytes / 1e3 / merging,
+        "push: worker ms": sending * 1e3,
+        "push: master ms": receiving * 1e3,
     }
+
+
+def _push(
+    folder: Path,
+    plan: MergePlan,
+    master: dict[str, Array],
+    replica: dict[str, Array],
+    base: dict[str, Array],
+    out: dict[str, Array],
+) -> tuple[float, float]:
+    """Median seconds of a whole push on the worker (snapshot, bundle, SHA-256, fsync) and on the master (read, SHA-256,
+    parse, merge, new version with SHA-256 and fsync)."""
+    sent, received = [], []
+    for _ in range(9):
+        start = time.perf_counter()
+        payload = bundle.encode({}, {name: array.copy() for name, array in replica.items()})
+        sha256 = bundle.digest(payload)
+        bundle.write_atomic(folder / "sync.safetensors", payload, durable_name=False)
+        sent.append(time.perf_counter() - start)
+        start = time.perf_counter()
+        arrived = (folder / "sync.safetensors").read_bytes()
+        if bundle.digest(arrived) != sha256:
+            raise AssertionError("a bundle came back altered")
+        merged = plan.merge(master, bundle.decode(arrived)[1], base, STALE, out=out)
+        version = bundle.encode({}, merged.tensors)
+        bundle.digest(version)
+        bundle.write_atomic(folder / "version.safetensors", version)
+        received.append(time.perf_counter() - start)
+    return statistics.median(sent), statistics.median(received)
 
 
 def _medians(calls: list[Callable[[], None]], repeats: int) -> list[float]:

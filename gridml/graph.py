@@ -116,9 +116,9 @@ class Graph:
         """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
 
         The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an
-        int array (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, or 1 for
-        a type without. Raises ProgramError for unknown, missing or unequally long fields. Adding to a type again
-        copies its arrays.
+        int array (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, for a
+        type without arrays that of its first edge field, and 1 where it has neither. Adding to a type again copies its
+        arrays. Raises ProgramError for unknown, missing or unequally long fields.
         """
         kind = describe(cls)
         table = self.tables.setdefault(kind.name, Table(kind))
@@ -142,7 +142,10 @@ class Graph:
             raise ProgramError(
                 f"arrays of unequal length for {kind.name}: {told}. Every field needs one entry for each vertex."
             )
-        added = next(iter(lengths.values()), 1)
+        if not lengths:
+            counts = (_sources(values[name]) for name in kind.edges)
+            lengths["edges"] = next((n for n in counts if n is not None), 1)
+        added = next(iter(lengths.values()))
         edges = {name: _edges(kind, name, values[name], added) for name in kind.edges}
         if table.count:
             columns = {name: np.concatenate([table.columns[name], column]) for name, column in columns.items()}
@@ -219,6 +222,13 @@ def _converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
             f"dtype."
         )
     return converted
+
+
+def _sources(value: Any) -> int | None:
+    """How many vertices the edges in a user's form start from, None for a single vertex that any number may lead to."""
+    if isinstance(value, VertexSet) and len(value) == 1:
+        return None
+    return value.count if isinstance(value, Edges) else len(value)
 
 
 def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:

@@ -36,7 +36,8 @@ class Push:
 
 @dataclass(frozen=True)
 class Failure:
-    """The user's f failed on vertices `first`..`last` of a lease, with the user's traceback."""
+    """Work of a lease failed, with the user's traceback if f raised; `first`..`last` are its vertices, -1 if
+    unknown."""
 
     lease: int
     term: int

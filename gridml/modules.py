@@ -122,7 +122,7 @@ def average_with(self: Any, other: Any, weight: float) -> None:
             if mine.is_floating_point():
                 mine.lerp_(theirs[name], weight)
             else:
-                mine.copy_(np.maximum(mine, theirs[name]))
+                mine.copy_(torch.maximum(mine, theirs[name]))
 
 
 class ModuleRows:

@@ -92,6 +92,9 @@ class edge:
     def __get__(self, vertex: Vertex | None, owner: type) -> Any:
         return self if vertex is None else vertex._home.neighbours(self.name, vertex._at)
 
+    def __set__(self, vertex: Vertex, value: Any) -> None:
+        raise ProgramError(f"{type(vertex).__name__}.{self.name} was written; edges are made in graph() and stay.")
+
 
 class Home(Protocol):
     """Where a vertex's values live while f or g looks at it; `at` is a position inside this home."""
@@ -125,6 +128,12 @@ class Vertex:
         raise ProgramError(
             f"{type(self).__name__}() was called. Vertices are added with graph.add({type(self).__name__}, ...)."
         )
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if not hasattr(type(self), name) and name not in Vertex.__annotations__:
+            kind = describe(type(self))
+            raise ProgramError(f"{kind.name} has no field {name!r} to write; it has {kind.fields}.")
+        object.__setattr__(self, name, value)
 
     def get_id(self) -> VertexId:
         """The vertex's type and index."""

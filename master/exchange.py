@@ -89,6 +89,7 @@ class Exchange:
         self._hook = hook
         self.workers: dict[str, Correspondent] = {}
         self._merge_s = 0.0  # CPU seconds that one push costs the master, a running mean
+        self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
     def handle(self, letters: Sequence[Letter]) -> int:
@@ -130,6 +131,15 @@ class Exchange:
         for row in [r for r in self._ledger.leases.values() if r.worker == worker]:
             self._grants.end(row, now, because)
 
+    def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
+        """A worker ended in a way nobody asked for: what it was training may be the cause, and counts as failed
+        once."""
+        noted = self._office.noted(worker)
+        row = None if noted is None else self._ledger.leases.get(noted[0])
+        if noted is not None and row is not None and row.worker == worker:
+            failure = Failure(row.id, row.term, f"the worker ended with {detail}", last_words, -1, -1)
+            self._fail(row, failure, now)
+
     def _open(self, letter: Letter) -> Draft | None:
         """A letter's content, None for one that makes no sense; its worker will send it again."""
         try:
@@ -165,7 +175,7 @@ class Exchange:
             problem, outcome = self._try(draft, row, push, told)
             if outcome is None:
                 draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
-                self._failed(draft, Failure(row.id, row.term, problem, "", row.upto, push.upto), now)
+                self._failed(draft, Failure(row.id, row.term, problem, "", -1, -1), now)
                 continue
             merged, changed = outcome
             self._replica.put(merged.tensors, merged.rows, version)
@@ -213,7 +223,7 @@ class Exchange:
                 self._grants.end(row, now, "trained to its end")
         for epoch in complete:
             self._ledger.close_epoch(epoch, version, now)
-            self._ledger.event(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
+            self._say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
         return list(zip(rows, fields, strict=True))
 
     def _try(
@@ -269,20 +279,26 @@ class Exchange:
     def _failed(self, draft: Draft, failure: Failure, now: float) -> None:
         """f or the replica it made failed: give the range to another worker, or stop the run."""
         row = self._ledger.leases.get(failure.lease)
-        if row is None or row.worker != draft.sync.worker or row.term != failure.term:
-            return
+        if row is not None and row.worker == draft.sync.worker and row.term == failure.term:
+            self._fail(row, failure, now)
+
+    def _fail(self, row: LeaseRow, failure: Failure, now: float) -> None:
         self._ledger.add_failure(row.worker, row.epoch, failure, now)
         again, reason = after_failure(row.tries + 1)
         self._grants.end(row, now, failure.message, failed=True)
-        self._ledger.event(now, "failure", f"{failure.message} on vertices {failure.first} to {failure.last}: {reason}")
+        chunk = f"chunk [{row.start}, {row.stop}) of epoch {row.epoch + 1}"
+        place = f"{self._grants.driver} {failure.first} to {failure.last} in {chunk}" if failure.first >= 0 else chunk
+        self._say(now, "failure", f"{place}: {failure.message}; {reason}")
         if not again and self.stop_because is None:
-            kind = self._grants.driver
-            where = f"vertices {kind} {failure.first} to {failure.last}" if failure.traceback else "a push of it"
             self.stop_because = UserCodeError(
-                f"f {reason} on {where} (chunk [{row.start}, {row.stop}) of epoch {row.epoch + 1}): {failure.message}\n"
+                f"{place} {reason}: {failure.message}\n"
                 f"Mend the program, then go on from the last credit with: gridml resume {self._ledger.path.parent}",
                 failure.traceback,
             )
+
+    def _say(self, now: float, kind: str, text: str) -> None:
+        self._ledger.event(now, kind, text)
+        self.news.append((kind, text))
 
     # --- answers
 

@@ -84,7 +84,7 @@ class Ledger:
             self._check()
             self._read_mirror()
         except sqlite3.Error as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
 
     def _check(self) -> None:
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
@@ -112,7 +112,8 @@ class Ledger:
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 
-    def _explain(self, error: sqlite3.Error) -> LedgerError | StorageError:
+    def explain(self, error: sqlite3.Error) -> LedgerError | StorageError:
+        """The error meant for a person: what happened to the file, and what to do."""
         if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "disk I/O" in str(error)):
             return StorageError(
                 f"{self.path} cannot be written: {error}. Make room on its disk, then: gridml resume {self.path.parent}"
@@ -137,7 +138,7 @@ class Ledger:
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             if isinstance(error, sqlite3.Error):
-                raise self._explain(error) from error
+                raise self.explain(error) from error
             raise
 
     def close(self) -> None:
@@ -153,7 +154,7 @@ class Ledger:
                 self._db.backup(copy)
             copy.close()
         except sqlite3.Error as error:
-            raise self._explain(error) from error
+            raise self.explain(error) from error
         temporary.replace(self.path.with_name("ledger.backup.db"))
 
     # --- the run as a whole

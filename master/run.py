@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import shutil
+import sqlite3
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -63,13 +64,13 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
         shutil.copyfile(settings.program, root / "program.py")
         directory.settings.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
         _make_ledger(directory, settings, program, graph, outside.clock())
+        return Run(directory, settings, program, graph, lock, outside)
     except OSError as error:
         lock.release()
         raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
     except BaseException:
         lock.release()
         raise
-    return Run(directory, settings, program, graph, lock, outside)
 
 
 def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, now: float) -> None:
@@ -161,6 +162,7 @@ class Run:
         self._judge = ThreadPoolExecutor(1, "evaluate")
         self._judging: tuple[int, Future[Metrics]] | None = None
         self._running: dict[str, float] = {}  # since when a worker is running, or was last heard
+        self._noted: dict[str, tuple[int, int]] = {}  # how far a worker had come when it was last looked at
         self._alive: set[str] = set()
         self._spoken: set[str] = set()
         self._stillborn = 0
@@ -213,6 +215,8 @@ class Run:
                 else:
                     self.outside.rest(idle)
                     idle = min(IDLE_S[1], idle * 1.5)
+        except sqlite3.Error as error:
+            raise self.ledger.explain(error) from error
         except OSError as error:
             raise StorageError(
                 f"{self.directory.root} cannot be written: {error}. Nothing that was credited is lost: make room on "
@@ -232,9 +236,12 @@ class Run:
         now = self.outside.clock()
         self._running.update({letter.worker: now for letter in letters if letter.worker in self._running})
         merged = self.exchange.handle(letters)
+        self._hear(events)
+        for kind, text in self.exchange.news:
+            self._tell(kind, text)
+        self.exchange.news.clear()
         if self.exchange.stop_because is not None:
             raise self.exchange.stop_because
-        self._hear(events)
         self._watch()
         self._staff()
         self._settle_epochs()
@@ -259,6 +266,8 @@ class Run:
                 self.ledger.worker_event(event, now)
                 if event.state is State.RUNNING:
                     self._running[event.worker] = now
+                if event.state is State.LOST and event.exit_code is not None:
+                    self.exchange.crashed(event.worker, event.detail, self._last_words(event.worker), now)
                 if event.state.ended:
                     self.exchange.gone(event.worker, f"worker {event.state.value}: {event.detail}", now)
                     self._end_worker(event)
@@ -278,13 +287,26 @@ class Run:
         again, reason = after_stillbirth(self._stillborn)
         if not again:
             log = self.directory.logs / f"{event.worker}.log"
-            said = log.read_text(errors="replace").strip()[-2000:] if log.exists() else ""
-            raise RunError(f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{said}")
+            raise RunError(
+                f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(event.worker)}"
+            )
+
+    def _last_words(self, worker: str) -> str:
+        """The end of what a worker printed."""
+        log = self.directory.logs / f"{worker}.log"
+        return log.read_text(errors="replace").strip()[-2000:] if log.exists() else ""
 
     def _watch(self) -> None:
         """Give up on workers that are silent for too long: something took them that nobody reported."""
         now = self.outside.clock()
         for worker, heard in list(self._running.items()):
+            if now - heard < self.settings.silent_s:
+                continue
+            noted = self.office.noted(worker)
+            if noted is not None and noted != self._noted.get(worker):
+                self._noted[worker] = noted  # it trains, though it has not pushed
+                self._running[worker] = now
+                continue
             silent, reason = is_silent(heard, now, self.settings.silent_s)
             if silent:
                 del self._running[worker]

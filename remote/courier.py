@@ -1,11 +1,12 @@
-"""The courier: a thread that carries one sync at a time, so that training goes on while a push travels."""
+"""Couriers carry one sync at a time: on a thread, so that training goes on while a push travels, or step by step."""
 
 from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 from numpy.typing import NDArray
 
@@ -16,21 +17,50 @@ from gridml.messages import Reply, Sync, reply_from, to_json
 Tensors = dict[str, NDArray[Any]]
 POLL_S = (0.001, 0.02)  # how often to look for a reply: at first, and at most
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
+FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is tried again
 
 
-class Courier:
+class Courier(ABC):
     """Carries syncs and brings replies. At most one is under way; `post` must not be called before its reply was
     taken."""
 
-    def __init__(self, carrier: WorkerEnd, first_number: int = 1) -> None:
+    gone = False  # the mailbox does not exist any more: the master has given this worker up
+    last_push_s = 0.0  # CPU seconds that carrying the last push cost
+
+    @property
+    @abstractmethod
+    def busy(self) -> bool:
+        """Whether a sync is under way, or its reply not taken yet."""
+
+    @abstractmethod
+    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+        """Send `sync` with what `tensors()` gives; that may be called on another thread."""
+
+    @abstractmethod
+    def take(self) -> tuple[Reply, Tensors] | None:
+        """The reply, if it has come; afterwards another sync may be posted. Never blocks."""
+
+    @abstractmethod
+    def wait(self, seconds: float) -> None:
+        """Rest for `seconds`, or until there is a reply to take."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop carrying. Idempotent."""
+
+
+@final
+class ThreadCourier(Courier):
+    """Carries on a thread of its own, under real time. `take` raises what went wrong there."""
+
+    def __init__(self, carrier: WorkerEnd) -> None:
         self._carrier = carrier
-        self._number = first_number
+        self._number = 1
         self._outgoing: tuple[Sync, Callable[[], Tensors]] | None = None
         self._reply: tuple[Reply, Tensors] | None = None
+        self._error: Exception | None = None
         self._changed = threading.Condition()
         self._closed = False
-        self.gone = False  # the mailbox does not exist any more: the master has given this worker up
-        self.last_push_s = 0.0  # CPU seconds that carrying the last push cost
         self._thread = threading.Thread(target=self._work, name="courier", daemon=True)
         self._thread.start()
 
@@ -39,24 +69,23 @@ class Courier:
         return self._outgoing is not None or self._reply is not None
 
     def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
-        """Send `sync` with what `tensors()` gives; that is called on the courier's thread."""
         with self._changed:
             assert not self.busy, "one sync at a time"
             self._outgoing = (sync, tensors)
             self._changed.notify_all()
 
-    def take(self, timeout_s: float = 0.0) -> tuple[Reply, Tensors] | None:
-        """The reply, if it has come within `timeout_s`; afterwards another sync may be posted."""
-        if timeout_s <= 0 and self._reply is None:
+    def take(self) -> tuple[Reply, Tensors] | None:
+        if self._error is not None:
+            raise self._error
+        if self._reply is None:
             return None  # without the lock: this is asked between any two batches
         with self._changed:
-            self._changed.wait_for(lambda: self._reply is not None or self.gone, timeout_s)
             reply, self._reply = self._reply, None
             return reply
 
-    def rest(self, seconds: float) -> None:
-        """Wait before asking again."""
-        self._pause(seconds)
+    def wait(self, seconds: float) -> None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._reply is not None or self.gone, seconds)
 
     def close(self) -> None:
         with self._changed:
@@ -71,7 +100,11 @@ class Courier:
                 if self._outgoing is None:
                     return
                 sync, tensors = self._outgoing
-            reply = self._exchange(sync, tensors)
+            reply = None
+            try:
+                reply = self._exchange(sync, tensors)
+            except Exception as error:  # the worker's own thread would wait for ever
+                self._error = error
             with self._changed:
                 self._outgoing, self._reply = None, reply
                 self.gone = reply is None
@@ -90,7 +123,7 @@ class Courier:
             except FileNotFoundError:
                 return None
             except OSError:  # a full disk: what was trained is kept in memory and sent when there is room again
-                self._pause(1.0)
+                self._pause(FULL_DISK_S)
                 continue
             if sync.push is not None:
                 self.last_push_s = time.thread_time() - began
@@ -104,8 +137,7 @@ class Courier:
         while waited < RESEND_S and not self._closed:
             payload = self._carrier.receive(number)
             if payload is not None:
-                message, tensors = bundle.decode(payload)
-                return reply_from(message), tensors
+                return opened(payload)
             self._pause(step)
             waited += step
             step = min(POLL_S[1], step * 1.5)
@@ -114,3 +146,63 @@ class Courier:
     def _pause(self, seconds: float) -> None:
         with self._changed:
             self._changed.wait_for(lambda: self._closed, seconds)
+
+
+@final
+class StepCourier(Courier):
+    """Carries when it is asked to, under a clock that is handed in: for simulations and tests, without a thread.
+
+    Whoever drives it moves the clock; `wait` only looks whether a sync without a reply must be sent again.
+    """
+
+    def __init__(self, carrier: WorkerEnd, clock: Callable[[], float]) -> None:
+        self._carrier = carrier
+        self._clock = clock
+        self._number = 0
+        self._payload: bytes | None = None
+        self._again_s = 0.0  # when the sync under way is sent (again)
+
+    @property
+    def busy(self) -> bool:
+        return self._payload is not None
+
+    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+        assert not self.busy, "one sync at a time"
+        self._number += 1
+        self._payload = bundle.encode(to_json(sync), tensors())
+        self._again_s = self._clock()
+        self._send()
+
+    def take(self) -> tuple[Reply, Tensors] | None:
+        if self._payload is None:
+            return None
+        found = self._carrier.receive(self._number)
+        if found is None:
+            self._send()
+            return None
+        self._payload = None
+        return opened(found)
+
+    def wait(self, seconds: float) -> None:
+        if self._payload is not None:
+            self._send()
+
+    def close(self) -> None:
+        self._payload = None
+
+    def _send(self) -> None:
+        if self._payload is None or self._clock() < self._again_s:
+            return
+        try:
+            self._carrier.send(self._number, self._payload)
+            self._again_s = self._clock() + RESEND_S
+        except FileNotFoundError:
+            self.gone = True
+        except OSError:
+            self._again_s = self._clock() + FULL_DISK_S
+
+
+def opened(payload: bytes) -> tuple[Reply, Tensors]:
+    """The reply in a payload and what travels beside it. Raises ValueError when it is not one."""
+    message, tensors = bundle.decode(payload)
+    return reply_from(message), tensors

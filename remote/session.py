@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 from gridml.carriers.base import WorkerEnd
 from gridml.chunk import Chunk
@@ -22,8 +23,13 @@ from gridml.pace import batch_size
 from gridml.program import Program, user_traceback
 from remote.courier import Courier, Tensors
 
+PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
 LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
 PATIENCE_S = 0.05  # how often a waiting worker looks whether it must leave
+
+
+Answer = TypeVar("Answer")
+Waiting = Generator[float, None, Answer]  # yields seconds to wait
 
 
 class Leaving(Exception):
@@ -58,18 +64,29 @@ class Travelling:
 
 
 class Session:
-    """The life of the process `worker`. `evicted()` says whether the machine asked it to leave."""
+    """The life of the process `worker`. `evicted()` says whether the machine asked it to leave.
+
+    It is written as a generator, so that one thread can drive thousands of workers under a clock of its own.
+    """
 
     def __init__(
-        self, worker: str, program: Program, source: Path, carrier: WorkerEnd, evicted: Callable[[], bool]
+        self,
+        worker: str,
+        program: Program,
+        source: Path,
+        carrier: WorkerEnd,
+        courier: Courier,
+        evicted: Callable[[], bool],
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         self._worker = worker
         self._program = program
         self._source = source
         self._carrier = carrier
+        self._courier = courier
         self._evicted = evicted
+        self._clock = clock
         self._engine = Engine(program)
-        self._courier = Courier(carrier)
         self._pace = Pace()
         self._version = -1
         self._next: deque[Lease] = deque()
@@ -83,31 +100,42 @@ class Session:
     def run(self) -> None:
         """Train until there is nothing more to do or the machine is taken away."""
         try:
-            while True:
-                if self._work is None:
-                    self._begin(self._obtain())
-                else:
-                    self._advance(self._work)
-        except Leaving:
-            pass
+            for seconds in self.life():
+                if seconds > 0:
+                    self._courier.wait(seconds)
         finally:
             self._courier.close()
             self._carrier.close()
 
-    def _obtain(self) -> Lease:
+    def life(self) -> Waiting[None]:
+        """All that a worker does, one batch or one look for a reply at a time.
+
+        Yields the seconds to wait before the next, which a reply may cut short: 0 when there is work to do.
+        """
+        try:
+            while True:
+                if self._work is None:
+                    self._begin((yield from self._obtain()))
+                else:
+                    yield from self._advance(self._work)
+                yield 0.0
+        except Leaving:
+            pass
+
+    def _obtain(self) -> Waiting[Lease]:
         """The next lease: one that came ahead, or ask until there is one."""
         while not self._next:
-            self._leave_if_asked()
+            yield from self._leave_if_asked()
             if self._travelling is not None:
-                self._settle(wait=True)
+                yield from self._settle(wait=True)
             else:
-                reply, tensors = self._ask(self._sync(wants=True))
+                reply, tensors = yield from self._ask(self._sync(wants=True))
                 self._counted = self._trained
                 self._arrived.update(tensors)
                 if reply.leave:
                     raise Leaving
                 if reply.lease is None:
-                    self._courier.rest(reply.wait_s)
+                    yield reply.wait_s
         return self._next.popleft()
 
     def _begin(self, lease: Lease) -> None:
@@ -122,51 +150,50 @@ class Session:
         self._work = Work(lease)
         self._carrier.note(lease.id, lease.start)
 
-    def _advance(self, work: Work) -> None:
+    def _advance(self, work: Work) -> Waiting[None]:
         """One batch, and what is due after it; or the end of the lease."""
         if work.at >= work.count:
-            self._finish(work)
+            yield from self._finish(work)
             return
-        self._train(work)
-        self._settle()
-        self._leave_if_asked()
+        yield from self._train(work)
+        yield from self._settle()
+        yield from self._leave_if_asked()
         if self._work is work and work.whole and not self._courier.busy:
             due = work.at - work.pushed >= self._pace.push_every
             nearly_done = work.count - work.at < self._pace.push_every // 2  # the push at the end will do
             if due and not nearly_done:
                 self._push(work)
 
-    def _finish(self, work: Work) -> None:
+    def _finish(self, work: Work) -> Waiting[None]:
         """Push what is left of a lease and let go of it; the next one is begun while that push travels."""
-        self._settle(wait=True)
+        yield from self._settle(wait=True)
         if self._work is not work or work.at < work.count:
             return  # the push before was refused: the lease is gone, or some of it is to be trained again
         if work.at > work.count:  # the lease was cut behind our back: what lies beyond belongs to another worker
-            self._drop(*self._ask(self._sync(have=-1)))
+            self._drop()
             return
         self._work = None
         if work.at > work.pushed:
             self._push(work)
 
-    def _train(self, work: Work) -> None:
+    def _train(self, work: Work) -> Waiting[None]:
         declared = self._program.update
         size = batch_size(declared.batch or 1, declared.min_batch, self._pace.live)
         stop, work.whole = self._engine.batch_end(work.at, size, work.count)
         share = min(1.0, (self._pace.credited + self._trained - self._counted) / self._pace.total)
-        began = time.perf_counter()
+        began = self._clock()
         try:
             self._engine.train(work.at, stop, self._program.schedule(share))
         except BatchFailed as failure:
-            self._report(work, failure)
+            yield from self._report(work, failure)
             return
-        self._train_s += time.perf_counter() - began
+        self._train_s += self._clock() - began
         self._trained += stop - work.at
         work.at = stop
         self._carrier.note(work.lease.id, work.lease.start + work.at)
 
     def _push(self, work: Work, *, leaving: bool = False) -> None:
-        """Send what was trained since the last push. The snapshot is taken here, the rest happens on the courier's
-        thread."""
+        """Send what was trained since the last push. The snapshot is taken here, the rest is the courier's."""
         snapshot = self._engine.snapshot()
         fields = self._engine.changed_fields(work.pushed, work.at)
         work.sequence += 1
@@ -183,12 +210,12 @@ class Session:
         wire = self._engine.wire(snapshot)
         self._courier.post(self._sync(wants=not self._next, push=push, leaving=leaving), lambda: {**wire, **fields})
 
-    def _settle(self, *, wait: bool = False) -> None:
+    def _settle(self, *, wait: bool = False) -> Waiting[None]:
         """Hear the reply to the push under way, if there is one and it has come."""
         travelling = self._travelling
         if travelling is None:
             return
-        heard = self._await() if wait else self._courier.take()
+        heard = (yield from self._await()) if wait else self._courier.take()
         if heard is None:
             return
         reply, tensors = heard
@@ -196,7 +223,11 @@ class Session:
         self._counted = travelling.trained
         self._hear(reply)
         if reply.verdict is Verdict.REFUSED:
-            self._drop(reply, tensors)
+            if reply.drop_optimiser:
+                self._engine.forget_optimisers()
+            self._drop()
+            if reply.leave:
+                raise Leaving
             return
         if self._work is None:
             self._arrived.update(tensors)  # nothing was trained since the push
@@ -206,23 +237,21 @@ class Session:
         if reply.stop_at is not None:
             work.lease = replace(work.lease, stop=reply.stop_at)
 
-    def _drop(self, reply: Reply, tensors: Tensors) -> None:
-        """Forget all that stands on a refused push: the replica, and the local fields of the chunks in hand.
+    def _drop(self) -> None:
+        """Forget the replica, and the local fields of the chunks in hand: they stand on work that will not be credited.
 
-        The next sync holds no lease, so the master gives them again, here or elsewhere, from their last credit.
+        The next sync holds no lease and no version, so the master gives them again, here or elsewhere, from their last
+        credit.
         """
-        if reply.drop_optimiser:
-            self._engine.forget_optimisers()
         self._work = None
         self._next.clear()
-        self._arrived = dict(tensors)
-        if reply.leave:
-            raise Leaving
+        self._arrived = {}
+        self._version = -1
 
-    def _report(self, work: Work, failure: BatchFailed) -> None:
+    def _report(self, work: Work, failure: BatchFailed) -> Waiting[None]:
         """Tell the master that f failed. What this lease trained since its last push is dropped with the failed
         batch."""
-        self._settle(wait=True)
+        yield from self._settle(wait=True)
         cause = failure.__cause__ or failure
         told = Failure(
             lease=work.lease.id,
@@ -232,55 +261,47 @@ class Session:
             first=failure.first,
             last=failure.last,
         )
-        reply, tensors = self._ask(self._sync(failure=told, have=-1))
+        reply, _ = yield from self._ask(self._sync(failure=told))
         self._counted = self._trained
         self._engine.forget_optimisers()
-        self._work = None
-        self._arrived.update(tensors)
+        self._drop()
         if reply.leave:
             raise Leaving
 
-    def _leave_if_asked(self) -> None:
+    def _leave_if_asked(self) -> Waiting[None]:
         """On eviction: push what there is, say goodbye, and go; all within the grace the machine gives."""
         if not self._evicted():
             return
-        until = time.monotonic() + LAST_WORDS_S
-        while self._travelling is not None and not self._courier.gone and time.monotonic() < until:
-            heard = self._courier.take(PATIENCE_S)
-            if heard is not None:
-                if heard[0].verdict is Verdict.REFUSED:
-                    raise Leaving
-                if heard[1]:
-                    self._engine.rebase(self._travelling.snapshot, heard[1], heard[0].pace.live)
-                self._hear(heard[0])
-                self._travelling = None
+        yield from self._settle(wait=True)
         work = self._work
-        if not self._courier.busy and not self._courier.gone:
+        if not self._courier.busy:
             if work is not None and work.whole and work.pushed < work.at <= work.count:
                 self._push(work, leaving=True)
             else:
                 self._courier.post(self._sync(leaving=True), dict)
-            self._courier.take(LAST_WORDS_S)
+            yield from self._await()
         raise Leaving
 
-    def _ask(self, sync: Sync) -> tuple[Reply, Tensors]:
+    def _ask(self, sync: Sync) -> Waiting[tuple[Reply, Tensors]]:
         """A sync without a push, and its reply."""
         self._courier.post(sync, dict)
-        reply, tensors = self._await()
+        reply, tensors = yield from self._await()
         self._hear(reply)
         return reply, tensors
 
-    def _await(self) -> tuple[Reply, Tensors]:
-        """The reply to the sync under way. Raises Leaving when there will be none."""
+    def _await(self) -> Waiting[tuple[Reply, Tensors]]:
+        """The reply to the sync under way. Raises Leaving when there will be none, or it comes too late."""
+        leave_s = None
         while not self._courier.gone:
-            heard = self._courier.take(PATIENCE_S)
+            heard = self._courier.take()
             if heard is not None:
                 return heard
             if self._evicted():
-                heard = self._courier.take(LAST_WORDS_S)
-                if heard is None:
+                leave_s = self._clock() + LAST_WORDS_S if leave_s is None else leave_s
+                if self._clock() >= leave_s:
                     break
-                return heard
+            yield PATIENCE_S
+        self._courier.take()  # raises where the courier failed
         raise Leaving
 
     def _hear(self, reply: Reply) -> None:
@@ -296,12 +317,11 @@ class Session:
         leaving: bool = False,
         push: Push | None = None,
         failure: Failure | None = None,
-        have: int | None = None,
     ) -> Sync:
         held = [*self._next] if self._work is None else [self._work.lease, *self._next]
         return Sync(
             worker=self._worker,
-            have=self._version if have is None else have,
+            have=self._version,
             holds=tuple(lease.id for lease in held),
             wants=wants,
             leaving=leaving,

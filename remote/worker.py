@@ -13,6 +13,7 @@ from gridml import program
 from gridml.carriers.base import WorkerEnd
 from gridml.carriers.directory import DirectoryWorker
 from gridml.errors import GridmlError
+from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session
 
@@ -38,7 +39,8 @@ def main(argv: list[str] | None = None) -> int:
         if loaded.uses_torch:
             _prepare_torch(options.seed)
         carrier: WorkerEnd = DirectoryWorker(options.directory, options.name)
-        Session(options.name, loaded, options.program, carrier, evicted.is_set).run()
+        courier = ThreadCourier(carrier)
+        Session(options.name, loaded, options.program, carrier, courier, evicted.is_set).run()
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status

@@ -59,6 +59,10 @@ class MasterEnd(ABC):
         """Reply to a sync, which is then no longer collected."""
 
     @abstractmethod
+    def discard(self, worker: str, number: int) -> None:
+        """Sync `number`, and those before it, are no longer collected; nothing is answered."""
+
+    @abstractmethod
     def publish(self, name: str, payload: bytes) -> None:
         """Make a chunk available to workers."""
 

@@ -56,7 +56,11 @@ class DirectoryWorker(WorkerEnd):
         self._progress = os.open(self._mail / "progress", os.O_RDWR | os.O_CREAT, 0o600)
 
     def send(self, number: int, payload: bytes) -> None:
-        bundle.write_atomic(self._mail / _file("sync", number, payload), payload, durable_name=False)
+        name = _file("sync", number, payload)
+        for found, path, _ in _entries(self._mail, "sync"):
+            if found == number and path.name != name:  # removed first: the master must never see both
+                path.unlink(missing_ok=True)
+        bundle.write_atomic(self._mail / name, payload, durable_name=False)
 
     def receive(self, number: int) -> bytes | None:
         for found, path, sha256 in _entries(self._mail, "reply"):
@@ -97,6 +101,8 @@ class DirectoryMaster(MasterEnd):
     def collect(self) -> list[Letter]:
         found = []
         for box in sorted(os.listdir(self._mail)):
+            if box.startswith("."):
+                continue  # is being removed
             for number, path, sha256 in _entries(self._mail / box, "sync"):
                 payload = _whole(path, sha256)
                 if payload is None:
@@ -109,7 +115,10 @@ class DirectoryMaster(MasterEnd):
         box = self._mail / worker
         with contextlib.suppress(FileNotFoundError):  # the mailbox was closed: nobody waits for this reply
             bundle.write_atomic(box / _file("reply", number, payload), payload, durable_name=False)
-        for found, path, _ in _entries(box, "sync"):
+        self.discard(worker, number)
+
+    def discard(self, worker: str, number: int) -> None:
+        for found, path, _ in _entries(self._mail / worker, "sync"):
             if found <= number:
                 path.unlink(missing_ok=True)
 
@@ -127,4 +136,8 @@ class DirectoryMaster(MasterEnd):
         return _PROGRESS.unpack(raw) if len(raw) == _PROGRESS.size else None
 
     def close(self, worker: str) -> None:
-        shutil.rmtree(self._mail / worker, ignore_errors=True)
+        removed = self._mail / f".{worker}"
+        with contextlib.suppress(OSError):
+            # The name goes first: a worker that still writes cannot keep its mailbox alive.
+            (self._mail / worker).rename(removed)
+        shutil.rmtree(removed, ignore_errors=True)
