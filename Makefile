@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Newer than both files it depends on: the environment is up to date and is used again as it is.
 STAMP := $(VENV)/.installed
-BENCHMARKS := benchmarks/overhead.py benchmarks/kills.py
+BENCHMARKS := merge overhead kills
 
 .PHONY: help demo test verify lint clean
 .DELETE_ON_ERROR:
@@ -46,7 +46,7 @@ test: lint
 # pytest leaves with 5 when no test is marked `long`.
 verify: $(STAMP)
 	$(BIN)/python -m pytest -m long || [ $$? -eq 5 ]
-	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python $$benchmark; done
+	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python -m benchmarks.$$benchmark; done
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

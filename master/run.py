@@ -20,9 +20,9 @@ from types import TracebackType
 
 from gridml import bundle
 from gridml.carriers.directory import DirectoryMaster
-from gridml.errors import GridmlError, LedgerError, RunError, StorageError
+from gridml.errors import GridmlError, LedgerError, RunError, StorageError, UserCodeError
 from gridml.graph import Graph
-from gridml.program import Metrics, Program, load
+from gridml.program import Metrics, Program, load, user_traceback
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_stillbirth, is_silent, to_submit
 from master.evaluation import evaluate, flops_per_vertex
@@ -55,8 +55,7 @@ class Outside:
 def start(settings: Settings, root: Path, outside: Outside) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     program = load(settings.program)
-    graph = program.graph()
-    graph.check()
+    graph = _graph(program, settings.program)
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)
@@ -71,6 +70,18 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
     except BaseException:
         lock.release()
         raise
+
+
+def _graph(program: Program, source: Path) -> Graph:
+    """The program's graph, checked. Raises UserCodeError when building it fails."""
+    try:
+        graph = program.graph()
+    except GridmlError:
+        raise
+    except Exception as error:
+        raise UserCodeError(f"graph failed: {type(error).__name__}: {error}", user_traceback(error, source)) from error
+    graph.check()
+    return graph
 
 
 def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, now: float) -> None:
@@ -105,8 +116,7 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
         if program_file is not None:
             settings = replace(settings, program=program_file)
         program = load(settings.program)
-        graph = program.graph()
-        graph.check()
+        graph = _graph(program, settings.program)
         return Run(directory, settings, program, graph, lock, outside)
     except BaseException:
         lock.release()

@@ -639,7 +639,7 @@ def test_rows_are_rebased_where_the_reply_brings_them(some: list[int]) -> None:
     engine.rebase(snapshot, {"@rows/Word": ids[sorted(some)], "Word/count": newest[sorted(some)]}, 2)
     sent = push(engine)
     expected = np.array([12, 27, 41])
-    expected[some] = (newest + [2, 0, 1])[some]
+    expected[some] = (newest + np.array([2, 0, 1]))[some]
     assert dict(zip(sent["@rows/Word"].tolist(), sent["Word/count"].tolist(), strict=True)) == {
         0: expected[0],
         3: expected[2],
