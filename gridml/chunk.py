@@ -150,7 +150,7 @@ def cut(
         ids[key] = np.unique(np.concatenate(parts))
     tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at) for key, at in ids.items()}
     found = {
-        name: ChunkEdges(key, _positions(ids[key], targets), offsets, degree, weight)
+        name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight)
         for name, (key, offsets, targets, weight, degree) in raw.items()
     }
     return Chunk(driver, tables, found, ends)
@@ -161,7 +161,7 @@ def _rows(table: Table, ids: Ids) -> ChunkTable:
     return ChunkTable(table.type.name, ids, fields)
 
 
-def _positions(ids: Ids, wanted: Ids) -> Ids:
+def positions(ids: Ids, wanted: Ids) -> Ids:
     """Where each of `wanted` stands in `ids`, which holds all of them."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)].astype(np.int64)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, rule_for
 from gridml.batch import Batch, Neighbours, Rows
-from gridml.chunk import BEFORE, Chunk
+from gridml.chunk import BEFORE, Chunk, positions
 from gridml.errors import ProgramError
 from gridml.modules import ModuleRows, Modules
 from gridml.program import Parameter, Program
@@ -278,12 +278,16 @@ class Engine:
                 before = None if pushed is None else pushed.tensors.get(name)
                 self._merge_in(name, kind, self._views[name], values, before, live)
                 continue
+            if kind.name not in self._tables:
+                continue  # rows of the chunk before, which came with the answer to its last push
             table = self._rows(kind.name)
-            order = np.argsort(table.ids, kind="stable")
-            at = order[np.searchsorted(table.ids, newest[f"@rows/{kind.name}"], sorter=order)]
+            ids = newest[f"@rows/{kind.name}"]
+            here = np.isin(ids, table.ids)  # of the chunk before, too, only what this one also touches
+            at = positions(table.ids, ids[here])
             column = table.fields[name.split("/", 1)[1]]
             local = column[at]
-            self._merge_in(name, kind, local, values, None if pushed is None else pushed.tensors[name][at], live)
+            before = None if pushed is None else pushed.tensors[name][at]
+            self._merge_in(name, kind, local, values[here], before, live)
             column[at] = local
 
     def _merge_in(

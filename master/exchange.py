@@ -40,9 +40,10 @@ Hook = Callable[[str], None]
 class Correspondent:
     """What the master remembers of one worker between its syncs. None of it is needed for correctness."""
 
+    number: int = -1  # of its last letter
     base: int = -1  # the version it says it holds
-    sent: int = -1  # the version the last answer told it of
-    holding: Touched = field(default_factory=dict)  # the vertices it keeps a replica of
+    sent: set[int] = field(default_factory=set)  # the versions that answers to its last letter told it of
+    holding: dict[int, Touched] = field(default_factory=dict)  # by lease: what came with the answer that granted it
     heard_s: float = 0.0
     rate: float = 0.0  # vertices per second of training
     push_s: float = 0.0
@@ -58,8 +59,12 @@ class Draft:
     verdict: Verdict | None = None
     reason: str = ""
     fast_forward: bool = False
-    full: bool = False
     drop_optimiser: bool = False
+
+    @property
+    def dropping(self) -> bool:
+        """Whether the worker will drop its replica and its leases, and ask for new ones."""
+        return self.verdict is Verdict.REFUSED or self.sync.failure is not None
 
 
 class Exchange:
@@ -95,7 +100,7 @@ class Exchange:
     def handle(self, letters: Sequence[Letter]) -> int:
         """Hear all letters as one group; returns how many pushes were merged. Raises StorageError when the disk is
         full."""
-        drafts = [d for d in map(self._open, letters) if d is not None]
+        drafts = self._newest(letters)
         if not drafts:
             return 0
         now = self._clock()
@@ -110,10 +115,11 @@ class Exchange:
         self._fields.committed([m for _, m in merged])
         # Chunks are cut only now, so that they hold the fields that were just credited.
         with self._ledger.transaction():
-            grants = {d.letter.worker: self._grants.grant(d.sync, self.live(), now) for d in drafts}
+            grants = [None if d.dropping else self._grants.grant(d.sync, self.live(), now) for d in drafts]
         self._hook("after-grants")
-        for draft in drafts:
-            self._answer(draft, grants[draft.letter.worker])
+        for draft, grant in zip(drafts, grants, strict=True):
+            # Read again: it may have been cut for another worker of the group.
+            self._answer(draft, None if grant is None else self._ledger.leases[grant.id])
         self._hook("after-answers")
         self._forget_versions()
         if merged:
@@ -128,6 +134,7 @@ class Exchange:
     def gone(self, worker: str, because: str, now: float) -> None:
         """A worker has ended: its leases are free again from their last credit. Must be called inside a transaction."""
         self.workers.pop(worker, None)
+        self._grants.rates.pop(worker, None)
         for row in [r for r in self._ledger.leases.values() if r.worker == worker]:
             self._grants.end(row, now, because)
 
@@ -140,8 +147,23 @@ class Exchange:
             failure = Failure(row.id, row.term, f"the worker ended with {detail}", last_words, -1, -1)
             self._fail(row, failure, now)
 
+    def _newest(self, letters: Sequence[Letter]) -> list[Draft]:
+        """The newest letter of each worker, opened.
+
+        A worker writes again only when it has been answered, so an older letter is a late copy. It must not be heard:
+        it would say that the worker lacks what it was given since.
+        """
+        found: dict[str, Draft] = {}
+        for letter in letters:
+            known, draft = self.workers.get(letter.worker), self._open(letter)
+            if draft is None or (known is not None and letter.number < known.number):
+                self._office.discard(letter.worker, letter.number)
+            else:
+                found[letter.worker] = draft
+        return list(found.values())
+
     def _open(self, letter: Letter) -> Draft | None:
-        """A letter's content, None for one that makes no sense; its worker will send it again."""
+        """A letter's content, None for one that makes no sense, and would make none if it was sent again."""
         try:
             message, tensors = bundle.decode(letter.payload)
             sync = sync_from(message)
@@ -232,7 +254,11 @@ class Exchange:
         """(reason, what the push would change), None when the gate refuses it."""
         replica = {n: t for n, t in draft.tensors.items() if n.startswith("@rows/") or n in self._replica.tensors}
         fields = {n: t for n, t in draft.tensors.items() if n not in replica}
-        problem = self._merger.check(replica) or self._fields.check(fields, self._grants.allowed(row))
+        problem = (
+            self._merger.check(replica)
+            or self._grants.cuts_component(row.epoch, push.upto)
+            or self._fields.check(fields, self._grants.allowed(row), self._grants.trained(row, push.upto))
+        )
         if problem is not None:
             return problem, None
         base = self._replica.base(push.base, self._ledger.kept_versions().get(push.base))
@@ -258,14 +284,17 @@ class Exchange:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync = draft.sync
         known = self.workers.setdefault(sync.worker, Correspondent())
+        if draft.letter.number != known.number:
+            known.number, known.sent = draft.letter.number, set()
         known.heard_s = now
         known.base = sync.have
         known.rate = sync.trained / sync.train_s if sync.train_s > 0 else 0.0
         known.push_s = sync.push_s
+        if known.rate > 0:
+            self._grants.rates[sync.worker] = known.rate
         self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload))
         if sync.failure is not None:
             self._failed(draft, sync.failure, now)
-        draft.full = draft.verdict is Verdict.REFUSED or sync.have < 0
         if sync.leaving:
             self.gone(sync.worker, "the worker left", now)
         elif draft.verdict is Verdict.REFUSED:
@@ -304,16 +333,11 @@ class Exchange:
 
     def _answer(self, draft: Draft, grant: LeaseRow | None) -> None:
         sync = draft.sync
-        known = self.workers.setdefault(sync.worker, Correspondent())
+        known = self.workers.get(sync.worker) or Correspondent()  # one that leaves is not remembered
         version = self._replica.version
-        touched = self._grants.touched(sync.worker)
-        fresh = without(touched, {} if draft.full else known.holding)
-        if grant is not None and not self._grants.ahead:
-            fresh = union([fresh, self._grants.touched_by(grant)])  # its chunk's rows start from the master's
         tensors: dict[str, Array] = {}
-        if not (draft.fast_forward and grant is None) or draft.full:
-            have = -1 if draft.full else version if draft.fast_forward else sync.have
-            tensors = self._replica.outgoing(touched, have, fresh)
+        if not draft.dropping:
+            tensors = self._replica.outgoing(*self._lacking(draft, known, grant))
         row = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
         pace = self._pace(known)
         reply = Reply(
@@ -328,8 +352,22 @@ class Exchange:
             leave=self._grants.finished() or self.stop_because is not None,
         )
         payload = bundle.encode(to_json(reply), tensors)
-        known.sent, known.holding = version, touched
+        known.sent.add(version)
         self._office.answer(draft.letter.worker, draft.letter.number, payload)
+
+    def _lacking(self, draft: Draft, known: Correspondent, grant: LeaseRow | None) -> tuple[Touched, int, Touched]:
+        """(vertices the worker's leases touch, the version it has of them, those it has no replica of)."""
+        sync, worker = draft.sync, draft.sync.worker
+        # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
+        named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
+        known.holding = {lease: touched for lease, touched in known.holding.items() if lease in named}
+        touched = self._grants.touched(worker)
+        fresh = touched if sync.have < 0 else without(touched, union(known.holding.values()))
+        if grant is not None:
+            known.holding[grant.id] = self._grants.touched_by(grant)
+            if not self._grants.ahead:
+                fresh = union([fresh, known.holding[grant.id]])  # its chunk's rows start from the master's
+        return touched, self._replica.version if draft.fast_forward else sync.have, fresh
 
     def _pace(self, worker: Correspondent) -> Pace:
         live = max(1, self.live())
@@ -338,6 +376,7 @@ class Exchange:
         every = self._settings.push_every
         if every is None:
             every, _ = push_every(live, size, worker.rate, worker.push_s + self._merge_s, self._settings.push_budget)
+        self._grants.push_every = every
         return Pace(live, self._ledger.credited, self._grants.total, every)
 
     def _forget_versions(self) -> None:
@@ -345,7 +384,7 @@ class Exchange:
         judged."""
         needed = {self._replica.version, *self._grants.unjudged()}
         for worker in self.workers.values():
-            needed |= {worker.base, worker.sent}
+            needed |= {worker.base, *worker.sent}
         old = [v for v in self._ledger.kept_versions() if v not in needed]
         if len(old) < REMEMBERED // 4 and sum(1 for _ in old) * self._size() < 1 << 28:
             return  # a few at a time: each forgetting is a transaction

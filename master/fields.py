@@ -57,18 +57,30 @@ class Fields:
             raise LedgerError(f"{path} holds {found.dtype} {found.shape}, the graph {values.dtype} {values.shape}.")
         return np.asarray(found) if found.size == 0 else found
 
-    def check(self, pushed: Mapping[str, Array], allowed: Mapping[str, Array]) -> str | None:
-        """Why fields of a push cannot be taken: `allowed` are the ids by type that its lease may change."""
+    def check(
+        self, pushed: Mapping[str, Array], allowed: Mapping[str, Array], trained: tuple[str, Array]
+    ) -> str | None:
+        """Why fields of a push cannot be taken, None if they can.
+
+        `allowed` are the ids by type that its lease may change, `trained` is the driving type and its newly trained
+        ids int64 (n,): all their fields must have come, or what f made of them would be lost with the credit.
+        """
+        driver, ids = trained
+        lost = [n for n in self._columns if n not in pushed and n.split("/", 1)[0] == driver]
+        if lost:
+            return f"{lost[0]} is missing"
         for name, values in pushed.items():
             if name.startswith("@ids/"):
                 kind = name.removeprefix("@ids/")
-                if kind not in allowed or values.dtype != np.int64 or not np.isin(values, allowed[kind]).all():
+                if values.dtype != np.int64 or values.ndim != 1 or not np.isin(values, allowed.get(kind, [])).all():
                     return f"{name} names vertices outside the lease"
+                if kind == driver and not np.array_equal(values, ids):
+                    return f"{name} names others than the {len(ids)} vertices that were trained"
                 continue
             if name not in self._columns:
                 return f"{name} is not a field that f may change"
-            column, ids = self._columns[name], pushed.get("@ids/" + name.split("/", 1)[0])
-            if ids is None or values.shape != (len(ids), *column.shape[1:]) or values.dtype != column.dtype:
+            column, at = self._columns[name], pushed.get("@ids/" + name.split("/", 1)[0])
+            if at is None or values.shape != (len(at), *column.shape[1:]) or values.dtype != column.dtype:
                 return f"{name} has {values.dtype} {values.shape}, which does not fit the field"
             if values.dtype.kind == "f" and not np.isfinite(values).all():
                 return f"{name} is not finite (NaN or infinity)"

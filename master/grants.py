@@ -55,6 +55,8 @@ class Grants:
         self._shuffle = _shuffle(program, graph)
         self._orders: dict[int, EpochOrder] = {}
         self._cuts: dict[int, Cut] = {}
+        self.rates: dict[str, float] = {}  # vertices per second, by worker, as they last said
+        self.push_every = settings.push_every or 0  # the push interval that workers were last told
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -129,7 +131,17 @@ class Grants:
         return self._cuts[row.id].touched
 
     def allowed(self, row: LeaseRow) -> Touched:
+        """The local vertices that f may change under a lease."""
         return self._cuts[row.id].local
+
+    def trained(self, row: LeaseRow, upto: int) -> tuple[str, Ids]:
+        """The driving type and its vertices that a push up to `upto` would credit, in the order of training."""
+        return self.driver, self.order(row.epoch).vertices(row.upto, upto)
+
+    def cuts_component(self, epoch: int, position: int) -> str | None:
+        """Why credit must not end at a position."""
+        whole = self.order(epoch).boundary(position)
+        return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
 
     def _span(self, now: float) -> tuple[Span | None, str]:
         """The span to lease from; the next epoch opens when all of this one is leased and nothing else must end
@@ -153,9 +165,12 @@ class Grants:
     def _cut(self, sync: Sync, live: int) -> bool:
         """Cut a straggler's lease in two for a worker that would idle. Returns whether there is something to lease
         now."""
-        holdings = [Holding(r.id, r.upto, r.stop, 1.0) for r in self._ledger.leases.values() if r.worker != sync.worker]
-        every = self._settings.push_every or self._settings.chunk or self._batch(live) * leasing.SMALLEST
-        chosen, _ = leasing.cut(holdings, self._batch(1), every)
+        holdings = [
+            Holding(r.id, r.upto, r.stop, self.rates.get(r.worker, 1.0))
+            for r in self._ledger.leases.values()
+            if r.worker != sync.worker
+        ]
+        chosen, _ = leasing.cut(holdings, self._batch(1), max(self.push_every, self._batch(live)))
         if chosen is None or sync.holds:
             return False
         row = self._ledger.leases[chosen[0]]

@@ -68,9 +68,10 @@ class LeaseRow:
 class Ledger:
     """One run's ledger, open for writing by one master. Raises LedgerError for a damaged file, StorageError when the
     disk is
-    full; the file then stands as after its last commit."""
+    full; the file then stands as after its last commit. Without `durable` that holds for the death of the master, not
+    for that of its machine: for simulations and tests."""
 
-    def __init__(self, path: Path, *, shared_disk: bool, create: bool = False) -> None:
+    def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self.path = path
         if not create and not path.is_file():
             raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
@@ -78,7 +79,7 @@ class Ledger:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
             # WAL keeps its index in shared memory, which network file systems do not share between machines.
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
-            self._db.execute("PRAGMA synchronous = FULL")
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
             if create:
                 self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             self._check()

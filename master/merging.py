@@ -89,7 +89,10 @@ class Merger:
             expected = mine[name].shape if index is not None or rows is None else (len(rows), *mine[name].shape[1:])
             if values.shape != expected or values.dtype != mine[name].dtype:
                 return f"{name} has {values.dtype} {values.shape}, expected {mine[name].dtype} {expected}"
-        return None
+        found = {name for name in pushed if not name.startswith("@rows/")}
+        there = {piece(name) for name in found}
+        missing = [name for name in mine if "#" not in name and name not in found and piece(name) in there]
+        return f"{missing[0]} is missing beside the other tensors of its vertex" if missing else None
 
     def merge(self, pushed: Mapping[str, Array], base: Mapping[str, Array], merge: Merge) -> tuple[Merged | None, str]:
         """(what the push makes of the replica, reason); None when the gate refuses it. Nothing is changed yet.
@@ -111,8 +114,10 @@ class Merger:
     def flush(self, live: int) -> dict[str, Array]:
         """New values of the tensors whose rules held something back, at the end of an epoch."""
         found: dict[str, Array] = {}
-        for plan in self._plans.values():
-            found.update(plan.flush(self._replica.tensors, live) or {})
+        held = {piece(name) for name in self._replica.tensors if "#" in name}  # some perhaps by an earlier master
+        for kind, index in held:
+            if index is not None:
+                found.update(self._plan(kind, index, self._replica.tensors).flush(self._replica.tensors, live) or {})
         return found
 
     def _apply(
@@ -130,7 +135,7 @@ class Merger:
                 vertices.setdefault(piece(name), {})[name] = tensor
         for (kind, index), values in vertices.items():
             if self._tables[kind].type.own_rule:
-                new, sumsq, bad = self._own(kind, index, values, rows, base, merge)
+                new, sumsq, bad = self._own(kind, index, values, rows, base, merge, scale)
             elif index is None:
                 new, sumsq, bad = self._rows(kind, values, rows[kind], base, merge, scale)
             else:
@@ -184,12 +189,22 @@ class Merger:
         rows: Mapping[str, Ids],
         base: Mapping[str, Array],
         merge: Merge,
+        scale: float,
     ) -> tuple[dict[str, Array], float, str | None]:
-        """The user's own g, called on two vertices that look like those f has seen."""
+        """The user's own g, called on two vertices that look like those f has seen; a shortened step shows in the
+        replica."""
         table = self._tables[kind]
         for name, pushed in values.items():
             if not np.isfinite(pushed).all():
                 return {}, float("inf"), name
+        before = {name: base[name] if index is not None else base[name][rows[kind]] for name in values}
+        total = sum(
+            float(np.square(values[n].astype(np.float64) - before[n]).sum())
+            for n in values
+            if values[n].dtype.kind == "f"
+        )
+        if scale < 1.0:
+            values = {n: _shortened(v, before[n], scale) if v.dtype.kind == "f" else v for n, v in values.items()}
         if index is None:
             at = rows[kind]
             mine = {name: self._replica.tensors[name][at] for name in values}
@@ -197,7 +212,6 @@ class Merger:
             for i, told in enumerate(self._told(kind, at, merge)):
                 _call_own(table, table.type.cls._view(masters, i), table.type.cls._view(replicas, i), told)
             new = {name: masters.fields[name.split("/", 1)[1]] for name in values}
-            before = {name: base[name][at] for name in values}
         else:
             homes = Modules(table.type), Modules(table.type)
             for home, source in zip(homes, (self._replica.tensors, values), strict=True):
@@ -206,7 +220,6 @@ class Merger:
             told = self._told(kind, np.array([index]), merge)[0]
             _call_own(table, homes[0].vertex(index), homes[1].vertex(index), told)
             new = {name: view.copy() for name, view in homes[0].views(index).items()}
-            before = {name: base[name] for name in values}
         for name, pushed in values.items():
             if name not in new or new[name].shape != pushed.shape or new[name].dtype != pushed.dtype:
                 got = "nothing" if name not in new else f"{new[name].dtype} {new[name].shape}"
@@ -216,11 +229,6 @@ class Merger:
                 )
             if not np.isfinite(new[name]).all():
                 return {}, float("inf"), name
-        total = sum(
-            float(np.square((values[n] - before[n]).astype(np.float64)).sum())
-            for n in values
-            if values[n].dtype.kind == "f"
-        )
         return new, total, None
 
     def _plan(self, kind: str, index: int, tensors: Mapping[str, Array]) -> MergePlan:
@@ -242,6 +250,11 @@ def _row_rules(table: Table) -> dict[str, Aggregate]:
             )
         found[f"{table.type.name}/{name}"] = rule
     return found
+
+
+def _shortened(replica: Array, base: Array, scale: float) -> Array:
+    """base + scale·(replica − base), in the replica's dtype."""
+    return (base + scale * (replica.astype(np.float64) - base)).astype(replica.dtype)
 
 
 def _rows_home(table: Table, at: Ids, values: Mapping[str, Array]) -> Rows:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from gridml import bundle
+from gridml.carriers.base import MasterEnd
 from gridml.carriers.directory import DirectoryMaster
 from gridml.errors import GridmlError, LedgerError, RunError, StorageError, UserCodeError
 from gridml.graph import Graph
@@ -50,6 +51,8 @@ class Outside:
     rest: Callable[[float], None] = time.sleep
     told: Told = lambda kind, text: None
     hook: Hook = lambda point: None
+    office: Callable[[Path], MasterEnd] = DirectoryMaster
+    durable: bool = True  # without, a simulation need not wait for the disk
 
 
 def start(settings: Settings, root: Path, outside: Outside) -> Run:
@@ -62,7 +65,7 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
     try:
         shutil.copyfile(settings.program, root / "program.py")
         directory.settings.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
-        _make_ledger(directory, settings, program, graph, outside.clock())
+        _make_ledger(directory, settings, program, graph, outside)
         return Run(directory, settings, program, graph, lock, outside)
     except OSError as error:
         lock.release()
@@ -84,11 +87,11 @@ def _graph(program: Program, source: Path) -> Graph:
     return graph
 
 
-def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, now: float) -> None:
+def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, outside: Outside) -> None:
     """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
-    ledger = Ledger(building, shared_disk=True, create=True)
+    ledger, now = Ledger(building, shared_disk=True, create=True, durable=outside.durable), outside.clock()
     try:
         replica = Replica(graph, Versions(directory.versions))
         tensors = initial(graph, settings.seed)
@@ -98,7 +101,7 @@ def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, 
             ledger.set("started_s", now)
             ledger.set("status", "running")
             ledger.add_version(0, sha256, 0, now)
-            Grants(program, graph, settings, ledger, DirectoryMaster(directory.root)).open_first(now)
+            Grants(program, graph, settings, ledger, outside.office(directory.root)).open_first(now)
     finally:
         ledger.close()
     building.rename(directory.ledger)
@@ -142,7 +145,7 @@ class Run:
         self.outside = outside
         self._lock = lock
         network = directory.on_network_disk()
-        self.ledger = Ledger(directory.ledger, shared_disk=network is not None)
+        self.ledger = Ledger(directory.ledger, shared_disk=network is not None, durable=outside.durable)
         if self.ledger.get("fingerprint") != graph.fingerprint():
             raise LedgerError(
                 f"the graph of {settings.program} is not the one that {directory.root} was begun with: "
@@ -152,7 +155,7 @@ class Run:
         self.versions = Versions(directory.versions)
         self.replica = Replica(graph, self.versions)
         self.replica.load(version, sha256)
-        self.office = DirectoryMaster(directory.root)
+        self.office = outside.office(directory.root)
         self.fields = Fields(graph, directory.fields, bsp=program.bsp)
         self.fields.recover(self.ledger.patches())
         self.grants = Grants(program, graph, settings, self.ledger, self.office)
@@ -194,8 +197,8 @@ class Run:
             self.ledger.orphan_workers(now)
             self.ledger.set("status", "running")
             self.ledger.set("masters", self.ledger.get("masters", 0) + 1)
-        for box in sorted((self.directory.root / "mail").iterdir()):
-            self.office.close(box.name)
+        for worker in self.ledger.workers():
+            self.office.close(worker["worker"])
         self._settle_epochs()
 
     def __enter__(self) -> Run:

@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 from types import FrameType
 
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
     try:
         loaded = program.load(options.program)
         if loaded.uses_torch:
-            _prepare_torch(options.seed)
+            _prepare_torch(f"{options.seed}/{options.name}")
         carrier: WorkerEnd = DirectoryWorker(options.directory, options.name)
         courier = ThreadCourier(carrier)
         Session(options.name, loaded, options.program, carrier, courier, evicted.is_set).run()
@@ -70,11 +71,12 @@ def _on_sigterm() -> _Flag:
     return flag
 
 
-def _prepare_torch(seed: int) -> None:
+def _prepare_torch(seed: str) -> None:
+    """One thread unless told otherwise; random numbers of its own for every worker."""
     import torch
 
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
-    torch.manual_seed(seed)
+    torch.manual_seed(zlib.crc32(seed.encode()))
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import pytest
 from master.backends.base import Backend
 from master.backends.local import Local
 from master.backends.script import Script, Steady
-from master.rundir import RunDirectory
 from master.run import Outside
+from master.rundir import RunDirectory
 from master.settings import Settings
 
 PROGRAMS = Path(__file__).parent / "programs"

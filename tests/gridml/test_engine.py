@@ -646,6 +646,21 @@ def test_rows_are_rebased_where_the_reply_brings_them(some: list[int]) -> None:
     }
 
 
+def test_rows_that_the_chunk_does_not_touch_are_left_out() -> None:
+    g = gridml.Graph()
+    g.add(Word, count=np.array([10, 20, 30, 40]))
+    g.add(Text, words=gridml.csr([0, 2, 4], [3, 0, 1, 1], [1, 2, 3, 4]), total=np.zeros(2, int))
+    engine = begin(gridml.Program(lambda: g, count_many), g, [0])
+    arrived = {"@rows/Word": np.arange(4), "Word/count": np.arange(4) * 100, "@rows/Other": np.arange(2)}
+    engine.restart(arrived)
+    engine.train(0, 1, 1.0)
+    sent = push(engine)
+    assert (sent["@rows/Word"].tolist(), sent["Word/count"].tolist()) == ([0, 3], [2, 301])
+    engine.restart({"@rows/Word": np.array([1, 3]), "Word/count": np.array([7, 8])})
+    engine.train(0, 1, 1.0)
+    assert push(engine)["Word/count"].tolist() == [4, 9]
+
+
 def test_tied_weights_are_rebased_once() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -252,7 +252,7 @@ def test_a_graph_is_built_and_checked() -> None:
 
 
 def test_a_graph_function_that_returns_something_else() -> None:
-    with pytest.raises(ProgramError, match="graph returned NoneType; expected the gridml.Graph"):
+    with pytest.raises(ProgramError, match=r"graph returned NoneType; expected the gridml\.Graph"):
         built(lambda: None)
 
 

@@ -1,0 +1,74 @@
+"""Which back end a run gets, from its settings alone; the one place that knows the back ends by name."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from chunk_model import lifetime, trace
+from chunk_model.lifetime import LifetimeError
+from chunk_model.trace import TraceError, TraceEvent
+from gridml.errors import UsageError
+from master.backends.base import Backend
+from master.backends.local import Local
+from master.backends.script import Lives, Replay, Script, Steady
+from master.rundir import RunDirectory
+from master.settings import Settings
+
+WORKER = "gridml-worker"  # the console script of workers
+# -P: a user's own remote.py in the working directory must not be taken for ours.
+WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.exit(main())")
+
+
+def make(settings: Settings, directory: RunDirectory) -> Backend:
+    """The back end that `settings` names. Raises UsageError where they make no sense."""
+    if settings.backend != "local":
+        raise UsageError(f"there is no back end {settings.backend!r}; expected local.")
+    return Local(worker_command(settings, directory), script(settings), directory.logs, threads=settings.threads)
+
+
+def script(settings: Settings) -> Script:
+    """What happens to the local workers' machines. Raises UsageError for a lifetime or a trace that cannot be read."""
+    if settings.trace is not None:
+        return Replay(read_trace(settings.trace), settings.seed, speedup=settings.speedup)
+    if settings.lifetime is None:
+        return Steady(settings.workers)
+    try:
+        lives = lifetime.parse(settings.lifetime)
+    except LifetimeError as error:
+        raise UsageError(f"--lifetime: {error}") from error
+    return Lives(settings.workers, lives, settings.seed, speedup=settings.speedup)
+
+
+def read_trace(path: Path) -> tuple[TraceEvent, ...]:
+    """The events of a trace file. Raises UsageError when it cannot be read."""
+    try:
+        return trace.read(path)
+    except OSError as error:
+        raise UsageError(f"--trace: {path} cannot be read: {error.strerror}. Name a file that is there.") from error
+    except TraceError as error:
+        raise UsageError(f"--trace: {error}") from error
+
+
+def most_at_once(events: tuple[TraceEvent, ...]) -> int:
+    """How many nodes of a trace are there at once, at most."""
+    there = most = 0
+    for event in events:
+        there += 1 if event.joined else -1
+        most = max(most, there)
+    return most
+
+
+def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:
+    """Makes a worker's argument list from its name: the console script beside this Python, or the same without it."""
+    beside = Path(sys.executable).parent / WORKER
+    begin = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, *WITHOUT_SCRIPT]
+    fixed = [
+        f"--program={settings.program}",
+        f"--directory={directory.root.absolute()}",
+        f"--parent={os.getpid()}",
+        f"--seed={settings.seed}",
+    ]
+    return lambda worker: [*begin, f"--name={worker}", *fixed]

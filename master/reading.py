@@ -1,0 +1,80 @@
+"""Reading a run from outside: another process may drive it at the same time, and nothing here disturbs that one."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gridml.errors import LedgerError
+from master.ledger import SCHEMA_VERSION
+from master.rundir import RunDirectory
+
+STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
+
+
+def connect(root: Path) -> sqlite3.Connection:
+    """A connection to a run's ledger that cannot write. Raises LedgerError when there is none, or it is damaged."""
+    path = RunDirectory(root).ledger
+    if not path.is_file():
+        raise LedgerError(f"{root} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
+    with explained(path):
+        uri = path.absolute().as_uri() + "?mode=ro"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
+        try:
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.OperationalError:
+            # WAL needs a file of shared memory beside the ledger. Where none can be made, no master writes either.
+            connection.close()
+            connection = sqlite3.connect(uri + "&immutable=1", uri=True, isolation_level=None)
+            found = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found != SCHEMA_VERSION:
+        connection.close()
+        raise LedgerError(
+            f"{path} has schema {found}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
+        )
+    return connection
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what SQLite says of a ledger that cannot be read into a LedgerError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(
+            f"{path} cannot be read: {error}. gridml resume {path.parent} says how it can be mended."
+        ) from error
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is read inside belongs to one moment of the run."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+def holder(root: Path) -> str | None:
+    """Who drives a run ("pid 12 on host"), None when nobody does.
+
+    Found by asking for the master's lock, shared with others who ask; it is given back at once.
+    """
+    try:
+        with (root / "master.lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return file.read().strip() or "another process"
+            return None
+    except FileNotFoundError:
+        return None
+
+
+def standing(root: Path, told: str) -> str:
+    """The status of a run of which the ledger says `told`: a master that was killed could not write that it ended."""
+    return STOPPED if told == "running" and holder(root) is None else told

@@ -1,0 +1,467 @@
+"""What a run did, how fast, and what was lost: every figure is counted from the rows of its ledger, none is assumed.
+
+A report can be made at any time, beside a running master too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from gridml.errors import LedgerError
+from master.reading import connect, explained, snapshot, standing
+from master.rundir import RunDirectory
+from master.settings import Settings
+
+Ints = NDArray[np.int64]
+ORPHANED = "its master ended"  # what the ledger says of workers that an earlier master left behind
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One pass over the vertices; `epoch` counts from 1.
+
+    `duplicated`: credits given twice. `lost`: vertices of a closed epoch without a credit; `left`: those of an open
+    one. `wasted`: vertices trained under leases that ended before they were credited. `staleness` is the mean over the
+    `pushes`. Times are seconds of the run, without those in which no master ran.
+    """
+
+    epoch: int
+    vertices: int
+    credited: int
+    duplicated: int
+    lost: int
+    left: int
+    wasted: int
+    pushes: int
+    staleness: float | None
+    opened_s: float
+    closed_s: float | None
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """One place of the back end: how many workers it had, and how they were taken away."""
+
+    machine: str
+    workers: int
+    sigterm: int
+    sigkill: int
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """The user's code failed on vertices `first` to `last` (-1 where it is not known which) of an epoch, from 1."""
+
+    at_s: float
+    worker: str
+    epoch: int
+    message: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """`vertices` are those of one epoch. `workers` were asked for; `lives` processes were started for them.
+
+    `kills` = `sigterm` (asked to leave first) + `sigkill` (not asked); `crashed` ended in a way nobody asked for.
+    `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the workers' own
+    training speed, `flops` the floating-point operations per second of credited work.
+    """
+
+    run_dir: str
+    status: str
+    stopped_because: str | None
+    program: str
+    backend: str
+    vertices: int
+    epochs_wanted: int | None
+    workers: int
+    lives: int
+    kills: int
+    sigterm: int
+    sigkill: int
+    crashed: int
+    masters: int
+    wall_s: float
+    worker_s: float
+    goodput: float | None
+    flops: float | None
+    flops_per_vertex: float | None
+    vertices_per_s: float | None
+    credited: int
+    duplicated: int
+    lost: int
+    wasted: int
+    pushes: int
+    versions: int
+    staleness: float | None
+    bytes_up: int
+    bytes_down: int
+    machines: list[MachineReport]
+    failures: list[FailureReport]
+    epochs: list[EpochReport]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class RunClock:
+    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are seconds since the epoch
+    of time.time()."""
+
+    start_s: float
+    end_s: float
+    gaps: tuple[tuple[float, float], ...] = ()
+
+    def at(self, time_s: float) -> float:
+        """Seconds of the run at a point in time."""
+        return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
+
+    def last_before_gap(self, time_s: float) -> float:
+        """The end of the life of somebody of whom the next master noted, at `time_s`, that he was gone."""
+        return next((since for since, to in self.gaps if to == time_s), time_s)
+
+
+def report(root: Path, now: float | None = None) -> Report:
+    """The report of a run, as at `now` if it is still running.
+
+    Raises LedgerError when the directory holds no run, or one that cannot be read.
+    """
+    connection = connect(root)
+    try:
+        settings = read_settings(root)
+        with explained(RunDirectory(root).ledger), snapshot(connection):
+            return _report(connection, root, settings, time.time() if now is None else now)
+    finally:
+        connection.close()
+
+
+def read_settings(root: Path) -> Settings:
+    """The settings of a run. Raises LedgerError when they cannot be read."""
+    path = RunDirectory(root).settings
+    try:
+        return Settings.from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
+
+
+def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
+    told = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
+    status = standing(root, told.get("status", "running"))
+    clock = run_clock(db, status, now)
+    workers = _dicts(db.execute("SELECT * FROM workers WHERE started_s IS NOT NULL ORDER BY submitted_s, worker"))
+    killed = [w for w in workers if w["state"] == "evicted"]
+    epochs = _epochs(db, clock)
+    wall_s = max(0.0, clock.at(clock.end_s))
+    worker_s = sum(_life_s(w, clock) for w in workers)
+    credited = sum(e.credited for e in epochs)
+    trained, train_s = sum(w["trained"] for w in workers), sum(w["train_s"] for w in workers)
+    flops_per_vertex = told.get("flops_per_vertex")
+    total = told.get("total")
+    vertices = epochs[0].vertices if epochs else 0
+    pushes, staleness = db.execute("SELECT count(*), avg(staleness) FROM credits").fetchone()
+    return Report(
+        run_dir=str(root),
+        status=status,
+        stopped_because=told.get("stopped_because") if status in ("failed", "cancelled") else None,
+        program=settings.program.name,
+        backend=settings.backend,
+        vertices=vertices,
+        epochs_wanted=total // vertices if total and vertices else None,
+        workers=settings.workers,
+        lives=len(workers),
+        kills=len(killed),
+        sigterm=sum(bool(w["graceful"]) for w in killed),
+        sigkill=sum(not w["graceful"] for w in killed),
+        crashed=sum(w["state"] == "lost" and w["detail"] != ORPHANED for w in workers),
+        masters=told.get("masters", 0),
+        wall_s=wall_s,
+        worker_s=worker_s,
+        goodput=goodput(credited, trained, train_s, worker_s),
+        flops=flops_per_vertex * credited / wall_s if flops_per_vertex and wall_s else None,
+        flops_per_vertex=flops_per_vertex,
+        vertices_per_s=credited / wall_s if wall_s else None,
+        credited=credited,
+        duplicated=sum(e.duplicated for e in epochs),
+        lost=sum(e.lost for e in epochs),
+        wasted=sum(e.wasted for e in epochs),
+        pushes=pushes,
+        versions=db.execute("SELECT count(*) FROM versions").fetchone()[0],
+        staleness=staleness,
+        bytes_up=sum(w["bytes_up"] for w in workers),
+        bytes_down=sum(w["bytes_down"] for w in workers),
+        machines=_machines(workers),
+        failures=[
+            FailureReport(clock.at(f["at_s"]), f["worker"], f["epoch"] + 1, f["message"], f["first"], f["last"])
+            for f in _dicts(db.execute("SELECT * FROM failures ORDER BY at_s"))
+        ],
+        epochs=epochs,
+    )
+
+
+def goodput(credited: int, trained: int, train_s: float, worker_s: float) -> float | None:
+    """The share of the workers' time that went into credited vertices; None before anything is known."""
+    return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
+
+
+def run_clock(db: sqlite3.Connection, status: str, now: float) -> RunClock:
+    """When the run began, ended or stands, and when no master ran.
+
+    A master that is killed leaves no word: its end is taken to be the last moment that any row of the ledger names
+    before the next master began.
+    """
+    told = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run WHERE key LIKE '%ed_s'")}
+    signs = _signs(db)
+    start_s = float(told.get("started_s", signs[0] if len(signs) else now))
+    resumed = db.execute(
+        "SELECT at_s FROM events WHERE kind = 'resumed' UNION SELECT ended_s FROM workers WHERE detail = ?", (ORPHANED,)
+    )
+    gaps = []
+    for (to,) in sorted(resumed):
+        before = int(np.searchsorted(signs, to)) - 1
+        if before >= 0:
+            gaps.append((max(start_s, float(signs[before])), to))
+    if status == "running":
+        end_s = now
+    elif status == "finished":
+        end_s = float(told.get("ended_s", now))
+    else:
+        end_s = float(signs[-1]) if len(signs) else start_s
+    return RunClock(start_s, end_s, tuple(gaps))
+
+
+def _signs(db: sqlite3.Connection) -> NDArray[np.float64]:
+    """Every moment at which a master wrote something down, sorted."""
+    columns = {
+        "versions": ["at_s"],
+        "events": ["at_s"],
+        "failures": ["at_s"],
+        "epochs": ["opened_s", "closed_s"],
+        "leases": ["opened_s", "closed_s"],
+        "workers": ["submitted_s", "started_s", "first_sync_s", "ended_s"],
+    }
+    parts = [f"SELECT {c} FROM {table} WHERE {c} IS NOT NULL" for table, names in columns.items() for c in names]
+    return np.sort(np.fromiter((at for (at,) in db.execute(" UNION ALL ".join(parts))), np.float64))
+
+
+def _life_s(worker: dict[str, Any], clock: RunClock) -> float:
+    ended_s = clock.end_s if worker["ended_s"] is None else clock.last_before_gap(worker["ended_s"])
+    return max(0.0, min(ended_s, clock.end_s) - worker["started_s"])
+
+
+def _machines(workers: Sequence[dict[str, Any]]) -> list[MachineReport]:
+    names = dict.fromkeys(w["machine"] for w in workers if w["machine"])
+    found = []
+    for name in sorted(names, key=_natural):
+        own = [w for w in workers if w["machine"] == name]
+        killed = [w for w in own if w["state"] == "evicted"]
+        graceful = sum(bool(w["graceful"]) for w in killed)
+        found.append(MachineReport(name, len(own), graceful, len(killed) - graceful))
+    return found
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Sorts slot-2 before slot-10."""
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :] or 0)
+
+
+def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
+    rows = _dicts(db.execute("SELECT * FROM epochs ORDER BY epoch"))
+    size = max((row["epoch"] for row in rows), default=-1) + 1
+    lengths, unions = coverage(
+        np.array(db.execute("SELECT epoch, start, stop FROM credits").fetchall(), np.int64).reshape(-1, 3), size
+    )
+    pushes = {e: (n, mean) for e, n, mean in db.execute(
+        "SELECT epoch, count(*), avg(staleness) FROM credits GROUP BY epoch"
+    )}
+    wasted = dict(db.execute(
+        "SELECT epoch, sum(max(0, trained - (upto - start))) FROM leases WHERE closed_s IS NOT NULL GROUP BY epoch"
+    ))
+    found = []
+    for row in rows:
+        epoch, vertices, closed_s = row["epoch"], row["vertices"], row["closed_s"]
+        missing = vertices - int(unions[epoch])
+        number, staleness = pushes.get(epoch, (0, None))
+        found.append(
+            EpochReport(
+                epoch=epoch + 1,
+                vertices=vertices,
+                credited=int(lengths[epoch]),
+                duplicated=int(lengths[epoch] - unions[epoch]),
+                lost=0 if closed_s is None else missing,
+                left=missing if closed_s is None else 0,
+                wasted=wasted.get(epoch, 0),
+                pushes=number,
+                staleness=staleness,
+                opened_s=clock.at(row["opened_s"]),
+                closed_s=None if closed_s is None else clock.at(closed_s),
+                metrics={} if row["metrics"] is None else json.loads(row["metrics"]),
+            )
+        )
+    return found
+
+
+def coverage(credits: Ints, epochs: int) -> tuple[Ints, Ints]:
+    """(sum of the lengths, length of the union) of credited intervals, each int64 (epochs,).
+
+    `credits` int64 (n, 3): epoch, start, stop. An interval adds to the union what lies beyond all that started before.
+    """
+    lengths, unions = np.zeros(epochs, np.int64), np.zeros(epochs, np.int64)
+    if not len(credits):
+        return lengths, unions
+    epoch, start, stop = credits.T
+    np.add.at(lengths, epoch, stop - start)
+    # The epochs are laid one behind the other on one line, so that one running maximum serves them all.
+    width = int(stop.max())
+    order = np.lexsort((start, epoch))
+    epoch, start, stop = epoch[order], start[order] + epoch[order] * width, stop[order] + epoch[order] * width
+    covered = np.maximum.accumulate(np.concatenate([start[:1], stop[:-1]]))
+    np.add.at(unions, epoch, np.maximum(0, stop - np.maximum(start, covered)))
+    return lengths, unions
+
+
+def _dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]
+
+
+# --- for people
+
+
+def render(found: Report) -> RenderableType:
+    """The report as tables for a terminal."""
+    parts: list[RenderableType] = [_header(found), Text(), _epoch_table(found)]
+    judged = [e for e in found.epochs if any(isinstance(v, list) for v in e.metrics.values())]
+    if judged:
+        parts += [Text(), _list_table(judged[-1])]
+    if found.machines and found.kills:
+        parts += [Text(), _machine_table(found)]
+    if found.failures:
+        last = found.failures[-1]
+        parts += [Text(), Text(f"{len(found.failures)} failures; the last: {last.message}", "red")]
+    if found.stopped_because:
+        parts += [Text(), Text(found.stopped_because, "red")]
+    return Group(*parts)
+
+
+def _header(found: Report) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    style = {"finished": "green", "running": "cyan"}.get(found.status, "red")
+    title = Text.assemble((found.program, "bold"), "  ", (found.status, style))
+    if found.status not in ("finished", "running"):
+        title.append(f"  (go on: gridml resume {found.run_dir})", "dim")
+    grid.add_row("program", title)
+    grid.add_row("run", found.run_dir)
+    extra = f", {found.masters} masters one after another" if found.masters > 1 else ""
+    grid.add_row("workers", f"{found.workers} on the {found.backend} back end, {found.lives} lives{extra}")
+    crashed = f", and {found.crashed} crashed" if found.crashed else ""
+    grid.add_row("kills", f"{found.kills}: {found.sigterm} by SIGTERM, {found.sigkill} by SIGKILL{crashed}")
+    speed = "" if found.vertices_per_s is None else f", {found.vertices_per_s:,.0f} vertices/s"
+    grid.add_row("time", f"{duration(found.wall_s)} of the run, {duration(found.worker_s)} of workers{speed}")
+    flops = "" if found.flops is None else f", {_unit(found.flops, 'FLOPS')} credited"
+    grid.add_row("goodput", ("unknown" if found.goodput is None else f"{found.goodput:.1%} of the workers' time") + flops)
+    stale = "" if found.staleness is None else f", staleness {found.staleness:.2f}"
+    moved = f"{_unit(found.bytes_up, 'B')} up, {_unit(found.bytes_down, 'B')} down"
+    grid.add_row("pushes", f"{found.pushes:,} in {found.versions:,} versions{stale}, {moved}")
+    return grid
+
+
+def _epoch_table(found: Report) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    names = [n for n, v in _last_metrics(found).items() if not isinstance(v, list)]
+    left = any(e.left for e in found.epochs)
+    titles = ["epoch", "credited", "duplicated", "lost", *(["left"] if left else []), "wasted", "staleness", "at", *names]
+    for title in titles:
+        table.add_column(title, justify="right")
+    for epoch in found.epochs:
+        cells: list[str | Text] = [
+            str(epoch.epoch),
+            f"{epoch.credited:,}",
+            _alarm(epoch.duplicated),
+            _alarm(epoch.lost),
+            *([f"{epoch.left:,}"] if left else []),
+            f"{epoch.wasted:,}",
+            "" if epoch.staleness is None else f"{epoch.staleness:.2f}",
+            "open" if epoch.closed_s is None else duration(epoch.closed_s),
+            *(Text(_number(epoch.metrics.get(name)), "bold") for name in names),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _list_table(epoch: EpochReport) -> Table:
+    """List-valued metrics side by side: what the paper's Figure 3 shows, the accuracy of each digit."""
+    lists = {name: value for name, value in epoch.metrics.items() if isinstance(value, list)}
+    table = Table(title=f"after epoch {epoch.epoch}", title_justify="left", title_style="dim", box=box.SIMPLE_HEAD)
+    table.pad_edge = False
+    table.add_column("")
+    width = min(max(map(len, lists.values())), 16)  # what a terminal of 132 columns holds
+    for index in range(width):
+        table.add_column(str(index), justify="right")
+    for name, values in lists.items():
+        cells = [_number(v) for v in values[:width]]
+        table.add_row(name, *cells, *([""] * (width - len(cells))))
+    return table
+
+
+def _machine_table(found: Report) -> Table:
+    table = Table(title="kills by machine", title_justify="left", title_style="dim", box=box.SIMPLE_HEAD)
+    table.pad_edge = False
+    for title in ("machine", "lives", "SIGTERM", "SIGKILL"):
+        table.add_column(title, justify="left" if title == "machine" else "right")
+    for machine in found.machines:
+        table.add_row(machine.machine, str(machine.workers), str(machine.sigterm), str(machine.sigkill))
+    return table
+
+
+def _last_metrics(found: Report) -> dict[str, Any]:
+    return next((e.metrics for e in reversed(found.epochs) if e.metrics), {})
+
+
+def _alarm(count: int) -> Text:
+    """Zero is what one wants to see."""
+    return Text(f"{count:,}", "bold red" if count else "green")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _unit(value: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < 1000 or prefix == "P":
+            return f"{value:.0f} {unit}" if not prefix else f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 7.3 s, 2:05 min or 1:02:03 h."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02} h"
