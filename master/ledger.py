@@ -36,9 +36,9 @@ CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEG
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
   at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
-CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER, detail TEXT, pid
-INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL, trained INTEGER NOT NULL DEFAULT 0,
-  train_s REAL NOT NULL DEFAULT 0, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER,
+  cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
+  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
@@ -166,6 +166,10 @@ class Ledger:
     def get(self, key: str, default: Any = None) -> Any:
         found = self._one("SELECT value FROM run WHERE key = ?", key)
         return default if found is None else json.loads(found)
+
+    def last_sign(self) -> float:
+        """When a master last wrote something down, 0 if none ever did."""
+        return last_sign(self._db)
 
     def event(self, at_s: float, kind: str, text: str) -> None:
         self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (at_s, kind, text))
@@ -334,9 +338,19 @@ class Ledger:
         started = at_s if event.state is State.RUNNING else None
         ended = at_s if event.state.ended else None
         self._db.execute(
-            "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, pid = coalesce(?, pid), "
+            "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, cancelled = ?, pid = coalesce(?, pid), "
             "started_s = coalesce(?, started_s), ended_s = ? WHERE worker = ?",
-            (event.state.value, event.machine, event.detail, event.graceful, event.pid, started, ended, event.worker),
+            (
+                event.state.value,
+                event.machine,
+                event.detail,
+                event.graceful,
+                event.cancelled,
+                event.pid,
+                started,
+                ended,
+                event.worker,
+            ),
         )
 
     def orphan_workers(self, at_s: float) -> None:
@@ -366,3 +380,17 @@ class Ledger:
             "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (at_s, worker, failure.lease, epoch, failure.message, failure.traceback, failure.first, failure.last),
         )
+
+
+def last_sign(db: sqlite3.Connection) -> float:
+    """The last moment that any row names, 0 where there is none: a master that was killed lived at least until then."""
+    moments = {
+        "versions": ["at_s"],
+        "events": ["at_s"],
+        "epochs": ["opened_s"],
+        "leases": ["opened_s"],
+        "workers": ["submitted_s", "started_s", "first_sync_s", "ended_s"],
+    }
+    parts = [f"SELECT max({column}) FROM {table}" for table, columns in moments.items() for column in columns]
+    found = db.execute(" UNION ALL ".join(parts)).fetchall()
+    return max((float(at_s) for (at_s,) in found if at_s is not None), default=0.0)

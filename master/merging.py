@@ -90,7 +90,7 @@ class Merger:
             if values.shape != expected or values.dtype != mine[name].dtype:
                 return f"{name} has {values.dtype} {values.shape}, expected {mine[name].dtype} {expected}"
         found = {name for name in pushed if not name.startswith("@rows/")}
-        there = {piece(name) for name in found}
+        there = {piece(name) for name in found} | {(n.removeprefix("@rows/"), None) for n in pushed.keys() - found}
         missing = [name for name in mine if "#" not in name and name not in found and piece(name) in there]
         return f"{missing[0]} is missing beside the other tensors of its vertex" if missing else None
 

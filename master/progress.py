@@ -53,9 +53,9 @@ def read(connection: sqlite3.Connection, now: float) -> Progress:
     all_credited = one("SELECT coalesce(sum(credited), 0) FROM epochs").fetchone()[0]
     judged = one("SELECT epoch, metrics FROM epochs WHERE metrics IS NOT NULL ORDER BY epoch DESC LIMIT 1").fetchone()
     # A worker that its back end never started is neither alive nor lost.
-    states = {(s, begun): n for s, begun, n in one(
-        "SELECT state, started_s IS NOT NULL, count(*) FROM workers GROUP BY 1, 2"
-    )}
+    states = {
+        (s, begun): n for s, begun, n in one("SELECT state, started_s IS NOT NULL, count(*) FROM workers GROUP BY 1, 2")
+    }
     trained, train_s, worker_s = one(
         "SELECT coalesce(sum(trained), 0), coalesce(sum(train_s), 0.0), "
         "coalesce(sum(coalesce(ended_s, ?) - started_s), 0.0) FROM workers WHERE started_s IS NOT NULL",
@@ -65,7 +65,7 @@ def read(connection: sqlite3.Connection, now: float) -> Progress:
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
     ).fetchone()[0]
     total = told.get("total")
-    per_second = _speed(connection, now)
+    per_second = _speed(connection, max((to for _, to in told.get("gaps", [])), default=0.0), now)
     return Progress(
         status=told.get("status", "running"),
         epoch=epoch + 1,
@@ -86,15 +86,15 @@ def read(connection: sqlite3.Connection, now: float) -> Progress:
     )
 
 
-def _speed(connection: sqlite3.Connection, now: float) -> float | None:
-    """Vertices credited per second lately, None before there are two versions to compare; it falls while nothing
-    comes."""
+def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | None:
+    """Vertices credited per second lately, None before there are two versions to compare; it falls while none come.
+
+    Versions before `since`, when the master began, do not count: nothing came while none ran.
+    """
     newest = connection.execute(
         "SELECT credited, at_s FROM versions ORDER BY version DESC LIMIT ?", (VERSIONS,)
     ).fetchall()
-    resumed = connection.execute("SELECT max(at_s) FROM events WHERE kind = 'resumed'").fetchone()[0]
-    if resumed is not None:  # nothing is to be expected of the time without a master
-        newest = [(credited, at_s) for credited, at_s in newest if at_s >= resumed]
+    newest = [(credited, at_s) for credited, at_s in newest if at_s >= since]
     recent = [row for i, row in enumerate(newest) if i < AT_LEAST or now - row[1] <= WINDOW_S]
     if len(recent) < 2 or now <= recent[-1][1]:
         return None

@@ -9,7 +9,7 @@ import dataclasses
 import json
 import sqlite3
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gridml.errors import LedgerError
+from master.ledger import last_sign
 from master.reading import connect, explained, snapshot, standing
 from master.rundir import RunDirectory
 from master.settings import Settings
@@ -134,10 +135,6 @@ class RunClock:
         """Seconds of the run at a point in time."""
         return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
 
-    def last_before_gap(self, time_s: float) -> float:
-        """The end of the life of somebody of whom the next master noted, at `time_s`, that he was gone."""
-        return next((since for since, to in self.gaps if to == time_s), time_s)
-
 
 def report(root: Path, now: float | None = None) -> Report:
     """The report of a run, as at `now` if it is still running.
@@ -165,9 +162,9 @@ def read_settings(root: Path) -> Settings:
 def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
     told = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
     status = standing(root, told.get("status", "running"))
-    clock = run_clock(db, status, now)
+    clock = run_clock(db, told, status, now)
     workers = _dicts(db.execute("SELECT * FROM workers WHERE started_s IS NOT NULL ORDER BY submitted_s, worker"))
-    killed = [w for w in workers if w["state"] == "evicted"]
+    killed = [w for w in workers if _killed(w)]
     epochs = _epochs(db, clock)
     wall_s = max(0.0, clock.at(clock.end_s))
     worker_s = sum(_life_s(w, clock) for w in workers)
@@ -221,57 +218,36 @@ def goodput(credited: int, trained: int, train_s: float, worker_s: float) -> flo
     return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
 
 
-def run_clock(db: sqlite3.Connection, status: str, now: float) -> RunClock:
-    """When the run began, ended or stands, and when no master ran.
+def run_clock(db: sqlite3.Connection, told: Mapping[str, Any], status: str, now: float) -> RunClock:
+    """When the run began, when it ended or up to when it is known, and when no master ran. `told` is the table `run`.
 
-    A master that is killed leaves no word: its end is taken to be the last moment that any row of the ledger names
-    before the next master began.
+    A master that was killed left no word: it lived until the last moment that a row of the ledger names.
     """
-    told = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run WHERE key LIKE '%ed_s'")}
-    signs = _signs(db)
-    start_s = float(told.get("started_s", signs[0] if len(signs) else now))
-    resumed = db.execute(
-        "SELECT at_s FROM events WHERE kind = 'resumed' UNION SELECT ended_s FROM workers WHERE detail = ?", (ORPHANED,)
-    )
-    gaps = []
-    for (to,) in sorted(resumed):
-        before = int(np.searchsorted(signs, to)) - 1
-        if before >= 0:
-            gaps.append((max(start_s, float(signs[before])), to))
-    if status == "running":
-        end_s = now
-    elif status == "finished":
+    start_s = float(told.get("started_s", now))
+    end_s = now
+    if status == "finished":
         end_s = float(told.get("ended_s", now))
-    else:
-        end_s = float(signs[-1]) if len(signs) else start_s
-    return RunClock(start_s, end_s, tuple(gaps))
+    elif status != "running":
+        end_s = max(start_s, last_sign(db))
+    return RunClock(start_s, end_s, tuple((since, to) for since, to in told.get("gaps", [])))
 
 
-def _signs(db: sqlite3.Connection) -> NDArray[np.float64]:
-    """Every moment at which a master wrote something down, sorted."""
-    columns = {
-        "versions": ["at_s"],
-        "events": ["at_s"],
-        "failures": ["at_s"],
-        "epochs": ["opened_s", "closed_s"],
-        "leases": ["opened_s", "closed_s"],
-        "workers": ["submitted_s", "started_s", "first_sync_s", "ended_s"],
-    }
-    parts = [f"SELECT {c} FROM {table} WHERE {c} IS NOT NULL" for table, names in columns.items() for c in names]
-    return np.sort(np.fromiter((at for (at,) in db.execute(" UNION ALL ".join(parts))), np.float64))
+def _killed(worker: Mapping[str, Any]) -> bool:
+    """Whether its machine was taken away from a worker; one that the master itself ended does not count."""
+    return bool(worker["state"] == "evicted" and not worker["cancelled"])
 
 
-def _life_s(worker: dict[str, Any], clock: RunClock) -> float:
-    ended_s = clock.end_s if worker["ended_s"] is None else clock.last_before_gap(worker["ended_s"])
-    return max(0.0, min(ended_s, clock.end_s) - worker["started_s"])
+def _life_s(worker: Mapping[str, Any], clock: RunClock) -> float:
+    ended_s = clock.end_s if worker["ended_s"] is None else worker["ended_s"]
+    return max(0.0, ended_s - worker["started_s"])
 
 
-def _machines(workers: Sequence[dict[str, Any]]) -> list[MachineReport]:
+def _machines(workers: Sequence[Mapping[str, Any]]) -> list[MachineReport]:
     names = dict.fromkeys(w["machine"] for w in workers if w["machine"])
     found = []
     for name in sorted(names, key=_natural):
         own = [w for w in workers if w["machine"] == name]
-        killed = [w for w in own if w["state"] == "evicted"]
+        killed = [w for w in own if _killed(w)]
         graceful = sum(bool(w["graceful"]) for w in killed)
         found.append(MachineReport(name, len(own), graceful, len(killed) - graceful))
     return found
@@ -289,12 +265,14 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
     lengths, unions = coverage(
         np.array(db.execute("SELECT epoch, start, stop FROM credits").fetchall(), np.int64).reshape(-1, 3), size
     )
-    pushes = {e: (n, mean) for e, n, mean in db.execute(
-        "SELECT epoch, count(*), avg(staleness) FROM credits GROUP BY epoch"
-    )}
-    wasted = dict(db.execute(
-        "SELECT epoch, sum(max(0, trained - (upto - start))) FROM leases WHERE closed_s IS NOT NULL GROUP BY epoch"
-    ))
+    pushes = {
+        e: (n, mean) for e, n, mean in db.execute("SELECT epoch, count(*), avg(staleness) FROM credits GROUP BY epoch")
+    }
+    wasted = dict(
+        db.execute(
+            "SELECT epoch, sum(max(0, trained - (upto - start))) FROM leases WHERE closed_s IS NOT NULL GROUP BY epoch"
+        )
+    )
     found = []
     for row in rows:
         epoch, vertices, closed_s = row["epoch"], row["vertices"], row["closed_s"]
@@ -379,7 +357,8 @@ def _header(found: Report) -> Table:
     speed = "" if found.vertices_per_s is None else f", {found.vertices_per_s:,.0f} vertices/s"
     grid.add_row("time", f"{duration(found.wall_s)} of the run, {duration(found.worker_s)} of workers{speed}")
     flops = "" if found.flops is None else f", {_unit(found.flops, 'FLOPS')} credited"
-    grid.add_row("goodput", ("unknown" if found.goodput is None else f"{found.goodput:.1%} of the workers' time") + flops)
+    share = "unknown" if found.goodput is None else f"{found.goodput:.1%} of the workers' time"
+    grid.add_row("goodput", share + flops)
     stale = "" if found.staleness is None else f", staleness {found.staleness:.2f}"
     moved = f"{_unit(found.bytes_up, 'B')} up, {_unit(found.bytes_down, 'B')} down"
     grid.add_row("pushes", f"{found.pushes:,} in {found.versions:,} versions{stale}, {moved}")
@@ -390,8 +369,8 @@ def _epoch_table(found: Report) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     names = [n for n, v in _last_metrics(found).items() if not isinstance(v, list)]
     left = any(e.left for e in found.epochs)
-    titles = ["epoch", "credited", "duplicated", "lost", *(["left"] if left else []), "wasted", "staleness", "at", *names]
-    for title in titles:
+    counts = ["credited", "duplicated", "lost", *(["left"] if left else []), "wasted"]
+    for title in ("epoch", *counts, "staleness", "at", *names):
         table.add_column(title, justify="right")
     for epoch in found.epochs:
         cells: list[str | Text] = [

@@ -51,6 +51,7 @@ class Outside:
     rest: Callable[[float], None] = time.sleep
     told: Told = lambda kind, text: None
     hook: Hook = lambda point: None
+    tick: Callable[[], None] = lambda: None  # called once a turn; it may raise to end the run between two turns
     office: Callable[[Path], MasterEnd] = DirectoryMaster
     durable: bool = True  # without, a simulation need not wait for the disk
 
@@ -101,7 +102,10 @@ def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, 
             ledger.set("started_s", now)
             ledger.set("status", "running")
             ledger.add_version(0, sha256, 0, now)
-            Grants(program, graph, settings, ledger, outside.office(directory.root)).open_first(now)
+            grants = Grants(program, graph, settings, ledger, outside.office(directory.root))
+            ledger.set("driver", grants.driver)
+            ledger.set("total", grants.total)
+            grants.open_first(now)
     finally:
         ledger.close()
     building.rename(directory.ledger)
@@ -191,12 +195,19 @@ class Run:
         """Fence whatever an earlier master leased: its workers may still be alive, and their late pushes are
         refused."""
         now = self.outside.clock()
+        (self.directory.root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
+        masters = self.ledger.get("masters", 0)
         with self.ledger.transaction():
             for row in list(self.ledger.leases.values()):
                 self.grants.end(row, now, "the master ended")
-            self.ledger.orphan_workers(now)
+            if masters:
+                # A master that is killed leaves no word: it lived until the last thing that it wrote down.
+                until = min(now, self.ledger.last_sign())
+                self.ledger.orphan_workers(until)
+                self.ledger.set("gaps", [*self.ledger.get("gaps", []), [until, now]])
+                self._event(now, "resumed", f"{self.ledger.credited:,} of {self.grants.total:,} vertices are credited")
             self.ledger.set("status", "running")
-            self.ledger.set("masters", self.ledger.get("masters", 0) + 1)
+            self.ledger.set("masters", masters + 1)
         for worker in self.ledger.workers():
             self.office.close(worker["worker"])
         self._settle_epochs()
@@ -223,6 +234,7 @@ class Run:
             self._staff()
             self.merger.prepare()  # while the first workers start
             while not self._done():
+                self.outside.tick()
                 if self.step():
                     idle = IDLE_S[0]
                 else:
@@ -284,7 +296,7 @@ class Run:
                 if event.state.ended:
                     self.exchange.gone(event.worker, f"worker {event.state.value}: {event.detail}", now)
                     self._end_worker(event)
-                if event.state in (State.EVICTED, State.LOST, State.HELD):
+                if event.state in (State.RUNNING, State.EVICTED, State.LOST, State.HELD):
                     self._event(now, event.state.value, f"{event.worker} on {event.machine}: {event.detail}")
         for event in events:
             if event.state.ended:
@@ -387,6 +399,7 @@ class Run:
             bundle.write_atomic(self.directory.final, bundle.encode({"version": self.replica.version}, values))
         until = self.outside.clock() + FAREWELL_S
         while self._alive and self.outside.clock() < until:
+            self.outside.tick()
             if not self.step():
                 self.outside.rest(IDLE_S[1])
         flops = flops_per_vertex(self.program, self.graph, self.replica.tensors)
@@ -413,8 +426,9 @@ class Run:
 
 
 def describe_metrics(metrics: Metrics) -> str:
-    """Metrics in one line: numbers to four digits, lists as they are."""
+    """Metrics in one line: numbers to four digits, lists by their range."""
     return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {[round(v, 4) for v in value]}"
+        f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {min(value):.4g} to {max(value):.4g}"
         for name, value in metrics.items()
+        if not isinstance(value, list) or value
     )

@@ -33,6 +33,7 @@ class JobEvent:
 
     `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place
     can be counted; `graceful` says for EVICTED whether SIGTERM came first; `detail` is for people.
+    `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill.
     """
 
     time_s: float
@@ -43,6 +44,7 @@ class JobEvent:
     graceful: bool = False
     exit_code: int | None = None
     pid: int | None = None
+    cancelled: bool = False
 
 
 class Backend(ABC):

@@ -17,6 +17,8 @@ from master.backends.script import Lives, Replay, Script, Steady
 from master.rundir import RunDirectory
 from master.settings import Settings
 
+USUAL_GRACE_S = 120.0
+LEAST_GRACE_S = 2.0  # of real time
 WORKER = "gridml-worker"  # the console script of workers
 # -P: a user's own remote.py in the working directory must not be taken for ours.
 WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.exit(main())")
@@ -32,14 +34,19 @@ def make(settings: Settings, directory: RunDirectory) -> Backend:
 def script(settings: Settings) -> Script:
     """What happens to the local workers' machines. Raises UsageError for a lifetime or a trace that cannot be read."""
     if settings.trace is not None:
-        return Replay(read_trace(settings.trace), settings.seed, speedup=settings.speedup)
+        return Replay(read_trace(settings.trace), settings.seed, grace_s=_grace_s(settings), speedup=settings.speedup)
     if settings.lifetime is None:
         return Steady(settings.workers)
     try:
         lives = lifetime.parse(settings.lifetime)
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
-    return Lives(settings.workers, lives, settings.seed, speedup=settings.speedup)
+    return Lives(settings.workers, lives, settings.seed, grace_s=_grace_s(settings), speedup=settings.speedup)
+
+
+def _grace_s(settings: Settings) -> float:
+    """Grace as the script counts it. Saying goodbye takes a worker real time, which no speed-up shortens."""
+    return max(USUAL_GRACE_S, LEAST_GRACE_S * settings.speedup)
 
 
 def read_trace(path: Path) -> tuple[TraceEvent, ...]:

@@ -172,7 +172,7 @@ class Local(Backend):
         now = self._now()
         if worker in self._queue:
             self._queue.remove(worker)
-            self._tell(worker, State.EVICTED, detail="cancelled while queued")
+            self._tell(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
         elif (job := self._jobs.get(worker)) is not None:
             if job.ending is None:
                 self._end(job, Asker.MASTER, grace_s, now)
@@ -299,7 +299,16 @@ class Local(Backend):
                 detail += " (cancelled)"
         elif state is State.LOST:
             detail += f"; see {job.worker}.log"
-        self._tell(job.worker, state, machine, detail=detail, graceful=graceful, exit_code=code, pid=job.process.pid)
+        self._tell(
+            job.worker,
+            state,
+            machine,
+            detail=detail,
+            graceful=graceful,
+            exit_code=code,
+            pid=job.process.pid,
+            cancelled=state is State.EVICTED and job.ending is not None and job.ending.asker is Asker.MASTER,
+        )
 
     def _tell(
         self,
@@ -311,8 +320,10 @@ class Local(Backend):
         graceful: bool = False,
         exit_code: int | None = None,
         pid: int | None = None,
+        cancelled: bool = False,
     ) -> None:
-        self._events.append(JobEvent(self._clock(), worker, state, machine, detail, graceful, exit_code, pid))
+        event = JobEvent(self._clock(), worker, state, machine, detail, graceful, exit_code, pid, cancelled)
+        self._events.append(event)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

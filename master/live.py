@@ -1,0 +1,209 @@
+"""What a person sees of a run while it goes on: a live view on a terminal, plain lines elsewhere, JSON for programs.
+
+Views are fed twice a second at most, from the loop of the run itself: no thread of theirs touches the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, final
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gridml.errors import LedgerError
+from master.progress import Progress, read
+from master.reading import connect
+from master.report import duration
+
+STYLES = {"metrics": "bold green", "epoch": "green", "finished": "bold green", "running": "cyan", "resumed": "cyan"}
+BAD = "yellow"  # every other kind: something was lost, or failed
+
+
+class View(ABC):
+    """Shows events as they come and the progress from time to time. `every_s`: seconds between two progresses."""
+
+    every_s: float
+
+    @abstractmethod
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        """Something happened at `at_s` (seconds of time.time())."""
+
+    @abstractmethod
+    def progress(self, now: float, progress: Progress) -> None:
+        """The run stands so."""
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+
+@final
+class Screen(View):
+    """A panel that stays at the foot of a terminal while events scroll above it."""
+
+    every_s = 0.5
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> View:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        line = Text.assemble((_hour(at_s), "dim"), "  ", (f"{kind:9}", STYLES.get(kind, BAD)), " ", text)
+        line.no_wrap, line.overflow = True, "ellipsis"
+        self._console.print(line)
+
+    def progress(self, now: float, progress: Progress) -> None:
+        self._live.update(panel(self._title, progress), refresh=True)
+
+
+@final
+class Lines(View):
+    """A plain line per event, and one of the progress every ten seconds."""
+
+    every_s = 10.0
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        print(f"{_hour(at_s)}  {kind:9} {text}", file=self._out, flush=True)
+
+    def progress(self, now: float, progress: Progress) -> None:
+        print(f"{_hour(now)}  {'progress':9} {line(progress)}", file=self._out, flush=True)
+
+
+@final
+class JsonLines(View):
+    """A JSON object per line: {"at_s", "kind", "text"} for an event; a progress has its own fields beside `at_s` and
+    `kind`."""
+
+    every_s = 10.0
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        self._write({"at_s": at_s, "kind": kind, "text": text})
+
+    def progress(self, now: float, progress: Progress) -> None:
+        self._write({"at_s": now, "kind": "progress", **dataclasses.asdict(progress)})
+
+    def _write(self, found: dict[str, Any]) -> None:
+        print(json.dumps(found), file=self._out, flush=True)
+
+
+class Follower:
+    """Reads the progress of the run in `root` whenever it is due and hands it to a view.
+
+    `told` and `tick` are what a `Run` wants of its outside.
+    """
+
+    def __init__(self, root: Path, view: View, clock: Callable[[], float] = time.time) -> None:
+        self._root = root
+        self._view = view
+        self._clock = clock
+        self._ledger: sqlite3.Connection | None = None
+        self._due_s = clock() + min(1.0, view.every_s)
+        self.last: Progress | None = None
+
+    def told(self, kind: str, text: str) -> None:
+        self._view.event(self._clock(), kind, text)
+
+    def tick(self) -> None:
+        now = self._clock()
+        if now >= self._due_s:
+            self._due_s = now + self._view.every_s
+            # A view is no reason for a run to end: what is wrong with the ledger, the master itself will find.
+            with contextlib.suppress(sqlite3.Error, LedgerError):
+                if self._ledger is None:
+                    self._ledger = connect(self._root)
+                self.last = read(self._ledger, now)
+                self._view.progress(now, self.last)
+
+    def close(self) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+
+
+def panel(title: str, progress: Progress) -> RenderableType:
+    """The progress as a panel of at most 100 columns."""
+    bars = Table.grid(padding=(0, 2))
+    for justify in ("left", "left", "right", "right"):
+        bars.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    of = f" of {progress.epochs}" if progress.epochs else ""
+    bars.add_row(f"epoch {progress.epoch}{of}", *_bar(progress.credited, progress.vertices))
+    if progress.total:
+        bars.add_row("run", *_bar(progress.all_credited, progress.total))
+    facts = Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in _facts(progress))
+    parts: list[RenderableType] = [bars, facts]
+    numbers = _numbers(progress.metrics)
+    if numbers:
+        found = Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold green")) for name, value in numbers)
+        parts.append(Text.assemble(found, (f"   after epoch {progress.judged}", "dim")))
+    return Panel(
+        Group(*parts), title=Text(title, "bold"), title_align="left", box=box.ROUNDED, width=None, expand=False
+    )
+
+
+def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
+    share = part / whole if whole else 0.0
+    bar = ProgressBar(total=max(1, whole), completed=part, width=36)
+    return bar, f"{part:,} of {whole:,}", f"{share:.0%}"
+
+
+def _facts(progress: Progress) -> list[tuple[str, str]]:
+    waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
+    found = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
+    if progress.staleness is not None:
+        found.append(("staleness", f"{progress.staleness:.1f}"))
+    if progress.goodput is not None:
+        found.append(("goodput", f"{progress.goodput:.0%}"))
+    if progress.per_second is not None:
+        found.append(("vertices/s", f"{progress.per_second:,.0f}"))
+    if progress.seconds_left is not None:
+        found.append(("left", duration(progress.seconds_left)))
+    return found
+
+
+def _numbers(metrics: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, f"{value:.4g}") for name, value in metrics.items() if isinstance(value, int | float)]
+
+
+def line(progress: Progress) -> str:
+    """The progress in one line."""
+    of = f" of {progress.epochs}" if progress.epochs else ""
+    parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]
+    parts += [f"{name} {value}" for name, value in (*_facts(progress), *_numbers(progress.metrics))]
+    return ", ".join(parts)
+
+
+def _hour(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))

@@ -1,0 +1,72 @@
+"""Every example runs end to end on two real workers and arrives at what its own reference says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gridml import datasets
+from gridml.errors import DataError
+from master.backends.script import Script
+from master.run import Outside, start
+from master.settings import Settings
+
+pytestmark = pytest.mark.real
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+Pool = Callable[[Script | None], Outside]
+Metrics = list[dict[str, Any]]
+
+
+@pytest.fixture
+def example(tmp_path: Path, pool: Pool) -> Callable[[str], Metrics]:
+    """Runs an example and gives the metrics of each epoch; all vertices of all epochs were credited."""
+
+    def run_example(name: str) -> Metrics:
+        settings = Settings(program=EXAMPLES / name, workers=2)
+        run = start(settings, tmp_path / "run", pool(None))
+        with run:
+            run.finish()
+            epochs = run.ledger.epochs()
+        assert all(epoch["credited"] == epoch["vertices"] for epoch in epochs)
+        return [json.loads(epoch["metrics"]) for epoch in epochs]
+
+    return run_example
+
+
+def test_mnist_one_by_one(example: Callable[[str], Metrics]) -> None:
+    try:
+        datasets.mnist()
+    except DataError as error:
+        pytest.skip(str(error))
+    found = [metrics["accuracy"] for metrics in example("mnist_one_by_one.py")]
+    assert len(found) == 3
+    assert found[-1] > 0.86  # 0.89 in practice; 0.1 untrained
+    assert found[-1] > found[0]
+
+
+def test_pagerank_is_the_power_iteration_after_every_superstep(example: Callable[[str], Metrics]) -> None:
+    found = example("pagerank.py")
+    assert [metrics["steps"] for metrics in found] == list(range(1, 16))
+    assert [metrics["steps_least"] for metrics in found] == list(range(1, 16))
+    assert max(metrics["difference"] for metrics in found) < 1e-15  # ranks are about 5e-4
+    assert found[-1]["total"] == pytest.approx(1.0, abs=1e-12)
+    assert found[-1]["best"] == 0
+
+
+def test_recommender_predicts_ratings_it_has_not_seen(example: Callable[[str], Metrics]) -> None:
+    found = example("recommender.py")
+    assert found[-1]["rmse_of_the_mean"] > 1.9
+    assert found[-1]["rmse"] < 0.13  # the noise alone is 0.1
+    assert found[-1]["rmse"] < found[0]["rmse"] / 2
+
+
+def test_word_counts_are_exact(example: Callable[[str], Metrics]) -> None:
+    (found,) = example("word_counts.py")
+    assert found["counted"] == 4000 * 30
+    assert found["miscounted"] == 0
+    assert found["accuracy"] > 0.99
