@@ -4,7 +4,16 @@ A program is one Python file: vertex types, what one vertex does (f), how two re
 """
 
 from gridml import datasets
-from gridml.aggregates import Aggregate, Merge, add, by_name, easgd, fedbuff, maximum, mean, nesterov, stale_mean
+from gridml.aggregates import Aggregate, Merge, by_name
+
+# By class: a type checker takes `gridml.aggregates.add` for the module of that name, which cannot be called.
+from gridml.aggregates.add import Add as add
+from gridml.aggregates.easgd import Easgd as easgd
+from gridml.aggregates.fedbuff import FedBuff as fedbuff
+from gridml.aggregates.maximum import Maximum as maximum
+from gridml.aggregates.mean import Mean as mean
+from gridml.aggregates.nesterov import Nesterov as nesterov
+from gridml.aggregates.stale_mean import StaleMean as stale_mean
 from gridml.batch import Batch, Neighbours
 from gridml.graph import Graph, VertexSet, csr
 from gridml.program import Program, constant, linear_decay, update

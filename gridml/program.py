@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gridml.batch import Batch
-from gridml.errors import GridmlError, ProgramError, UsageError, UserCodeError
+from gridml.errors import DataError, GridmlError, ProgramError, UsageError, UserCodeError
 from gridml.graph import Graph
 from gridml.order import Shuffle
 from gridml.vertex import Vertex, VertexType, describe, reachable
@@ -238,6 +238,9 @@ def load(path: Path) -> Program:
         sys.path.append(folder)  # the user's own modules beside the file; last, so that they shadow nothing
     try:
         spec.loader.exec_module(loaded)
+    except DataError:
+        del sys.modules[name]
+        raise  # it says all there is to say
     except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error

@@ -7,6 +7,7 @@ chunk.
 
 from __future__ import annotations
 
+import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -121,7 +122,7 @@ class Vertex:
     @classmethod
     def _view(cls, home: Home, at: int) -> Vertex:
         vertex = object.__new__(cls)
-        vertex._home, vertex._at = home, at
+        vertex.__dict__.update(_home=home, _at=at)  # past __setattr__: f makes very many of these
         return vertex
 
     def __init__(self) -> None:
@@ -130,7 +131,7 @@ class Vertex:
         )
 
     def __setattr__(self, name: str, value: Any) -> None:
-        if not hasattr(type(self), name) and name not in Vertex.__annotations__:
+        if not hasattr(type(self), name):
             kind = describe(type(self))
             raise ProgramError(f"{kind.name} has no field {name!r} to write; it has {kind.fields}.")
         object.__setattr__(self, name, value)
@@ -251,6 +252,7 @@ class VertexType:
         return target
 
 
+@functools.cache  # a class does not change, and every vertex that f touches asks
 def describe(cls: type[Vertex]) -> VertexType:
     """The declaration of a vertex class, its base classes' fields first. Raises ProgramError where it makes no
     sense."""

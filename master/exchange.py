@@ -47,6 +47,7 @@ class Correspondent:
     heard_s: float = 0.0
     rate: float = 0.0  # vertices per second of training
     push_s: float = 0.0
+    bytes_down: int = 0  # of answers to it that the ledger does not know of yet
 
 
 @dataclass
@@ -293,6 +294,8 @@ class Exchange:
         if known.rate > 0:
             self._grants.rates[sync.worker] = known.rate
         self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload))
+        self._ledger.worker_sent(sync.worker, known.bytes_down)
+        known.bytes_down = 0
         if sync.failure is not None:
             self._failed(draft, sync.failure, now)
         if sync.leaving:
@@ -353,6 +356,7 @@ class Exchange:
         )
         payload = bundle.encode(to_json(reply), tensors)
         known.sent.add(version)
+        known.bytes_down += len(payload)
         self._office.answer(draft.letter.worker, draft.letter.number, payload)
 
     def _lacking(self, draft: Draft, known: Correspondent, grant: LeaseRow | None) -> tuple[Touched, int, Touched]:

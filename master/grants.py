@@ -208,6 +208,7 @@ class Grants:
         )
         payload = chunk.encode()
         self._office.publish(_chunk_name(row), payload)
+        self._ledger.worker_sent(worker, len(payload))
         self._cuts[row.id] = Cut(bundle.digest(payload), *_sides(chunk, self._graph))
         return row
 

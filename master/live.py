@@ -16,7 +16,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO, final
 
-from rich import box
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.panel import Panel
@@ -29,7 +28,11 @@ from master.progress import Progress, read
 from master.reading import connect
 from master.report import duration
 
-STYLES = {"metrics": "bold green", "epoch": "green", "finished": "bold green", "running": "cyan", "resumed": "cyan"}
+STYLES = {
+    **dict.fromkeys(("started", "resumed", "running"), "cyan"),
+    **dict.fromkeys(("epoch", "metrics", "finished"), "green"),
+}
+WIDTH = 100  # columns of the panel, where the terminal has them
 BAD = "yellow"  # every other kind: something was lost, or failed
 
 
@@ -76,9 +79,7 @@ class Screen(View):
         self._live.stop()
 
     def event(self, at_s: float, kind: str, text: str) -> None:
-        line = Text.assemble((_hour(at_s), "dim"), "  ", (f"{kind:9}", STYLES.get(kind, BAD)), " ", text)
-        line.no_wrap, line.overflow = True, "ellipsis"
-        self._console.print(line)
+        self._console.print(Text.assemble((_hour(at_s), "dim"), "  ", (f"{kind:9}", STYLES.get(kind, BAD)), " ", text))
 
     def progress(self, now: float, progress: Progress) -> None:
         self._live.update(panel(self._title, progress), refresh=True)
@@ -148,16 +149,24 @@ class Follower:
                 self.last = read(self._ledger, now)
                 self._view.progress(now, self.last)
 
-    def close(self) -> None:
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
         if self._ledger is not None:
             self._ledger.close()
+            self._ledger = None
 
 
 def panel(title: str, progress: Progress) -> RenderableType:
-    """The progress as a panel of at most 100 columns."""
-    bars = Table.grid(padding=(0, 2))
-    for justify in ("left", "left", "right", "right"):
-        bars.add_column(justify=justify, no_wrap=True)  # type: ignore[arg-type]
+    """The progress as a panel, always of the same width so that it does not jump."""
+    bars = Table.grid(padding=(0, 2), expand=True)
+    bars.add_column(no_wrap=True)
+    bars.add_column(ratio=1)  # what the figures leave
+    bars.add_column(justify="right", no_wrap=True)
+    bars.add_column(justify="right", no_wrap=True)
     of = f" of {progress.epochs}" if progress.epochs else ""
     bars.add_row(f"epoch {progress.epoch}{of}", *_bar(progress.credited, progress.vertices))
     if progress.total:
@@ -168,14 +177,12 @@ def panel(title: str, progress: Progress) -> RenderableType:
     if numbers:
         found = Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold green")) for name, value in numbers)
         parts.append(Text.assemble(found, (f"   after epoch {progress.judged}", "dim")))
-    return Panel(
-        Group(*parts), title=Text(title, "bold"), title_align="left", box=box.ROUNDED, width=None, expand=False
-    )
+    return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", width=WIDTH)
 
 
 def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
     share = part / whole if whole else 0.0
-    bar = ProgressBar(total=max(1, whole), completed=part, width=36)
+    bar = ProgressBar(total=max(1, whole), completed=part)
     return bar, f"{part:,} of {whole:,}", f"{share:.0%}"
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from master.reading import STOPPED
 from master.report import goodput
 
 PUSHES = 50  # that the mean staleness looks back on
@@ -86,6 +87,12 @@ def read(connection: sqlite3.Connection, now: float) -> Progress:
     )
 
 
+def at_rest(progress: Progress) -> Progress:
+    """The progress of a run that no master drives: nobody works, whatever the ledger says."""
+    status = STOPPED if progress.status == "running" else progress.status
+    return replace(progress, status=status, alive=0, queued=0, per_second=None, seconds_left=None)
+
+
 def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | None:
     """Vertices credited per second lately, None before there are two versions to compare; it falls while none come.
 
@@ -95,7 +102,7 @@ def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | 
         "SELECT credited, at_s FROM versions ORDER BY version DESC LIMIT ?", (VERSIONS,)
     ).fetchall()
     newest = [(credited, at_s) for credited, at_s in newest if at_s >= since]
-    recent = [row for i, row in enumerate(newest) if i < AT_LEAST or now - row[1] <= WINDOW_S]
+    recent: list[tuple[int, float]] = [row for i, row in enumerate(newest) if i < AT_LEAST or now - row[1] <= WINDOW_S]
     if len(recent) < 2 or now <= recent[-1][1]:
         return None
-    return float(recent[0][0] - recent[-1][0]) / (now - recent[-1][1])
+    return (recent[0][0] - recent[-1][0]) / (now - recent[-1][1])

@@ -20,16 +20,14 @@ def connect(root: Path) -> sqlite3.Connection:
     path = RunDirectory(root).ledger
     if not path.is_file():
         raise LedgerError(f"{root} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
+    # Where nobody writes and nothing waits to be taken over, SQLite need not leave its files of shared memory behind.
+    still = holder(root) is None and not any(
+        path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal")
+    )
     with explained(path):
-        uri = path.absolute().as_uri() + "?mode=ro"
+        uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
-        try:
-            found = connection.execute("PRAGMA user_version").fetchone()[0]
-        except sqlite3.OperationalError:
-            # WAL needs a file of shared memory beside the ledger. Where none can be made, no master writes either.
-            connection.close()
-            connection = sqlite3.connect(uri + "&immutable=1", uri=True, isolation_level=None)
-            found = connection.execute("PRAGMA user_version").fetchone()[0]
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
     if found != SCHEMA_VERSION:
         connection.close()
         raise LedgerError(
@@ -45,7 +43,7 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(
-            f"{path} cannot be read: {error}. gridml resume {path.parent} says how it can be mended."
+            f"{path} cannot be read: {error}. If nobody drives the run, gridml resume {path.parent} mends it or says how."
         ) from error
 
 

@@ -160,9 +160,9 @@ def read_settings(root: Path) -> Settings:
 
 
 def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
-    told = {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
-    status = standing(root, told.get("status", "running"))
-    clock = run_clock(db, told, status, now)
+    told = _told(db)
+    status = _status(root, told)
+    clock = read_clock(db, root, now)
     workers = _dicts(db.execute("SELECT * FROM workers WHERE started_s IS NOT NULL ORDER BY submitted_s, worker"))
     killed = [w for w in workers if _killed(w)]
     epochs = _epochs(db, clock)
@@ -218,18 +218,29 @@ def goodput(credited: int, trained: int, train_s: float, worker_s: float) -> flo
     return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
 
 
-def run_clock(db: sqlite3.Connection, told: Mapping[str, Any], status: str, now: float) -> RunClock:
-    """When the run began, when it ended or up to when it is known, and when no master ran. `told` is the table `run`.
+def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
+    """When the run began, when it ended or up to when it is known, and when no master ran.
 
     A master that was killed left no word: it lived until the last moment that a row of the ledger names.
     """
+    told = _told(db)
+    now = time.time() if now is None else now
     start_s = float(told.get("started_s", now))
+    status = _status(root, told)
     end_s = now
     if status == "finished":
         end_s = float(told.get("ended_s", now))
     elif status != "running":
         end_s = max(start_s, last_sign(db))
     return RunClock(start_s, end_s, tuple((since, to) for since, to in told.get("gaps", [])))
+
+
+def _told(db: sqlite3.Connection) -> dict[str, Any]:
+    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
+
+
+def _status(root: Path, told: Mapping[str, Any]) -> str:
+    return standing(root, told.get("status", "running"))
 
 
 def _killed(worker: Mapping[str, Any]) -> bool:
@@ -239,7 +250,7 @@ def _killed(worker: Mapping[str, Any]) -> bool:
 
 def _life_s(worker: Mapping[str, Any], clock: RunClock) -> float:
     ended_s = clock.end_s if worker["ended_s"] is None else worker["ended_s"]
-    return max(0.0, ended_s - worker["started_s"])
+    return float(max(0.0, ended_s - worker["started_s"]))
 
 
 def _machines(workers: Sequence[Mapping[str, Any]]) -> list[MachineReport]:
@@ -327,9 +338,10 @@ def _dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
 def render(found: Report) -> RenderableType:
     """The report as tables for a terminal."""
     parts: list[RenderableType] = [_header(found), Text(), _epoch_table(found)]
-    judged = [e for e in found.epochs if any(isinstance(v, list) for v in e.metrics.values())]
-    if judged:
-        parts += [Text(), _list_table(judged[-1])]
+    judged = [e for e in found.epochs if e.metrics]
+    for name, value in judged[-1].metrics.items() if judged else ():
+        if isinstance(value, list):
+            parts += [Text(), _list_table(f"{name} after epoch {judged[-1].epoch}", value)]
     if found.machines and found.kills:
         parts += [Text(), _machine_table(found)]
     if found.failures:
@@ -365,8 +377,20 @@ def _header(found: Report) -> Table:
     return grid
 
 
+def _table(title: str | None = None, padding: int = 2) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="dim",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, padding, 0, 0),
+    )
+
+
 def _epoch_table(found: Report) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table = _table()
     names = [n for n, v in _last_metrics(found).items() if not isinstance(v, list)]
     left = any(e.left for e in found.epochs)
     counts = ["credited", "duplicated", "lost", *(["left"] if left else []), "wasted"]
@@ -388,24 +412,18 @@ def _epoch_table(found: Report) -> Table:
     return table
 
 
-def _list_table(epoch: EpochReport) -> Table:
-    """List-valued metrics side by side: what the paper's Figure 3 shows, the accuracy of each digit."""
-    lists = {name: value for name, value in epoch.metrics.items() if isinstance(value, list)}
-    table = Table(title=f"after epoch {epoch.epoch}", title_justify="left", title_style="dim", box=box.SIMPLE_HEAD)
-    table.pad_edge = False
-    table.add_column("")
-    width = min(max(map(len, lists.values())), 16)  # what a terminal of 132 columns holds
-    for index in range(width):
+def _list_table(title: str, values: Sequence[Any]) -> Table:
+    """A list-valued metric in a row: with MNIST what the paper's Figure 3 shows, the accuracy of each digit."""
+    table = _table(title, padding=1)
+    shown = values[:20]
+    for index in range(len(shown)):
         table.add_column(str(index), justify="right")
-    for name, values in lists.items():
-        cells = [_number(v) for v in values[:width]]
-        table.add_row(name, *cells, *([""] * (width - len(cells))))
+    table.add_row(*(_number(value) for value in shown))
     return table
 
 
 def _machine_table(found: Report) -> Table:
-    table = Table(title="kills by machine", title_justify="left", title_style="dim", box=box.SIMPLE_HEAD)
-    table.pad_edge = False
+    table = _table("kills by machine")
     for title in ("machine", "lives", "SIGTERM", "SIGKILL"):
         table.add_column(title, justify="left" if title == "machine" else "right")
     for machine in found.machines:

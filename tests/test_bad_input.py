@@ -169,12 +169,12 @@ def test_a_second_master_is_refused(programs: Path, root: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1.5 MB."""
+    """A disk of 24 MB."""
     if os.geteuid() != 0:
         pytest.skip("only root can mount a small disk")
     point = tmp_path / "disk"
     point.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1536k", "none", str(point)], check=False)
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "none", str(point)], check=False)
     if mounted.returncode != 0:
         pytest.skip("mounting a small disk is not allowed here")
     yield point
@@ -184,7 +184,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk(programs: Path, small_disk: Path) -> None:
     root = small_disk / "run"
     ballast = small_disk / "ballast"
-    ballast.write_bytes(bytes(1_200_000))
+    ballast.write_bytes(bytes(24_500_000))
     done = gridml("run", programs / "counts.py", "--run-dir", root, "--chunk", "200")
     assert_said(done, 6, "cannot be written", "room")
     ballast.unlink()

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,29 +13,32 @@ import pytest
 
 from gridml import datasets
 from gridml.errors import DataError
-from master.backends.script import Script
-from master.run import Outside, start
-from master.settings import Settings
 
 pytestmark = pytest.mark.real
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-Pool = Callable[[Script | None], Outside]
+GRIDML = Path(sys.executable).parent / "gridml"
 Metrics = list[dict[str, Any]]
 
 
+def gridml(*arguments: str | Path) -> str:
+    """The standard output of a command that must succeed."""
+    done = subprocess.run([GRIDML, *arguments], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 @pytest.fixture
-def example(tmp_path: Path, pool: Pool) -> Callable[[str], Metrics]:
-    """Runs an example and gives the metrics of each epoch; all vertices of all epochs were credited."""
+def example(tmp_path: Path) -> Callable[[str], Metrics]:
+    """Runs an example and gives the metrics of each epoch; every vertex of every epoch was credited exactly once."""
 
     def run_example(name: str) -> Metrics:
-        settings = Settings(program=EXAMPLES / name, workers=2)
-        run = start(settings, tmp_path / "run", pool(None))
-        with run:
-            run.finish()
-            epochs = run.ledger.epochs()
-        assert all(epoch["credited"] == epoch["vertices"] for epoch in epochs)
-        return [json.loads(epoch["metrics"]) for epoch in epochs]
+        gridml("run", EXAMPLES / name, "--workers", "2", "--run-dir", tmp_path / "run")
+        report = json.loads(gridml("report", tmp_path / "run", "--json"))
+        assert report["status"] == "finished"
+        for epoch in report["epochs"]:
+            assert (epoch["credited"], epoch["duplicated"], epoch["lost"]) == (report["vertices"], 0, 0)
+        return [epoch["metrics"] for epoch in report["epochs"]]
 
     return run_example
 

@@ -19,7 +19,7 @@ from types import ModuleType
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
@@ -44,13 +44,16 @@ LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "shor
 CALM_LIMIT = 3000  # turns in which a run without faults must finish
 Arrays = dict[str, NDArray[np.generic]]
 
-Fate = st.sampled_from(["on time", "lost", "twice", "late", "twice, once late", "truncated", "corrupted"])
+Fate = st.sampled_from(
+    ["on time", "on time", "lost", "twice", "late", "twice, once late", "truncated", "corrupted"]
+)
 Who = st.integers(0, 3)
 Action = st.one_of(
     st.tuples(st.just("work"), Who, st.integers(1, 12)),
     st.tuples(st.just("turn"), st.just(0), st.integers(1, 2)),
     st.tuples(st.just("both"), st.just(0), st.integers(1, 8)),
-    st.tuples(st.just("time"), st.just(0), st.sampled_from([1, 6, 16, 130])),
+    st.tuples(st.just("both"), st.just(0), st.integers(1, 8)),
+    st.tuples(st.just("time"), st.just(0), st.sampled_from([6, 16, 16, 130])),
     st.tuples(st.just("kill"), Who, st.integers(0, 1)),
     st.tuples(st.just("crash"), Who, st.just(0)),
     st.tuples(st.just("evict"), Who, st.just(0)),
@@ -414,8 +417,8 @@ class Case:
 
 Cases = st.builds(
     Case,
-    st.lists(Action, max_size=30),
-    st.lists(Fate, max_size=40),
+    st.lists(Action, min_size=8, max_size=40),
+    st.lists(Fate, min_size=20, max_size=60),
     st.integers(1, 3),
     st.sampled_from([None, 4, 6]),
     st.sampled_from([1, 2, 4]),

@@ -15,6 +15,7 @@ class Word(gridml.Vertex):
 
 class Level(gridml.Vertex):
     value = gridml.array("float32", (2,))
+    aggregate = gridml.stale_mean()
 
 
 class Document(gridml.Vertex):
