@@ -126,8 +126,7 @@ def environment() -> dict[str, str]:
 
 
 def run(case: Case) -> dict[str, float]:
-    """One run to its end: accuracy, kills, and the share of work wasted. Raises AssertionError if credit is not
-    exact."""
+    """One run to its end: accuracy, kills, share of work wasted. Raises AssertionError if credit is not exact."""
     root = Path(tempfile.mkdtemp(prefix="kills-"))
     killed: list[str] = []
 

@@ -34,8 +34,7 @@ class ChunkTable:
 
 @dataclass(frozen=True)
 class ChunkEdges:
-    """Edges of every row of one table: `index` int64 positions in table `target`, grouped by row by `offsets` or by
-    `degree`."""
+    """Edges of every row of one table: `index` int64 positions in table `target`, grouped by `offsets` or `degree`."""
 
     target: str
     index: Ids

@@ -63,8 +63,7 @@ class Engine:
         self.chunk: Chunk | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Make `chunk` the one that `train` works on. Replicated rows start as zeros until `restart` brings their
-        values."""
+        """Make `chunk` the one that `train` works on. Replicated rows are zero until `restart` brings their values."""
         self.chunk = chunk
         self._tables = {}
         for name, table in chunk.tables.items():
@@ -102,8 +101,7 @@ class Engine:
         return (whole, True) if whole > at else (until, False)
 
     def train(self, start: int, stop: int, factor: float) -> None:
-        """Run f on rows [start, stop) at `factor` times the user's learning rate. Raises BatchFailed from the user's
-        error."""
+        """Run f on rows [start, stop) at `factor` times the user's rate. Raises BatchFailed from the user's error."""
         assert self.chunk is not None
         for modules in self._modules.values():
             modules.set_rate(factor)
@@ -259,8 +257,7 @@ class Engine:
                 table.dirty[:] = False
 
     def rebase(self, pushed: Snapshot, newest: Mapping[str, Array], live: int) -> None:
-        """Take the master's replica and keep what was trained since `pushed`: newest + (local - pushed), or the rule's
-        own way."""
+        """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:

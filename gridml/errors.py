@@ -22,8 +22,7 @@ class UsageError(GridmlError):
 
 
 class ProgramError(GridmlError):
-    """The user's file does not describe a program gridml can run (no Program, two of them, arrays of unequal
-    length)."""
+    """The user's file does not describe a program gridml can run: no Program, arrays of unequal length, ..."""
 
     exit_status = 3
 

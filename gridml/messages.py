@@ -23,8 +23,7 @@ class Verdict(StrEnum):
 class Push:
     """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
     version
-    it was trained from, `upto` the position up to which the range is now trained, `vertices` how many of them are
-    new."""
+    it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new ones."""
 
     lease: int
     term: int
@@ -36,8 +35,7 @@ class Push:
 
 @dataclass(frozen=True)
 class Failure:
-    """Work of a lease failed, with the user's traceback if f raised; `first`..`last` are its vertices, -1 if
-    unknown."""
+    """Work of a lease failed; if f raised, on vertices `first`..`last` (else -1), with the user's traceback."""
 
     lease: int
     term: int
@@ -69,8 +67,7 @@ class Sync:
 
 @dataclass(frozen=True)
 class Lease:
-    """A range of positions to train: [start, stop) of `epoch`, whose rows are in the chunk file `chunk` with that
-    SHA-256."""
+    """Positions [start, stop) of `epoch` to train; their rows are in the chunk file `chunk` of that SHA-256."""
 
     id: int
     term: int

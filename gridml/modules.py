@@ -27,8 +27,7 @@ class Modules:
         self._base_rates: dict[int, list[list[float]]] = {}
 
     def make(self, index: int) -> None:
-        """Make vertex `index` unless it is there. Raises ProgramError when its factory makes something else than a
-        module."""
+        """Make vertex `index` unless it is there. Raises ProgramError when its factory makes no module."""
         if index in self._made:
             return
         import torch

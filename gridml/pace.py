@@ -11,8 +11,7 @@ STALENESS_STEP = 512  # vertices per push and root of workers that kept accuracy
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
-    """The program's batch times live^(-1/3), at least `min_batch`: with more workers, more and smaller steps keep
-    accuracy."""
+    """The program's batch times live^(-1/3), at least `min_batch`: many workers need more and smaller steps."""
     return max(min_batch, min(batch, round(batch / math.cbrt(max(1, live)))))
 
 

@@ -9,6 +9,7 @@ import traceback
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -55,12 +56,13 @@ class Update:
     @property
     def driver(self) -> type[Vertex]:
         """The local type that f is called for."""
-        return self._signature()[0]
+        return self._signature[0]
 
     @property
     def parameters(self) -> list[Parameter]:
-        return self._signature()[1]
+        return self._signature[1]
 
+    @cached_property
     def _signature(self) -> tuple[type[Vertex], list[Parameter]]:
         name = self.function.__name__
         hints = _hints(self.function, name)
@@ -208,11 +210,11 @@ class Program:
             for argument, hint in _hints(self.evaluate, name).items():
                 _vertex_class(hint, name, argument)
 
-    @property
+    @cached_property
     def uses_torch(self) -> bool:
         return any(kind.modules for kind in self.types().values())
 
-    @property
+    @cached_property
     def bsp(self) -> bool:
         """Whether nothing is replicated, so that the program runs in supersteps on a uniform partition."""
         return not any(kind.replicated for kind in self.types().values())

@@ -7,7 +7,6 @@ chunk.
 
 from __future__ import annotations
 
-import functools
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,8 +19,7 @@ from gridml.errors import NotFiniteError, ProgramError
 
 
 class VertexId(NamedTuple):
-    """Names one vertex of a program: its type and its index among the vertices of that type, in the order they were
-    added."""
+    """One vertex of a program: its type, and its index in the order that vertices of the type were added."""
 
     type: str
     index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
@@ -116,6 +114,7 @@ class Vertex:
     """
 
     aggregate: ClassVar[Any] = None
+    _declared: ClassVar[VertexType]
     _home: Home
     _at: int
 
@@ -252,10 +251,15 @@ class VertexType:
         return target
 
 
-@functools.cache  # a class does not change, and every vertex that f touches asks
 def describe(cls: type[Vertex]) -> VertexType:
-    """The declaration of a vertex class, its base classes' fields first. Raises ProgramError where it makes no
-    sense."""
+    """The declaration of a vertex class, its base classes' fields first. Raises ProgramError for a senseless one."""
+    known = vars(cls).get("_declared")  # not a base class's
+    if known is None:
+        known = cls._declared = _declaration(cls)  # kept, since every vertex that f touches asks
+    return known
+
+
+def _declaration(cls: type[Vertex]) -> VertexType:
     found = VertexType(cls)
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():

@@ -84,8 +84,7 @@ def _columns(table: Table, tensors: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def flops_per_vertex(program: Program, graph: Graph, tensors: Mapping[str, Array]) -> float | None:
-    """Floating-point operations of f on one vertex, counted by torch over one batch; None where they cannot be
-    counted."""
+    """Floating-point operations of f on one vertex, counted by torch over one batch; None where it cannot."""
     if not program.uses_torch:
         return None
     from torch.utils.flop_counter import FlopCounterMode

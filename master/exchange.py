@@ -69,8 +69,7 @@ class Draft:
 
 
 class Exchange:
-    """Hears workers and answers them. `hook` is called with the name of each commit point; tests end the process
-    there."""
+    """Hears workers and answers them. `hook` is told the name of each commit point; tests end the process there."""
 
     def __init__(
         self,
@@ -99,8 +98,7 @@ class Exchange:
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
     def handle(self, letters: Sequence[Letter]) -> int:
-        """Hear all letters as one group; returns how many pushes were merged. Raises StorageError when the disk is
-        full."""
+        """Hear all letters as one group; returns how many pushes were merged. Raises StorageError on a full disk."""
         drafts = self._newest(letters)
         if not drafts:
             return 0
@@ -140,8 +138,7 @@ class Exchange:
             self._grants.end(row, now, because)
 
     def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
-        """A worker ended in a way nobody asked for: what it was training may be the cause, and counts as failed
-        once."""
+        """A worker ended and nobody asked for it: what it was training may be why, and counts as failed once."""
         noted = self._office.noted(worker)
         row = None if noted is None else self._ledger.leases.get(noted[0])
         if noted is not None and row is not None and row.worker == worker:
@@ -384,8 +381,7 @@ class Exchange:
         return Pace(live, self._ledger.credited, self._grants.total, every)
 
     def _forget_versions(self) -> None:
-        """Remove versions that no worker can name as its base, but for the newest and the ends of epochs not yet
-        judged."""
+        """Remove versions that no worker can name as its base, but for the newest and those to be judged."""
         needed = {self._replica.version, *self._grants.unjudged()}
         for worker in self.workers.values():
             needed |= {worker.base, *worker.sent}

@@ -144,8 +144,7 @@ class Grants:
         return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
 
     def _span(self, now: float) -> tuple[Span | None, str]:
-        """The span to lease from; the next epoch opens when all of this one is leased and nothing else must end
-        first."""
+        """The span to lease from; the next epoch opens when this one is leased and nothing must end first."""
         newest, closed = self._ledger.newest_epoch()
         if not self._ledger.spans and newest + 1 < self._epochs and self._may_open_next(newest, closed):
             newest += 1
@@ -163,8 +162,7 @@ class Grants:
         return newest == 0 or self.complete(newest - 1)
 
     def _cut(self, sync: Sync, live: int) -> bool:
-        """Cut a straggler's lease in two for a worker that would idle. Returns whether there is something to lease
-        now."""
+        """Cut a straggler's lease in two for a worker that would idle. Returns whether that freed something."""
         holdings = [
             Holding(r.id, r.upto, r.stop, self.rates.get(r.worker, 1.0))
             for r in self._ledger.leases.values()

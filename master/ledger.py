@@ -38,7 +38,8 @@ CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGE
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
 CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
-  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
+  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0,
+  bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
@@ -73,6 +74,7 @@ class Ledger:
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self.path = path
+        self._durable = durable
         if not create and not path.is_file():
             raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
         try:
@@ -151,6 +153,7 @@ class Ledger:
         temporary.unlink(missing_ok=True)
         try:
             copy = sqlite3.connect(temporary)
+            copy.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
             with copy:
                 self._db.backup(copy)
             copy.close()
@@ -338,8 +341,8 @@ class Ledger:
         started = at_s if event.state is State.RUNNING else None
         ended = at_s if event.state.ended else None
         self._db.execute(
-            "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, cancelled = ?, pid = coalesce(?, pid), "
-            "started_s = coalesce(?, started_s), ended_s = ? WHERE worker = ?",
+            "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, cancelled = ?, "
+            "pid = coalesce(?, pid), started_s = coalesce(?, started_s), ended_s = ? WHERE worker = ?",
             (
                 event.state.value,
                 event.machine,

@@ -171,13 +171,12 @@ def panel(title: str, progress: Progress) -> RenderableType:
     bars.add_row(f"epoch {progress.epoch}{of}", *_bar(progress.credited, progress.vertices))
     if progress.total:
         bars.add_row("run", *_bar(progress.all_credited, progress.total))
-    facts = Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in _facts(progress))
-    parts: list[RenderableType] = [bars, facts]
-    numbers = _numbers(progress.metrics)
-    if numbers:
-        found = Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold green")) for name, value in numbers)
-        parts.append(Text.assemble(found, (f"   after epoch {progress.judged}", "dim")))
-    return Panel(Group(*parts), title=Text(title, "bold"), title_align="left", width=WIDTH)
+    rows = [_workers(progress), [*_speed(progress), *_metrics(progress)]]
+    facts = [
+        Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in row) for row in rows
+    ]
+    # Two rows from the start: a panel that grows moves all that is above it.
+    return Panel(Group(bars, *facts), title=Text(title, "bold"), title_align="left", width=WIDTH)
 
 
 def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
@@ -186,13 +185,20 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
     return bar, f"{part:,} of {whole:,}", f"{share:.0%}"
 
 
-def _facts(progress: Progress) -> list[tuple[str, str]]:
+def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
     found = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
     if progress.staleness is not None:
         found.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:
         found.append(("goodput", f"{progress.goodput:.0%}"))
+    return found
+
+
+def _speed(progress: Progress) -> list[tuple[str, str]]:
+    if not progress.all_credited:
+        return [("nothing is credited yet", "")]
+    found = []
     if progress.per_second is not None:
         found.append(("vertices/s", f"{progress.per_second:,.0f}"))
     if progress.seconds_left is not None:
@@ -200,15 +206,19 @@ def _facts(progress: Progress) -> list[tuple[str, str]]:
     return found
 
 
-def _numbers(metrics: dict[str, Any]) -> list[tuple[str, str]]:
-    return [(name, f"{value:.4g}") for name, value in metrics.items() if isinstance(value, int | float)]
+def _metrics(progress: Progress) -> list[tuple[str, str]]:
+    """The last metrics that are numbers; lists are for the report."""
+    numbers = [(name, value) for name, value in progress.metrics.items() if isinstance(value, int | float)]
+    return [(name, f"{value:.4g} (epoch {progress.judged})") for name, value in numbers]
 
 
 def line(progress: Progress) -> str:
     """The progress in one line."""
     of = f" of {progress.epochs}" if progress.epochs else ""
     parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]
-    parts += [f"{name} {value}" for name, value in (*_facts(progress), *_numbers(progress.metrics))]
+    parts += [
+        f"{name} {value}".rstrip() for name, value in (*_workers(progress), *_speed(progress), *_metrics(progress))
+    ]
     return ", ".join(parts)
 
 

@@ -66,8 +66,7 @@ class Merger:
         return found
 
     def check(self, pushed: Mapping[str, Array]) -> str | None:
-        """Why tensors of a push cannot be of this program, None if they can: the gate's look at names, shapes and
-        dtypes."""
+        """Why tensors of a push cannot be of this program, by name, shape and dtype; None if they can."""
         mine = self._replica.tensors
         for name, values in pushed.items():
             if name.startswith("@rows/"):
@@ -191,8 +190,7 @@ class Merger:
         merge: Merge,
         scale: float,
     ) -> tuple[dict[str, Array], float, str | None]:
-        """The user's own g, called on two vertices that look like those f has seen; a shortened step shows in the
-        replica."""
+        """The user's own g, on two vertices such as f has seen; a shortened step shows in the replica."""
         table = self._tables[kind]
         for name, pushed in values.items():
             if not np.isfinite(pushed).all():

@@ -36,6 +36,7 @@ def plot(found: Report, root: Path, file: Path) -> None:
         axes[0, 0].plot(x, values, marker="o", label=name)
         axes[0, 1].plot([e.closed_s for e in judged], values, marker="o", label=name)
     axes[0, 0].set_xlabel("epoch")
+    axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
     axes[0, 1].set_xlabel("seconds of the run")
     if names:
         axes[0, 0].legend()
@@ -86,4 +87,6 @@ def _digits(axes: Any, lists: dict[str, list[float]]) -> None:
     if 0 < least < most:
         axes.set_ylim(least - 0.5 * (most - least), most + 0.1 * (most - least))
     axes.set_xticks(range(max(map(len, lists.values()))))
-    axes.legend(loc="lower right")
+    axes.set_title(f"{next(iter(lists))} after the last epoch" if len(lists) == 1 else "after the last epoch")
+    if len(lists) > 1:
+        axes.legend()

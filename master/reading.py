@@ -19,6 +19,10 @@ def connect(root: Path) -> sqlite3.Connection:
     """A connection to a run's ledger that cannot write. Raises LedgerError when there is none, or it is damaged."""
     path = RunDirectory(root).ledger
     if not path.is_file():
+        if (master := holder(root)) is not None:
+            raise LedgerError(
+                f"{root} has not begun yet: {master} is still building its graph. Look again in a moment."
+            )
         raise LedgerError(f"{root} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
     # Where nobody writes and nothing waits to be taken over, SQLite need not leave its files of shared memory behind.
     still = holder(root) is None and not any(
@@ -43,7 +47,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(
-            f"{path} cannot be read: {error}. If nobody drives the run, gridml resume {path.parent} mends it or says how."
+            f"{path} cannot be read: {error}. If nobody drives the run, gridml resume {path.parent} mends it or says "
+            f"how."
         ) from error
 
 

@@ -106,8 +106,7 @@ class Replica:
         self.version = version
 
     def base(self, version: int, sha256: str | None) -> dict[str, Array]:
-        """The tensors of an older version. Module tensors are never changed in place, so a base shares those that live
-        on."""
+        """The tensors of an older version. Module tensors are never changed in place, so versions share them."""
         if version == self.version and version not in self._bases and not self._merging:
             return self.tensors
         if version not in self._bases:

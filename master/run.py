@@ -192,8 +192,7 @@ class Run:
         self._begin_life()
 
     def _begin_life(self) -> None:
-        """Fence whatever an earlier master leased: its workers may still be alive, and their late pushes are
-        refused."""
+        """Fence what an earlier master leased: its workers may be alive still, and their pushes are refused."""
         now = self.outside.clock()
         (self.directory.root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         masters = self.ledger.get("masters", 0)

@@ -21,8 +21,7 @@ FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is 
 
 
 class Courier(ABC):
-    """Carries syncs and brings replies. At most one is under way; `post` must not be called before its reply was
-    taken."""
+    """Carries syncs and brings replies, one at a time: `post` only when the reply to the last one was taken."""
 
     gone = False  # the mailbox does not exist any more: the master has given this worker up
     last_push_s = 0.0  # CPU seconds that carrying the last push cost

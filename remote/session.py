@@ -249,8 +249,7 @@ class Session:
         self._version = -1
 
     def _report(self, work: Work, failure: BatchFailed) -> Waiting[None]:
-        """Tell the master that f failed. What this lease trained since its last push is dropped with the failed
-        batch."""
+        """Tell the master that f failed. What the lease trained since its last push is dropped with the batch."""
         yield from self._settle(wait=True)
         cause = failure.__cause__ or failure
         told = Failure(

@@ -85,8 +85,7 @@ class _Box:
 
 @final
 class Post:
-    """All mailboxes and published chunks of a run. `fate` may be exchanged at any time, and decides on what is sent
-    then."""
+    """All mailboxes and published chunks of a run. `fate` decides on what is sent, and may be exchanged any time."""
 
     def __init__(self, clock: Callable[[], float], fate: Fate = on_time) -> None:
         self.clock = clock

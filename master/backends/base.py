@@ -54,13 +54,11 @@ class Backend(ABC):
 
     @abstractmethod
     def submit(self, worker: str) -> None:
-        """Ask for one worker process under the name `worker` (unique in the run). Returns at once; QUEUED is its first
-        event."""
+        """Ask for one worker under a name that is new in the run. Returns at once; QUEUED is its first event."""
 
     @abstractmethod
     def poll(self) -> list[JobEvent]:
-        """Events since the last call, in order; never blocks. Each job has at most one RUNNING and exactly one ended
-        event."""
+        """Events since the last call, in order; never blocks. Each job has at most one RUNNING and one ended."""
 
     @abstractmethod
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:

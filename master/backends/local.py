@@ -181,8 +181,7 @@ class Local(Backend):
                 job.ending = Ending(job.ending.asker, job.ending.asked_s, now + grace_s, job.ending.graceful)
 
     def close(self) -> None:
-        """Cancels every job with `close_grace_s` of real time and waits for them to end; `poll` still tells the
-        ends."""
+        """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still tells them."""
         self._closed = True
         for worker in [*self._queue, *self._jobs]:
             self.cancel(worker, grace_s=self._close_grace_s)

@@ -150,7 +150,7 @@ def test_the_panel_shows_all_that_matters() -> None:
         "1,234",
         "1:05 min",
         "0.9877",
-        "after epoch 2",
+        "(epoch 2)",
     ):
         assert expected in shown, f"{expected!r} is not in:\n{shown}"
 

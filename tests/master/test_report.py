@@ -201,26 +201,24 @@ def test_json_has_the_promised_keys(finished: Path) -> None:
     assert found["program"] == "digits.py" and found["backend"] == "local" and found["kills"] == 2
 
 
-def test_a_person_sees_kills_epochs_and_each_digit(finished: Path) -> None:
+def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(finished: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger.set_metrics(1, {"accuracy": 0.99, "accuracy_per_digit": [0.98 + digit / 1234 for digit in range(10)]})
+    ledger.close()
     out = io.StringIO()
-    Console(file=out, width=120).print(render(report(finished)))
+    Console(file=out, width=80).print(render(report(finished)))
     shown = out.getvalue()
-    for expected in (
-        "digits.py",
-        "1 by SIGTERM, 1 by SIGKILL, and 1 crashed",
-        "0.99",
-        "250",
-        "slot-10",
-        "accuracy_per",
-    ):
+    kills = "2: 1 by SIGTERM, 1 by SIGKILL, and 1 crashed"
+    for expected in ("digits.py", kills, "0.99", "250", "slot-10", "accuracy_per_digit after epoch 2", "0.9873"):
         assert expected in shown, f"{expected!r} is not in:\n{shown}"
+    assert "…" not in shown  # nothing was cut off
 
 
-def test_reading_changes_nothing(finished: Path) -> None:
+def test_reading_leaves_no_trace(finished: Path) -> None:
     before = {p.name: (p.stat().st_mtime_ns, p.stat().st_size) for p in finished.iterdir()}
     report(finished)
-    after = {p.name: (p.stat().st_mtime_ns, p.stat().st_size) for p in finished.iterdir()}
-    assert {name: after[name] for name in before} == before
+    assert {p.name: (p.stat().st_mtime_ns, p.stat().st_size) for p in finished.iterdir()} == before
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
@@ -278,3 +276,8 @@ def test_a_million_credits_are_counted_fast() -> None:
 )
 def test_durations_are_for_reading(seconds: float, text: str) -> None:
     assert duration(seconds) == text
+
+
+def test_a_run_that_is_being_begun_is_told_apart_from_none(tmp_path: Path) -> None:
+    with driven(tmp_path), pytest.raises(LedgerError, match="has not begun yet: pid 12 on host"):
+        report(tmp_path)
