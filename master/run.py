@@ -65,7 +65,7 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
     lock = MasterLock(directory)
     try:
         shutil.copyfile(settings.program, root / "program.py")
-        directory.settings.write_text(json.dumps(settings.to_json(), indent=2) + "\n")
+        bundle.write_atomic(directory.settings, _as_text(settings))
         _make_ledger(directory, settings, program, graph, outside)
         return Run(directory, settings, program, graph, lock, outside)
     except OSError as error:
@@ -74,6 +74,10 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
     except BaseException:
         lock.release()
         raise
+
+
+def _as_text(settings: Settings) -> bytes:
+    return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
 
 
 def _graph(program: Program, source: Path) -> Graph:
@@ -122,6 +126,7 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
         settings = Settings.from_json(json.loads(directory.settings.read_text()))
         if program_file is not None:
             settings = replace(settings, program=program_file)
+            bundle.write_atomic(directory.settings, _as_text(settings))
         program = load(settings.program)
         graph = _graph(program, settings.program)
         return Run(directory, settings, program, graph, lock, outside)

@@ -24,6 +24,7 @@ from gridml.program import Program, user_traceback
 from remote.courier import Courier, Tensors
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
+PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
 LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
 PATIENCE_S = 0.05  # how often a waiting worker looks whether it must leave
 
@@ -93,6 +94,7 @@ class Session:
         self._work: Work | None = None
         self._travelling: Travelling | None = None
         self._arrived: Tensors = {}  # a replica to start the next chunk from
+        self._sent_s = clock()
         self._trained = 0  # vertices trained in this life
         self._counted = 0  # those of them that pace.credited counts
         self._train_s = 0.0
@@ -159,9 +161,10 @@ class Session:
         yield from self._settle()
         yield from self._leave_if_asked()
         if self._work is work and work.whole and not self._courier.busy:
-            due = work.at - work.pushed >= self._pace.push_every
+            late = self._clock() - self._sent_s > PUSH_AT_LEAST_S
+            due = late or work.at - work.pushed >= self._pace.push_every
             nearly_done = work.count - work.at < self._pace.push_every // 2  # the push at the end will do
-            if due and not nearly_done:
+            if due and (late or not nearly_done):
                 self._push(work)
 
     def _finish(self, work: Work) -> Waiting[None]:
@@ -197,6 +200,7 @@ class Session:
         snapshot = self._engine.snapshot()
         fields = self._engine.changed_fields(work.pushed, work.at)
         work.sequence += 1
+        self._sent_s = self._clock()
         push = Push(
             lease=work.lease.id,
             term=work.lease.term,
