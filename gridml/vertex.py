@@ -303,9 +303,9 @@ def reachable(cls: type[Vertex]) -> dict[str, VertexType]:
     waiting = [cls]
     while waiting:
         kind = describe(waiting.pop())
-        known = found.setdefault(kind.name, kind)
-        if known.cls is not kind.cls:
-            raise ProgramError(f"two vertex types are called {kind.name}; give one of them another name.")
-        if known is kind:
+        if kind.name not in found:
+            found[kind.name] = kind
             waiting += [kind.target(name) for name in kind.edges]
+        elif found[kind.name].cls is not kind.cls:
+            raise ProgramError(f"two vertex types are called {kind.name}; give one of them another name.")
     return found

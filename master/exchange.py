@@ -156,6 +156,8 @@ class Exchange:
             known, draft = self.workers.get(letter.worker), self._open(letter)
             if draft is None or (known is not None and letter.number < known.number):
                 self._office.discard(letter.worker, letter.number)
+                if draft is None:
+                    self.news.append(("warning", f"{letter.worker} sent what is no sync; is its gridml another one?"))
             else:
                 found[letter.worker] = draft
         return list(found.values())

@@ -152,12 +152,14 @@ class Grants:
         return choose_span(self._ledger.spans, newest)
 
     def _may_open_next(self, newest: int, closed: bool) -> bool:
-        """At most two epochs are under way at once; only one where f changes local vertices, since the next epoch's
-        chunks
-        must hold what this one makes of them. With BSP that shows once its patches are in the files."""
-        if self.program.bsp:
-            return closed and not self._ledger.patches()
+        """At most two epochs are under way at once; only one where f changes local vertices.
+
+        There the next epoch's chunks must hold what this one makes of them (with BSP that shows once its patches are in
+        the files), and evaluate must see them before they change again.
+        """
         if any(table.type.mutable for table in self._graph.local):
+            return closed and not self.unjudged() and not (self.program.bsp and self._ledger.patches())
+        if self.program.bsp:
             return closed
         return newest == 0 or self.complete(newest - 1)
 

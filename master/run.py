@@ -261,10 +261,11 @@ class Run:
         """One turn of the loop; returns whether anything happened."""
         events = self.backend.poll()  # before the letters: a worker that has ended can have sent its last one before
         letters = self.office.collect()
-        self._spoken.update(letter.worker for letter in letters)
         now = self.outside.clock()
-        self._running.update({letter.worker: now for letter in letters if letter.worker in self._running})
         merged = self.exchange.handle(letters)
+        heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
+        self._spoken |= heard  # a letter that makes no sense is no sign of life
+        self._running.update(dict.fromkeys(heard & self._running.keys(), now))
         self._hear(events)
         for kind, text in self.exchange.news:
             self._tell(kind, text)
