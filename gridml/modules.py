@@ -74,6 +74,12 @@ class Modules:
                     ) from error
         return found
 
+    def judge(self) -> None:
+        """Put every module into the mode for judging: no dropout, BatchNorm by its running statistics."""
+        for made in self._made.values():
+            for module in made.values():
+                module.eval()
+
     def set_rate(self, factor: float) -> None:
         """Every optimiser's learning rate becomes the user's times `factor`."""
         for index, optimisers in self._optimisers.items():

@@ -22,6 +22,7 @@ from gridml.modules import Modules
 from gridml.order import EpochOrder
 from gridml.program import Metrics, Program, user_traceback
 from gridml.vertex import Vertex, describe
+from master.replica import piece
 
 Array = NDArray[Any]
 
@@ -72,14 +73,18 @@ def _argument(name: str, hint: Any, graph: Graph, tensors: Mapping[str, Array], 
         for index in range(table.count):
             for key, view in modules.views(index).items():
                 np.copyto(view, tensors[key])
+        modules.judge()
         return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
     rows = Rows(table.type, np.arange(table.count, dtype=np.int64), _columns(table, tensors), frozenset(), torch=torch)
     return Batch._over(rows, slice(0, table.count)) if batched else cls._view(rows, 0)
 
 
 def _columns(table: Table, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """A type's arrays: replicated ones of the version, local ones as they are; what f may change is copied, since the
+    run goes on with it."""
     if not table.type.replicated:
-        return dict(table.columns)
+        mutable = table.type.mutable
+        return {name: np.array(column) if name in mutable else column for name, column in table.columns.items()}
     return {name: tensors[f"{table.type.name}/{name}"] for name in table.columns}
 
 
@@ -97,13 +102,12 @@ def flops_per_vertex(program: Program, graph: Graph, tensors: Mapping[str, Array
     chunk = cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
     engine = Engine(program)
     engine.begin(chunk)
-    rows = {f"@rows/{n}": ids for n, ids in chunk.touched().items()}
-    values = {
-        n: t if len(n.split("/")) > 2 else t[chunk.touched()[n.split("/")[0]]]
-        for n, t in tensors.items()
-        if "#" not in n
-    }
-    engine.restart({**{n: t for n, t in values.items() if n.split("/")[0] in chunk.tables}, **rows})
+    values: dict[str, Array] = {f"@rows/{kind}": ids for kind, ids in chunk.touched().items()}
+    for name, tensor in tensors.items():
+        kind, index = piece(name)
+        if "#" not in name and kind in chunk.tables:
+            values[name] = tensor if index is not None else tensor[chunk.tables[kind].ids]
+    engine.restart(values)
     with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
         engine.train(0, stop, 1.0)
         return counter.get_total_flops() / stop or None

@@ -82,7 +82,8 @@ class Fields:
             column, at = self._columns[name], pushed.get("@ids/" + name.split("/", 1)[0])
             if at is None or values.shape != (len(at), *column.shape[1:]) or values.dtype != column.dtype:
                 return f"{name} has {values.dtype} {values.shape}, which does not fit the field"
-            if values.dtype.kind == "f" and not np.isfinite(values).all():
+            # What was not finite before (a missing value, say) may stay so.
+            if values.dtype.kind == "f" and np.isfinite(column[at][~np.isfinite(values)]).any():
                 return f"{name} is not finite (NaN or infinity)"
         return None
 

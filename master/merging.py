@@ -44,6 +44,7 @@ class Merger:
         self._replica = replica
         self._plans: dict[tuple[str, int], MergePlan] = {}
         self._row_rules: dict[str, Aggregate] = {}
+        self._homes: dict[str, tuple[Modules, Modules]] = {}  # master and replica, as a user's own g sees them
         self._steps: deque[float] = deque(maxlen=REMEMBERED)
         for table in graph.replicated:
             if table.type.arrays:
@@ -211,7 +212,7 @@ class Merger:
                 _call_own(table, table.type.cls._view(masters, i), table.type.cls._view(replicas, i), told)
             new = {name: masters.fields[name.split("/", 1)[1]] for name in values}
         else:
-            homes = Modules(table.type), Modules(table.type)
+            homes = self._homes.setdefault(kind, (Modules(table.type), Modules(table.type)))
             for home, source in zip(homes, (self._replica.tensors, values), strict=True):
                 for name, view in home.views(index).items():
                     np.copyto(view, source[name])

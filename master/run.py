@@ -21,9 +21,9 @@ from types import TracebackType
 from gridml import bundle
 from gridml.carriers.base import MasterEnd
 from gridml.carriers.directory import DirectoryMaster
-from gridml.errors import GridmlError, LedgerError, RunError, StorageError, UserCodeError
+from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
-from gridml.program import Metrics, Program, load, user_traceback
+from gridml.program import Metrics, Program, load
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_stillbirth, is_silent, to_submit
 from master.evaluation import evaluate, flops_per_vertex
@@ -59,7 +59,7 @@ class Outside:
 def start(settings: Settings, root: Path, outside: Outside) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     program = load(settings.program)
-    graph = _graph(program, settings.program)
+    graph = program.build(settings.program)
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)
@@ -78,18 +78,6 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
 
 def _as_text(settings: Settings) -> bytes:
     return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
-
-
-def _graph(program: Program, source: Path) -> Graph:
-    """The program's graph, checked. Raises UserCodeError when building it fails."""
-    try:
-        graph = program.graph()
-    except GridmlError:
-        raise
-    except Exception as error:
-        raise UserCodeError(f"graph failed: {type(error).__name__}: {error}", user_traceback(error, source)) from error
-    graph.check()
-    return graph
 
 
 def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, outside: Outside) -> None:
@@ -128,7 +116,7 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
             settings = replace(settings, program=program_file)
             bundle.write_atomic(directory.settings, _as_text(settings))
         program = load(settings.program)
-        graph = _graph(program, settings.program)
+        graph = program.build(settings.program)
         return Run(directory, settings, program, graph, lock, outside)
     except BaseException:
         lock.release()
@@ -433,7 +421,13 @@ class Run:
 def describe_metrics(metrics: Metrics) -> str:
     """Metrics in one line: numbers to four digits, lists by their range."""
     return ", ".join(
-        f"{name} {value:.4g}" if isinstance(value, int | float) else f"{name} {min(value):.4g} to {max(value):.4g}"
+        f"{name} {_number(value)}"
+        if not isinstance(value, list)
+        else f"{name} {_number(min(value))} to {_number(max(value))}"
         for name, value in metrics.items()
         if not isinstance(value, list) or value
     )
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
