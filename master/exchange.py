@@ -384,7 +384,7 @@ class Exchange:
 
     def _forget_versions(self) -> None:
         """Remove versions that no worker can name as its base, but for the newest and those to be judged."""
-        needed = {self._replica.version, *self._grants.unjudged()}
+        needed = {self._replica.version, self._ledger.get("backup_version"), *self._grants.unjudged()}
         for worker in self.workers.values():
             needed |= {worker.base, *worker.sent}
         old = [v for v in self._ledger.kept_versions() if v not in needed]

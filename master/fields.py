@@ -69,7 +69,7 @@ class Fields:
         lost = [n for n in self._columns if n not in pushed and n.split("/", 1)[0] == driver]
         if lost:
             return f"{lost[0]} is missing"
-        for name, values in pushed.items():
+        for name, values in sorted(pushed.items(), key=lambda item: item[0]):  # "@ids/..." first
             if name.startswith("@ids/"):
                 kind = name.removeprefix("@ids/")
                 if values.dtype != np.int64 or values.ndim != 1 or not np.isin(values, allowed.get(kind, [])).all():

@@ -91,6 +91,8 @@ class Ledger:
 
     def _check(self) -> None:
         found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if not found and not self._one("SELECT count(*) FROM sqlite_master"):
+            raise sqlite3.DatabaseError("it is empty")
         if found != SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path} has schema {found}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
@@ -148,7 +150,10 @@ class Ledger:
         self._db.close()
 
     def backup(self) -> None:
-        """Copy the ledger to ledger.backup.db, whole or not at all."""
+        """Copy the ledger to ledger.backup.db, whole or not at all. The newest version is kept as long as the copy
+        is."""
+        with self.transaction():
+            self.set("backup_version", self.newest_version()[0])
         temporary = self.path.with_name("ledger.backup.tmp")
         temporary.unlink(missing_ok=True)
         try:
@@ -195,6 +200,9 @@ class Ledger:
             "SELECT epoch, closed_s IS NOT NULL FROM epochs ORDER BY epoch DESC LIMIT 1"
         ).fetchone()
         return epoch, bool(closed)
+
+    def epochs_closed(self) -> int:
+        return int(self._one("SELECT count(*) FROM epochs WHERE closed_s IS NOT NULL"))
 
     def unjudged(self) -> list[tuple[int, int]]:
         """(epoch, version) of closed epochs without metrics, oldest first."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -100,7 +101,7 @@ class Merger:
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
         merged, sumsq, bad = self._apply(pushed, base, merge, 1.0)
-        size = step_size(sumsq, merge.vertices)
+        size = step_size(min(sumsq, sys.float_info.max), merge.vertices)
         scale, reason = gate(bad, size, list(self._steps), fast_forward=merge.fast_forward)
         if scale is None:
             return None, reason
@@ -207,7 +208,8 @@ class Merger:
         if index is None:
             at = rows[kind]
             mine = {name: self._replica.tensors[name][at] for name in values}
-            masters, replicas = _rows_home(table, at, mine), _rows_home(table, at, values)
+            theirs = {name: pushed.copy() for name, pushed in values.items()}  # g may write to the replica too
+            masters, replicas = _rows_home(table, at, mine), _rows_home(table, at, theirs)
             for i, told in enumerate(self._told(kind, at, merge)):
                 _call_own(table, table.type.cls._view(masters, i), table.type.cls._view(replicas, i), told)
             new = {name: masters.fields[name.split("/", 1)[1]] for name in values}
@@ -221,6 +223,7 @@ class Merger:
             new = {name: view.copy() for name, view in homes[0].views(index).items()}
         for name, pushed in values.items():
             if name not in new or new[name].shape != pushed.shape or new[name].dtype != pushed.dtype:
+                self._homes.pop(kind, None)  # they no longer look like what f has seen
                 got = "nothing" if name not in new else f"{new[name].dtype} {new[name].shape}"
                 raise UserCodeError(
                     f"{kind}.aggregate made {got} of {name}; expected {pushed.dtype} {pushed.shape}. g must keep "

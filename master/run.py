@@ -177,7 +177,7 @@ class Run:
         self._spoken: set[str] = set()
         self._stillborn = 0
         self._submitted = len(self.ledger.workers())
-        self._backed_up = -1
+        self._backed_up = 0  # epochs closed at the last copy of the ledger
         if network is not None:
             self._tell(
                 "warning", f"{directory.root} lies on {network}: a rollback journal is used, slower but safe there"
@@ -357,8 +357,8 @@ class Run:
             with self.ledger.transaction():
                 self.ledger.drop_patches(finished)
             self.fields.remove(finished)
-        if closed and self._backed_up != newest:
-            self._backed_up = newest
+        if self.ledger.epochs_closed() > self._backed_up:
+            self._backed_up = self.ledger.epochs_closed()
             self.ledger.backup()
 
     def _evaluate(self) -> bool:

@@ -128,8 +128,9 @@ _README = """A gridml run.
 settings.json        what was asked for
 program.py           the program as it was when the run began
 events.log           what happened, a line each
-ledger.db            leases, credits, versions, workers (SQLite): the only truth; ledger.backup.db is it at the last
-epoch's end versions/            the master replica, by version (safetensors)
+ledger.db            leases, credits, versions, workers (SQLite): the only truth
+ledger.backup.db     the ledger as it was at the end of the last epoch
+versions/            the master replica, by version (safetensors)
 fields/              fields of local vertices that f changed, and patches not yet in them
 final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed

@@ -53,7 +53,7 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
         pattern, rule = "*", declared if declared is not None else StaleMean()
     spelled_out = pattern.rpartition(".")[2] == name.rpartition(".")[2]
     if not spelled_out:
-        if array.dtype.kind == "f" and name.endswith((".running_mean", ".running_var")):
+        if array.dtype.kind == "f" and _is_statistic(name):
             return Pooled(variance=name.endswith("var"))
         if array.dtype.kind in "iub" and not rule.takes(array.dtype):
             return Maximum()
@@ -63,3 +63,10 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
             "expected a floating-point dtype, or for integers add() or maximum(), chosen with gridml.by_name"
         )
     return rule
+
+
+def _is_statistic(name: str) -> bool:
+    """Whether a module's tensor is a running mean or variance; an array field may have such a name for its own
+    reasons."""
+    inside = name.count("/") != 1  # "Type/field" is an array field, "Type/0/field/parameter" is in a module
+    return inside and name.rpartition("/")[2].rpartition(".")[2] in ("running_mean", "running_var")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from statistics import median
 
@@ -31,7 +32,7 @@ def gate(
     usual = median(history[-REMEMBERED:])
     if usual > 0 and size > OUTLIER * usual:
         return (
-            OUTLIER * usual / size,
+            max(OUTLIER * usual / size, sys.float_info.min),  # never 0, however far out
             f"step {size:.3g} is {size / usual:.1f} times the median; shortened to {OUTLIER:g}",
         )
     return 1.0, "accepted"

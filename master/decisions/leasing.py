@@ -71,7 +71,7 @@ def cut(holdings: Sequence[Holding], batch: int, push_every: int) -> tuple[tuple
     What the holder trains before it hears of the cut must stay within its part: at least two push intervals stay with
     it, and at least as much must be won.
     """
-    margin = 2 * max(push_every, batch)
+    margin = -(-2 * max(push_every, batch) // batch) * batch
     worth = [(h.stop - h.upto) / max(h.rate, 1e-9) for h in holdings]
     if not holdings or max(worth) <= 0:
         return None, "nothing is leased"
@@ -79,5 +79,5 @@ def cut(holdings: Sequence[Holding], batch: int, push_every: int) -> tuple[tuple
     left = slowest.stop - slowest.upto
     if left < 2 * margin:
         return None, f"the slowest lease has {left} vertices left: not worth a cut"
-    keep = -(-max(margin, left // 2) // batch) * batch
+    keep = left // 2 // batch * batch  # at least the margin, which is whole batches too
     return (slowest.lease, slowest.upto + keep), f"lease {slowest.lease} has {left} vertices left while a worker idles"

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml import bundle
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
 from gridml.carriers.faulty import Post, corrupted, truncated
 from gridml.engine import BatchFailed
 from gridml.errors import GridmlError, RunError, UserCodeError
@@ -38,7 +38,7 @@ from remote.session import Session
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
-          "after-answers", "submit", "publish", "answer")  # fmt: skip
+          "after-answers", "submit", "publish", "answer", "close")  # fmt: skip
 LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
         "foreign ids", "nonsense")  # fmt: skip
 CALM_LIMIT = 3000  # turns in which a run without faults must finish
@@ -90,6 +90,41 @@ class Liar(WorkerEnd):
 
     def close(self) -> None:
         self._honest.close()
+
+
+class Mortal(MasterEnd):
+    """A master's end at which the master may die: between two chunks, or two answers."""
+
+    def __init__(self, end: MasterEnd, reached: Callable[[str], None]) -> None:
+        self._end = end
+        self._reached = reached
+
+    def open(self, worker: str) -> None:
+        self._end.open(worker)
+
+    def collect(self) -> list[Letter]:
+        return self._end.collect()
+
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        self._reached("answer")
+        self._end.answer(worker, number, payload)
+
+    def discard(self, worker: str, number: int) -> None:
+        self._end.discard(worker, number)
+
+    def publish(self, name: str, payload: bytes) -> None:
+        self._reached("publish")
+        self._end.publish(name, payload)
+
+    def retract(self, name: str) -> None:
+        self._end.retract(name)
+
+    def noted(self, worker: str) -> tuple[int, int] | None:
+        return self._end.noted(worker)
+
+    def close(self, worker: str) -> None:
+        self._reached("close")
+        self._end.close(worker)
 
 
 def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
@@ -206,7 +241,6 @@ class World:
         self.masters: list[Run] = []
         self.deaths = 0
         self.post = Post(lambda: self.now, self.fate)
-        self._catch_calls()
         self.program = load(source)
         self.mutable = [name for kind in self.program.types().values() for name in kind.mutable]
         self.outside = Outside(
@@ -214,7 +248,7 @@ class World:
             clock=lambda: self.now,
             rest=self.rest,
             hook=self.reached,
-            office=lambda folder: self.post.master(),
+            office=lambda folder: Mortal(self.post.master(), self.reached),
             durable=False,
         )
         self.run = start(chosen, root, self.outside)
@@ -234,27 +268,6 @@ class World:
             "truncated": [(0.0, truncated(payload, 0.5))],
             "corrupted": [(0.0, corrupted(payload, 999))],
         }[chosen]
-
-    def _catch_calls(self) -> None:
-        """The master may also be killed between two answers, and between two chunks."""
-        make = self.post.master
-
-        def master() -> object:
-            made = make()
-            answer, publish = made.answer, made.publish
-
-            def answering(worker: str, number: int, payload: bytes) -> None:
-                self.reached("answer")
-                answer(worker, number, payload)
-
-            def publishing(name: str, payload: bytes) -> None:
-                self.reached("publish")
-                publish(name, payload)
-
-            made.answer, made.publish = answering, publishing  # type: ignore[method-assign]
-            return made
-
-        self.post.master = master  # type: ignore[method-assign, assignment]
 
     def reached(self, point: str) -> None:
         if self.deadly is None or self.deadly[0] != point or self.calm:
@@ -325,7 +338,12 @@ class World:
         """The master ended; another one goes on with what is on the disk."""
         self.deaths += 1
         self.run.__exit__(None, None, None)
-        self.run = resume(self.root, self.outside)
+        while True:
+            try:
+                self.run = resume(self.root, self.outside)
+                break
+            except Killed:
+                pass  # it died while it was waking
         if isinstance(error, GridmlError):
             self.deadly = None
 

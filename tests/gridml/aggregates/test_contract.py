@@ -493,3 +493,12 @@ def test_kernel_takes_strided_read_only_and_mapped_arrays(tmp_path: Any) -> None
         kernels.blend(out, mapped, line[:5], line, 0.0, 1.0)
     with pytest.raises(ValueError, match="not contiguous"):
         kernels.blend(out.T, mapped, mapped, mapped, 0.0, 1.0)
+
+
+@pytest.mark.parametrize("name", ["Net/0/model/bn.running_var", "Net/0/model/running_var", "bn.running_var"])
+def test_statistics_of_modules_are_pooled_at_any_depth(name: str) -> None:
+    assert rule_for(name, np.ones(3, np.float32), None) == pooled(variance=True)
+
+
+def test_an_array_field_may_be_called_like_a_statistic() -> None:
+    assert rule_for("Word/running_mean", np.ones(3, np.float32), None) == stale_mean()

@@ -1,0 +1,136 @@
+"""Couriers carry one sync at a time, send again what got no answer, and tell when nobody will answer."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from gridml import bundle
+from gridml.carriers.base import MasterEnd
+from gridml.carriers.faulty import Post
+from gridml.messages import Reply, Sync, sync_from, to_json
+from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
+
+LIMIT_S = 20.0
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def post(clock: Clock) -> Post:
+    made = Post(clock)
+    made.master().open("w1")
+    return made
+
+
+def until(done: Callable[[], bool]) -> None:
+    """Wait for another thread."""
+    limit = time.monotonic() + LIMIT_S
+    while not done():
+        assert time.monotonic() < limit
+        time.sleep(0.001)
+
+
+def answer(master: MasterEnd, version: int) -> Sync:
+    """Answer the one sync that has come; returns it."""
+    (letter,) = master.collect()
+    master.answer("w1", letter.number, bundle.encode(to_json(Reply(version)), {"row": np.arange(3)}))
+    return sync_from(bundle.decode(letter.payload)[0])
+
+
+@pytest.fixture(params=["thread", "step"])
+def courier(request: pytest.FixtureRequest, post: Post, clock: Clock) -> Courier:
+    made = ThreadCourier(post.worker("w1")) if request.param == "thread" else StepCourier(post.worker("w1"), clock)
+    request.addfinalizer(made.close)
+    return made
+
+
+def test_a_sync_is_carried_and_its_reply_taken_once(courier: Courier, post: Post) -> None:
+    master = post.master()
+    for version in (1, 2):
+        assert not courier.busy
+        courier.post(Sync("w1", have=version), dict)
+        assert courier.busy
+        until(lambda: bool(master.collect()))
+        assert courier.take() is None
+        assert answer(master, version).have == version
+        courier.wait(LIMIT_S)
+        heard = courier.take()
+        assert heard is not None
+        assert heard[0].version == version
+        np.testing.assert_array_equal(heard[1]["row"], np.arange(3))
+        assert courier.take() is None
+
+
+def test_a_closed_mailbox_is_noticed(courier: Courier, post: Post) -> None:
+    post.master().close("w1")
+    courier.post(Sync("w1"), dict)
+    until(lambda: courier.gone)
+    assert courier.take() is None
+
+
+def test_a_second_sync_must_wait(courier: Courier) -> None:
+    courier.post(Sync("w1"), dict)
+    with pytest.raises(AssertionError, match="one sync at a time"):
+        courier.post(Sync("w1"), dict)
+
+
+def test_a_reply_that_makes_no_sense_ends_the_worker_and_does_not_hang_it(courier: Courier, post: Post) -> None:
+    master = post.master()
+    courier.post(Sync("w1"), dict)
+    until(lambda: bool(master.collect()))
+    master.answer("w1", 1, bundle.encode({"what": "is this"}, {}))
+    courier.wait(LIMIT_S)
+    with pytest.raises(ValueError, match="not a reply"):
+        courier.take()
+
+
+def test_what_got_no_answer_is_sent_again(post: Post, clock: Clock) -> None:
+    courier, master = StepCourier(post.worker("w1"), clock), post.master()
+    post.fate = lambda payload: []
+    courier.post(Sync("w1", have=7), dict)
+    post.fate = lambda payload: [(0.0, payload)]
+    for now, there in ((RESEND_S - 0.1, 0), (RESEND_S, 1), (RESEND_S + 1, 1), (2 * RESEND_S, 2)):
+        clock.now = now
+        assert courier.take() is None
+        assert sum(len(box.syncs) for box in post.boxes.values()) == there
+    assert answer(master, 8).have == 7
+    heard = courier.take()
+    assert heard is not None
+    assert heard[0].version == 8
+
+
+def test_a_full_disk_is_waited_for(post: Post, clock: Clock) -> None:
+    end = post.worker("w1")
+    courier = StepCourier(end, clock)
+    send, room = end.send, False
+
+    def full(number: int, payload: bytes) -> None:
+        if not room:
+            raise OSError(28, "No space left on device")
+        send(number, payload)
+
+    end.send = full  # type: ignore[method-assign]
+    courier.post(Sync("w1"), dict)
+    clock.now += FULL_DISK_S
+    courier.wait(0.0)
+    assert post.master().collect() == []
+    room = True
+    clock.now += FULL_DISK_S
+    courier.wait(0.0)
+    assert len(post.master().collect()) == 1
+    assert not courier.gone
