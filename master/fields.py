@@ -63,10 +63,10 @@ class Fields:
         """Why fields of a push cannot be taken, None if they can.
 
         `allowed` are the ids by type that its lease may change, `trained` is the driving type and its newly trained
-        ids int64 (n,): all their fields must have come, or what f made of them would be lost with the credit.
+        ids int64 (n,). All fields of these types must have come, or what f made of them would be lost with the credit.
         """
         driver, ids = trained
-        lost = [n for n in self._columns if n not in pushed and n.split("/", 1)[0] == driver]
+        lost = [n for n in self._columns if n not in pushed and n.split("/", 1)[0] in allowed]
         if lost:
             return f"{lost[0]} is missing"
         for name, values in sorted(pushed.items(), key=lambda item: item[0]):  # "@ids/..." first
