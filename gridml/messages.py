@@ -119,7 +119,7 @@ def sync_from(message: dict[str, Any]) -> Sync:
     """A Sync from its JSON. Raises ValueError when a field is missing or unknown."""
     try:
         push, failure = message["push"], message["failure"]
-        return Sync(
+        sync = Sync(
             **{
                 **message,
                 "holds": tuple(message["holds"]),
@@ -127,6 +127,9 @@ def sync_from(message: dict[str, Any]) -> Sync:
                 "failure": None if failure is None else Failure(**failure),
             }
         )
+        for part in (sync, sync.push, sync.failure):
+            _check_types(part)
+        return sync
     except (KeyError, TypeError) as error:
         raise ValueError(f"not a sync message: {error}") from error
 
@@ -145,3 +148,16 @@ def reply_from(message: dict[str, Any]) -> Reply:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"not a reply: {error}") from error
+
+
+_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+
+
+def _check_types(part: Sync | Push | Failure | None) -> None:
+    """Raise TypeError for a field of another type than declared: a message comes from another machine."""
+    for declared in () if part is None else dataclasses.fields(part):
+        value, expected = getattr(part, declared.name), _TYPES.get(str(declared.type))
+        if expected is not None and not (isinstance(value, expected) and isinstance(value, bool) == (bool in expected)):
+            raise TypeError(f"{declared.name} is {value!r}, expected {declared.type}")
+    if isinstance(part, Sync) and not all(type(lease) is int for lease in part.holds):
+        raise TypeError(f"holds is {part.holds!r}, expected lease numbers")

@@ -112,6 +112,9 @@ class Ledger:
         self.spans = [Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")]
         self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
+        self.term = (
+            1  # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
+        )
 
     def _one(self, query: str, *values: Any) -> Any:
         row = self._db.execute(query, values).fetchone()
@@ -244,7 +247,7 @@ class Ledger:
             rest = replace(span, start=stop)
             self.spans.append(rest)
             self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (rest.epoch, rest.start, rest.stop, rest.tries))
-        row = LeaseRow(self._next_lease, 1, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
+        row = LeaseRow(self._next_lease, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
         self._next_lease += 1
         self.leases[row.id] = row
         self._db.execute(

@@ -189,6 +189,7 @@ class Run:
         now = self.outside.clock()
         (self.directory.root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         masters = self.ledger.get("masters", 0)
+        self.ledger.term = max(1, int(now))
         with self.ledger.transaction():
             for row in list(self.ledger.leases.values()):
                 self.grants.end(row, now, "the master ended")
