@@ -10,7 +10,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Newer than both files it depends on: the environment is up to date and is used again as it is.
 STAMP := $(VENV)/.installed
-BENCHMARKS := merge overhead kills
+BENCHMARKS := merge memory overhead kills
 
 .PHONY: help demo test verify lint clean
 .DELETE_ON_ERROR:

@@ -220,6 +220,20 @@ def test_the_users_own_rule_sees_a_shortened_step(tmp_path: Path) -> None:
     np.testing.assert_array_equal(outlier.tensors["Clock/time"], [7])
 
 
+class Stubborn(gridml.Vertex):
+    value = gridml.array("float32")
+
+    def aggregate(self, replica: Stubborn, merge: Merge) -> None:
+        replica.value = self.value  # as if the worker had never trained
+
+
+def test_a_rule_that_writes_to_the_replica_changes_no_push_and_fakes_no_fast_forward(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Stubborn, 1))
+    pushed = rows("Stubborn", [0], value=np.array([9], np.float32))
+    assert not merged(merger.merge(pushed, replica.tensors, told())).fast_forward
+    np.testing.assert_array_equal(pushed["Stubborn/value"], [9])
+
+
 def test_a_rule_that_raises_stops_with_the_users_traceback(tmp_path: Path) -> None:
     class Broken(gridml.Vertex):
         value = gridml.array("float32")
