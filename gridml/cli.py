@@ -300,7 +300,7 @@ def _view(title: str, *, as_json: bool) -> View:
 def _print_report(found: Any) -> None:
     from rich.console import Console
 
-    from master.report import render
+    from master.render import render
 
     # A file or a pipe gets the tables as wide as they are.
     Console(width=None if sys.stdout.isatty() else 132).print(render(found))

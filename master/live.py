@@ -26,7 +26,7 @@ from rich.text import Text
 from gridml.errors import LedgerError
 from master.progress import Progress, read
 from master.reading import connect
-from master.report import duration
+from master.render import duration
 
 STYLES = {
     **dict.fromkeys(("started", "resumed", "running"), "cyan"),

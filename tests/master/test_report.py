@@ -22,7 +22,8 @@ from gridml.messages import Failure
 from master.backends.base import JobEvent, State
 from master.ledger import Ledger
 from master.plot import plot
-from master.report import coverage, duration, render, report
+from master.render import duration, render
+from master.report import coverage, report
 from master.settings import Settings
 
 COUNT = 1000
