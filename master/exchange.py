@@ -22,7 +22,6 @@ from gridml.carriers.base import Letter, MasterEnd
 from gridml.errors import UserCodeError
 from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict, sync_from, to_json
 from gridml.pace import batch_size, push_every
-from master.decisions.gate import REMEMBERED
 from master.decisions.judge import LeaseFacts, judge
 from master.decisions.staffing import after_failure
 from master.fields import Fields
@@ -32,6 +31,7 @@ from master.merging import Merged, Merger
 from master.replica import Replica, Touched, union, without
 from master.settings import Settings
 
+SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
 Array = NDArray[Any]
 Hook = Callable[[str], None]
 
@@ -388,8 +388,8 @@ class Exchange:
         for worker in self.workers.values():
             needed |= {worker.base, *worker.sent}
         old = [v for v in self._ledger.kept_versions() if v not in needed]
-        if len(old) < REMEMBERED // 4 and sum(1 for _ in old) * self._size() < 1 << 28:
-            return  # a few at a time: each forgetting is a transaction
+        if len(old) < SPARE_VERSIONS and len(old) * self._size() < SPARE_BYTES:
+            return
         with self._ledger.transaction():
             for version in old:
                 self._ledger.forget_version(version)
