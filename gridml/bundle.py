@@ -64,23 +64,24 @@ def digest(payload: bytes) -> str:
     return hashlib.sha256(payload).hexdigest()
 
 
-def write_atomic(path: Path, payload: bytes, *, durable_name: bool = True) -> None:
+def write_atomic(path: Path, payload: bytes, *, durable: bool = True, durable_name: bool = True) -> None:
     """Write a file so that it is there whole or not at all: temporary name, fsync, rename.
 
-    With `durable_name` the name too survives a power cut, at the price of a second fsync. Raises OSError; whatever it
-    raises, nothing is left behind.
+    With `durable_name` the name too survives a power cut, at the price of a second fsync; without `durable` neither
+    does the content, for what can be made again. Raises OSError; whatever it raises, nothing is left behind.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
             file.write(payload)
             file.flush()
-            os.fsync(file.fileno())
+            if durable:
+                os.fsync(file.fileno())
         temporary.replace(path)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
-    if durable_name:
+    if durable and durable_name:
         sync_folder(path.parent)
 
 

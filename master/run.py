@@ -36,7 +36,7 @@ from master.replica import Replica, Versions, initial
 from master.rundir import MasterLock, RunDirectory
 from master.settings import Settings
 
-IDLE_S = (0.001, 0.02)  # how long the loop rests when nothing happened: at first, and at most
+IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
 Hook = Callable[[str], None]
 Told = Callable[[str, str], None]

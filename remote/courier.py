@@ -15,7 +15,7 @@ from gridml.carriers.base import WorkerEnd
 from gridml.messages import Reply, Sync, reply_from, to_json
 
 Tensors = dict[str, NDArray[Any]]
-POLL_S = (0.001, 0.02)  # how often to look for a reply: at first, and at most
+POLL_S = (0.005, 0.02)  # how often to look for a reply: at first, and at most
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
 FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is tried again
 

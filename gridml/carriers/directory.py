@@ -5,7 +5,8 @@
     mail/<worker>/progress                              two int64: lease, upto
     chunks/<name>.safetensors
 
-Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
+Syncs are fsynced before they get their name. Replies and chunks are not: the master makes them again from what is
+durable. Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
 """
 
 from __future__ import annotations
@@ -114,7 +115,7 @@ class DirectoryMaster(MasterEnd):
     def answer(self, worker: str, number: int, payload: bytes) -> None:
         box = self._mail / worker
         with contextlib.suppress(FileNotFoundError):  # the mailbox was closed: nobody waits for this reply
-            bundle.write_atomic(box / _file("reply", number, payload), payload, durable_name=False)
+            bundle.write_atomic(box / _file("reply", number, payload), payload, durable=False)
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
@@ -123,7 +124,7 @@ class DirectoryMaster(MasterEnd):
                 path.unlink(missing_ok=True)
 
     def publish(self, name: str, payload: bytes) -> None:
-        bundle.write_atomic(self._chunks / f"{name}.safetensors", payload, durable_name=False)
+        bundle.write_atomic(self._chunks / f"{name}.safetensors", payload, durable=False)
 
     def retract(self, name: str) -> None:
         (self._chunks / f"{name}.safetensors").unlink(missing_ok=True)
