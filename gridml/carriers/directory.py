@@ -5,8 +5,9 @@
     mail/<worker>/progress                              two int64: lease, upto
     chunks/<name>.safetensors
 
-Syncs are fsynced before they get their name. Replies and chunks are not: the master makes them again from what is
-durable. Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
+Syncs are fsynced before they get their name. Replies and chunks are not: the master can make them again from what is
+durable. Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the
+same.
 """
 
 from __future__ import annotations
