@@ -26,6 +26,7 @@ import numpy as np
 
 from benchmarks.table import Cell, write
 from master.backends.base import JobEvent, State
+from master.backends.choose import worker_command
 from master.backends.local import Local
 from master.backends.script import Steady
 from master.run import Outside, start
@@ -131,12 +132,7 @@ def run(case: Case) -> dict[str, float]:
     killed: list[str] = []
 
     def pool(settings: Settings, directory: RunDirectory) -> Local:
-        script = shutil.which("gridml-worker", path=str(Path(sys.executable).parent)) or "gridml-worker"
-        fixed = [f"--program={settings.program}", f"--directory={directory.root}", f"--parent={os.getpid()}"]
-
-        def command(worker: str) -> list[str]:
-            return [script, f"--name={worker}", *fixed]
-
+        command = worker_command(settings, directory)
         steady = Steady(settings.workers)
         if not case.kills:
             return Local(command, steady, directory.logs)

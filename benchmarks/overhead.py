@@ -20,6 +20,7 @@ from pathlib import Path
 
 from benchmarks.table import Cell, write
 from master.backends.base import State
+from master.backends.choose import worker_command
 from master.backends.local import Local
 from master.backends.script import Steady
 from master.run import Outside, start
@@ -97,9 +98,7 @@ def workers(count: int) -> tuple[float, float]:
             return events
 
     def pool(settings: Settings, directory: RunDirectory) -> Watched:
-        script = shutil.which("gridml-worker", path=str(Path(sys.executable).parent)) or "gridml-worker"
-        fixed = [f"--program={settings.program}", f"--directory={directory.root}", f"--parent={os.getpid()}"]
-        return Watched(lambda worker: [script, f"--name={worker}", *fixed], Steady(count), directory.logs)
+        return Watched(worker_command(settings, directory), Steady(count), directory.logs)
 
     try:
         settings = Settings(program=PROGRAM, workers=count, epochs=EPOCHS * count)
