@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from master.backends.base import Backend
+from master.backends.choose import worker_command
 from master.backends.local import Local
 from master.backends.script import Script, Steady
 from master.run import Outside
@@ -20,27 +18,11 @@ from master.settings import Settings
 PROGRAMS = Path(__file__).parent / "programs"
 
 
-def worker_script() -> str:
-    """The console script of this environment's workers."""
-    found = shutil.which("gridml-worker", path=str(Path(sys.executable).parent))
-    assert found is not None, "gridml-worker is not installed beside this Python; run pip install -e ."
-    return found
-
-
 def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory], Backend]:
     """A maker of local back ends that play `script`; without one nobody dies."""
 
     def make(settings: Settings, directory: RunDirectory) -> Backend:
-        def command(worker: str) -> list[str]:
-            return [
-                worker_script(),
-                f"--name={worker}",
-                f"--program={settings.program}",
-                f"--directory={directory.root}",
-                f"--parent={os.getpid()}",
-            ]
-
-        return Local(command, script or Steady(settings.workers), directory.logs)
+        return Local(worker_command(settings, directory), script or Steady(settings.workers), directory.logs)
 
     return make
 
