@@ -153,7 +153,7 @@ class Merger:
 
     def _told(self, kind: str, at: Ids, merge: Merge) -> list[Merge]:
         """For each vertex, what g is told: one that did not change since the base is not stale."""
-        fresh = replace(merge, credited_by_others=0)
+        fresh = merge._replace(credited_by_others=0)
         return [merge if v > merge.base else fresh for v in self._replica.changed[kind][at]]
 
     def _rows(
@@ -166,7 +166,7 @@ class Merger:
         for name, pushed in values.items():
             rule = self._row_rules[name]
             out = np.empty_like(pushed)
-            for group, told in ((stale, merge), (~stale, replace(merge, credited_by_others=0))):
+            for group, told in ((stale, merge), (~stale, merge._replace(credited_by_others=0))):
                 if not group.any():
                     continue
                 mine, part = (
@@ -174,7 +174,7 @@ class Merger:
                     np.ascontiguousarray(pushed[group]),
                 )
                 before, into = np.ascontiguousarray(base[name][at[group]]), np.empty_like(part)
-                sumsq = rule.merge(mine, part, before, replace(told, name=name), {}, into, {}, scale)
+                sumsq = rule.merge(mine, part, before, told.of(name), {}, into, {}, scale)
                 if not np.isfinite(sumsq):
                     return {}, sumsq, name
                 out[group] = into

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,8 +29,7 @@ class Companion(NamedTuple):
     base: Array
 
 
-@dataclass(frozen=True, slots=True)
-class Merge:
+class Merge(NamedTuple):
     """The circumstances of one push, and the tensor of it being merged."""
 
     version: int
@@ -46,7 +44,7 @@ class Merge:
     """Live leases."""
     name: str = ""
     """The tensor being merged."""
-    companion: Companion | None = field(default=None, compare=False, repr=False)
+    companion: Companion | None = None
     """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
 
     def of(self, name: str, companion: Companion | None = None) -> Merge:

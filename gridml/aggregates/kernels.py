@@ -27,6 +27,7 @@ import numpy as np
 from gridml.aggregates.base import Array
 
 _BLOCK = 16_384
+_READY = 0x101  # numpy's NPY_ARRAY_C_CONTIGUOUS | NPY_ARRAY_ALIGNED: one look instead of two, for small tensors
 _FLAGS = frozenset({"reassoc", "contract", "arcp", "nsz"})
 _Loop = Callable[..., float]
 
@@ -38,24 +39,20 @@ def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, st
     result is not finite, and otherwise finite: it saturates at the largest float64. Raises ValueError if sizes
     differ.
     """
-    target = _target(out, value, base, replica)
-    arrays = _flat(value), _flat(base), _flat(replica)
-    same = target.dtype == arrays[0].dtype == arrays[1].dtype == arrays[2].dtype and target.flags.aligned
-    loop = (_loop(_blend, 3, 2, target.dtype) if same else None) or _blend_numpy
-    total = loop(target, *arrays, pull, step)
-    return total if math.isfinite(total) else _truth(target, *arrays[1:])
+    target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
+    loop = _loop(_blend, 3, 2, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None
+    total = (loop or _blend_numpy)(target, v, b, p, pull, step)
+    return total if math.isfinite(total) else _truth(target, b, p)
 
 
 def fast_forward(out: Array, base: Array, replica: Array, scale: float) -> float:
     """out = base + scale·(replica − base), at scale 1 the replica bit for bit; return the sum that `blend` does."""
     if scale != 1:
         return blend(out, base, base, replica, 0.0, scale)
-    target = _target(out, base, replica)
-    arrays = _flat(base), _flat(replica)
-    same = target.dtype == arrays[0].dtype == arrays[1].dtype and target.flags.aligned
-    loop = (_loop(_copy, 2, 0, target.dtype) if same else None) or _copy_numpy
-    total = loop(target, *arrays)
-    return total if math.isfinite(total) else _truth(target, *arrays)
+    target, b, p = _target(out), _flat(base, out), _flat(replica, out)
+    loop = _loop(_copy, 2, 0, out.dtype) if b.dtype == p.dtype == out.dtype else None
+    total = (loop or _copy_numpy)(target, b, p)
+    return total if math.isfinite(total) else _truth(target, b, p)
 
 
 def shift(out: Array, value: Array, direction: Array, step: float) -> None:
@@ -65,7 +62,7 @@ def shift(out: Array, value: Array, direction: Array, step: float) -> None:
     refused.
     """
     limit = float(np.finfo(out.dtype).max)
-    target, start_values, directions = _target(out, value, direction), _flat(value), _flat(direction)
+    target, start_values, directions = _target(out), _flat(value, out), _flat(direction, out)
     for start in range(0, out.size, _BLOCK):
         block = slice(start, start + _BLOCK)
         moved = start_values[block].astype(np.float64) + step * directions[block].astype(np.float64)
@@ -141,23 +138,21 @@ def _truth(out: Array, base: Array, replica: Array) -> float:
     return min(total, sys.float_info.max)
 
 
-def _target(out: Array, *inputs: Array) -> Array:
-    if not out.flags.c_contiguous:
-        raise ValueError("out is not contiguous; give an array made by numpy.empty")
-    for array in inputs:
-        if array.size != out.size:
-            raise ValueError(f"got {array.size} elements, expected {out.size}; MergePlan.check refuses such a replica")
-    return out.reshape(-1)
+def _target(out: Array) -> Array:
+    if not out.flags.c_contiguous or not out.flags.aligned:
+        raise ValueError("out is not contiguous and aligned; give an array made by numpy.empty")
+    return out if out.ndim == 1 else out.reshape(-1)
 
 
-def _flat(array: Array) -> Array:
-    """The elements as a read-only, contiguous, aligned line: one type for the compiler, whoever owns the bytes."""
-    line = array.ravel() if type(array) is np.ndarray else np.asarray(array).ravel()
-    flags = line.flags
-    if not flags.aligned:
-        return _flat(line.copy())
-    flags.writeable = False
-    return line
+def _flat(array: Array, out: Array) -> Array:
+    """The elements as a contiguous, aligned line, as many as `out` has: one type for the compiler."""
+    if array.size != out.size:
+        raise ValueError(f"got {array.size} elements, expected {out.size}; MergePlan.check refuses such a replica")
+    if type(array) is not np.ndarray:
+        array = np.asarray(array)
+    if array.flags.num & _READY != _READY:
+        array = np.require(array, requirements=["C", "A"])
+    return array if array.ndim == 1 else array.reshape(-1)
 
 
 @functools.cache

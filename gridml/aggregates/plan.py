@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -13,8 +13,7 @@ from gridml.aggregates.base import Aggregate, Array, Companion, Merge, Tensors
 from gridml.errors import ProgramError
 
 
-@dataclass(frozen=True)
-class MergeResult:
+class MergeResult(NamedTuple):
     """What one push makes of the master."""
 
     tensors: dict[str, Array]
@@ -93,7 +92,8 @@ class MergePlan:
                 stored = f"{name}#{key}"
                 held[key] = master[stored]
                 targets[key] = tensors[stored] = _room(room, stored, held[key])
-            now = merge.of(name, _companion(self._companions[name], value, master, replica, base))
+            other = self._companions[name]
+            now = merge.of(name, None if other is None else _companion(other, value, master, replica, base))
             sumsq = rule.merge(value, replica[name], base[name], now, held, target, targets, scale)
             if not math.isfinite(sumsq):
                 return MergeResult({}, sumsq, name)
@@ -117,7 +117,7 @@ def _room(out: Mapping[str, Array], name: str, like: Array) -> Array:
     return np.empty(like.shape, like.dtype) if array is None else array
 
 
-def _companion(name: str | None, value: Array, master: Tensors, replica: Tensors, base: Tensors) -> Companion | None:
-    if name is None or name not in replica or replica[name].shape != value.shape:
+def _companion(name: str, value: Array, master: Tensors, replica: Tensors, base: Tensors) -> Companion | None:
+    if name not in replica or replica[name].shape != value.shape:
         return None
     return Companion(master[name], replica[name], base[name])
