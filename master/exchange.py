@@ -93,7 +93,7 @@ class Exchange:
         self._clock = clock
         self._hook = hook
         self.workers: dict[str, Correspondent] = {}
-        self._merge_s = 0.0  # CPU seconds that one push costs the master, a running mean
+        self._push_s = 0.0  # CPU seconds from a push's letter to its answer, a running mean
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
@@ -102,19 +102,19 @@ class Exchange:
         drafts = self._newest(letters)
         if not drafts:
             return 0
-        now = self._clock()
+        now, began = self._clock(), time.thread_time()
         with self._ledger.transaction():
-            began = time.thread_time()
             merged = self._merge(drafts, now)
-            spent = time.thread_time() - began
             for draft in drafts:
                 self._note(draft, now)
             self._hook("before-commit")
         self._hook("after-commit")
         self._fields.committed([m for _, m in merged])
         # Chunks are cut only now, so that they hold the fields that were just credited.
+        cutting = time.thread_time()
         with self._ledger.transaction():
             grants = [None if d.dropping else self._grants.grant(d.sync, self.live(), now) for d in drafts]
+        began += time.thread_time() - cutting  # the cost of a chunk, not of a push
         self._hook("after-grants")
         for draft, grant in zip(drafts, grants, strict=True):
             # Read again: it may have been cut for another worker of the group.
@@ -122,8 +122,8 @@ class Exchange:
         self._hook("after-answers")
         self._forget_versions()
         if merged:
-            cost = spent / len(merged)
-            self._merge_s = cost if self._merge_s == 0 else 0.8 * self._merge_s + 0.2 * cost
+            cost = (time.thread_time() - began) / len(merged)
+            self._push_s = cost if self._push_s == 0 else 0.8 * self._push_s + 0.2 * cost
         return len(merged)
 
     def live(self) -> int:
@@ -378,7 +378,7 @@ class Exchange:
         size = batch_size(update.batch or 1, update.min_batch, live)
         every = self._settings.push_every
         if every is None:
-            every, _ = push_every(live, size, worker.rate, worker.push_s + self._merge_s, self._settings.push_budget)
+            every, _ = push_every(live, size, worker.rate, worker.push_s + self._push_s, self._settings.push_budget)
         self._grants.push_every = every
         return Pace(live, self._ledger.credited, self._grants.total, every)
 
