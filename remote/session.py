@@ -24,7 +24,6 @@ from gridml.program import Program, user_traceback
 from remote.courier import Courier, Tensors
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
-PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
 LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
 PATIENCE_S = 0.05  # how often a waiting worker looks whether it must leave
 
