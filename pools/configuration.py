@@ -1,0 +1,131 @@
+"""Configurations of pools that live for minutes on one machine: quick to react, loopback only, one user.
+
+Everything waits a second or two instead of a minute. Pools of people differ in nothing else that gridml can see.
+"""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+
+from pools.release import Release
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host of a pool: its folder, its address, the collector's (host, port), and what else its daemons are told.
+
+    `daemons` as in DAEMON_LIST; `more` are further lines of configuration, which win over the ones made here.
+    """
+
+    folder: Path
+    user: str
+    address: str = "127.0.0.1"
+    collector: str = "127.0.0.1"
+    port: int = 9618
+    daemons: str = "MASTER SHARED_PORT COLLECTOR NEGOTIATOR SCHEDD STARTD"
+    more: str = ""
+
+    @property
+    def config(self) -> Path:
+        return self.folder / "condor_config"
+
+
+def write(host: Host, release: Release, signing_key: str) -> None:
+    """Make the folder of a host and its `condor_config`."""
+    for name in ("log", "spool", "execute", "run", "lock", "passwords.d", "tokens.d"):
+        (host.folder / name).mkdir(parents=True, exist_ok=True)
+    for name in ("passwords.d", "tokens.d"):
+        (host.folder / name).chmod(0o700)
+    key = host.folder / "passwords.d" / "POOL"
+    key.touch(mode=0o600)
+    key.write_text(signing_key)
+    lines = {**_places(host, release), **_network(host), **_security(host), **_QUICK, **_SLOTS}
+    settings = "".join(f"{name} = {value}\n" for name, value in lines.items())
+    host.config.write_text(f"use security:recommended\nuse feature:PartitionableSlot\n{settings}{host.more}")
+
+
+def new_key() -> str:
+    """What the daemons of one pool know each other by."""
+    return secrets.token_urlsafe(48)
+
+
+def _places(host: Host, release: Release) -> dict[str, object]:
+    folder = host.folder
+    return {
+        "RELEASE_DIR": release.usr,
+        "LOCAL_DIR": folder,
+        "BIN": release.usr / "bin",
+        "SBIN": release.usr / "sbin",
+        "LIB": release.usr / "lib" / "condor",
+        "LIBEXEC": release.usr / "libexec" / "condor",
+        "SHARE": release.usr / "share" / "condor",
+        "ETC": folder,
+        **{name: folder / name.lower() for name in ("LOG", "SPOOL", "EXECUTE", "RUN", "LOCK")},
+        "LOCAL_CONFIG_DIR": "",
+        # Read only by tools that root runs: without it and without an account named condor they refuse to start.
+        "CONDOR_IDS": "0.0",
+    }
+
+
+def _network(host: Host) -> dict[str, object]:
+    return {
+        "CONDOR_HOST": host.collector,
+        "NETWORK_INTERFACE": host.address,
+        "COLLECTOR_HOST": f"{host.collector}:{host.port}",
+        "USE_SHARED_PORT": True,
+        "SHARED_PORT_PORT": host.port,
+        "DAEMON_SOCKET_DIR": "auto",
+        "DAEMON_LIST": host.daemons,
+        "UID_DOMAIN": "gridml.pool",
+        "FILESYSTEM_DOMAIN": host.folder.name,  # differs between hosts, so files are transferred, as in a real pool
+        "TRUST_DOMAIN": "gridml.pool",
+    }
+
+
+def _security(host: Host) -> dict[str, object]:
+    """One user owns everything: whoever can write the folder is the pool's user."""
+    secret, tokens = host.folder / "passwords.d", host.folder / "tokens.d"
+    return {
+        "SEC_DEFAULT_AUTHENTICATION_METHODS": "FS, IDTOKENS",
+        "SEC_CLIENT_AUTHENTICATION_METHODS": "FS, IDTOKENS",
+        "SEC_PASSWORD_DIRECTORY": secret,
+        "SEC_TOKEN_POOL_SIGNING_KEY_FILE": secret / "POOL",
+        "SEC_TOKEN_SYSTEM_DIRECTORY": tokens,
+        "SEC_TOKEN_DIRECTORY": tokens,
+        "ALLOW_ADMINISTRATOR": f"{host.user}@*, root@*, condor@*, condor_pool@*",
+        "ALLOW_DAEMON": "$(ALLOW_ADMINISTRATOR)",
+        "ALLOW_WRITE": "*",
+        "ALLOW_READ": "*",
+    }
+
+
+_QUICK: dict[str, object] = {
+    **dict.fromkeys(
+        ("NEGOTIATOR_INTERVAL", "NEGOTIATOR_MIN_INTERVAL", "NEGOTIATOR_CYCLE_DELAY", "SCHEDD_MIN_INTERVAL"), 1
+    ),
+    **dict.fromkeys(("POLLING_INTERVAL", "STARTER_INITIAL_UPDATE_INTERVAL", "PERIODIC_EXPR_INTERVAL"), 1),
+    **dict.fromkeys(("SCHEDD_INTERVAL", "UPDATE_INTERVAL", "STARTER_UPDATE_INTERVAL"), 2),
+    **dict.fromkeys(("SHADOW_QUEUE_UPDATE_INTERVAL", "MAX_PERIODIC_EXPR_INTERVAL"), 2),
+    "MASTER_UPDATE_INTERVAL": 5,
+    "JOB_START_DELAY": 0,
+    "GUIDANCE_KEEP_CALM_AND": True,  # since 25.0 a job whose input is sent quickly otherwise waits a fixed 5 s
+    "SHUTDOWN_GRACEFUL_TIMEOUT": 30,
+    "MASTER_BACKOFF_CONSTANT": 1,  # a daemon that is killed is started again at once
+    "MASTER_BACKOFF_CEILING": 2,
+}
+_SLOTS: dict[str, object] = {
+    "NUM_CPUS": 8,
+    "MEMORY": 16384,
+    "STARTD_ENFORCE_DISK_LIMITS": False,
+    "RUNBENCHMARKS": 0,
+    "BASE_CGROUP": "",
+    "START": True,
+    "SUSPEND": False,
+    "WANT_SUSPEND": False,
+    "PREEMPT": False,
+    "KILL": False,
+    "MachineMaxVacateTime": 10,
+    "MAX_DEFAULT_LOG": "20 Mb",
+}

