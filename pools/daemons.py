@@ -42,7 +42,7 @@ def start(host: Host, release: Release, inside: Sequence[str] = ()) -> None:
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode != 0:
         raise NoCondor(f"condor_master did not start: {(done.stderr or done.stdout).strip()}")
-    wait_until(lambda: pid(host) is not None, 10.0, f"condor_master left no process id; see {host.folder}/log/MasterLog")
+    wait_until(lambda: pid(host) is not None, 10.0, f"condor_master left no pid; see {host.folder}/log/MasterLog")
 
 
 def stop(host: Host) -> None:

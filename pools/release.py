@@ -20,11 +20,14 @@ from pathlib import Path
 
 SUITES = ("sid", "trixie")  # sid has the version of the bindings on PyPI, trixie an older one
 PACKAGES = (
-    "condor libc6 libgcc-s1 libstdc++6 libssl3t64 libuuid1 libpcre2-8-0 libgomp1 libsqlite3-0 zlib1g libzstd1 libcrypt1 "
-    "libexpat1"
-).split()
-FIREWALL = "nftables libnftables1 libnftnl11 libmnl0 libjansson4 libgmp10 libedit2 libbsd0 libmd0 libtinfo6".split()
-NOT_NEEDED = ("libexec/blahp", *(f"libexec/condor/{name}" for name in ("annex", "credmon", "adstash")))
+    *("condor", "libc6", "libgcc-s1", "libstdc++6", "libssl3t64", "libuuid1", "libpcre2-8-0", "libgomp1"),
+    *("libsqlite3-0", "zlib1g", "libzstd1", "libcrypt1", "libexpat1"),
+)
+FIREWALL = (
+    *("nftables", "libnftables1", "libnftnl11", "libmnl0", "libjansson4"),
+    *("libgmp10", "libedit2", "libbsd0", "libmd0", "libtinfo6"),
+)
+NOT_NEEDED = ("libexec/blahp", "libexec/condor/annex", "libexec/condor/credmon", "libexec/condor/adstash")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 
 

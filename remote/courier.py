@@ -15,7 +15,6 @@ from gridml.carriers.base import WorkerEnd
 from gridml.messages import Reply, Sync, reply_from, to_json
 
 Tensors = dict[str, NDArray[Any]]
-POLL_S = (0.005, 0.02)  # how often to look for a reply: at first, and at most
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
 FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is tried again
 
@@ -132,14 +131,14 @@ class ThreadCourier(Courier):
         return None
 
     def _await(self, number: int) -> tuple[Reply, Tensors] | None:
-        waited, step = 0.0, POLL_S[0]
+        waited, (step, longest) = 0.0, self._carrier.poll_s
         while waited < RESEND_S and not self._closed:
             payload = self._carrier.receive(number)
             if payload is not None:
                 return opened(payload)
             self._pause(step)
             waited += step
-            step = min(POLL_S[1], step * 1.5)
+            step = min(longest, step * 1.5)
         return None
 
     def _pause(self, seconds: float) -> None:

@@ -22,6 +22,9 @@ class Letter:
 class WorkerEnd(ABC):
     """What a worker holds. It starts every exchange; nothing ever connects to it."""
 
+    poll_s: tuple[float, float] = (0.005, 0.02)
+    """Seconds between two looks for a reply, at first and at most."""
+
     @abstractmethod
     def send(self, number: int, payload: bytes) -> None:
         """Send sync `number`; sending a number again replaces it. Raises OSError when it cannot be stored."""

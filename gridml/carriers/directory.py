@@ -14,26 +14,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
-import struct
 from pathlib import Path
 
 from gridml import bundle
+from gridml.carriers import mail
 from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
 
-_NAME = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
-_PROGRESS = struct.Struct("<qq")
 
-
-def _entries(folder: Path, kind: str) -> list[tuple[int, Path, str]]:
-    """(number, path, sha256) of the files of a kind, oldest first; a folder that is gone holds none."""
+def _entries(folder: Path, kind: mail.Kind) -> list[mail.Entry]:
+    """The letters of a kind, oldest first; a folder that is gone holds none."""
     try:
-        names = os.listdir(folder)
+        return mail.entries(os.listdir(folder), kind)
     except FileNotFoundError:
         return []
-    found = [(m, folder / m[0]) for m in map(_NAME.fullmatch, names) if m and m[1] == kind]
-    return sorted((int(m[2]), path, m[3]) for m, path in found)
 
 
 def _whole(path: Path, sha256: str) -> bytes | None:
@@ -45,42 +39,39 @@ def _whole(path: Path, sha256: str) -> bytes | None:
     return payload if bundle.digest(payload) == sha256 else None
 
 
-def _file(kind: str, number: int, payload: bytes) -> str:
-    return f"{kind}-{number:08d}-{bundle.digest(payload)}.safetensors"
-
-
 class DirectoryWorker(WorkerEnd):
     """A worker's end in the run directory `root`."""
 
     def __init__(self, root: Path, worker: str) -> None:
         self._mail = root / "mail" / worker
         self._chunks = root / "chunks"
-        self._progress = os.open(self._mail / "progress", os.O_RDWR | os.O_CREAT, 0o600)
+        self._progress = os.open(self._mail / mail.PROGRESS, os.O_RDWR | os.O_CREAT, 0o600)
 
     def send(self, number: int, payload: bytes) -> None:
-        name = _file("sync", number, payload)
-        for found, path, _ in _entries(self._mail, "sync"):
-            if found == number and path.name != name:  # removed first: the master must never see both
-                path.unlink(missing_ok=True)
+        name = mail.name_of("sync", number, payload)
+        for found in _entries(self._mail, "sync"):
+            if found.number == number and found.name != name:  # removed first: the master must never see both
+                (self._mail / found.name).unlink(missing_ok=True)
         bundle.write_atomic(self._mail / name, payload, durable_name=False)
 
     def receive(self, number: int) -> bytes | None:
-        for found, path, sha256 in _entries(self._mail, "reply"):
-            payload = _whole(path, sha256) if found == number else None
-            if found < number or payload is not None:
+        for found in _entries(self._mail, "reply"):
+            path = self._mail / found.name
+            payload = _whole(path, found.sha256) if found.number == number else None
+            if found.number < number or payload is not None:
                 path.unlink(missing_ok=True)
             if payload is not None:
                 return payload
         return None
 
     def fetch(self, name: str, sha256: str) -> bytes:
-        payload = (self._chunks / f"{name}.safetensors").read_bytes()
+        payload = (self._chunks / f"{name}{mail.SUFFIX}").read_bytes()
         if bundle.digest(payload) != sha256:
             raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
         return payload
 
     def note(self, lease: int, upto: int) -> None:
-        os.pwrite(self._progress, _PROGRESS.pack(lease, upto), 0)
+        os.pwrite(self._progress, mail.pack_progress(lease, upto), 0)
 
     def close(self) -> None:
         if self._progress >= 0:
@@ -105,37 +96,38 @@ class DirectoryMaster(MasterEnd):
         for box in sorted(os.listdir(self._mail)):
             if box.startswith("."):
                 continue  # is being removed
-            for number, path, sha256 in _entries(self._mail / box, "sync"):
-                payload = _whole(path, sha256)
+            for entry in _entries(self._mail / box, "sync"):
+                path = self._mail / box / entry.name
+                payload = _whole(path, entry.sha256)
                 if payload is None:
                     path.unlink(missing_ok=True)  # damaged: the worker will send it again
                 else:
-                    found.append(Letter(box, number, payload))
+                    found.append(Letter(box, entry.number, payload))
         return found
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
         box = self._mail / worker
         with contextlib.suppress(FileNotFoundError):  # the mailbox was closed: nobody waits for this reply
-            bundle.write_atomic(box / _file("reply", number, payload), payload, durable=False)
+            bundle.write_atomic(box / mail.name_of("reply", number, payload), payload, durable=False)
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
-        for found, path, _ in _entries(self._mail / worker, "sync"):
-            if found <= number:
-                path.unlink(missing_ok=True)
+        for entry in _entries(self._mail / worker, "sync"):
+            if entry.number <= number:
+                (self._mail / worker / entry.name).unlink(missing_ok=True)
 
     def publish(self, name: str, payload: bytes) -> None:
-        bundle.write_atomic(self._chunks / f"{name}.safetensors", payload, durable=False)
+        bundle.write_atomic(self._chunks / f"{name}{mail.SUFFIX}", payload, durable=False)
 
     def retract(self, name: str) -> None:
-        (self._chunks / f"{name}.safetensors").unlink(missing_ok=True)
+        (self._chunks / f"{name}{mail.SUFFIX}").unlink(missing_ok=True)
 
     def noted(self, worker: str) -> tuple[int, int] | None:
         try:
-            raw = (self._mail / worker / "progress").read_bytes()
+            raw = (self._mail / worker / mail.PROGRESS).read_bytes()
         except FileNotFoundError:
             return None
-        return _PROGRESS.unpack(raw) if len(raw) == _PROGRESS.size else None
+        return mail.unpack_progress(raw)
 
     def close(self, worker: str) -> None:
         removed = self._mail / f".{worker}"
