@@ -150,7 +150,9 @@ def _relocate(made: Path, final: Path) -> None:
         headers = _run(["readelf", "-lW", path])
         if "DYNAMIC" not in headers:
             continue  # static
-        interpreter = ["--set-interpreter", final / "lib" / loader.name] if "INTERP" in headers else []
+        interpreter: list[str | Path] = (
+            ["--set-interpreter", final / "lib" / loader.name] if "INTERP" in headers else []
+        )
         _run([patchelf, *interpreter, "--force-rpath", "--set-rpath", final / "lib", path])
 
 
