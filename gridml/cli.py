@@ -98,6 +98,89 @@ def run(
     _drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
 
 
+@app.command(epilog="Example: gridml submit examples/mnist.py --workers 20 --request-memory 2GB --foreground")
+def submit(
+    program: Annotated[
+        Path, typer.Argument(metavar="PROGRAM", help="The Python file with the gridml.Program.", show_default=False)
+    ],
+    workers: Annotated[int, typer.Option(help="Jobs at once, waiting or running.")] = 10,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the vertices; otherwise what the program says.", show_default=False)
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Decides the order of vertices and first values.")] = 0,
+    chunk: Annotated[int | None, typer.Option(help="Vertices a lease; otherwise chosen.", show_default=False)] = None,
+    push_every: Annotated[
+        int | None, typer.Option(help="Vertices between two pushes of a worker; otherwise chosen.", show_default=False)
+    ] = None,
+    requirements: Annotated[
+        str | None, typer.Option(help="What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.", show_default=False)
+    ] = None,
+    rank: Annotated[str | None, typer.Option(help="Which machines are better than others.", show_default=False)] = None,
+    request_cpus: Annotated[int, typer.Option(help="Cores of a job, and threads of a worker.")] = 1,
+    request_memory: Annotated[str, typer.Option(help="Memory of a job.")] = "2GB",
+    request_disk: Annotated[str, typer.Option(help="Disk of a job.")] = "2GB",
+    request_gpus: Annotated[int, typer.Option(help="GPUs of a job.")] = 0,
+    container_image: Annotated[
+        str | None, typer.Option(help="An image that holds Python and what the program imports.", show_default=False)
+    ] = None,
+    packed: Annotated[
+        Path | None, typer.Option(help="An environment from conda-pack or venv-pack, sent along.", show_default=False)
+    ] = None,
+    python: Annotated[
+        str | None, typer.Option(help="The Python at the far end; otherwise this one or python3.", show_default=False)
+    ] = None,
+    send: Annotated[
+        list[Path] | None, typer.Option(help="A file the program needs; give it again for more.", show_default=False)
+    ] = None,
+    project: Annotated[str | None, typer.Option(help="The project name, on the OSPool.", show_default=False)] = None,
+    attribute: Annotated[
+        list[str] | None, typer.Option(help="A further job attribute, NAME=EXPRESSION.", show_default=False)
+    ] = None,
+    batch_name: Annotated[str | None, typer.Option(help="How condor_q names the jobs.", show_default=False)] = None,
+    max_idle: Annotated[int, typer.Option(help="Jobs that wait in the queue, at most.")] = 10,
+    chunks_per_job: Annotated[
+        int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
+    ] = 0,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where the run is kept; otherwise runs/PROGRAM-TIME.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Train a program on the jobs of an HTCondor pool, and show how it goes."""
+    from master.run import start
+    from master.settings import CondorOptions, Settings
+
+    options = CondorOptions(
+        requirements=requirements,
+        rank=rank,
+        request_cpus=request_cpus,
+        request_memory=request_memory,
+        request_disk=request_disk,
+        request_gpus=request_gpus,
+        container_image=container_image,
+        python=python,
+        packed=None if packed is None else packed.absolute(),
+        project=project,
+        attributes=tuple(attribute or ()),
+        send=tuple(path.absolute() for path in send or ()),
+        batch_name=batch_name,
+        max_idle=max_idle,
+        chunks_per_job=chunks_per_job,
+    )
+    settings = Settings(
+        program=program.absolute(),
+        backend="condor",
+        workers=workers,
+        epochs=epochs,
+        seed=seed,
+        chunk=chunk,
+        push_every=push_every,
+        condor=options,
+    )
+    root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    _drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+
+
 @app.command(epilog="Example: gridml resume runs/mnist-20260401-120000")
 def resume(
     run: RunArgument,

@@ -25,7 +25,7 @@ from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
 from gridml.program import Metrics, Program, load
 from master.backends.base import Backend, JobEvent, State
-from master.decisions.staffing import after_stillbirth, is_silent, to_submit
+from master.decisions.staffing import after_hold, after_stillbirth, is_silent, to_submit
 from master.evaluation import evaluate, flops_per_vertex
 from master.exchange import Exchange
 from master.fields import Fields
@@ -37,6 +37,7 @@ from master.rundir import MasterLock, RunDirectory
 from master.settings import Settings
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
+SUBMITTED = "submitted"  # status of a run whose master has not begun
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
 Hook = Callable[[str], None]
 Told = Callable[[str, str], None]
@@ -58,6 +59,27 @@ class Outside:
 
 def start(settings: Settings, root: Path, outside: Outside) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
+    created = _create(settings, root, outside)
+    try:
+        return Run(*created, outside)
+    except BaseException:
+        created[-1].release()
+        raise
+
+
+def create(settings: Settings, root: Path, outside: Outside) -> None:
+    """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
+    directory, *_, lock = _create(settings, root, outside)
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=outside.durable)
+    with ledger.transaction():
+        ledger.set("status", SUBMITTED)
+    ledger.close()
+    lock.release()
+
+
+def _create(
+    settings: Settings, root: Path, outside: Outside
+) -> tuple[RunDirectory, Settings, Program, Graph, MasterLock]:
     program = load(settings.program)
     graph = program.build(settings.program)
     directory = RunDirectory(root)
@@ -67,7 +89,7 @@ def start(settings: Settings, root: Path, outside: Outside) -> Run:
         shutil.copyfile(settings.program, root / "program.py")
         bundle.write_atomic(directory.settings, _as_text(settings))
         _make_ledger(directory, settings, program, graph, outside)
-        return Run(directory, settings, program, graph, lock, outside)
+        return directory, settings, program, graph, lock
     except OSError as error:
         lock.release()
         raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
@@ -173,10 +195,12 @@ class Run:
         self._judging: tuple[int, Future[Metrics]] | None = None
         self._running: dict[str, float] = {}  # since when a worker is running, or was last heard
         self._noted: dict[str, tuple[int, int]] = {}  # how far a worker had come when it was last looked at
-        self._alive: set[str] = set()
+        self._known = {row["worker"] for row in self.ledger.workers()}
+        self._alive: set[str] = set()  # queued or running
+        self._held = 0
         self._spoken: set[str] = set()
         self._stillborn = 0
-        self._submitted = len(self.ledger.workers())
+        self._submitted = len(self._known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
         if network is not None:
             self._tell(
@@ -282,7 +306,11 @@ class Run:
         now = self.outside.clock()
         with self.ledger.transaction():
             for event in events:
+                if event.worker not in self._known:
+                    self._expect(event.worker, now)  # the back end starts it again by itself
                 self.ledger.worker_event(event, now)
+                if event.state is State.QUEUED:
+                    self._alive.add(event.worker)  # one that was held, too
                 if event.state is State.RUNNING:
                     self._running[event.worker] = now
                 if event.state is State.LOST and event.exit_code is not None:
@@ -290,6 +318,8 @@ class Run:
                 if event.state.ended:
                     self.exchange.gone(event.worker, f"worker {event.state.value}: {event.detail}", now)
                     self._end_worker(event)
+                if event.state is State.HELD:
+                    self._on_hold(event)
                 if event.state in (State.RUNNING, State.EVICTED, State.LOST, State.HELD):
                     self._event(now, event.state.value, f"{event.worker} on {event.machine}: {event.detail}")
         for event in events:
@@ -305,14 +335,22 @@ class Run:
         self._stillborn += 1
         again, reason = after_stillbirth(self._stillborn)
         if not again:
-            log = self.directory.logs / f"{event.worker}.log"
+            log = self.directory.log(event.worker)
             raise RunError(
                 f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(event.worker)}"
             )
 
+    def _on_hold(self, event: JobEvent) -> None:
+        """A held job waits for a person; if nothing else has ever run, so does the run."""
+        self._alive.discard(event.worker)
+        self._held += 1
+        again, reason = after_hold(self._held, event.detail)
+        if not again and not self._spoken:
+            raise RunError(f"{reason}. {self.backend.advice(event.detail)}")
+
     def _last_words(self, worker: str) -> str:
         """The end of what a worker printed."""
-        log = self.directory.logs / f"{worker}.log"
+        log = self.directory.log(worker)
         return log.read_text(errors="replace").strip()[-2000:] if log.exists() else ""
 
     def _watch(self) -> None:
@@ -329,25 +367,37 @@ class Run:
             silent, reason = is_silent(heard, now, self.settings.silent_s)
             if silent:
                 del self._running[worker]
+                self._alive.discard(worker)
                 with self.ledger.transaction():
                     self.exchange.gone(worker, reason, now)
                     self._event(now, "silent", f"{worker}: {reason}; its leases go to others")
                 self.backend.cancel(worker)
 
     def _staff(self) -> None:
-        count, _ = to_submit(len(self._alive), self.settings.workers, work_left=not self.grants.finished())
+        count, _ = to_submit(
+            len(self._alive),
+            self.settings.workers,
+            work_left=not self.grants.finished(),
+            idle=len(self._alive - self._running.keys()),
+            max_idle=None if self.settings.condor is None else self.settings.condor.max_idle,
+        )
         if not count:
             return
         now = self.outside.clock()
         names = [f"w{self._submitted + i + 1}" for i in range(count)]
         with self.ledger.transaction():
             for name in names:
-                self.ledger.worker_submitted(name, now)
+                self._expect(name, now)
         self._submitted += count
         for name in names:
-            self.office.open(name)
             self.backend.submit(name)
-            self._alive.add(name)
+
+    def _expect(self, worker: str, now: float) -> None:
+        """A worker will come: it gets a row and a mailbox. Must be called inside a transaction."""
+        self.ledger.worker_submitted(worker, now)
+        self.office.open(worker)
+        self._known.add(worker)
+        self._alive.add(worker)
 
     def _settle_epochs(self) -> None:
         """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""

@@ -64,6 +64,10 @@ class RunDirectory:
     def final(self) -> Path:
         return self.root / "final.safetensors"
 
+    def log(self, worker: str) -> Path:
+        """What a worker printed; the lives of one job print into one file."""
+        return self.logs / f"{worker.partition('.')[0]}.log"
+
     def create(self) -> None:
         """Make the folder. Raises UsageError when it holds a run already, or cannot be made."""
         if self.ledger.exists():

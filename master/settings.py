@@ -11,6 +11,51 @@ from gridml.errors import UsageError
 
 
 @dataclass(frozen=True)
+class CondorOptions:
+    """What jobs ask of an HTCondor pool, as in a submit description.
+
+    `python` and `packed` (a conda-pack or venv-pack archive) name the Python at the far end, unless `container_image`
+    has it; `attributes` are `NAME=EXPRESSION`; `send` are files that travel with every job; `max_idle` bounds the jobs
+    that wait; `chunks_per_job` ends a job after so many, 0 means as long as its machine lasts; `grace_s` is the time
+    between SIGTERM and SIGKILL.
+    """
+
+    requirements: str | None = None
+    rank: str | None = None
+    request_cpus: int = 1
+    request_memory: str = "2GB"
+    request_disk: str = "2GB"
+    request_gpus: int = 0
+    container_image: str | None = None
+    python: str | None = None
+    packed: Path | None = None
+    project: str | None = None
+    attributes: tuple[str, ...] = ()
+    send: tuple[Path, ...] = ()
+    batch_name: str | None = None
+    max_idle: int = 10
+    chunks_per_job: int = 0
+    grace_s: int = 30
+
+    def __post_init__(self) -> None:
+        for name, low in (("request_cpus", 1), ("request_gpus", 0), ("max_idle", 1), ("chunks_per_job", 0)):
+            if getattr(self, name) < low:
+                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected at least {low}.")
+
+    @staticmethod
+    def from_json(values: dict[str, Any]) -> CondorOptions:
+        packed = values["packed"]
+        return CondorOptions(
+            **{
+                **values,
+                "packed": None if packed is None else Path(packed),
+                "attributes": tuple(values["attributes"]),
+                "send": tuple(map(Path, values["send"])),
+            }
+        )
+
+
+@dataclass(frozen=True)
 class Settings:
     """Times are in seconds. None means that gridml chooses.
 
@@ -31,6 +76,7 @@ class Settings:
     push_budget: float = 0.03
     threads: int = 1
     silent_s: float = 120.0
+    condor: CondorOptions | None = None
 
     def __post_init__(self) -> None:
         for name, low in (("workers", 1), ("epochs", 1), ("chunk", 1), ("push_every", 1), ("threads", 1)):
@@ -46,11 +92,25 @@ class Settings:
             )
 
     def to_json(self) -> dict[str, Any]:
-        return {k: str(v) if isinstance(v, Path) else v for k, v in dataclasses.asdict(self).items()}
+        found: dict[str, Any] = _plain(dataclasses.asdict(self))
+        return found
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> Settings:
-        trace = values["trace"]
+        trace, condor = values["trace"], values.get("condor")
         return Settings(
-            **{**values, "program": Path(values["program"]), "trace": None if trace is None else Path(trace)}
+            **{
+                **values,
+                "program": Path(values["program"]),
+                "trace": None if trace is None else Path(trace),
+                "condor": None if condor is None else CondorOptions.from_json(condor),
+            }
         )
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(part) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value

@@ -64,7 +64,8 @@ class Travelling:
 
 
 class Session:
-    """The life of the process `worker`. `evicted()` says whether the machine asked it to leave.
+    """The life of the process `worker`. `evicted()` says whether the machine asked it to leave; it leaves by itself
+    after `chunks`.
 
     It is written as a generator, so that one thread can drive thousands of workers under a clock of its own.
     """
@@ -78,6 +79,7 @@ class Session:
         courier: Courier,
         evicted: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
+        chunks: int | None = None,
     ) -> None:
         self._worker = worker
         self._program = program
@@ -86,6 +88,7 @@ class Session:
         self._courier = courier
         self._evicted = evicted
         self._clock = clock
+        self._left = chunks  # to begin before leaving
         self._engine = Engine(program)
         self._pace = Pace()
         self._version = -1
@@ -129,6 +132,9 @@ class Session:
             yield from self._leave_if_asked()
             if self._travelling is not None:
                 yield from self._settle(wait=True)
+            elif self._done:
+                yield from self._ask(self._sync(leaving=True))
+                raise Leaving
             else:
                 reply, tensors = yield from self._ask(self._sync(wants=True))
                 self._counted = self._trained
@@ -138,6 +144,11 @@ class Session:
                 if reply.lease is None:
                     yield reply.wait_s
         return self._next.popleft()
+
+    @property
+    def _done(self) -> bool:
+        """Whether no further chunk is wanted."""
+        return self._left is not None and self._left <= 0
 
     def _begin(self, lease: Lease) -> None:
         try:
@@ -149,6 +160,7 @@ class Session:
             self._engine.restart(self._arrived)
             self._arrived = {}
         self._work = Work(lease)
+        self._left = None if self._left is None else self._left - 1
         self._carrier.note(lease.id, lease.start)
 
     def _advance(self, work: Work) -> Waiting[None]:
@@ -211,7 +223,8 @@ class Session:
         work.pushed = work.at
         self._travelling = Travelling(work, snapshot, self._trained)
         wire = self._engine.wire(snapshot)
-        self._courier.post(self._sync(wants=not self._next, push=push, leaving=leaving), lambda: {**wire, **fields})
+        wants = not self._next and not self._done
+        self._courier.post(self._sync(wants=wants, push=push, leaving=leaving), lambda: {**wire, **fields})
 
     def _settle(self, *, wait: bool = False) -> Waiting[None]:
         """Hear the reply to the push under way, if there is one and it has come."""

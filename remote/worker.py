@@ -12,11 +12,15 @@ from types import FrameType
 
 from gridml import program
 from gridml.carriers.base import WorkerEnd
+from gridml.carriers.chirp import ChirpWorker
 from gridml.carriers.directory import DirectoryWorker
-from gridml.errors import GridmlError
+from gridml.errors import GridmlError, UsageError
+from remote import condor_job
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session
+
+CARRIERS = ("directory", "chirp")
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -28,7 +32,9 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--name", required=True, help="the worker's name in the run")
     parser.add_argument("--program", required=True, type=Path, help="the user's file")
-    parser.add_argument("--directory", required=True, type=Path, help="the run directory, shared with the master")
+    parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
+    parser.add_argument("--carrier", choices=CARRIERS, default="directory", help="what carries letters and chunks")
+    parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--parent", type=int, default=None, help="process id to die with")
     options = parser.parse_args(argv)
@@ -39,9 +45,9 @@ def main(argv: list[str] | None = None) -> int:
         loaded = program.load(options.program)
         if loaded.uses_torch:
             _prepare_torch(f"{options.seed}/{options.name}")
-        carrier: WorkerEnd = DirectoryWorker(options.directory, options.name)
+        name, carrier = _carrier(options)
         courier = ThreadCourier(carrier)
-        Session(options.name, loaded, options.program, carrier, courier, evicted.is_set).run()
+        Session(name, loaded, options.program, carrier, courier, evicted.is_set, chunks=options.chunks).run()
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
@@ -50,6 +56,16 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(0)  # grace is short, and taking Python and torch down tidily can cost a second of it
     return 0
+
+
+def _carrier(options: argparse.Namespace) -> tuple[str, WorkerEnd]:
+    """This worker's name, and its end of what carries its letters."""
+    if options.carrier == "chirp":
+        name = condor_job.worker_name(options.name)
+        return name, ChirpWorker(name)
+    if options.directory is None:
+        raise UsageError("the directory carrier needs --directory, the run directory shared with the master.")
+    return options.name, DirectoryWorker(options.directory, options.name)
 
 
 class _Flag:

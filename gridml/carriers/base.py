@@ -39,7 +39,10 @@ class WorkerEnd(ABC):
 
     @abstractmethod
     def note(self, lease: int, upto: int) -> None:
-        """Leave word of how far training has come, where it survives this process; cheap enough for every batch."""
+        """Leave word of how far training has come, where it survives this process; cheap enough for every batch.
+
+        A carrier for which it is not may leave out what comes within a second of the last one.
+        """
 
     @abstractmethod
     def close(self) -> None:

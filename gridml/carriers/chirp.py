@@ -165,7 +165,7 @@ class ChirpWorker(WorkerEnd):
 
     poll_s = (0.03, 0.2)
 
-    def __init__(self, worker: str, config: Path | None = None) -> None:
+    def __init__(self, worker: str, config: Path | None = None, note_s: float = NOTE_S) -> None:
         found = config or Path(os.environ.get("_CONDOR_CHIRP_CONFIG", ".chirp.config"))
         try:
             self._letters, self._chunks = ChirpLink(found), ChirpLink(found)
@@ -175,7 +175,7 @@ class ChirpWorker(WorkerEnd):
                 f"does not allow Chirp, choose another carrier."
             ) from error
         self._mail = f"mail/{worker}"
-        self._noted_s = float("-inf")
+        self._note_s, self._noted_s = note_s, float("-inf")
 
     def send(self, number: int, payload: bytes) -> None:
         name = mail.name_of("sync", number, payload)
@@ -206,7 +206,7 @@ class ChirpWorker(WorkerEnd):
 
     def note(self, lease: int, upto: int) -> None:
         now = time.monotonic()
-        if now - self._noted_s >= NOTE_S:
+        if now - self._noted_s >= self._note_s:
             self._noted_s = now
             with contextlib.suppress(OSError):  # only the count of wasted work depends on it
                 self._chunks.put(f"{self._mail}/{mail.PROGRESS}", mail.pack_progress(lease, upto))

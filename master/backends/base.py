@@ -39,7 +39,7 @@ class JobEvent:
     time_s: float
     worker: str
     state: State
-    machine: str
+    machine: str = ""
     detail: str = ""
     graceful: bool = False
     exit_code: int | None = None
@@ -58,11 +58,19 @@ class Backend(ABC):
 
     @abstractmethod
     def poll(self) -> list[JobEvent]:
-        """Events since the last call, in order; never blocks. Each job has at most one RUNNING and one ended."""
+        """Events since the last call, in order; never blocks.
+
+        Each worker has at most one RUNNING and one ended. A back end that starts an evicted job again by itself does so
+        under a new name, of which QUEUED is the first event.
+        """
 
     @abstractmethod
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
+
+    def advice(self, detail: str) -> str:
+        """What a person can do about a job that is held for the reason `detail`."""
+        return "Mend the cause, then go on with gridml resume."
 
     @abstractmethod
     def close(self) -> None:

@@ -26,8 +26,12 @@ WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.e
 
 def make(settings: Settings, directory: RunDirectory) -> Backend:
     """The back end that `settings` names. Raises UsageError where they make no sense."""
+    if settings.backend == "condor":
+        from master.backends.condor import Condor  # which needs bindings that others do without
+
+        return Condor(settings, directory)
     if settings.backend != "local":
-        raise UsageError(f"there is no back end {settings.backend!r}; expected local.")
+        raise UsageError(f"there is no back end {settings.backend!r}; expected local or condor.")
     return Local(worker_command(settings, directory), script(settings), directory.logs, threads=settings.threads)
 
 

@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 MAX_TRIES = 3  # runs of f over the same vertices that may fail before the run stops
+MAX_HELD = 3  # jobs put on hold before any worker has spoken
 MAX_STILLBORN = 5  # workers in a row that end without ever having said a word
 
 
-def to_submit(alive: int, wanted: int, *, work_left: bool) -> tuple[int, str]:
-    """Workers to submit now, so that `wanted` are queued or running."""
+def to_submit(
+    alive: int, wanted: int, *, work_left: bool, idle: int = 0, max_idle: int | None = None
+) -> tuple[int, str]:
+    """Workers to submit now, so that `wanted` are queued or running, of which at most `max_idle` are queued."""
     if not work_left:
         return 0, "nothing is left to lease"
     missing = max(0, wanted - alive)
+    if max_idle is not None and idle + missing > max_idle:
+        return max(0, max_idle - idle), f"{idle} are queued, and no more than {max_idle} may be"
     return missing, f"{alive} of {wanted} are queued or running"
+
+
+def after_hold(in_a_row: int, reason: str) -> tuple[bool, str]:
+    """Whether to go on after `in_a_row` jobs were held before any worker spoke."""
+    if in_a_row < MAX_HELD:
+        return True, f"{in_a_row} jobs are on hold: {reason}"
+    return False, f"{in_a_row} jobs were put on hold and none has ever run: {reason}"
 
 
 def is_silent(last_heard_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 from gridml import bundle
 from gridml.carriers.base import MasterEnd, WorkerEnd
+from gridml.carriers.chirp import ChirpWorker
+from gridml.carriers.chirp_proxy import proxy
 from gridml.carriers.directory import DirectoryMaster, DirectoryWorker
 
 
@@ -23,19 +26,35 @@ class Pair:
     chunks: Path
 
 
-def directory(root: Path) -> Pair:
-    return Pair(
-        DirectoryMaster(root), lambda name: DirectoryWorker(root, name), lambda name: root / "mail" / name,
+@contextmanager
+def directory(root: Path) -> Iterator[Pair]:
+    yield Pair(
+        DirectoryMaster(root),
+        lambda name: DirectoryWorker(root, name),
+        lambda name: root / "mail" / name,
         root / "chunks",
-    )  # fmt: skip
+    )
 
 
-CARRIERS: dict[str, Callable[[Path], Pair]] = {"directory": directory}
+@contextmanager
+def chirp(root: Path) -> Iterator[Pair]:
+    config = root / ".chirp.config"
+    with proxy(root, config):
+        yield Pair(
+            DirectoryMaster(root),
+            lambda name: ChirpWorker(name, config, note_s=0),
+            lambda name: root / "mail" / name,
+            root / "chunks",
+        )
+
+
+CARRIERS: dict[str, Callable[[Path], AbstractContextManager[Pair]]] = {"directory": directory, "chirp": chirp}
 
 
 @pytest.fixture(params=CARRIERS)
-def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Pair:
-    return CARRIERS[request.param](tmp_path)
+def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
+    with CARRIERS[request.param](tmp_path) as found:
+        yield found
 
 
 @pytest.fixture

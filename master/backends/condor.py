@@ -1,0 +1,225 @@
+"""Workers as jobs of an HTCondor pool: submitted in groups, followed through one event log per run.
+
+The queue is never polled: what becomes of a job is read from the log. The schedd may be away for a while (it is
+restarted, or its machine is): what is to be submitted or removed then waits, and is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gridml.errors import RunError, UsageError
+from master.backends import condor_submit
+from master.backends.base import Backend, JobEvent, State
+from master.backends.condor_events import Job, job_of, translate
+from master.rundir import RunDirectory
+from master.settings import CondorOptions, Settings
+
+AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
+FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
+UNFIT = 69  # exit status of a worker whose machine lacks something (EX_UNAVAILABLE)
+_MARK, _NAME = "GridmlRun", "GridmlWorker"  # attributes of every job: its run, and its name in it
+
+
+class Condor(Backend):
+    """One job per submitted name, under the schedd that CONDOR_CONFIG names.
+
+    `clock` gives seconds and is what events carry. Raises RunError when HTCondor cannot be reached, UsageError for an
+    option that its submit language refuses.
+    """
+
+    name = "condor"
+
+    def __init__(
+        self, settings: Settings, directory: RunDirectory, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = settings.condor or CondorOptions()
+        self._root = directory.root.absolute()
+        self._clock = clock
+        self._condor = bindings()
+        marks = {_MARK: _quoted(str(self._root)), _NAME: '"$(worker)"'}
+        master = os.environ.get("_CONDOR_JOB_AD")
+        if master is not None and (own := _own_cluster(Path(master))) is not None:
+            marks["GridmlMaster"] = str(own)  # condor_rm of the master's job removes these
+        self._commands = condor_submit.description(settings, directory, marks)
+        condor_submit.prepare(settings, directory, self._commands)
+        self._jobs: dict[tuple[int, int], Job] = {}
+        self._pending: list[str] = []  # names to be submitted at the next poll
+        self._events: list[JobEvent] = []
+        self._removing: set[tuple[int, int]] = set()
+        self._avoided: set[str] = set()
+        self._quiet_until_s = float("-inf")
+        self._unsure = False  # the last submission failed: the schedd may have taken it all the same
+        with _explained(self._condor):
+            self._schedd = self._condor.Schedd()
+            # Jobs of an earlier master of this run: nobody would hear them.
+            self._schedd.act(self._condor.JobAction.Remove, self._ours, reason="their master has ended")
+            (self._root / condor_submit.LOG).touch()
+            self._log = self._condor.JobEventLog(str(self._root / condor_submit.LOG))
+            for _ in self._log.events(stop_after=0):
+                pass  # what an earlier master has heard
+
+    @property
+    def _ours(self) -> str:
+        return f"{_MARK} =?= {_quoted(str(self._root))}"
+
+    def submit(self, worker: str) -> None:
+        if any(job.name == worker for job in self._jobs.values()) or worker in self._pending or "." in worker:
+            raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no dot")
+        self._pending.append(worker)
+        self._events.append(JobEvent(self._clock(), worker, State.QUEUED))
+
+    def poll(self) -> list[JobEvent]:
+        if self._clock() >= self._quiet_until_s:
+            self._submit_pending()
+            self._remove_asked()
+        self._read_log()
+        events, self._events = self._events, []
+        return events
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        """As the contract says; the grace is the pool's and the job's own."""
+        name = job_of(worker)
+        if name in self._pending:
+            self._pending.remove(name)
+            detail = "cancelled before it was submitted"
+            self._events.append(JobEvent(self._clock(), worker, State.EVICTED, detail=detail, cancelled=True))
+            return
+        for key, job in self._jobs.items():
+            if job.worker == worker and not job.over and not job.cancelled:
+                self._cancel(key)
+
+    def close(self) -> None:
+        """Removes every job and waits until they have left, or for `FAREWELL_S` of real time."""
+        for name in list(self._pending):
+            self.cancel(name)
+        for key, job in self._jobs.items():
+            if not job.over and not job.cancelled:
+                self._cancel(key)
+        self._quiet_until_s = float("-inf")
+        deadline = time.monotonic() + FAREWELL_S
+        while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
+            if self._clock() >= self._quiet_until_s:
+                self._remove_asked()
+            self._read_log()
+            time.sleep(0.05)
+
+    def _cancel(self, key: tuple[int, int]) -> None:
+        self._jobs[key] = replace(self._jobs[key], cancelled=True)
+        self._removing.add(key)
+
+    def _submit_pending(self) -> None:
+        if not self._pending:
+            return
+        try:
+            if self._unsure:
+                self._adopt()
+            if self._pending:
+                (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in self._pending))
+                self._unsure = True
+                done = self._schedd.submit(
+                    self._condor.Submit({**self._commands, **self._requirements()}),
+                    itemdata=iter([{"worker": name} for name in self._pending]),
+                )
+                for number, name in enumerate(self._pending):
+                    self._jobs[done.cluster(), done.first_proc() + number] = Job(name)
+            self._pending.clear()
+            self._unsure = False
+        except self._condor.HTCondorException as error:
+            if not self._jobs and "SUBMIT" in str(error).upper():
+                raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
+            self._quiet_until_s = self._clock() + AGAIN_S
+
+    def _adopt(self) -> None:
+        """Jobs that the schedd took although it did not answer."""
+        for found in self._schedd.query(self._ours, ["ClusterId", "ProcId", _NAME]):
+            if found[_NAME] in self._pending:
+                self._jobs[int(found["ClusterId"]), int(found["ProcId"])] = Job(found[_NAME])
+                self._pending.remove(found[_NAME])
+
+    def _requirements(self) -> Mapping[str, str]:
+        """Machines that turned out unfit are avoided by the jobs to come."""
+        if not self._avoided:
+            return {}
+        avoided = f'!stringListMember(Machine, "{",".join(sorted(self._avoided))}")'
+        own = self._options.requirements
+        return {"requirements": f"({own}) && {avoided}" if own else avoided}
+
+    def _remove_asked(self) -> None:
+        if not self._removing:
+            return
+        names = [f"{cluster}.{proc}" for cluster, proc in sorted(self._removing)]
+        try:
+            self._schedd.act(self._condor.JobAction.Remove, names, reason="cancelled by gridml")
+            self._removing.clear()
+        except self._condor.HTCondorException:
+            self._quiet_until_s = self._clock() + AGAIN_S
+
+    def _read_log(self) -> None:
+        for event in self._log.events(stop_after=0):
+            key = int(event.cluster), int(event.proc)
+            job = self._jobs.get(key)
+            if job is None:
+                continue
+            facts = dict(event)
+            if event.type.name == "JOB_HELD" and not facts.get("HoldReason"):
+                facts["HoldReason"] = self._hold_reason(key)
+            self._jobs[key], told = translate(job, event.type.name, facts, self._clock())
+            self._events += told
+            for ended in told:
+                if ended.exit_code == UNFIT and "@" in ended.machine:
+                    self._avoided.add(ended.machine.partition("@")[2])
+            if self._jobs[key].over:
+                self._removing.discard(key)
+
+    def _hold_reason(self, key: tuple[int, int]) -> str:
+        """The log does not always have it; the queue does."""
+        with contextlib.suppress(self._condor.HTCondorException, IndexError, KeyError):
+            found = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", ["HoldReason"])
+            return str(found[0]["HoldReason"])
+        return ""
+
+
+def bindings() -> Any:
+    """HTCondor's Python bindings. Raises RunError where they are missing or find no configuration."""
+    try:
+        return importlib.import_module("htcondor2")
+    except ImportError as error:
+        raise RunError(
+            f"HTCondor's Python bindings cannot be imported ({error}). Install them with: pip install 'gridml[condor]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def _explained(condor: Any) -> Iterator[None]:
+    """Says what a person can do where HTCondor cannot be reached."""
+    try:
+        yield
+    except (condor.HTCondorException, RuntimeError, OSError) as error:
+        config = os.environ.get("CONDOR_CONFIG")
+        where = f"CONDOR_CONFIG is {config}" if config else "CONDOR_CONFIG is not set"
+        raise RunError(
+            f"no HTCondor queue can be reached: {error}. {where}. Run this on an access point, or raise a pool of your "
+            f"own (make pool), and see whether condor_q answers."
+        ) from error
+
+
+def _own_cluster(ad: Path) -> int | None:
+    """The cluster of the job that this process is, None when it is none."""
+    with contextlib.suppress(OSError, ValueError):
+        for line in ad.read_text().splitlines():
+            name, _, value = line.partition(" = ")
+            if name == "ClusterId":
+                return int(value)
+    return None
+
+
+def _quoted(text: str) -> str:
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

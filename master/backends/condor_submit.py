@@ -1,0 +1,125 @@
+"""The submit description of a run's jobs, and what travels with them. It works with plain `condor_submit`, too."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gridml import bundle
+from gridml.errors import UsageError
+from master.rundir import RunDirectory
+from master.settings import CondorOptions, Settings
+
+CODE = "gridml.pyz"
+LAUNCHER = "worker.sh"
+LOG = "condor.log"  # every event of every job of the run
+DESCRIPTION = "condor.sub"
+NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
+_SENT = ("gridml", "remote")  # the packages a worker needs
+_MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
+_LAUNCHER = """#!/bin/sh
+# Starts a gridml worker with the first Python that has what a worker imports.
+if [ -n "$GRIDML_PACKED" ]; then
+    mkdir packed && tar -xzf "$GRIDML_PACKED" -C packed && rm -f "$GRIDML_PACKED" || exit 69
+    PATH="$PWD/packed/bin:$PATH"
+    [ -x packed/bin/conda-unpack ] && packed/bin/conda-unpack
+fi
+for python in "$GRIDML_PYTHON" python3 python; do
+    [ -n "$python" ] && "$python" -c 'import numpy, safetensors' 2>/dev/null && exec "$python" gridml.pyz "$@"
+done
+echo "no Python with numpy and safetensors on $(hostname): give --container-image, --packed or --python" >&2
+exit 69
+"""
+
+
+def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
+    """The submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all the run's jobs."""
+    options = settings.condor or CondorOptions()
+    sent = [CODE, str(settings.program), *(str(path) for path in options.send)]
+    environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
+    environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
+    if options.packed is not None:
+        sent.append(str(options.packed))
+        environment["GRIDML_PACKED"] = options.packed.name
+    arguments = ["--name $(worker)", "--carrier chirp", f"--program '{settings.program.name}'"]
+    arguments.append(f"--seed {settings.seed}")
+    if options.chunks_per_job:
+        arguments.append(f"--chunks {options.chunks_per_job}")
+    commands = {
+        "universe": "vanilla",
+        "initialdir": str(directory.root.absolute()),
+        "executable": str(directory.root.absolute() / LAUNCHER),
+        "arguments": f'"{" ".join(arguments)}"',
+        "environment": '"' + " ".join(f"{k}='{v}'" for k, v in environment.items() if v) + '"',
+        "log": LOG,
+        "output": "logs/$(worker).log",
+        "error": "logs/$(worker).log",
+        # What a worker says must be there when its machine is not any more. It says little.
+        "stream_output": "True",
+        "stream_error": "True",
+        "should_transfer_files": "YES",
+        "when_to_transfer_output": "ON_EXIT_OR_EVICT",
+        "transfer_input_files": ", ".join(sent),
+        "transfer_output_files": '""',
+        "want_io_proxy": "True",  # Chirp
+        "batch_name": options.batch_name or f"gridml {directory.root.name}",
+        "request_cpus": str(options.request_cpus),
+        "request_memory": options.request_memory,
+        "request_disk": options.request_disk,
+        "job_max_vacate_time": str(options.grace_s),
+        "leave_in_queue": "False",
+    }
+    if options.request_gpus:
+        commands["request_gpus"] = str(options.request_gpus)
+    for name in ("requirements", "rank", "container_image"):
+        if getattr(options, name):
+            commands[name] = str(getattr(options, name))
+    attributes = {**dict(map(attribute, options.attributes)), **marks}
+    if options.project:
+        attributes["ProjectName"] = f'"{options.project}"'
+    return {**commands, **{f"+{name}": value for name, value in attributes.items()}}
+
+
+def attribute(text: str) -> tuple[str, str]:
+    """(name, expression) of `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
+    name, found, value = text.removeprefix("+").partition("=")
+    if not found or not name.strip().isidentifier() or not value.strip():
+        raise UsageError(f"--attribute got {text!r}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
+    return name.strip(), value.strip()
+
+
+def as_text(commands: Mapping[str, str]) -> str:
+    """The description as a file for `condor_submit`."""
+    lines = [f"{name} = {value}" for name, value in commands.items()]
+    return "\n".join(["# condor_submit " + DESCRIPTION, *lines, f"queue worker from {NAMES}", ""])
+
+
+def prepare(settings: Settings, directory: RunDirectory, commands: Mapping[str, str]) -> None:
+    """Write what is sent, and the description, into the run directory. Raises UsageError for a file that is missing."""
+    options = settings.condor or CondorOptions()
+    for path in (*options.send, *(() if options.packed is None else (options.packed,))):
+        if not path.exists():
+            raise UsageError(f"{path} cannot be sent with the jobs: it is not there.")
+    write_code(directory.root / CODE)
+    launcher = directory.root / LAUNCHER
+    bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)
+    launcher.chmod(0o755)
+    (directory.root / NAMES).touch()
+    bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands).encode(), durable=False)
+
+
+def write_code(path: Path) -> None:
+    """The packages that a worker imports, as one file that Python runs: the far end needs numpy and safetensors."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", _MAIN)
+        for package in _SENT:
+            spec = importlib.util.find_spec(package)
+            assert spec is not None and spec.submodule_search_locations
+            folder = Path(next(iter(spec.submodule_search_locations)))
+            for file in sorted(folder.rglob("*.py")):
+                archive.write(file, f"{package}/{file.relative_to(folder)}")
+    temporary.replace(path)
