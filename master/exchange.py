@@ -93,6 +93,7 @@ class Exchange:
         self._clock = clock
         self._hook = hook
         self.workers: dict[str, Correspondent] = {}
+        self.left: set[str] = set()  # workers that took their leave
         self._push_s = 0.0  # CPU seconds from a push's letter to its answer, a running mean
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
@@ -298,6 +299,7 @@ class Exchange:
         if sync.failure is not None:
             self._failed(draft, sync.failure, now)
         if sync.leaving:
+            self.left.add(sync.worker)
             self.gone(sync.worker, "the worker left", now)
         elif draft.verdict is Verdict.REFUSED:
             self._end_own(sync, now, draft.reason)

@@ -306,6 +306,8 @@ class Run:
         now = self.outside.clock()
         with self.ledger.transaction():
             for event in events:
+                if event.graceful is None:
+                    event = replace(event, graceful=event.worker in self.exchange.left)
                 if event.worker not in self._known:
                     self._expect(event.worker, now)  # the back end starts it again by itself
                 self.ledger.worker_event(event, now)

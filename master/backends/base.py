@@ -32,7 +32,8 @@ class JobEvent:
     """One change of one job's state.
 
     `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place
-    can be counted; `graceful` says for EVICTED whether SIGTERM came first; `detail` is for people.
+    can be counted; `graceful` says for EVICTED whether SIGTERM came first,
+    None where the back end cannot know: then it was if the worker took its leave; `detail` is for people.
     `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill.
     """
 
@@ -41,7 +42,7 @@ class JobEvent:
     state: State
     machine: str = ""
     detail: str = ""
-    graceful: bool = False
+    graceful: bool | None = False
     exit_code: int | None = None
     pid: int | None = None
     cancelled: bool = False

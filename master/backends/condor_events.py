@@ -92,7 +92,7 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
     if not job.running:
         return job, []  # it is said of jobs that wait, too, and twice of some that ran
     reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
-    ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, cancelled=job.cancelled)
+    ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
     job = replace(job, starts=job.starts + 1, running=False, machine="")
     if job.cancelled:
         return replace(job, over=True), [ended]
@@ -112,7 +112,7 @@ def _released(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, l
 
 def _removed(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     reason = str(facts.get("Reason") or "removed from the queue")
-    ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, cancelled=job.cancelled)
+    ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
     return replace(job, running=False, over=True), [ended]
 
 
