@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -20,8 +21,12 @@ import typer
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
 if TYPE_CHECKING:
+    import sqlite3
+
     from master.live import View
     from master.run import Outside, Run
+    from master.rundir import RunDirectory
+    from master.settings import Settings
 
 app = typer.Typer(
     help="Train models on machines that come and go.",
@@ -30,6 +35,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 LOOK_S = 0.25  # how often `watch` looks for news
+RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
@@ -144,10 +150,21 @@ def submit(
     run_dir: Annotated[
         Path | None, typer.Option(help="Where the run is kept; otherwise runs/PROGRAM-TIME.", show_default=False)
     ] = None,
+    foreground: Annotated[
+        bool, typer.Option("--foreground", help="Run the master in this terminal, not as a job of its own.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the submit descriptions and what would be sent; submit nothing.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a program on the jobs of an HTCondor pool, and show how it goes."""
-    from master.run import start
+    """Train a program on the jobs of an HTCondor pool.
+
+    The master becomes a job of the local universe: it goes on when you log out, and is started again after a crash.
+    """
+    from master.backends import condor_master
+    from master.run import Outside, create, start
+    from master.rundir import RunDirectory
     from master.settings import CondorOptions, Settings
 
     options = CondorOptions(
@@ -178,7 +195,23 @@ def submit(
         condor=options,
     )
     root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+    if dry_run:
+        _print_jobs(settings, RunDirectory(root), foreground=foreground)
+        return
+    condor_master.check_reachable()
+    if foreground:
+        _drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+        return
+    from master.backends.choose import make
+
+    create(settings, root, Outside(make))
+    directory = RunDirectory(root)
+    job = condor_master.submit(directory, condor_master.description(settings, directory))
+    if as_json:
+        typer.echo(json.dumps({"run_dir": str(root), "master_job": job}))
+        return
+    typer.echo(f"The master of {root} is job {job}. Follow it: gridml watch {root}")
+    typer.echo(f"End it, keeping what is credited: gridml cancel {root} (or condor_rm {job})")
 
 
 @app.command(epilog="Example: gridml resume runs/mnist-20260401-120000")
@@ -241,10 +274,13 @@ def watch(run: RunArgument, as_json: Json = False) -> None:
         with _view(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
-            driven = True
+            driven, seen_s = True, time.monotonic()
             with Follower(run, view) as follower:
                 while driven:
-                    driven = holder(run) is not None  # asked first, so that the last events are shown too
+                    # Asked first, so that the last events are shown too.
+                    if holder(run) is not None:
+                        seen_s = time.monotonic()
+                    driven = time.monotonic() - seen_s <= _patience_s(run, connection)
                     query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
                     for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
                         view.event(at_s, kind, text)
@@ -258,6 +294,17 @@ def watch(run: RunArgument, as_json: Json = False) -> None:
     finally:
         connection.close()
     status(run, as_json=as_json)
+
+
+def _patience_s(run: Path, connection: sqlite3.Connection) -> float:
+    """How long to wait for a master where none is: one that is a job will be started, again, by the schedd."""
+    from master.backends.condor_master import DESCRIPTION
+    from master.run import SUBMITTED
+
+    status = json.loads(connection.execute("SELECT value FROM run WHERE key = 'status'").fetchone()[0])
+    if not (run / DESCRIPTION).exists() or status not in (SUBMITTED, "running"):
+        return 0.0
+    return RESTART_S[status == SUBMITTED]
 
 
 @app.command(epilog="Example: gridml report runs/mnist-20260401-120000 --plot mnist.png")
@@ -299,6 +346,26 @@ def cancel(run: RunArgument) -> None:
     except OSError as error:
         raise UsageError(f"{run} cannot be written: {error.strerror}. Cancel it as the user who runs it.") from error
     typer.echo(f"Asked the master ({master}) to stop. Go on later with: gridml resume {run}")
+
+
+def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool) -> None:
+    """The submit descriptions of a run, and what would travel with each of its jobs."""
+    from gridml.program import load
+    from master.backends import condor_master, condor_submit
+
+    load(settings.program).build(settings.program)  # what is wrong with it is said now
+    commands = condor_submit.description(settings, directory, {})
+    if not foreground:
+        master = condor_master.description(settings, directory)
+        typer.echo(condor_submit.as_text(master, condor_master.DESCRIPTION, ""))
+    typer.echo(condor_submit.as_text(commands))
+    with tempfile.TemporaryDirectory(prefix="gridml-") as folder:
+        code = Path(folder) / condor_submit.CODE
+        condor_submit.write_code(code)
+        typer.echo(f"# sent with every job: {condor_submit.CODE} ({code.stat().st_size:,} bytes)")
+    for path in commands["transfer_input_files"].split(", ")[1:]:
+        size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
+        typer.echo(f"# sent with every job: {path} ({size})")
 
 
 class Stopped(BaseException):

@@ -16,6 +16,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 from gridml import bundle
@@ -24,8 +25,9 @@ from gridml.carriers.base import WorkerEnd
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of one answer; a shadow that is out of reach for longer is tried again on a new connection
-NOTE_S = 1.0  # seconds between two notes of how far training has come: each is a round trip to the submit host
+NOTE_S = 0.2  # seconds between two notes of how far training has come: each is a round trip to the submit host
 _LONGEST_LINE = 5120
+_OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
 _ERRORS = {
     -1: errno.EACCES,
     -2: errno.EACCES,
@@ -61,45 +63,55 @@ class ChirpLink:
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
         self._rest = b""  # received, not yet used
+        self._open: dict[str, int] = {}  # descriptors of this connection, by path
         self._lock = threading.Lock()
 
     def list(self, folder: str) -> list[str]:
-        return self._command(f"getdir {_quoted(folder)}", reads=True)[1].decode().split("\n")
+        with self._exchange(folder):
+            return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
     def get(self, path: str) -> bytes:
-        return self._command(f"getfile {_quoted(path)}", reads=True)[1]
+        with self._exchange(path):
+            return self._read(self._ask(f"getfile {_quoted(path)}"))
 
     def put(self, path: str, payload: bytes) -> None:
         """Write a file so that it is there whole or not at all."""
         folder, _, name = path.rpartition("/")
-        temporary = f"{folder}/.{name}.tmp"
-        self._command(f"putfile {_quoted(temporary)} 384 {len(payload)}", payload)  # 384 = 0600
-        self._command(f"rename {_quoted(temporary)} {_quoted(path)}")
+        temporary = _quoted(f"{folder}/.{name}.tmp")
+        with self._exchange(path):
+            self._ask(f"putfile {temporary} {_OWNERS} {len(payload)}")
+            self._give(payload)
+            self._ask(f"rename {temporary} {_quoted(path)}")
+
+    def overwrite(self, path: str, payload: bytes) -> None:
+        """Write the first bytes of a file, which is kept open for the next time: one round trip."""
+        with self._exchange(path):
+            if path not in self._open:
+                self._open[path] = self._ask(f"open {_quoted(path)} wc {_OWNERS}")
+                self._line()  # the file's status
+            self._send(f"pwrite {self._open[path]} {len(payload)} 0\n".encode())
+            self._give(payload)
 
     def unlink(self, path: str) -> None:
-        with contextlib.suppress(FileNotFoundError):
-            self._command(f"unlink {_quoted(path)}")
+        with contextlib.suppress(FileNotFoundError), self._exchange(path):
+            self._ask(f"unlink {_quoted(path)}")
 
     def close(self) -> None:
         if self._socket is not None:
             self._socket.close()
             self._socket = None
         self._rest = b""
+        self._open.clear()
 
-    def _command(self, line: str, payload: bytes | None = None, *, reads: bool = False) -> tuple[int, bytes]:
-        """(answer, data) of one command, with `payload` sent after the server has agreed to take it."""
+    @contextlib.contextmanager
+    def _exchange(self, path: str) -> Iterator[None]:
+        """The connection to oneself, for commands that concern `path`; what goes wrong becomes an OSError."""
         with self._lock:
             try:
                 self._connect()
-                answer = self._ask(line)
-                if payload is not None:
-                    self._send(payload)
-                    answer = self._answer()
-                    if answer != len(payload):
-                        raise OSError(errno.EIO, f"{answer} of {len(payload)} bytes arrived")
-                return answer, self._read(answer) if reads else b""
+                yield
             except _Refused as refused:
-                raise OSError(refused.number, os.strerror(refused.number), line.split(" ")[1]) from None
+                raise OSError(refused.number, os.strerror(refused.number), path) from None
             except (OSError, ValueError) as error:
                 self.close()  # what is still to come of this answer must not be taken for the next one's
                 raise error if isinstance(error, OSError) else OSError(errno.EPROTO, str(error)) from error
@@ -122,13 +134,23 @@ class ChirpLink:
         self._socket.sendall(data)
 
     def _answer(self) -> int:
-        while b"\n" not in self._rest:
-            self._receive()
-        line, _, self._rest = self._rest.partition(b"\n")
-        answer = int(line)
+        answer = int(self._line())
         if answer < 0:
             raise _Refused(_ERRORS.get(answer, errno.EIO))
         return answer
+
+    def _give(self, payload: bytes) -> None:
+        """Send what the server has agreed to take."""
+        self._send(payload)
+        taken = self._answer()
+        if taken != len(payload):
+            raise OSError(errno.EIO, f"{taken} of {len(payload)} bytes arrived")
+
+    def _line(self) -> bytes:
+        while b"\n" not in self._rest:
+            self._receive()
+        line, _, self._rest = self._rest.partition(b"\n")
+        return line
 
     def _read(self, count: int) -> bytes:
         parts, missing = [self._rest[:count]], count - len(self._rest)
@@ -209,7 +231,7 @@ class ChirpWorker(WorkerEnd):
         if now - self._noted_s >= self._note_s:
             self._noted_s = now
             with contextlib.suppress(OSError):  # only the count of wasted work depends on it
-                self._chunks.put(f"{self._mail}/{mail.PROGRESS}", mail.pack_progress(lease, upto))
+                self._chunks.overwrite(f"{self._mail}/{mail.PROGRESS}", mail.pack_progress(lease, upto))
 
     def close(self) -> None:
         self._letters.close()

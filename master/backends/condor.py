@@ -57,7 +57,7 @@ class Condor(Backend):
         self._avoided: set[str] = set()
         self._quiet_until_s = float("-inf")
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
-        with _explained(self._condor):
+        with explained(self._condor):
             self._schedd = self._condor.Schedd()
             # Jobs of an earlier master of this run: nobody would hear them.
             self._schedd.act(self._condor.JobAction.Remove, self._ours, reason="their master has ended")
@@ -198,7 +198,7 @@ def bindings() -> Any:
 
 
 @contextlib.contextmanager
-def _explained(condor: Any) -> Iterator[None]:
+def explained(condor: Any) -> Iterator[None]:
     """Says what a person can do where HTCondor cannot be reached."""
     try:
         yield

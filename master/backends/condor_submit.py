@@ -91,10 +91,10 @@ def attribute(text: str) -> tuple[str, str]:
     return name.strip(), value.strip()
 
 
-def as_text(commands: Mapping[str, str]) -> str:
+def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f"worker from {NAMES}") -> str:
     """The description as a file for `condor_submit`."""
     lines = [f"{name} = {value}" for name, value in commands.items()]
-    return "\n".join(["# condor_submit " + DESCRIPTION, *lines, f"queue worker from {NAMES}", ""])
+    return "\n".join([f"# condor_submit {file}", *lines, f"queue {queue}".rstrip(), ""])
 
 
 def prepare(settings: Settings, directory: RunDirectory, commands: Mapping[str, str]) -> None:
