@@ -353,7 +353,7 @@ class Ledger:
         ended = at_s if event.state.ended else None
         self._db.execute(
             "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, cancelled = ?, "
-            "pid = coalesce(?, pid), started_s = coalesce(?, started_s), ended_s = ? WHERE worker = ?",
+            "pid = coalesce(?, pid), started_s = coalesce(started_s, ?), ended_s = ? WHERE worker = ?",
             (
                 event.state.value,
                 event.machine,

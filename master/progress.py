@@ -75,7 +75,7 @@ def read(connection: sqlite3.Connection, now: float) -> Progress:
         vertices=vertices,
         all_credited=all_credited,
         total=total,
-        alive=states.get(("running", 1), 0),
+        alive=states.get(("running", 1), 0) + states.get(("out of reach", 1), 0),
         queued=states.get(("queued", 0), 0),
         lost=states.get(("evicted", 1), 0) + states.get(("lost", 1), 0),
         staleness=staleness,

@@ -25,13 +25,14 @@ from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
 from gridml.program import Metrics, Program, load
 from master.backends.base import Backend, JobEvent, State
-from master.decisions.staffing import after_hold, after_stillbirth, is_silent, to_submit
+from master.decisions.staffing import after_hold, after_stillbirth, to_submit
 from master.evaluation import evaluate, flops_per_vertex
 from master.exchange import Exchange
 from master.fields import Fields
 from master.grants import Grants
 from master.ledger import Ledger
 from master.merging import Merger
+from master.presence import Presence
 from master.replica import Replica, Versions, initial
 from master.rundir import MasterLock, RunDirectory
 from master.settings import Settings
@@ -193,14 +194,11 @@ class Run:
         self.backend = outside.backend(settings, directory)
         self._judge = ThreadPoolExecutor(1, "evaluate")
         self._judging: tuple[int, Future[Metrics]] | None = None
-        self._running: dict[str, float] = {}  # since when a worker is running, or was last heard
-        self._noted: dict[str, tuple[int, int]] = {}  # how far a worker had come when it was last looked at
-        self._known = {row["worker"] for row in self.ledger.workers()}
-        self._alive: set[str] = set()  # queued or running
+        known = {row["worker"] for row in self.ledger.workers()}
+        self._presence = Presence(self.office.noted, settings.silent_s, known)
         self._held = 0
-        self._spoken: set[str] = set()
         self._stillborn = 0
-        self._submitted = len(self._known)
+        self._submitted = len(known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
         if network is not None:
             self._tell(
@@ -277,8 +275,7 @@ class Run:
         now = self.outside.clock()
         merged = self.exchange.handle(letters)
         heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
-        self._spoken |= heard  # a letter that makes no sense is no sign of life
-        self._running.update(dict.fromkeys(heard & self._running.keys(), now))
+        self._presence.heard(heard, now)  # a letter that makes no sense is no sign of life
         self._hear(events)
         for kind, text in self.exchange.news:
             self._tell(kind, text)
@@ -308,13 +305,15 @@ class Run:
             for event in events:
                 if event.graceful is None:
                     event = replace(event, graceful=event.worker in self.exchange.left)
-                if event.worker not in self._known:
+                if event.worker not in self._presence.known:
                     self._expect(event.worker, now)  # the back end starts it again by itself
                 self.ledger.worker_event(event, now)
                 if event.state is State.QUEUED:
-                    self._alive.add(event.worker)  # one that was held, too
+                    self._presence.expect(event.worker)  # one that was held, too
                 if event.state is State.RUNNING:
-                    self._running[event.worker] = now
+                    self._presence.runs(event.worker, now)
+                if event.state is State.OUT_OF_REACH:
+                    self._presence.lost_sight(event.worker)
                 if event.state is State.LOST and event.exit_code is not None:
                     self.exchange.crashed(event.worker, event.detail, self._last_words(event.worker), now)
                 if event.state.ended:
@@ -322,16 +321,15 @@ class Run:
                     self._end_worker(event)
                 if event.state is State.HELD:
                     self._on_hold(event)
-                if event.state in (State.RUNNING, State.EVICTED, State.LOST, State.HELD):
+                if event.state not in (State.QUEUED, State.FINISHED):
                     self._event(now, event.state.value, f"{event.worker} on {event.machine}: {event.detail}")
         for event in events:
             if event.state.ended:
                 self.office.close(event.worker)
 
     def _end_worker(self, event: JobEvent) -> None:
-        self._alive.discard(event.worker)
-        self._running.pop(event.worker, None)
-        if event.worker in self._spoken or event.state is State.EVICTED:
+        self._presence.stops(event.worker)
+        if event.worker in self._presence.spoken or event.state is State.EVICTED:
             self._stillborn = 0
             return
         self._stillborn += 1
@@ -344,10 +342,10 @@ class Run:
 
     def _on_hold(self, event: JobEvent) -> None:
         """A held job waits for a person; if nothing else has ever run, so does the run."""
-        self._alive.discard(event.worker)
+        self._presence.stops(event.worker)
         self._held += 1
         again, reason = after_hold(self._held, event.detail)
-        if not again and not self._spoken:
+        if not again and not self._presence.spoken:
             raise RunError(f"{reason}. {self.backend.advice(event.detail)}")
 
     def _last_words(self, worker: str) -> str:
@@ -358,29 +356,19 @@ class Run:
     def _watch(self) -> None:
         """Give up on workers that are silent for too long: something took them that nobody reported."""
         now = self.outside.clock()
-        for worker, heard in list(self._running.items()):
-            if now - heard < self.settings.silent_s:
-                continue
-            noted = self.office.noted(worker)
-            if noted is not None and noted != self._noted.get(worker):
-                self._noted[worker] = noted  # it trains, though it has not pushed
-                self._running[worker] = now
-                continue
-            silent, reason = is_silent(heard, now, self.settings.silent_s)
-            if silent:
-                del self._running[worker]
-                self._alive.discard(worker)
-                with self.ledger.transaction():
-                    self.exchange.gone(worker, reason, now)
-                    self._event(now, "silent", f"{worker}: {reason}; its leases go to others")
-                self.backend.cancel(worker)
+        for worker, reason in self._presence.silent(now):
+            self._presence.stops(worker)
+            with self.ledger.transaction():
+                self.exchange.gone(worker, reason, now)
+                self._event(now, "silent", f"{worker}: {reason}; its leases go to others")
+            self.backend.cancel(worker)
 
     def _staff(self) -> None:
         count, _ = to_submit(
-            len(self._alive),
+            len(self._presence.alive),
             self.settings.workers,
             work_left=not self.grants.finished(),
-            idle=len(self._alive - self._running.keys()),
+            idle=self._presence.waiting,
             max_idle=None if self.settings.condor is None else self.settings.condor.max_idle,
         )
         if not count:
@@ -398,8 +386,7 @@ class Run:
         """A worker will come: it gets a row and a mailbox. Must be called inside a transaction."""
         self.ledger.worker_submitted(worker, now)
         self.office.open(worker)
-        self._known.add(worker)
-        self._alive.add(worker)
+        self._presence.expect(worker)
 
     def _settle_epochs(self) -> None:
         """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""
@@ -444,7 +431,7 @@ class Run:
         if values:
             bundle.write_atomic(self.directory.final, bundle.encode({"version": self.replica.version}, values))
         until = self.outside.clock() + FAREWELL_S
-        while self._alive and self.outside.clock() < until:
+        while self._presence.alive and self.outside.clock() < until:
             self.outside.tick()
             if not self.step():
                 self.outside.rest(IDLE_S[1])

@@ -13,10 +13,11 @@ from enum import StrEnum
 
 
 class State(StrEnum):
-    """What a job is doing. QUEUED, RUNNING and HELD are alive; EVICTED, FINISHED and LOST are ends."""
+    """What a job is doing. QUEUED, RUNNING, OUT_OF_REACH and HELD are alive; EVICTED, FINISHED and LOST are ends."""
 
     QUEUED = "queued"  # accepted, waiting for a machine
-    RUNNING = "running"  # the worker process started on a machine
+    RUNNING = "running"  # the worker process started on a machine, or is in reach again
+    OUT_OF_REACH = "out of reach"  # nobody can tell whether it runs on
     HELD = "held"  # waits for a person
     EVICTED = "evicted"  # the machine was taken away, with grace (SIGTERM first) or without
     FINISHED = "finished"  # the worker left by itself with status 0
@@ -61,8 +62,8 @@ class Backend(ABC):
     def poll(self) -> list[JobEvent]:
         """Events since the last call, in order; never blocks.
 
-        Each worker has at most one RUNNING and one ended. A back end that starts an evicted job again by itself does so
-        under a new name, of which QUEUED is the first event.
+        Each worker has at most one RUNNING, but for those after OUT_OF_REACH, and one ended. A back end that starts an
+        evicted job again by itself does so under a new name, of which QUEUED is the first event.
         """
 
     @abstractmethod

@@ -51,6 +51,7 @@ class Job:
     name: str
     starts: int = 0  # how many of its lives are over
     running: bool = False
+    out_of_reach: bool = False
     machine: str = ""
     cancelled: bool = False  # the master asked for its end
     over: bool = False
@@ -93,7 +94,7 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
         return job, []  # it is said of jobs that wait, too, and twice of some that ran
     reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
     ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
-    job = replace(job, starts=job.starts + 1, running=False, machine="")
+    job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, machine="")
     if job.cancelled:
         return replace(job, over=True), [ended]
     return job, [ended, JobEvent(time_s, job.worker, State.QUEUED, detail="queued again")]
@@ -129,9 +130,19 @@ def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
     return replace(job, running=False, over=True), [ended]
 
 
-def _nothing(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """The worker may train on. Whether it is given up is decided by its silence, not by its shadow's."""
-    return job, []
+def _out_of_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.running:
+        return job, []
+    reason = str(facts.get("DisconnectReason") or "its shadow lost the connection")
+    job = replace(job, out_of_reach=True)
+    return job, [JobEvent(time_s, job.worker, State.OUT_OF_REACH, job.machine, reason)]
+
+
+def _in_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.out_of_reach:
+        return job, []
+    job = replace(job, out_of_reach=False)
+    return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "in reach again")]
 
 
 _TELL = {
@@ -141,6 +152,6 @@ _TELL = {
     Meaning.RELEASED: _released,
     Meaning.REMOVED: _removed,
     Meaning.ENDED: _ended,
-    Meaning.OUT_OF_REACH: _nothing,
-    Meaning.IN_REACH: _nothing,
+    Meaning.OUT_OF_REACH: _out_of_reach,
+    Meaning.IN_REACH: _in_reach,
 }

@@ -70,7 +70,8 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "request_memory": options.request_memory,
         "request_disk": options.request_disk,
         "job_max_vacate_time": str(options.grace_s),
-        "leave_in_queue": "False",
+        # How long the schedd looks for a job out of reach. The master gives its work to others long before.
+        "job_lease_duration": "300",
     }
     if options.request_gpus:
         commands["request_gpus"] = str(options.request_gpus)

@@ -26,10 +26,14 @@ def after_hold(in_a_row: int, reason: str) -> tuple[bool, str]:
     return False, f"{in_a_row} jobs were put on hold and none has ever run: {reason}"
 
 
-def is_silent(last_heard_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
-    """Whether a running worker has been silent for so long that its leases are given to others."""
-    silent = now_s - last_heard_s
-    return silent > limit_s, f"nothing heard for {silent:.0f} s (limit {limit_s:.0f} s)"
+def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:
+    """Whether a running worker has been silent for so long that its leases are given to others.
+
+    One that the back end has lost sight of gets a quarter of the time: both ways to it are cut.
+    """
+    silent, limit = now_s - last_heard_s, limit_s / 4 if out_of_reach else limit_s
+    where = ", and out of reach" if out_of_reach else ""
+    return silent > limit, f"nothing heard for {silent:.0f} s (limit {limit:.0f} s){where}"
 
 
 def after_failure(tries: int) -> tuple[bool, str]:

@@ -103,12 +103,18 @@ def test_a_lost_starter_is_one_eviction_however_often_it_is_told() -> None:
         ("JOB_EVICTED", {"Reason": "Job not found at execution machine"}),
         ("EXECUTE", RAN),
     ]
-    assert [state for _, state in told(log)] == [State.RUNNING, State.EVICTED, State.QUEUED, State.RUNNING]
+    assert [state for _, state in told(log)] == [
+        State.RUNNING,
+        State.OUT_OF_REACH,
+        State.EVICTED,
+        State.QUEUED,
+        State.RUNNING,
+    ]
 
 
 def test_a_job_that_is_out_of_reach_for_a_while_runs_on() -> None:
     log: Log = [("EXECUTE", RAN), ("JOB_DISCONNECTED", {}), ("JOB_RECONNECTED", {})]
-    assert told(log) == [("w7", State.RUNNING)]
+    assert told(log) == [("w7", State.RUNNING), ("w7", State.OUT_OF_REACH), ("w7", State.RUNNING)]
 
 
 @pytest.mark.parametrize(
@@ -134,6 +140,6 @@ def test_whatever_the_log_says_every_worker_runs_and_ends_at_most_once(names: li
     events = heard([(name, RAN) for name in names], Job("w7", cancelled=cancelled))
     for worker in {event.worker for event in events}:
         states = [event.state for event in events if event.worker == worker]
-        assert states.count(State.RUNNING) <= 1
+        assert states.count(State.RUNNING) <= 1 + states.count(State.OUT_OF_REACH)
         assert sum(state.ended for state in states) <= 1
         assert not any(state.ended for state in states[:-1]), "nothing is told of a worker after its end"

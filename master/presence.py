@@ -1,0 +1,77 @@
+"""Which workers there are, and when each last gave a sign of life: a letter, or a note that it trains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from master.decisions.staffing import is_silent
+
+Note = tuple[int, int]
+
+
+@dataclass
+class _Life:
+    """A running worker; times in seconds of the run's clock."""
+
+    heard_s: float
+    out_of_reach: bool = False  # the back end has lost sight of it
+    asked: bool = False  # its note was read since it was last heard
+    note: Note | None = None
+
+
+@dataclass
+class Presence:
+    """The workers of one master's life. `noted` reads how far one has come; `limit_s` is how long it may be silent.
+
+    `alive` are queued or running; a held one is not alive, but may be again.
+    """
+
+    noted: Callable[[str], Note | None]
+    limit_s: float
+    known: set[str]
+    alive: set[str] = field(default_factory=set)
+    spoken: set[str] = field(default_factory=set)
+    _lives: dict[str, _Life] = field(default_factory=dict)
+
+    @property
+    def waiting(self) -> int:
+        """How many are alive and do not run."""
+        return len(self.alive - self._lives.keys())
+
+    def expect(self, worker: str) -> None:
+        self.known.add(worker)
+        self.alive.add(worker)
+
+    def runs(self, worker: str, now: float) -> None:
+        """It was started, or is in reach again."""
+        self._lives[worker] = _Life(now)
+
+    def lost_sight(self, worker: str) -> None:
+        if worker in self._lives:
+            self._lives[worker].out_of_reach = True
+
+    def heard(self, workers: Iterable[str], now: float) -> None:
+        for worker in workers:
+            self.spoken.add(worker)
+            if worker in self._lives:
+                self._lives[worker] = _Life(now)
+
+    def stops(self, worker: str) -> None:
+        """It has ended, or is held, or is given up."""
+        self.alive.discard(worker)
+        self._lives.pop(worker, None)
+
+    def silent(self, now: float) -> list[tuple[str, str]]:
+        """(worker, reason) of those to give up. A note is read twice at most while a worker is silent: half way through
+        the limit, to know what to compare with, and at its end."""
+        found = []
+        for worker, life in self._lives.items():
+            silent, reason = is_silent(life.heard_s, now, self.limit_s, out_of_reach=life.out_of_reach)
+            if silent and self.noted(worker) not in (None, life.note):
+                self._lives[worker] = _Life(now, life.out_of_reach)  # it trains, though it has not pushed
+            elif silent:
+                found.append((worker, reason))
+            elif not life.asked and is_silent(life.heard_s, now, self.limit_s / 2, out_of_reach=life.out_of_reach)[0]:
+                life.asked, life.note = True, self.noted(worker)
+        return found

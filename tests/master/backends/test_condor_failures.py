@@ -1,0 +1,168 @@
+"""Whatever befalls a run on a real pool, it ends with every vertex credited once and counted once.
+
+The master is a job of the schedd, the workers are jobs of real starters; what is killed is really killed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from gridml import bundle
+from pools import daemons, pool
+from pools.pool import Pool
+from pools.release import NoCondor
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
+VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
+LIMIT_S = 180.0
+
+
+class Submitted:
+    """A run whose master is a job of the pool."""
+
+    def __init__(self, found: Pool, root: Path, *options: str) -> None:
+        self.pool, self.root = found, root
+        said = self.gridml(
+            "submit", str(PROGRAM), "--workers", str(WORKERS), "--request-memory", "256MB", "--request-disk", "100MB",
+            "--run-dir", str(root), "--chunk", "500", "--json", *options,
+        )  # fmt: skip
+        self.master_job = str(json.loads(said)["master_job"])
+
+    def gridml(self, *arguments: str) -> str:
+        command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", *arguments]
+        done = subprocess.run(command, env=self.pool.environment(), capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def status(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
+        return found
+
+    def wait(self, true: Callable[[dict[str, object]], bool], what: str) -> dict[str, object]:
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            found = self.status()
+            if true(found):
+                return found
+            time.sleep(0.2)  # between two looks
+        logs = "".join(path.read_text(errors="replace")[-2000:] for path in (self.root / "logs").glob("master.*"))
+        raise AssertionError(f"not within {LIMIT_S:g} s: {what}; {self.status()}\n{logs}")
+
+    def under_way(self) -> None:
+        """Wait until something is credited, with most of the work still to come."""
+        found = self.wait(lambda status: int(str(status["all_credited"])) > 0, "a first credit")
+        assert int(str(found["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
+
+    def jobs(self, state: int = 2) -> list[str]:
+        """The workers' jobs in a state (2: running)."""
+        asked = f"GridmlWorker =!= undefined && JobStatus == {state}"
+        return self.pool.tool("condor_q", "-constraint", asked, "-af:j", "GridmlWorker").stdout.splitlines()
+
+    def exact(self) -> dict[str, object]:
+        """Wait for the end; every vertex must be credited once, and counted once in the trained replica."""
+        self.wait(lambda status: status["status"] == "finished", "the end of the run")
+        report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
+        epochs = report["epochs"]
+        assert isinstance(epochs, list)
+        assert [(e["credited"], e["duplicated"], e["lost"]) for e in epochs] == [(VERTICES, 0, 0)] * EPOCHS
+        _, tensors = bundle.decode((self.root / "final.safetensors").read_bytes())
+        assert [int(values.sum()) for values in tensors.values()] == [VERTICES * EPOCHS]
+        return report
+
+
+def process_of(found: Pool, name: str) -> psutil.Process:
+    """A daemon of the pool, by its name."""
+    master = daemons.pid(found.submit)
+    assert master is not None
+    return next(p for p in psutil.Process(master).children(recursive=True) if p.name() == name)
+
+
+def kill_daemon(name: str) -> Callable[[Submitted], None]:
+    def inflict(run: Submitted) -> None:
+        process_of(run.pool, name).send_signal(signal.SIGKILL)
+
+    return inflict
+
+
+def kill_master(run: Submitted) -> None:
+    """kill -9 of the master, which the schedd then starts again."""
+    words = (run.root / "master.lock").read_text().split()
+    os.kill(int(words[1]), signal.SIGKILL)
+
+
+def hold_and_release(run: Submitted) -> None:
+    """The master's job on hold takes its workers out of the queue; released, it goes on."""
+    assert run.pool.tool("condor_hold", run.master_job).returncode == 0
+    run.wait(lambda status: status["status"] != "running" or status["master"] is None, "the master to stop")
+    deadline = time.monotonic() + LIMIT_S
+    while run.jobs() and time.monotonic() < deadline:
+        time.sleep(0.1)  # between two looks
+    assert not run.jobs(), "workers outlived their master"
+    assert run.pool.tool("condor_release", run.master_job).returncode == 0
+
+
+def remove_a_job(run: Submitted) -> None:
+    assert run.pool.tool("condor_rm", run.jobs()[0].split()[0]).returncode == 0
+
+
+def vacate_all(run: Submitted) -> None:
+    for line in run.jobs():
+        assert run.pool.tool("condor_vacate_job", line.split()[0]).returncode == 0
+
+
+def vacate_all_fast(run: Submitted) -> None:
+    for line in run.jobs():
+        assert run.pool.tool("condor_vacate_job", "-fast", line.split()[0]).returncode == 0
+
+
+FAILURES: dict[str, Callable[[Submitted], None]] = {
+    "schedd killed": kill_daemon("condor_schedd"),
+    "startd killed": kill_daemon("condor_startd"),
+    "starter killed": kill_daemon("condor_starter"),
+    "shadow killed": kill_daemon("condor_shadow"),
+    "master killed": kill_master,
+    "master held and released": hold_and_release,
+    "a job removed by hand": remove_a_job,
+    "evictions with grace": vacate_all,
+    "evictions without grace": vacate_all_fast,
+}
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool of this module's own: its daemons are killed."""
+    try:
+        with pool.personal(tmp_path_factory.mktemp("failures"), cpus=WORKERS) as found:
+            yield found
+    except NoCondor as why:
+        pytest.skip(str(why))
+
+
+@pytest.mark.parametrize("failure", FAILURES)
+def test_a_run_ends_exactly_in_spite_of(failure: str, up: Pool, tmp_path: Path) -> None:
+    run = Submitted(up, tmp_path / "run")
+    run.under_way()
+    FAILURES[failure](run)
+    run.exact()
+
+
+def test_removing_the_masters_job_removes_its_workers(up: Pool, tmp_path: Path) -> None:
+    run = Submitted(up, tmp_path / "run")
+    run.under_way()
+    assert up.tool("condor_rm", run.master_job).returncode == 0
+    ours = ("-constraint", f'GridmlRun =?= "{run.root}" || ClusterId == {run.master_job}', "-af", "ClusterId")
+    deadline = time.monotonic() + LIMIT_S
+    while up.tool("condor_q", *ours).stdout.split() and time.monotonic() < deadline:
+        time.sleep(0.1)  # between two looks
+    assert not up.tool("condor_q", *ours).stdout.split()
