@@ -12,15 +12,18 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCHMARKS := merge memory overhead kills
 
-.PHONY: help demo test verify lint clean
+.PHONY: help demo test verify lint pool pool-firewalled pool-down clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo    train LeNet on MNIST on four workers that keep dying"
-	@echo "make test    lint, types and tests"
-	@echo "make verify  the long proofs and every benchmark"
-	@echo "make lint    lint and types only"
-	@echo "make clean   remove the environment and the caches; runs/ stays"
+	@echo "make demo             train LeNet on MNIST on four workers that keep dying"
+	@echo "make test             lint, types and tests"
+	@echo "make verify           the long proofs and every benchmark"
+	@echo "make lint             lint and types only"
+	@echo "make pool             raise an HTCondor pool on this machine, and say how to use it"
+	@echo "make pool-firewalled  the same with four workers behind firewalls (root)"
+	@echo "make pool-down        take that pool down"
+	@echo "make clean            remove the environment and the caches; runs/ stays"
 
 $(STAMP): pyproject.toml constraints.txt
 	@$(PYTHON) -c 'import sys; v = sys.version.split()[0]; \
@@ -48,6 +51,15 @@ test: lint
 verify: $(STAMP)
 	$(BIN)/python -m pytest -m long || [ $$? -eq 5 ]
 	@set -e; for benchmark in $(BENCHMARKS); do echo "== $$benchmark"; $(BIN)/python -m benchmarks.$$benchmark; done
+
+pool: $(STAMP)
+	$(BIN)/python -m pools up
+
+pool-firewalled: $(STAMP)
+	$(BIN)/python -m pools up --firewalled
+
+pool-down: $(STAMP)
+	$(BIN)/python -m pools down
 
 clean:
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

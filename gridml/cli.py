@@ -143,6 +143,9 @@ def submit(
         list[str] | None, typer.Option(help="A further job attribute, NAME=EXPRESSION.", show_default=False)
     ] = None,
     batch_name: Annotated[str | None, typer.Option(help="How condor_q names the jobs.", show_default=False)] = None,
+    silence: Annotated[
+        float, typer.Option(help="Seconds without a sign of life after which a worker's leases go to others.")
+    ] = 120.0,
     max_idle: Annotated[int, typer.Option(help="Jobs that wait in the queue, at most.")] = 10,
     chunks_per_job: Annotated[
         int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
@@ -192,6 +195,7 @@ def submit(
         seed=seed,
         chunk=chunk,
         push_every=push_every,
+        silent_s=silence,
         condor=options,
     )
     root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -17,6 +17,7 @@ from gridml import bundle
 from gridml.errors import LedgerError
 from gridml.graph import Graph
 from gridml.modules import Modules
+from gridml.postponed import postpone_compiler
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -30,6 +31,7 @@ def initial(graph: Graph, seed: int) -> dict[str, Array]:
         if table.type.modules:
             import torch
 
+            postpone_compiler()
             torch.manual_seed(seed)
             modules = Modules(table.type)
             for index in range(table.count):

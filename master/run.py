@@ -247,7 +247,8 @@ class Run:
         idle = IDLE_S[0]
         try:
             self._staff()
-            self.merger.prepare()  # while the first workers start
+            self.step()  # the first workers are asked for,
+            self.merger.prepare()  # and start meanwhile
             while not self._done():
                 self.outside.tick()
                 if self.step():

@@ -15,6 +15,7 @@ from gridml.carriers.base import WorkerEnd
 from gridml.carriers.chirp import ChirpWorker
 from gridml.carriers.directory import DirectoryWorker
 from gridml.errors import GridmlError, UsageError
+from gridml.postponed import postpone_compiler
 from remote import condor_job
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
@@ -95,6 +96,7 @@ def _prepare_torch(seed: str) -> None:
     """One thread unless told otherwise; random numbers of its own for every worker."""
     import torch
 
+    postpone_compiler()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(zlib.crc32(seed.encode()))
 

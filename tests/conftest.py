@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,8 @@ from master.backends.script import Script, Steady
 from master.run import Outside
 from master.rundir import RunDirectory
 from master.settings import Settings
+from pools.pool import Pool, personal
+from pools.release import NoCondor
 
 PROGRAMS = Path(__file__).parent / "programs"
 
@@ -37,3 +41,19 @@ def programs() -> Path:
 def pool() -> Callable[[Script | None], Outside]:
     """Makes what a run gets from outside: real worker processes that play a script."""
     return lambda script=None: Outside(local_pool(script))
+
+
+@pytest.fixture(scope="session")
+def condor_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A real HTCondor pool with 8 cores, which commands and bindings of this process find for the whole session."""
+    with contextlib.ExitStack() as stack:
+        try:
+            pool = stack.enter_context(personal(tmp_path_factory.mktemp("condor") / "pool"))
+        except NoCondor as error:
+            pytest.skip(str(error))
+        stack.enter_context(pytest.MonkeyPatch.context()).setenv("CONDOR_CONFIG", str(pool.config))
+        known = "htcondor2" in sys.modules
+        htcondor2 = pytest.importorskip("htcondor2", exc_type=ImportError)
+        if known:  # it has read another configuration
+            htcondor2.reload_config()
+        yield pool

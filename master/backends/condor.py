@@ -56,6 +56,7 @@ class Condor(Backend):
         self._removing: set[tuple[int, int]] = set()
         self._avoided: set[str] = set()
         self._quiet_until_s = float("-inf")
+        self._closed = False
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         with explained(self._condor):
             self._schedd = self._condor.Schedd()
@@ -71,6 +72,8 @@ class Condor(Backend):
         return f"{_MARK} =?= {_quoted(str(self._root))}"
 
     def submit(self, worker: str) -> None:
+        if self._closed:
+            raise RunError(f"worker {worker} was submitted to a back end that is closed: start a new one")
         if any(job.name == worker for job in self._jobs.values()) or worker in self._pending or "." in worker:
             raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no dot")
         self._pending.append(worker)
@@ -98,6 +101,7 @@ class Condor(Backend):
 
     def close(self) -> None:
         """Removes every job and waits until they have left, or for `FAREWELL_S` of real time."""
+        self._closed = True
         for name in list(self._pending):
             self.cancel(name)
         for key, job in self._jobs.items():
@@ -135,7 +139,13 @@ class Condor(Backend):
         except self._condor.HTCondorException as error:
             if not self._jobs and "SUBMIT" in str(error).upper():
                 raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
-            self._quiet_until_s = self._clock() + AGAIN_S
+            self._wait_for_schedd()
+
+    def _wait_for_schedd(self) -> None:
+        """Leave a schedd that did not answer alone for a while. One that is restarted has another address."""
+        self._quiet_until_s = self._clock() + AGAIN_S
+        with contextlib.suppress(self._condor.HTCondorException, TypeError):  # TypeError: none is to be found
+            self._schedd = self._condor.Schedd()
 
     def _adopt(self) -> None:
         """Jobs that the schedd took although it did not answer."""
@@ -160,7 +170,7 @@ class Condor(Backend):
             self._schedd.act(self._condor.JobAction.Remove, names, reason="cancelled by gridml")
             self._removing.clear()
         except self._condor.HTCondorException:
-            self._quiet_until_s = self._clock() + AGAIN_S
+            self._wait_for_schedd()
 
     def _read_log(self) -> None:
         for event in self._log.events(stop_after=0):

@@ -5,6 +5,7 @@ The master is a job of the schedd, the workers are jobs of real starters; what i
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -31,10 +32,10 @@ LIMIT_S = 180.0
 class Submitted:
     """A run whose master is a job of the pool."""
 
-    def __init__(self, found: Pool, root: Path, *options: str) -> None:
+    def __init__(self, found: Pool, root: Path, *options: str, workers: int = WORKERS) -> None:
         self.pool, self.root = found, root
         said = self.gridml(
-            "submit", str(PROGRAM), "--workers", str(WORKERS), "--request-memory", "256MB", "--request-disk", "100MB",
+            "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
             "--run-dir", str(root), "--chunk", "500", "--json", *options,
         )  # fmt: skip
         self.master_job = str(json.loads(said)["master_job"])
@@ -69,15 +70,19 @@ class Submitted:
         asked = f"GridmlWorker =!= undefined && JobStatus == {state}"
         return self.pool.tool("condor_q", "-constraint", asked, "-af:j", "GridmlWorker").stdout.splitlines()
 
-    def exact(self) -> dict[str, object]:
+    def events(self, kind: str) -> list[str]:
+        """What the run says has happened, of one kind."""
+        return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == kind]
+
+    def exact(self, epochs: int = EPOCHS) -> dict[str, object]:
         """Wait for the end; every vertex must be credited once, and counted once in the trained replica."""
         self.wait(lambda status: status["status"] == "finished", "the end of the run")
         report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
-        epochs = report["epochs"]
-        assert isinstance(epochs, list)
-        assert [(e["credited"], e["duplicated"], e["lost"]) for e in epochs] == [(VERTICES, 0, 0)] * EPOCHS
+        told = report["epochs"]
+        assert isinstance(told, list)
+        assert [(e["credited"], e["duplicated"], e["lost"]) for e in told] == [(VERTICES, 0, 0)] * epochs
         _, tensors = bundle.decode((self.root / "final.safetensors").read_bytes())
-        assert [int(values.sum()) for values in tensors.values()] == [VERTICES * EPOCHS]
+        assert [int(values.sum()) for values in tensors.values()] == [VERTICES * epochs]
         return report
 
 
@@ -139,14 +144,41 @@ FAILURES: dict[str, Callable[[Submitted], None]] = {
 }
 
 
+def room_taken(folder: Path) -> Callable[[Submitted], None]:
+    """Fill the disk that jobs run on, evict them all, and make room again when nobody runs any more."""
+
+    def inflict(run: Submitted) -> None:
+        filler = folder / "filler"
+        with contextlib.suppress(OSError), filler.open("wb") as file:
+            while True:
+                file.write(bytes(1 << 20))
+        try:
+            vacate_all_fast(run)
+            run.wait(lambda _: not run.jobs(), "the workers to be gone")
+        finally:
+            filler.unlink()
+        for line in run.jobs(state=5):
+            assert run.pool.tool("condor_release", line.split()[0]).returncode == 0
+
+    return inflict
+
+
 @pytest.fixture(scope="module")
 def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """A pool of this module's own: its daemons are killed."""
-    try:
-        with pool.personal(tmp_path_factory.mktemp("failures"), cpus=WORKERS) as found:
-            yield found
-    except NoCondor as why:
-        pytest.skip(str(why))
+    with raised(lambda: pool.personal(tmp_path_factory.mktemp("failures"), cpus=WORKERS)) as found:
+        yield found
+
+
+@contextlib.contextmanager
+def raised(make: Callable[[], contextlib.AbstractContextManager[Pool]]) -> Iterator[Pool]:
+    """A pool, or a skipped test that says why there is none."""
+    with contextlib.ExitStack() as stack:
+        try:
+            found = stack.enter_context(make())
+        except NoCondor as why:
+            pytest.skip(str(why))
+        yield found
 
 
 @pytest.mark.parametrize("failure", FAILURES)
@@ -155,6 +187,37 @@ def test_a_run_ends_exactly_in_spite_of(failure: str, up: Pool, tmp_path: Path) 
     run.under_way()
     FAILURES[failure](run)
     run.exact()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own takes root")
+def test_a_run_ends_exactly_in_spite_of_a_full_execute_disk(tmp_path: Path) -> None:
+    execute = tmp_path / "pool" / "execute"
+    execute.mkdir(parents=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300m,mode=777", "tmpfs", str(execute)], check=True)
+    try:
+        with raised(lambda: pool.personal(tmp_path / "pool", cpus=WORKERS)) as found:
+            run = Submitted(found, tmp_path / "run")
+            run.under_way()
+            room_taken(execute)(run)
+            run.exact()
+    finally:
+        subprocess.run(["umount", str(execute)], check=True)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(os.geteuid() != 0, reason="network namespaces take root")
+def test_a_worker_whose_network_is_cut_for_a_minute_is_given_up_and_its_late_push_refused(tmp_path: Path) -> None:
+    with raised(lambda: pool.firewalled(tmp_path / "pool", workers=2, subnet=76)) as found:
+        run = Submitted(found, tmp_path / "run", "--silence", "15", "--epochs", "12", workers=2)
+        run.under_way()
+        began = time.monotonic()
+        pool.cut(found, 1, off=True)
+        run.wait(lambda _: bool(run.events("silent")), "the silence to be noticed")
+        noticed = time.monotonic() - began
+        run.wait(lambda _: time.monotonic() - began > 60, "a minute to pass")
+        pool.cut(found, 1, off=False)
+        run.exact(epochs=12)
+        assert noticed < 40
 
 
 def test_removing_the_masters_job_removes_its_workers(up: Pool, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ master's loop, and checks on the way what holds for every sequence of events.
 
 from __future__ import annotations
 
+import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -16,13 +17,17 @@ from typing import ClassVar
 
 import psutil
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import RunError, UsageError
+from master.backends import condor_submit
 from master.backends.base import Backend, JobEvent, State
+from master.backends.condor import Condor
 from master.backends.local import Local
 from master.backends.script import PlannedLife, Script
+from master.rundir import RunDirectory
+from master.settings import CondorOptions, Settings
 
 pytestmark = pytest.mark.real
 MACHINES = 2
@@ -39,9 +44,22 @@ class Behaviour(StrEnum):
     STAYS = "stays"  # ignores SIGTERM
 
 
-class Harness(ABC):
-    """One back end under test, with `MACHINES` machines."""
+SHELL: dict[Behaviour, str] = {
+    Behaviour.FINISHES: "exit 0",
+    Behaviour.CRASHES: "exit 3",
+    Behaviour.HANGS: "echo settled; exec sleep 600",
+    Behaviour.LEAVES: "trap 'exit 0' TERM; echo settled; sleep 600 & wait",
+    Behaviour.STAYS: "trap '' TERM; echo settled; exec sleep 600",
+}
 
+
+class Harness(ABC):
+    """One back end under test, with `MACHINES` machines; `fixtures` must be there before it is made."""
+
+    fixtures: ClassVar[tuple[str, ...]] = ()
+    examples: ClassVar[int] = 25  # of the property test
+    patience_s: ClassVar[float] = 0.0  # how long it waits there for news at every look
+    graceful: ClassVar[bool | None] = True  # what an eviction with grace says of it; None: cannot be known
     backend: Backend
 
     @abstractmethod
@@ -81,20 +99,12 @@ class OneLongLife(Script):
 class LocalHarness(Harness):
     """Shells as workers; a machine is taken away by a clock that jumps past the end of its life."""
 
-    PROGRAMS: ClassVar = {
-        Behaviour.FINISHES: "exit 0",
-        Behaviour.CRASHES: "exit 3",
-        Behaviour.HANGS: "echo settled; exec sleep 600",
-        Behaviour.LEAVES: "trap 'exit 0' TERM; echo settled; sleep 600 & wait",
-        Behaviour.STAYS: "trap '' TERM; echo settled; exec sleep 600",
-    }
-
     def __init__(self, folder: Path) -> None:
         self._behaviours: dict[str, Behaviour] = {}
         self._logs = folder / "logs"
         self._jumped_s = 0.0
         self.backend = Local(
-            lambda worker: ["/bin/sh", "-c", self.PROGRAMS[self._behaviours[worker]]],
+            lambda worker: ["/bin/sh", "-c", SHELL[self._behaviours[worker]]],
             OneLongLife(),
             self._logs,
             clock=lambda: time.monotonic() + self._jumped_s,
@@ -118,8 +128,58 @@ class LocalHarness(Harness):
         return event.pid is not None and psutil.pid_exists(event.pid)
 
 
+class CondorHarness(Harness):
+    """Shells as jobs of a real pool, each on half of its one host; the host's owner comes back by `Vacate`."""
+
+    fixtures = ("condor_pool",)
+    examples = 15  # a job takes a second to start and another to leave
+    patience_s = 1.5
+    graceful = None
+
+    def __init__(self, folder: Path) -> None:
+        self._behaviours: dict[str, Behaviour] = {}
+        self._directory = RunDirectory(folder / "run")
+        self._directory.create()
+        program = folder / "program.py"
+        program.touch()
+        asked = CondorOptions(request_cpus=4, request_memory="64MB", request_disk="1MB", grace_s=1)
+        self.backend = Condor(Settings(program, backend="condor", condor=asked), self._directory)
+
+    def submit(self, worker: str, behaviour: Behaviour) -> None:
+        self._behaviours.setdefault(worker, behaviour)
+        cases = "\n".join(f"{name}) {SHELL[found]} ;;" for name, found in self._behaviours.items())
+        launcher = self._directory.root / condor_submit.LAUNCHER  # sent when a job starts
+        shell = launcher.with_suffix(".new")
+        shell.write_text(f'#!/bin/sh\n# $2 is the value of --name\necho "pid $$"\ncase $2 in\n{cases}\nesac\n')
+        shell.chmod(0o755)
+        shell.replace(launcher)
+        self.backend.submit(worker)
+
+    def settled(self, worker: str) -> bool:
+        return "settled" in self._said(worker)
+
+    def rest(self) -> None:
+        time.sleep(0.02)
+
+    def take_machines(self) -> None:
+        """With grace from every other job, and without from the rest."""
+        import htcondor2
+
+        ours, schedd = f'GridmlRun == "{self._directory.root}"', htcondor2.Schedd()
+        schedd.act(htcondor2.JobAction.Vacate, f"{ours} && ClusterId % 2 == 0")
+        schedd.act(htcondor2.JobAction.VacateFast, f"{ours} && ClusterId % 2 == 1")
+
+    def alive(self, event: JobEvent) -> bool:
+        pids = re.findall(r"^pid (\d+)$", self._said(event.worker), re.MULTILINE)
+        return any(psutil.pid_exists(int(pid)) for pid in pids)
+
+    def _said(self, worker: str) -> str:
+        log = self._directory.log(worker)
+        return log.read_text() if log.exists() else ""
+
+
 # A back end with a module of its own joins here.
-HARNESSES: dict[str, type[Harness]] = {"local": LocalHarness}
+HARNESSES: dict[str, type[Harness]] = {"local": LocalHarness, "condor": CondorHarness}
 
 
 class Watch:
@@ -135,7 +195,7 @@ class Watch:
             if event.state is State.QUEUED:
                 assert before == []
             elif event.state is State.RUNNING:
-                assert before == [State.QUEUED] and event.machine
+                assert event.machine and (before == [State.QUEUED] or before[-1:] == [State.OUT_OF_REACH])
                 assert event.machine not in {last.machine for last in self.last.values() if last.state is State.RUNNING}
             else:
                 assert before and not before[-1].ended
@@ -146,6 +206,14 @@ class Watch:
         deadline = time.monotonic() + LIMIT_S
         while not condition():
             assert time.monotonic() < deadline, f"did not happen within {LIMIT_S} s; events: {self.events}"
+            self.harness.rest()
+            self.poll()
+
+    def until_news(self, limit_s: float) -> None:
+        """Poll until there is an event, or until the limit has passed; once at least."""
+        known, deadline = len(self.events), time.monotonic() + limit_s
+        self.poll()
+        while len(self.events) == known and time.monotonic() < deadline:
             self.harness.rest()
             self.poll()
 
@@ -170,7 +238,10 @@ class Watch:
 
 @pytest.fixture(params=HARNESSES)
 def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Harness]:
-    harness = HARNESSES[request.param](tmp_path)
+    kind = HARNESSES[request.param]
+    for fixture in kind.fixtures:
+        request.getfixturevalue(fixture)
+    harness = kind(tmp_path)
     yield harness
     harness.backend.close()
 
@@ -220,6 +291,9 @@ def test_a_machine_taken_away_is_an_eviction_even_if_the_worker_leaves_with_stat
     watch.until_settled(*workers)
     harness.take_machines()
     assert [watch.until_ended(worker).state for worker in workers] == [State.EVICTED] * MACHINES
+    for worker, event in watch.last.items():  # those that the back end starts again by itself
+        if not event.state.ended:
+            harness.backend.cancel(worker)
     harness.submit("next", Behaviour.FINISHES)
     assert watch.until_ended("next").state is State.FINISHED
 
@@ -230,7 +304,7 @@ def test_cancel_with_grace_lets_a_worker_leave(harness: Harness, watch: Watch, b
     watch.until_settled("w1")
     harness.backend.cancel("w1", grace_s=1e4)
     end = watch.until_ended("w1")
-    assert end.state is State.EVICTED and end.graceful and end.detail
+    assert end.state is State.EVICTED and end.graceful is harness.graceful and end.detail
 
 
 def test_cancel_with_grace_ends_a_worker_that_stays(harness: Harness, watch: Watch) -> None:
@@ -238,7 +312,7 @@ def test_cancel_with_grace_ends_a_worker_that_stays(harness: Harness, watch: Wat
     watch.until_settled("w1")
     harness.backend.cancel("w1", grace_s=0.05)
     end = watch.until_ended("w1")
-    assert end.state is State.EVICTED and end.graceful
+    assert end.state is State.EVICTED and end.graceful is harness.graceful
 
 
 @pytest.mark.parametrize("behaviour", [Behaviour.LEAVES, Behaviour.STAYS])
@@ -276,7 +350,7 @@ def test_a_second_cancel_changes_nothing_but_the_grace(harness: Harness, watch: 
     harness.backend.cancel("w1", grace_s=1e5)
     harness.backend.cancel("w1")
     end = watch.until_ended("w1")
-    assert end.state is State.EVICTED and end.graceful
+    assert end.state is State.EVICTED and end.graceful is harness.graceful
 
 
 def test_a_name_can_be_used_once(harness: Harness, watch: Watch) -> None:
@@ -321,27 +395,35 @@ steps = st.lists(
 
 
 @pytest.mark.parametrize("name", HARNESSES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(steps=steps)
 def test_any_sequence_gives_each_worker_one_end(
-    name: str, steps: list[Behaviour | tuple[str, int, float] | str], tmp_path_factory: pytest.TempPathFactory
+    name: str, request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    harness = HARNESSES[name](tmp_path_factory.mktemp("any"))
-    watch, submitted = Watch(harness), 0
-    try:
-        for step in steps:
-            if isinstance(step, Behaviour):
-                harness.submit(f"w{submitted}", step)
-                submitted += 1
-            elif isinstance(step, tuple):
-                harness.backend.cancel(f"w{step[1]}", grace_s=step[2])
-            elif step == "take":
-                harness.take_machines()
-            else:
-                watch.poll()
-    finally:
-        harness.backend.close()
-    watch.poll()
-    assert set(watch.last) == {f"w{number}" for number in range(submitted)}
-    assert all(event.state.ended for event in watch.last.values())
-    assert not any(harness.alive(event) for event in watch.events)
+    kind = HARNESSES[name]
+    for fixture in kind.fixtures:
+        request.getfixturevalue(fixture)
+
+    @settings(max_examples=kind.examples, deadline=None)
+    @given(steps=steps)
+    def check(steps: list[Behaviour | tuple[str, int, float] | str]) -> None:
+        harness = kind(tmp_path_factory.mktemp("any"))
+        watch, submitted = Watch(harness), 0
+        try:
+            for step in steps:
+                if isinstance(step, Behaviour):
+                    harness.submit(f"w{submitted}", step)
+                    submitted += 1
+                elif isinstance(step, tuple):
+                    harness.backend.cancel(f"w{step[1]}", grace_s=step[2])
+                elif step == "take":
+                    harness.take_machines()
+                else:
+                    watch.until_news(kind.patience_s)
+        finally:
+            harness.backend.close()
+        watch.poll()
+        # A life that the back end began by itself is `name.n`.
+        assert {worker.partition(".")[0] for worker in watch.last} == {f"w{number}" for number in range(submitted)}
+        assert all(event.state.ended for event in watch.last.values())
+        assert not any(harness.alive(event) for event in watch.events)
+
+    check()

@@ -1,0 +1,184 @@
+"""Pools come up, go down, and leave nothing behind; behind firewalls nothing is reached but the submit host."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from pools import pool
+from pools.pool import Pool, namespace
+from pools.release import NoCondor
+
+pytestmark = pytest.mark.real
+SUBNET = 78
+LIMIT_S = 60
+# Says "reached", "refused", or why not, of an address that a worker host could want.
+PROBE = """
+import socket, sys
+try:
+    socket.create_connection((sys.argv[1], int(sys.argv[2])), timeout=float(sys.argv[3])).close()
+    print("reached")
+except ConnectionRefusedError:
+    print("refused")
+except OSError as error:
+    print(type(error).__name__, error)
+"""
+
+
+def processes(folder: Path) -> list[psutil.Process]:
+    """Every process whose environment says that it belongs to a pool in `folder`: a daemon, or a job."""
+    found = []
+    for process in psutil.process_iter():
+        try:
+            said = process.environ()
+            places = (said.get("CONDOR_CONFIG", ""), said.get("_CONDOR_SCRATCH_DIR", ""))
+            if any(place.startswith(f"{folder}/") for place in places) and process.pid != os.getpid():
+                found.append(process)
+        except (psutil.NoSuchProcess, psutil.AccessDenied, psutil.ZombieProcess):
+            continue
+    return found
+
+
+def names(running: list[psutil.Process]) -> set[str]:
+    return {process.name() for process in running if process.is_running()}
+
+
+def wait_until(true: Callable[[], bool], otherwise: Callable[[], str] = str) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not true():
+        assert time.monotonic() < deadline, f"did not happen within {LIMIT_S} s; {otherwise()}"
+        time.sleep(0.05)
+
+
+def raised(make: Callable[[], Pool]) -> Pool:
+    try:
+        return make()
+    except NoCondor as error:
+        pytest.skip(str(error))
+
+
+def submit(there: Pool, folder: Path) -> None:
+    """Put a long job into the queue and wait until it runs."""
+    (folder / "job.sub").write_text(
+        "executable = /bin/sleep\narguments = 600\ntransfer_executable = False\nshould_transfer_files = YES\n"
+        "request_memory = 64MB\nrequest_disk = 1MB\nqueue\n"
+    )
+    done = there.tool("condor_submit", str(folder / "job.sub"))
+    assert done.returncode == 0, done.stderr
+    queue = ("condor_q", "-allusers", "-af", "JobStatus", "HoldReason")
+    wait_until(lambda: there.tool(*queue).stdout.startswith("2 "), lambda: str(there.tool(*queue)))
+
+
+def test_a_personal_pool_leaves_no_process(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    there = raised(lambda: pool.raise_personal(folder, cpus=2))
+    try:
+        assert pool.remembered(folder).config == there.config
+        assert there.tool("condor_status", "-af", "TotalCpus").stdout.split() == ["2.0"]
+        submit(there, tmp_path)
+        wait_until(lambda: "sleep" in names(processes(folder)))
+        running = processes(folder)
+        assert {"condor_master", "condor_schedd", "condor_startd", "condor_shadow", "condor_starter"} <= names(running)
+    finally:
+        pool.take_down(there)
+    gone, alive = psutil.wait_procs(running, timeout=LIMIT_S)
+    assert not alive and len(gone) == len(running)
+    assert processes(folder) == []
+    with pytest.raises(NoCondor, match="holds no pool that is up"):
+        pool.remembered(folder)
+    pool.take_down(there)
+
+
+def test_a_pool_goes_down_when_its_user_fails(tmp_path: Path) -> None:
+    folder = tmp_path / "pool"
+    raised(lambda: pool.raise_personal(folder, cpus=1))
+    found = pool.remembered(folder)
+    pool.take_down(found)
+    with pytest.raises(ZeroDivisionError), pool.personal(folder, cpus=1):
+        assert processes(folder)
+        raise ZeroDivisionError
+    wait_until(lambda: processes(folder) == [])
+
+
+def test_nothing_is_remembered_of_a_folder_without_a_pool(tmp_path: Path) -> None:
+    with pytest.raises(NoCondor, match="make pool"):
+        pool.remembered(tmp_path)
+
+
+@pytest.fixture
+def firewalled(tmp_path: Path) -> Iterator[Pool]:
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces take root")
+    there = raised(lambda: pool.raise_firewalled(tmp_path / "pool", workers=2, subnet=SUBNET))
+    yield there
+    pool.take_down(there)
+
+
+def from_inside(there: Pool, worker: int, address: str, port: int, limit_s: float = 5.0) -> str:
+    """What comes of a connection from a worker host to an address."""
+    inside = ["ip", "netns", "exec", namespace(there.subnet, worker)]
+    probe = [sys.executable, "-c", PROBE, address, str(port), str(limit_s)]
+    return subprocess.run([*inside, *probe], capture_output=True, text=True, check=True).stdout.strip()
+
+
+def listens_inside(there: Pool, worker: int) -> list[int]:
+    """The ports on which a worker host's daemons listen on their own address."""
+    daemon = next(process for process in processes(there.workers[worker - 1].folder))
+    lines = Path(f"/proc/{daemon.pid}/net/tcp").read_text().splitlines()[1:]
+    address = socket.inet_aton(there.workers[worker - 1].address)[::-1].hex().upper()
+    local = [line.split()[1].split(":") for line in lines if line.split()[3] == "0A"]
+    return [int(port, 16) for host, port in local if host in (address, "00000000")]
+
+
+def test_workers_behind_firewalls_reach_the_submit_host_only(firewalled: Pool, tmp_path: Path) -> None:
+    submit_host = firewalled.submit
+    assert from_inside(firewalled, 1, submit_host.address, submit_host.port) == "reached"
+    # Another worker, and this machine by its cable's own end, which no route leads to from another worker.
+    assert "Network is unreachable" in from_inside(firewalled, 1, firewalled.workers[1].address, 22)
+    assert "Network is unreachable" in from_inside(firewalled, 1, "192.0.2.1", 80)
+    submit(firewalled, tmp_path)
+
+
+def test_nothing_reaches_workers_behind_firewalls(firewalled: Pool) -> None:
+    worker = firewalled.workers[0]
+    ports = listens_inside(firewalled, 1)
+    assert ports, "the worker's daemons listen, so that a firewall has something to keep out"
+    for port in ports:
+        assert from_inside(firewalled, 1, worker.address, port) == "reached"
+        with pytest.raises(TimeoutError):
+            socket.create_connection((worker.address, port), timeout=1.0)
+
+
+def test_a_cut_network_is_mended(firewalled: Pool) -> None:
+    submit_host = firewalled.submit
+    pool.cut(firewalled, 1, off=True)
+    assert from_inside(firewalled, 1, submit_host.address, submit_host.port, 1.0) != "reached"
+    assert from_inside(firewalled, 2, submit_host.address, submit_host.port) == "reached"
+    pool.cut(firewalled, 1, off=False)
+    wait_until(lambda: from_inside(firewalled, 1, submit_host.address, submit_host.port) == "reached")
+
+
+def test_a_firewalled_pool_leaves_nothing(firewalled: Pool, tmp_path: Path) -> None:
+    running = processes(tmp_path / "pool")
+    assert {"condor_master", "condor_schedd", "condor_startd"} <= names(running)
+    assert f"10.{SUBNET}." in network() and f"gridml{SUBNET}-" in network()
+    assert pool.remembered(tmp_path / "pool").workers[1].folder == firewalled.workers[1].folder
+    pool.take_down(firewalled)
+    assert psutil.wait_procs(running, timeout=LIMIT_S)[1] == []
+    assert processes(tmp_path / "pool") == []
+    left = network()
+    assert f"10.{SUBNET}." not in left and f"gridml{SUBNET}-" not in left and f"gml{SUBNET}-" not in left
+
+
+def network() -> str:
+    """The machine's addresses, links and namespaces, as text."""
+    said = (["ip", "-o", "address"], ["ip", "-o", "link"], ["ip", "netns"])
+    return "".join(subprocess.run(command, capture_output=True, text=True, check=True).stdout for command in said)
