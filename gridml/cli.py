@@ -165,7 +165,7 @@ def submit(
 
     The master becomes a job of the local universe: it goes on when you log out, and is started again after a crash.
     """
-    from master.backends import condor_master
+    from master.backends import condor_master, condor_submit
     from master.run import Outside, create, start
     from master.rundir import RunDirectory
     from master.settings import CondorOptions, Settings
@@ -199,6 +199,7 @@ def submit(
         condor=options,
     )
     root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
+    condor_submit.check(options)
     if dry_run:
         _print_jobs(settings, RunDirectory(root), foreground=foreground)
         return

@@ -281,6 +281,9 @@ class Run:
         for kind, text in self.exchange.news:
             self._tell(kind, text)
         self.exchange.news.clear()
+        for text in self.backend.news():
+            with self.ledger.transaction():
+                self._event(now, "warning", text)
         if self.exchange.stop_because is not None:
             raise self.exchange.stop_because
         self._watch()

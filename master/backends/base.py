@@ -70,6 +70,10 @@ class Backend(ABC):
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
 
+    def news(self) -> list[str]:
+        """What a person should hear since the last call, and no event says."""
+        return []
+
     def advice(self, detail: str) -> str:
         """What a person can do about a job that is held for the reason `detail`."""
         return "Mend the cause, then go on with gridml resume."

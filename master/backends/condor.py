@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -18,11 +19,13 @@ from typing import Any
 from gridml.errors import RunError, UsageError
 from master.backends import condor_submit
 from master.backends.base import Backend, JobEvent, State
+from master.backends.condor_advice import about_hold, about_wait
 from master.backends.condor_events import Job, job_of, translate
 from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
 
 AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
+WAIT_S = 20.0  # how long no job may run before it is looked into
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
 UNFIT = 69  # exit status of a worker whose machine lacks something (EX_UNAVAILABLE)
 _MARK, _NAME = "GridmlRun", "GridmlWorker"  # attributes of every job: its run, and its name in it
@@ -49,7 +52,7 @@ class Condor(Backend):
         if master is not None and (own := _own_cluster(Path(master))) is not None:
             marks["GridmlMaster"] = str(own)  # condor_rm of the master's job removes these
         self._commands = condor_submit.description(settings, directory, marks)
-        condor_submit.prepare(settings, directory, self._commands)
+        condor_submit.prepare(directory, self._commands)
         self._jobs: dict[tuple[int, int], Job] = {}
         self._pending: list[str] = []  # names to be submitted at the next poll
         self._events: list[JobEvent] = []
@@ -57,6 +60,10 @@ class Condor(Backend):
         self._avoided: set[str] = set()
         self._quiet_until_s = float("-inf")
         self._closed = False
+        self._submitted_s = float("inf")  # when the first jobs were
+        self._ran = False  # whether a job ever did
+        self._asked = False  # whether it was looked into why none runs
+        self._analysis: subprocess.Popen[str] | None = None
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         with explained(self._condor):
             self._schedd = self._condor.Schedd()
@@ -87,6 +94,24 @@ class Condor(Backend):
         events, self._events = self._events, []
         return events
 
+    def advice(self, detail: str) -> str:
+        return about_hold(detail)
+
+    def news(self) -> list[str]:
+        """Once, where nothing has run for a while: why no machine takes the jobs, if none ever would."""
+        analysis, self._analysis = self._analysis, None
+        if analysis is None:
+            if self._asked or not self._jobs or self._clock() - self._submitted_s < WAIT_S:
+                return []
+            self._asked = True
+            waiting = None if self._ran else next((key for key, job in self._jobs.items() if not job.over), None)
+            self._analysis = None if waiting is None else _analyse(*waiting)
+        elif analysis.poll() is None:
+            self._analysis = analysis
+        elif (why := about_wait(analysis.communicate()[0])) is not None:
+            return [why]
+        return []
+
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """As the contract says; the grace is the pool's and the job's own."""
         name = job_of(worker)
@@ -107,6 +132,10 @@ class Condor(Backend):
         for key, job in self._jobs.items():
             if not job.over and not job.cancelled:
                 self._cancel(key)
+        if self._analysis is not None:
+            self._analysis.kill()
+            self._analysis.communicate()
+            self._analysis = None
         self._quiet_until_s = float("-inf")
         deadline = time.monotonic() + FAREWELL_S
         while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
@@ -136,6 +165,7 @@ class Condor(Backend):
                     self._jobs[done.cluster(), done.first_proc() + number] = Job(name)
             self._pending.clear()
             self._unsure = False
+            self._submitted_s = min(self._submitted_s, self._clock())
         except self._condor.HTCondorException as error:
             if not self._jobs and "SUBMIT" in str(error).upper():
                 raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
@@ -183,6 +213,7 @@ class Condor(Backend):
                 facts["HoldReason"] = self._hold_reason(key)
             self._jobs[key], told = translate(job, event.type.name, facts, self._clock())
             self._events += told
+            self._ran = self._ran or self._jobs[key].running
             for ended in told:
                 if ended.exit_code == UNFIT and "@" in ended.machine:
                     self._avoided.add(ended.machine.partition("@")[2])
@@ -195,6 +226,20 @@ class Condor(Backend):
             found = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", ["HoldReason"])
             return str(found[0]["HoldReason"])
         return ""
+
+
+def _analyse(cluster: int, proc: int) -> subprocess.Popen[str] | None:
+    """Ask HTCondor why a job waits, beside the run's loop: in a large pool the answer takes a while."""
+    try:
+        return subprocess.Popen(
+            ["condor_q", "-better-analyze", f"{cluster}.{proc}"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+    except OSError:
+        return None  # the bindings alone are enough for everything else
 
 
 def bindings() -> Any:

@@ -84,6 +84,15 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     return {**commands, **{f"+{name}": value for name, value in attributes.items()}}
 
 
+def check(options: CondorOptions) -> None:
+    """Raises UsageError for a file that is to travel with the jobs and is not there."""
+    image = Path(options.container_image or "")
+    needed = [*options.send, *filter(None, [options.packed]), *([image] if image.is_absolute() else [])]
+    missing = next((path for path in needed if not path.exists()), None)
+    if missing is not None:
+        raise UsageError(f"{missing} cannot be sent with the jobs: it is not there. Name a file that is.")
+
+
 def attribute(text: str) -> tuple[str, str]:
     """(name, expression) of `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
     name, found, value = text.removeprefix("+").partition("=")
@@ -98,12 +107,8 @@ def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f
     return "\n".join([f"# condor_submit {file}", *lines, f"queue {queue}".rstrip(), ""])
 
 
-def prepare(settings: Settings, directory: RunDirectory, commands: Mapping[str, str]) -> None:
-    """Write what is sent, and the description, into the run directory. Raises UsageError for a file that is missing."""
-    options = settings.condor or CondorOptions()
-    for path in (*options.send, *(() if options.packed is None else (options.packed,))):
-        if not path.exists():
-            raise UsageError(f"{path} cannot be sent with the jobs: it is not there.")
+def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
+    """Write what is sent, and the description, into the run directory."""
     write_code(directory.root / CODE)
     launcher = directory.root / LAUNCHER
     bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)

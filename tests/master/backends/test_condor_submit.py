@@ -141,7 +141,7 @@ def test_the_text_says_the_same_as_the_commands(directory: RunDirectory) -> None
 
 def prepared(directory: RunDirectory, options: CondorOptions | None = None) -> None:
     asked = settings(directory, options)
-    condor_submit.prepare(asked, directory, description(asked, directory, {}))
+    condor_submit.prepare(directory, description(asked, directory, {}))
 
 
 def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirectory) -> None:
@@ -154,11 +154,17 @@ def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirecto
     assert {path.name for path in directory.root.iterdir()} == wanted
 
 
-@pytest.mark.parametrize("options", [CondorOptions(packed=Path("no.tar.gz")), CondorOptions(send=(Path("no.npy"),))])
-def test_a_file_to_send_that_is_not_there(directory: RunDirectory, options: CondorOptions) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [
+        CondorOptions(packed=Path("no.tar.gz")),
+        CondorOptions(send=(Path("no.npy"),)),
+        CondorOptions(container_image="/no.sif"),
+    ],
+)
+def test_a_file_to_send_that_is_not_there(options: CondorOptions) -> None:
     with pytest.raises(UsageError, match=r"no\.\S+ cannot be sent"):
-        prepared(directory, options)
-    assert not (directory.root / condor_submit.DESCRIPTION).exists()
+        condor_submit.check(options)
 
 
 def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
