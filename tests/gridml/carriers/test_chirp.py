@@ -1,0 +1,134 @@
+"""The Chirp connection: what goes wrong on it becomes an OSError, and the next command finds it whole."""
+
+from __future__ import annotations
+
+import errno
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gridml.carriers.chirp import ChirpLink, ChirpWorker
+from gridml.carriers.chirp_proxy import proxy
+from gridml.errors import RunError
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> Path:
+    return tmp_path / ".chirp.config"
+
+
+@pytest.fixture
+def link(tmp_path: Path, config: Path) -> Iterator[ChirpLink]:
+    with proxy(tmp_path, config):
+        found = ChirpLink(config, timeout_s=5)
+        yield found
+        found.close()
+
+
+@contextmanager
+def server(answer: Callable[[socket.socket], None], config: Path) -> Iterator[None]:
+    """A proxy that takes one connection and answers it as told."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        config.write_text(f"127.0.0.1 {listening.getsockname()[1]} cookie\n")
+
+        def serve() -> None:
+            connection, _ = listening.accept()
+            with connection:
+                answer(connection)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        yield
+        thread.join(timeout=10)
+
+
+def test_what_was_put_is_there_and_nothing_beside_it(link: ChirpLink, tmp_path: Path) -> None:
+    folder = tmp_path / "box"
+    folder.mkdir()
+    link.put("box/letter", b"x" * 1_000_003)
+    assert link.list("box") == ["letter"] and link.get("box/letter") == b"x" * 1_000_003
+    link.unlink("box/letter")
+    link.unlink("box/letter")  # a second time is no error
+    assert list(folder.iterdir()) == []
+
+
+def test_overwriting_keeps_one_file_open(link: ChirpLink, tmp_path: Path) -> None:
+    for number in range(300):  # more than a server has descriptors to waste
+        link.overwrite("note", number.to_bytes(8, "little"))
+    assert (tmp_path / "note").read_bytes() == (299).to_bytes(8, "little")
+
+
+def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: ChirpLink, tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        link.get("nothing")
+    with pytest.raises(FileNotFoundError):
+        link.put("no/such/folder", b"")
+    (tmp_path / "there").write_bytes(b"yes")
+    assert link.get("there") == b"yes"
+
+
+def test_a_full_disk_is_told_as_one(config: Path) -> None:
+    def full(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(b"0\n")
+        connection.recv(100)
+        connection.sendall(b"-6\n")
+
+    with server(full, config):
+        link = ChirpLink(config, timeout_s=5)
+        with pytest.raises(OSError, match="space") as caught:
+            link.put("box/letter", b"abc")
+        link.close()
+    assert caught.value.errno == errno.ENOSPC
+
+
+@pytest.mark.parametrize("said", [b"", b"0\n", b"0\n10\nabc", b"nonsense\n"])
+def test_a_connection_that_ends_or_makes_no_sense_is_an_error_not_a_wait(said: bytes, config: Path) -> None:
+    def answer(connection: socket.socket) -> None:
+        connection.recv(100)
+        connection.sendall(said)
+
+    with server(answer, config):
+        link = ChirpLink(config, timeout_s=5)
+        with pytest.raises(OSError):
+            link.get("letter")
+
+
+def test_after_a_broken_connection_the_next_command_makes_a_new_one(tmp_path: Path, config: Path) -> None:
+    (tmp_path / "there").write_bytes(b"yes")
+    with proxy(tmp_path, config):
+        link = ChirpLink(config, timeout_s=5)
+        assert link.get("there") == b"yes"
+        assert link._socket is not None
+        link._socket.shutdown(socket.SHUT_RDWR)
+        with pytest.raises(OSError):
+            link.get("there")
+        assert link.get("there") == b"yes"
+        link.close()
+
+
+def test_a_silent_proxy_is_given_up_after_a_while(config: Path) -> None:
+    done = threading.Event()
+    with server(lambda connection: done.wait(10) and None, config):
+        with pytest.raises(TimeoutError):
+            ChirpLink(config, timeout_s=0.05).get("letter")
+        done.set()
+
+
+def test_a_job_without_chirp_says_what_to_ask_for(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="want_io_proxy"):
+        ChirpWorker("w1", tmp_path / "none")
+
+
+def test_notes_are_left_out_when_they_come_too_often(tmp_path: Path, config: Path) -> None:
+    (tmp_path / "mail" / "w1").mkdir(parents=True)
+    with proxy(tmp_path, config):
+        worker = ChirpWorker("w1", config, note_s=3600)
+        worker.note(1, 10)
+        worker.note(1, 20)
+        assert (tmp_path / "mail" / "w1" / "progress").read_bytes()[8:] == (10).to_bytes(8, "little")
+        worker.close()
