@@ -177,7 +177,10 @@ def submit(
         request_memory=request_memory,
         request_disk=request_disk,
         request_gpus=request_gpus,
-        container_image=container_image,
+        # The submit description is read in the run directory.
+        container_image=str(Path(container_image).absolute())
+        if container_image and Path(container_image).exists()
+        else container_image,
         python=python,
         packed=None if packed is None else packed.absolute(),
         project=project,
@@ -382,8 +385,8 @@ class Stopped(BaseException):
 
 
 class _Signals:
-    """Ctrl-C and SIGTERM: while the run's loop turns, they end it between two turns; at any other time, or when they
-    come again, at once."""
+    """Ctrl-C, SIGTERM and a terminal that closes: while the run's loop turns, they end it between two turns; at any
+    other time, or when they come again, at once."""
 
     def __init__(self) -> None:
         self._turning = False
@@ -391,7 +394,8 @@ class _Signals:
 
     @contextmanager
     def caught(self) -> Iterator[None]:
-        before = {number: signal.signal(number, self._hear) for number in (signal.SIGINT, signal.SIGTERM)}
+        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._hear) for number in caught}
         try:
             yield
         finally:

@@ -196,7 +196,7 @@ class Run:
         self._judging: tuple[int, Future[Metrics]] | None = None
         known = {row["worker"] for row in self.ledger.workers()}
         self._presence = Presence(self.office.noted, settings.silent_s, known)
-        self._held = 0
+        self._held = 0  # jobs put on hold since a worker first spoke
         self._stillborn = 0
         self._submitted = len(known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
@@ -276,6 +276,8 @@ class Run:
         now = self.outside.clock()
         merged = self.exchange.handle(letters)
         heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
+        if heard - self._presence.spoken:
+            self._held = 0
         self._presence.heard(heard, now)  # a letter that makes no sense is no sign of life
         self._hear(events)
         for kind, text in self.exchange.news:
@@ -345,11 +347,11 @@ class Run:
             )
 
     def _on_hold(self, event: JobEvent) -> None:
-        """A held job waits for a person; if nothing else has ever run, so does the run."""
+        """A held job waits for a person; if one after the other is held and none speaks, so does the run."""
         self._presence.stops(event.worker)
         self._held += 1
         again, reason = after_hold(self._held, event.detail)
-        if not again and not self._presence.spoken:
+        if not again:
             raise RunError(f"{reason}. {self.backend.advice(event.detail)}")
 
     def _last_words(self, worker: str) -> str:

@@ -1,4 +1,4 @@
-"""The master as a job of its own, in the schedd's local universe, as DAGMan is: it outlives the terminal and a crash.
+"""The master as a job of its own, in the schedd's local universe: it outlives the terminal and a crash.
 
 Ended by a signal it is started again and goes on from the last credit; ended by a status it is done. While it is on
 hold its jobs are gone from the queue, and `condor_rm` of it removes them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_TRIES = 3  # runs of f over the same vertices that may fail before the run stops
-MAX_HELD = 3  # jobs put on hold before any worker has spoken
+MAX_HELD = 5  # jobs put on hold in a row, with no new worker speaking meanwhile
 MAX_STILLBORN = 5  # workers in a row that end without ever having said a word
 
 
@@ -20,10 +20,10 @@ def to_submit(
 
 
 def after_hold(in_a_row: int, reason: str) -> tuple[bool, str]:
-    """Whether to go on after `in_a_row` jobs were held before any worker spoke."""
+    """Whether to go on after `in_a_row` jobs were held and no new worker spoke."""
     if in_a_row < MAX_HELD:
         return True, f"{in_a_row} jobs are on hold: {reason}"
-    return False, f"{in_a_row} jobs were put on hold and none has ever run: {reason}"
+    return False, f"{in_a_row} jobs in a row were put on hold: {reason}"
 
 
 def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:

@@ -87,10 +87,11 @@ class Submitted:
 
 
 def process_of(found: Pool, name: str) -> psutil.Process:
-    """A daemon of the pool, by its name."""
+    """A daemon of the pool by its name; of starters one of the startd's, for the master's job has one, too."""
     master = daemons.pid(found.submit)
     assert master is not None
-    return next(p for p in psutil.Process(master).children(recursive=True) if p.name() == name)
+    named = [p for p in psutil.Process(master).children(recursive=True) if p.name() == name]
+    return next(p for p in named if name != "condor_starter" or p.parent().name() == "condor_startd")
 
 
 def kill_daemon(name: str) -> Callable[[Submitted], None]:
