@@ -286,9 +286,11 @@ def watch(run: RunArgument, as_json: Json = False) -> None:
             with Follower(run, view) as follower:
                 while driven:
                     # Asked first, so that the last events are shown too.
-                    if holder(run) is not None:
+                    driven = holder(run) is not None
+                    if driven:
                         seen_s = time.monotonic()
-                    driven = time.monotonic() - seen_s <= _patience_s(run, connection)
+                    else:
+                        driven = time.monotonic() - seen_s < _patience_s(run, connection)
                     query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
                     for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
                         view.event(at_s, kind, text)

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
@@ -14,14 +15,16 @@ from gridml import program
 from gridml.carriers.base import WorkerEnd
 from gridml.carriers.chirp import ChirpWorker
 from gridml.carriers.directory import DirectoryWorker
-from gridml.errors import GridmlError, UsageError
+from gridml.errors import GridmlError, ProgramError, UsageError
 from gridml.postponed import postpone_compiler
-from remote import condor_job
+from gridml.program import Program
+from remote import condor_job, fitness
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session
 
 CARRIERS = ("directory", "chirp")
+REMOTE = ("chirp",)  # the worker is on a machine that nobody has looked at
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -43,7 +46,7 @@ def main(argv: list[str] | None = None) -> int:
     if options.parent is not None:
         die_with_parent(options.parent)
     try:
-        loaded = program.load(options.program)
+        loaded = _load_where_fit(options.program) if options.carrier in REMOTE else program.load(options.program)
         if loaded.uses_torch:
             _prepare_torch(f"{options.seed}/{options.name}")
         name, carrier = _carrier(options)
@@ -57,6 +60,23 @@ def main(argv: list[str] | None = None) -> int:
         sys.stderr.flush()
         os._exit(0)  # grace is short, and taking Python and torch down tidily can cost a second of it
     return 0
+
+
+def _load_where_fit(path: Path) -> Program:
+    """The program in the user's file. Raises fitness.Unfit where this machine cannot run it."""
+    facts = fitness.read(Path.cwd())  # before torch is loaded: what it takes is still to be had
+    fitness.demand(facts, fitness.Needs())
+    try:
+        loaded = program.load(path)
+    except ProgramError as error:
+        module = fitness.missing_module(error)
+        if module is None:
+            raise
+        fitness.demand(replace(facts, missing=(module,)), fitness.Needs())
+        raise
+    if note := fitness.demand(facts, fitness.needs(loaded.uses_torch)):
+        print(note, file=sys.stderr)
+    return loaded
 
 
 def _carrier(options: argparse.Namespace) -> tuple[str, WorkerEnd]:
