@@ -1,26 +1,40 @@
-"""What a worker that is an HTCondor job knows of itself."""
+"""What a worker that is an HTCondor job knows of itself: which of its job's lives it is."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
+import contextlib
+import time
+from collections.abc import Callable
+
+LOOK_S = 0.5  # how often to look for a mailbox that the master has not opened yet
+PATIENCE_S = 60.0  # how long to look; whoever finds none leaves
 
 
-def worker_name(job: str, ad: Path | None = None) -> str:
-    """The name in the run of job `job` in its present life: `w7`, and after n earlier starts `w7.n`.
+def find_mailbox(
+    job: str,
+    mailboxes: Callable[[], list[str]],
+    *,
+    but: str | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    rest: Callable[[float], None] = time.sleep,
+) -> str | None:
+    """The name in the run of job `job` in its present life: `w7`, after n earlier ones `w7.n`; None if there is none.
 
-    The master counts the starts in the job's log, the schedd in the job's ad, which lies beside the job.
+    The master opens the mailbox of the next life when it reads in the log that the last one is over, so of those that
+    are open the newest is ours, and `but` is one that turned out to be an earlier life's. What the job's ad says of
+    its starts is no help: the schedd may not have heard of them when the shadow died.
     """
-    starts = int(attribute("NumJobStarts", ad) or 0)
-    return f"{job}.{starts}" if starts else job
+    give_up_s = clock() + PATIENCE_S
+    while True:
+        with contextlib.suppress(OSError):
+            lives = [name for name in mailboxes() if name.partition(".")[0] == job and name != but]
+            if lives:
+                return max(lives, key=_life)
+        if clock() >= give_up_s:
+            return None
+        rest(LOOK_S)
 
 
-def attribute(name: str, ad: Path | None = None) -> str | None:
-    """An attribute of this job's ad as it is written there, None where there is no such attribute, or no job."""
-    found = ad or Path(os.environ.get("_CONDOR_JOB_AD", ".job.ad"))
-    try:
-        lines = found.read_text(errors="replace").splitlines()
-    except OSError:
-        return None
-    pairs = (line.partition(" = ") for line in lines)
-    return next((value.strip() for key, _, value in pairs if key == name), None)
+def _life(worker: str) -> int:
+    number = worker.partition(".")[2]
+    return int(number) if number.isdigit() else 0

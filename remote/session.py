@@ -100,6 +100,7 @@ class Session:
         self._trained = 0  # vertices trained in this life
         self._counted = 0  # those of them that pace.credited counts
         self._train_s = 0.0
+        self.answered = False  # whether the master ever did
 
     def run(self) -> None:
         """Train until there is nothing more to do or the machine is taken away."""
@@ -320,6 +321,7 @@ class Session:
         raise Leaving
 
     def _hear(self, reply: Reply) -> None:
+        self.answered = True
         self._version = reply.version
         self._pace = reply.pace
         if reply.lease is not None:

@@ -7,18 +7,20 @@ import os
 import signal
 import sys
 import zlib
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from gridml import program
 from gridml.carriers.base import WorkerEnd
-from gridml.carriers.chirp import ChirpWorker
+from gridml.carriers.chirp import ChirpWorker, proxy_of_job
 from gridml.carriers.directory import DirectoryWorker
 from gridml.errors import GridmlError, ProgramError, UsageError
 from gridml.postponed import postpone_compiler
 from gridml.program import Program
-from remote import condor_job, fitness
+from remote import fitness
+from remote.condor_job import find_mailbox
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session
@@ -49,9 +51,12 @@ def main(argv: list[str] | None = None) -> int:
         loaded = _load_where_fit(options.program) if options.carrier in REMOTE else program.load(options.program)
         if loaded.uses_torch:
             _prepare_torch(f"{options.seed}/{options.name}")
-        name, carrier = _carrier(options)
-        courier = ThreadCourier(carrier)
-        Session(name, loaded, options.program, carrier, courier, evicted.is_set, chunks=options.chunks).run()
+        for name, carrier in _carriers(options):
+            courier = ThreadCourier(carrier)
+            session = Session(name, loaded, options.program, carrier, courier, evicted.is_set, chunks=options.chunks)
+            session.run()
+            if session.answered or evicted.is_set():
+                break
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
@@ -79,14 +84,16 @@ def _load_where_fit(path: Path) -> Program:
     return loaded
 
 
-def _carrier(options: argparse.Namespace) -> tuple[str, WorkerEnd]:
-    """This worker's name, and its end of what carries its letters."""
+def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerEnd]]:
+    """This worker's name, and its end of what carries its letters; the next ones when nobody answered it there."""
     if options.carrier == "chirp":
-        name = condor_job.worker_name(options.name)
-        return name, ChirpWorker(name)
-    if options.directory is None:
+        name, link = None, proxy_of_job()
+        while name := find_mailbox(options.name, lambda: link.list("mail"), but=name):
+            yield name, ChirpWorker(name)
+    elif options.directory is None:
         raise UsageError("the directory carrier needs --directory, the run directory shared with the master.")
-    return options.name, DirectoryWorker(options.directory, options.name)
+    else:
+        yield options.name, DirectoryWorker(options.directory, options.name)
 
 
 class _Flag:

@@ -15,7 +15,6 @@ import errno
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -24,7 +23,9 @@ from gridml.carriers import mail
 from gridml.carriers.base import WorkerEnd
 from gridml.errors import RunError
 
-TIMEOUT_S = 20.0  # of one answer; a shadow that is out of reach for longer is tried again on a new connection
+TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
+SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
+LARGEST = 1 << 28  # bytes that the starter takes at once; more is refused
 NOTE_S = 0.2  # seconds between two notes of how far training has come: each is a round trip to the submit host
 _LONGEST_LINE = 5120
 _OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
@@ -63,7 +64,6 @@ class ChirpLink:
         self._timeout_s = timeout_s
         self._socket: socket.socket | None = None
         self._rest = b""  # received, not yet used
-        self._open: dict[str, int] = {}  # descriptors of this connection, by path
         self._lock = threading.Lock()
 
     def list(self, folder: str) -> list[str]:
@@ -72,7 +72,11 @@ class ChirpLink:
 
     def get(self, path: str) -> bytes:
         with self._exchange(path):
-            return self._read(self._ask(f"getfile {_quoted(path)}"))
+            assert self._socket is not None
+            self._socket.settimeout(self._timeout_s + LARGEST / SLOWEST)  # nothing comes before the starter has it all
+            payload = self._read(self._ask(f"getfile {_quoted(path)}"))
+            self._socket.settimeout(self._timeout_s)
+            return payload
 
     def put(self, path: str, payload: bytes) -> None:
         """Write a file so that it is there whole or not at all."""
@@ -83,13 +87,10 @@ class ChirpLink:
             self._give(payload)
             self._ask(f"rename {temporary} {_quoted(path)}")
 
-    def overwrite(self, path: str, payload: bytes) -> None:
-        """Write the first bytes of a file, which is kept open for the next time: one round trip."""
+    def write(self, path: str, payload: bytes) -> None:
+        """Write a file in one round trip; a reader may meanwhile see it empty."""
         with self._exchange(path):
-            if path not in self._open:
-                self._open[path] = self._ask(f"open {_quoted(path)} wc {_OWNERS}")
-                self._line()  # the file's status
-            self._send(f"pwrite {self._open[path]} {len(payload)} 0\n".encode())
+            self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
             self._give(payload)
 
     def unlink(self, path: str) -> None:
@@ -101,7 +102,6 @@ class ChirpLink:
             self._socket.close()
             self._socket = None
         self._rest = b""
-        self._open.clear()
 
     @contextlib.contextmanager
     def _exchange(self, path: str) -> Iterator[None]:
@@ -140,9 +140,12 @@ class ChirpLink:
         return answer
 
     def _give(self, payload: bytes) -> None:
-        """Send what the server has agreed to take."""
+        """Send what the server has agreed to take; it answers when the shadow has it, over whatever line there is."""
+        assert self._socket is not None
+        self._socket.settimeout(self._timeout_s + len(payload) / SLOWEST)
         self._send(payload)
         taken = self._answer()
+        self._socket.settimeout(self._timeout_s)
         if taken != len(payload):
             raise OSError(errno.EIO, f"{taken} of {len(payload)} bytes arrived")
 
@@ -181,23 +184,16 @@ class _Refused(Exception):
 class ChirpWorker(WorkerEnd):
     """A worker's end inside a job that was submitted from the run directory.
 
-    Letters and chunks have a connection each, so that a push under way keeps nobody waiting. Raises RunError when the
-    job has no Chirp proxy.
+    Letters and chunks have a connection each, and notes a thread: the starter serves one command at a time, so that a
+    note waits while a push is under way. Raises RunError when the job has no Chirp proxy.
     """
 
     poll_s = (0.03, 0.2)
 
     def __init__(self, worker: str, config: Path | None = None, note_s: float = NOTE_S) -> None:
-        found = config or Path(os.environ.get("_CONDOR_CHIRP_CONFIG", ".chirp.config"))
-        try:
-            self._letters, self._chunks = ChirpLink(found), ChirpLink(found)
-        except (OSError, ValueError) as error:
-            raise RunError(
-                f"this job has no Chirp proxy ({found}: {error}). Submit it with want_io_proxy = true; where a pool "
-                f"does not allow Chirp, choose another carrier."
-            ) from error
+        self._letters, self._chunks = proxy_of_job(config), proxy_of_job(config)
         self._mail = f"mail/{worker}"
-        self._note_s, self._noted_s = note_s, float("-inf")
+        self._notes = _Notes(proxy_of_job(config), f"{self._mail}/{mail.PROGRESS}", note_s)
 
     def send(self, number: int, payload: bytes) -> None:
         name = mail.name_of("sync", number, payload)
@@ -227,15 +223,62 @@ class ChirpWorker(WorkerEnd):
         return payload
 
     def note(self, lease: int, upto: int) -> None:
-        now = time.monotonic()
-        if now - self._noted_s >= self._note_s:
-            self._noted_s = now
-            with contextlib.suppress(OSError):  # only the count of wasted work depends on it
-                self._chunks.overwrite(f"{self._mail}/{mail.PROGRESS}", mail.pack_progress(lease, upto))
+        self._notes.leave(mail.pack_progress(lease, upto))
 
     def close(self) -> None:
+        self._notes.close()
         self._letters.close()
         self._chunks.close()
+
+
+class _Notes:
+    """Writes the newest note, every `every_s` seconds at most, on a thread of its own: training never waits for it."""
+
+    def __init__(self, link: ChirpLink, path: str, every_s: float) -> None:
+        self._link, self._path, self._every_s = link, path, every_s
+        self._newest: bytes | None = None
+        self._changed = threading.Condition()
+        self._closed = False
+        self._thread = threading.Thread(target=self._work, name="notes", daemon=True)
+        self._thread.start()
+
+    def leave(self, note: bytes) -> None:
+        with self._changed:
+            self._newest = note
+            self._changed.notify()
+
+    def close(self) -> None:
+        """The last note is written if that takes no longer than a second."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(timeout=1)
+        if not self._thread.is_alive():
+            self._link.close()
+
+    def _work(self) -> None:
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._newest is not None or self._closed)
+                note, self._newest = self._newest, None
+            if note is None:
+                return
+            with contextlib.suppress(OSError):  # only the count of wasted work depends on it
+                self._link.write(self._path, note)
+            with self._changed:
+                self._changed.wait_for(lambda: self._closed, self._every_s)
+
+
+def proxy_of_job(config: Path | None = None) -> ChirpLink:
+    """A connection to the proxy of the job that this process is. Raises RunError when it has none."""
+    found = config or Path(os.environ.get("_CONDOR_CHIRP_CONFIG", ".chirp.config"))
+    try:
+        return ChirpLink(found)
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"this job has no Chirp proxy ({found}: {error}). Submit it with want_io_proxy = true; where a pool "
+            f"does not allow Chirp, choose another carrier."
+        ) from error
 
 
 def _quoted(path: str) -> str:

@@ -20,15 +20,6 @@ class _Server(socketserver.ThreadingTCPServer):
 
 
 class _Handler(socketserver.StreamRequestHandler):
-    def setup(self) -> None:
-        super().setup()
-        self.files: list[int] = []
-
-    def finish(self) -> None:
-        super().finish()
-        for number in self.files:
-            os.close(number)
-
     def handle(self) -> None:
         known = False
         while line := self.rfile.readline().decode().rstrip("\n"):
@@ -52,12 +43,6 @@ class _Handler(socketserver.StreamRequestHandler):
             with (root / words[0]).open("wb") as file:
                 self.wfile.write(b"0\n")
                 return file.write(self.rfile.read(int(words[2]))), b""
-        if command == "open":
-            number = os.open(root / words[0], os.O_WRONLY | os.O_CREAT, 0o600)
-            self.files.append(number)
-            return number, b"0 0 0 0 0 0 0 0 0 0 0 0 0\n"
-        if command == "pwrite":
-            return os.pwrite(int(words[0]), self.rfile.read(int(words[1])), int(words[2])), b""
         if command == "rename":
             (root / words[0]).rename(root / words[1])
         elif command == "unlink":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
@@ -206,7 +207,9 @@ def test_the_last_note_of_a_worker_is_known(pair: Pair, worker: WorkerEnd) -> No
     assert pair.master.noted("w1") is None
     worker.note(3, 64)
     worker.note(4, 1 << 40)
-    assert pair.master.noted("w1") == (4, 1 << 40)
+    deadline = time.monotonic() + 10
+    while pair.master.noted("w1") != (4, 1 << 40):
+        assert time.monotonic() < deadline, "a note may be late by a second, not by ten"
 
 
 def test_a_note_outlives_its_worker(pair: Pair, worker: WorkerEnd) -> None:
