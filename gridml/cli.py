@@ -202,7 +202,7 @@ def submit(
         condor=options,
     )
     root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    condor_submit.check(options)
+    condor_submit.check(options, settings.program)
     if dry_run:
         _print_jobs(settings, RunDirectory(root), foreground=foreground)
         return

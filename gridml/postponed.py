@@ -41,7 +41,7 @@ def postpone_compiler() -> None:
     if spec is None or spec.loader is None:
         return
     module: Any = _Postponed(spec.name)
-    module._real = spec
+    module.__spec__ = module._real = spec
     module.graph_break = _nothing
     module.disable = _as_it_is
     sys.modules[spec.name] = module

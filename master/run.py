@@ -141,9 +141,22 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
         program = load(settings.program)
         graph = program.build(settings.program)
         return Run(directory, settings, program, graph, lock, outside)
-    except BaseException:
+    except BaseException as error:
+        if isinstance(error, GridmlError):
+            _leave_word(directory, error)
         lock.release()
         raise
+
+
+def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
+    """Why a master ended before it began: nobody may have been there to read what it printed."""
+    with contextlib.suppress(GridmlError, sqlite3.Error, OSError):
+        ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+        with ledger.transaction():
+            if ledger.get("status") == SUBMITTED:
+                ledger.set("status", "failed")
+                ledger.set("stopped_because", str(error))
+        ledger.close()
 
 
 class Run:
@@ -196,7 +209,7 @@ class Run:
         self._judging: tuple[int, Future[Metrics]] | None = None
         known = {row["worker"] for row in self.ledger.workers()}
         self._presence = Presence(self.office.noted, settings.silent_s, known)
-        self._held = 0  # jobs put on hold since a worker first spoke
+        self._held: set[str] = set()
         self._stillborn = 0
         self._submitted = len(known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
@@ -276,8 +289,6 @@ class Run:
         now = self.outside.clock()
         merged = self.exchange.handle(letters)
         heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
-        if heard - self._presence.spoken:
-            self._held = 0
         self._presence.heard(heard, now)  # a letter that makes no sense is no sign of life
         self._hear(events)
         for kind, text in self.exchange.news:
@@ -314,6 +325,8 @@ class Run:
                 if event.worker not in self._presence.known:
                     self._expect(event.worker, now)  # the back end starts it again by itself
                 self.ledger.worker_event(event, now)
+                if event.state is not State.HELD:
+                    self._held.discard(event.worker)
                 if event.state is State.QUEUED:
                     self._presence.expect(event.worker)  # one that was held, too
                 if event.state is State.RUNNING:
@@ -328,14 +341,16 @@ class Run:
                 if event.state is State.HELD:
                     self._on_hold(event)
                 if event.state not in (State.QUEUED, State.FINISHED):
-                    self._event(now, event.state.value, f"{event.worker} on {event.machine}: {event.detail}")
+                    what = f"{event.worker} on {event.machine}: {event.detail}"
+                    advice = f". {self.backend.advice(event.detail)}" if event.state is State.HELD else ""
+                    self._event(now, event.state.value, what + advice)
         for event in events:
             if event.state.ended:
                 self.office.close(event.worker)
 
     def _end_worker(self, event: JobEvent) -> None:
         self._presence.stops(event.worker)
-        if event.worker in self._presence.spoken or event.state is State.EVICTED:
+        if event.worker in self._presence.spoken or (event.state is State.EVICTED and not event.cancelled):
             self._stillborn = 0
             return
         self._stillborn += 1
@@ -347,10 +362,12 @@ class Run:
             )
 
     def _on_hold(self, event: JobEvent) -> None:
-        """A held job waits for a person; if one after the other is held and none speaks, so does the run."""
+        """A held job waits for a person; when none has ever run, so does the run."""
         self._presence.stops(event.worker)
-        self._held += 1
-        again, reason = after_hold(self._held, event.detail)
+        self._held.add(event.worker)
+        again, reason = after_hold(
+            len(self._held), event.detail, spoken=bool(self._presence.spoken), alive=len(self._presence.alive)
+        )
         if not again:
             raise RunError(f"{reason}. {self.backend.advice(event.detail)}")
 
@@ -371,7 +388,7 @@ class Run:
 
     def _staff(self) -> None:
         count, _ = to_submit(
-            len(self._presence.alive),
+            len(self._presence.alive) + len(self._held),  # a held job is not replaced: the next may be held as well
             self.settings.workers,
             work_left=not self.grants.finished(),
             idle=self._presence.waiting,

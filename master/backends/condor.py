@@ -25,6 +25,7 @@ from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
 
 AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
+ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
 WAIT_S = 20.0  # how long no job may run before it is looked into
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
 UNFIT = 69  # exit status of a worker whose machine lacks something (EX_UNAVAILABLE)
@@ -63,7 +64,8 @@ class Condor(Backend):
         self._submitted_s = float("inf")  # when the first jobs were
         self._ran = False  # whether a job ever did
         self._asked = False  # whether it was looked into why none runs
-        self._analysis: subprocess.Popen[str] | None = None
+        self._analysis: subprocess.Popen[bytes] | None = None
+        self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         with explained(self._condor):
             self._schedd = self._condor.Schedd()
@@ -105,12 +107,15 @@ class Condor(Backend):
                 return []
             self._asked = True
             waiting = None if self._ran else next((key for key, job in self._jobs.items() if not job.over), None)
-            self._analysis = None if waiting is None else _analyse(*waiting)
+            self._analysis = None if waiting is None else _analyse(*waiting, self._root / ANALYSIS)
         elif analysis.poll() is None:
             self._analysis = analysis
-        elif (why := about_wait(analysis.communicate()[0])) is not None:
+        elif (why := about_wait(self._said())) is not None:
             return [why]
         return []
+
+    def _said(self) -> str:
+        return (self._root / ANALYSIS).read_text(errors="replace")
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """As the contract says; the grace is the pool's and the job's own."""
@@ -134,7 +139,7 @@ class Condor(Backend):
                 self._cancel(key)
         if self._analysis is not None:
             self._analysis.kill()
-            self._analysis.communicate()
+            self._analysis.wait()
             self._analysis = None
         self._quiet_until_s = float("-inf")
         deadline = time.monotonic() + FAREWELL_S
@@ -183,6 +188,10 @@ class Condor(Backend):
             if found[_NAME] in self._pending:
                 self._jobs[int(found["ClusterId"]), int(found["ProcId"])] = Job(found[_NAME])
                 self._pending.remove(found[_NAME])
+        unheard, self._unheard = self._unheard, []
+        for key, name, facts in unheard:
+            if key in self._jobs:
+                self._take(key, name, facts)
 
     def _requirements(self) -> Mapping[str, str]:
         """Machines that turned out unfit are avoided by the jobs to come."""
@@ -203,22 +212,29 @@ class Condor(Backend):
             self._wait_for_schedd()
 
     def _read_log(self) -> None:
-        for event in self._log.events(stop_after=0):
-            key = int(event.cluster), int(event.proc)
-            job = self._jobs.get(key)
-            if job is None:
-                continue
-            facts = dict(event)
-            if event.type.name == "JOB_HELD" and not facts.get("HoldReason"):
-                facts["HoldReason"] = self._hold_reason(key)
-            self._jobs[key], told = translate(job, event.type.name, facts, self._clock())
-            self._events += told
-            self._ran = self._ran or self._jobs[key].running
-            for ended in told:
-                if ended.exit_code == UNFIT and "@" in ended.machine:
-                    self._avoided.add(ended.machine.partition("@")[2])
-            if self._jobs[key].over:
-                self._removing.discard(key)
+        for key, name, facts in self._heard():
+            if key in self._jobs:
+                self._take(key, name, facts)
+            elif self._unsure:
+                self._unheard.append((key, name, facts))  # perhaps of a job that is to be adopted
+
+    def _heard(self) -> Iterator[tuple[tuple[int, int], str, dict[str, Any]]]:
+        """(job, event, facts) of what is new in the log. A damaged event, as a full disk leaves it, is passed over."""
+        with contextlib.suppress(self._condor.HTCondorException):
+            for event in self._log.events(stop_after=0):
+                yield (int(event.cluster), int(event.proc)), event.type.name, dict(event)
+
+    def _take(self, key: tuple[int, int], name: str, facts: dict[str, Any]) -> None:
+        if name == "JOB_HELD" and not facts.get("HoldReason"):
+            facts["HoldReason"] = self._hold_reason(key)
+        self._jobs[key], told = translate(self._jobs[key], name, facts, self._clock())
+        self._events += told
+        self._ran = self._ran or self._jobs[key].running
+        for ended in told:
+            if ended.exit_code == UNFIT and "@" in ended.machine:
+                self._avoided.add(ended.machine.rpartition("@")[2])
+        if self._jobs[key].over:
+            self._removing.discard(key)
 
     def _hold_reason(self, key: tuple[int, int]) -> str:
         """The log does not always have it; the queue does."""
@@ -228,16 +244,12 @@ class Condor(Backend):
         return ""
 
 
-def _analyse(cluster: int, proc: int) -> subprocess.Popen[str] | None:
+def _analyse(cluster: int, proc: int, answer: Path) -> subprocess.Popen[bytes] | None:
     """Ask HTCondor why a job waits, beside the run's loop: in a large pool the answer takes a while."""
+    command = ["condor_q", "-better-analyze", f"{cluster}.{proc}"]
     try:
-        return subprocess.Popen(
-            ["condor_q", "-better-analyze", f"{cluster}.{proc}"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
+        with answer.open("wb") as file:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
     except OSError:
         return None  # the bindings alone are enough for everything else
 

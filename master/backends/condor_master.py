@@ -13,7 +13,7 @@ from pathlib import Path
 
 from gridml import bundle
 from master.backends.condor import AGAIN_S, FAREWELL_S, bindings, explained
-from master.backends.condor_submit import as_text
+from master.backends.condor_submit import as_text, word
 from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
 
@@ -32,13 +32,13 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     begin = "" if os.access(script, os.X_OK) else f"{_WITHOUT_SCRIPT} "
     return {
         "universe": "local",
-        "initialdir": str(root),
+        "initialdir": os.getcwd(),  # a program may open files beside it
         "executable": str(script if not begin else sys.executable),
-        "arguments": f"\"{begin}resume '{root}'\"",
+        "arguments": f'"{begin}resume {word(str(root))}"',
         "getenv": _PASSED,
-        "log": LOG,
-        "output": "logs/master.out",
-        "error": "logs/master.err",
+        "log": str(root / LOG),
+        "output": str(root / "logs" / "master.out"),
+        "error": str(root / "logs" / "master.err"),
         "batch_name": f"{options.batch_name or 'gridml ' + root.name} (master)",
         "kill_sig": "SIGTERM",
         "remove_kill_sig": "SIGTERM",

@@ -22,6 +22,7 @@ _SENT = ("gridml", "remote")  # the packages a worker needs
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
+exec 2>&1
 if [ -n "$GRIDML_PACKED" ]; then
     mkdir packed && tar -xzf "$GRIDML_PACKED" -C packed && rm -f "$GRIDML_PACKED" || exit 69
     PATH="$PWD/packed/bin:$PATH"
@@ -30,7 +31,7 @@ fi
 for python in "$GRIDML_PYTHON" python3 python; do
     [ -n "$python" ] && "$python" -c 'import numpy, safetensors' 2>/dev/null && exec "$python" gridml.pyz "$@"
 done
-echo "no Python with numpy and safetensors on $(hostname): give --container-image, --packed or --python" >&2
+echo "no Python with numpy and safetensors on $(uname -n): give --container-image, --packed or --python" >&2
 exit 69
 """
 
@@ -44,7 +45,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     if options.packed is not None:
         sent.append(str(options.packed))
         environment["GRIDML_PACKED"] = options.packed.name
-    arguments = ["--name $(worker)", "--carrier chirp", f"--program '{settings.program.name}'"]
+    arguments = ["--name $(worker)", "--carrier chirp", f"--program {word(settings.program.name)}"]
     arguments.append(f"--seed {settings.seed}")
     if options.chunks_per_job:
         arguments.append(f"--chunks {options.chunks_per_job}")
@@ -53,13 +54,11 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "initialdir": str(directory.root.absolute()),
         "executable": str(directory.root.absolute() / LAUNCHER),
         "arguments": f'"{" ".join(arguments)}"',
-        "environment": '"' + " ".join(f"{k}='{v}'" for k, v in environment.items() if v) + '"',
+        "environment": '"' + " ".join(f"{name}={word(value)}" for name, value in environment.items() if value) + '"',
         "log": LOG,
         "output": "logs/$(worker).log",
-        "error": "logs/$(worker).log",
         # What a worker says must be there when its machine is not any more. It says little.
         "stream_output": "True",
-        "stream_error": "True",
         "should_transfer_files": "YES",
         "when_to_transfer_output": "ON_EXIT_OR_EVICT",
         "transfer_input_files": ", ".join(sent),
@@ -84,8 +83,16 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     return {**commands, **{f"+{name}": value for name, value in attributes.items()}}
 
 
-def check(options: CondorOptions) -> None:
-    """Raises UsageError for a file that is to travel with the jobs and is not there."""
+def check(options: CondorOptions, program: Path) -> None:
+    """Raises UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list."""
+    for option in options.attributes:
+        attribute(option)
+    travelling = [program, *options.send, *filter(None, [options.packed])]
+    unnameable = next((path for path in travelling if any(mark in str(path) for mark in (",", "$(", "\n"))), None)
+    if unnameable is not None:
+        raise UsageError(
+            f"{unnameable} cannot travel with the jobs: HTCondor's lists allow no comma and no '$('. Rename it."
+        )
     image = Path(options.container_image or "")
     needed = [*options.send, *filter(None, [options.packed]), *([image] if image.is_absolute() else [])]
     missing = next((path for path in needed if not path.exists()), None)
@@ -99,6 +106,11 @@ def attribute(text: str) -> tuple[str, str]:
     if not found or not name.strip().isidentifier() or not value.strip():
         raise UsageError(f"--attribute got {text!r}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
     return name.strip(), value.strip()
+
+
+def word(text: str) -> str:
+    """One word of `arguments` or `environment`, whatever is in it, in the submit language's new syntax."""
+    return "'" + text.replace("'", "''").replace('"', '""') + "'"
 
 
 def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f"worker from {NAMES}") -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_TRIES = 3  # runs of f over the same vertices that may fail before the run stops
-MAX_HELD = 5  # jobs put on hold in a row, with no new worker speaking meanwhile
+MAX_HELD = 3  # jobs on hold before any worker has spoken
 MAX_STILLBORN = 5  # workers in a row that end without ever having said a word
 
 
@@ -19,11 +19,11 @@ def to_submit(
     return missing, f"{alive} of {wanted} are queued or running"
 
 
-def after_hold(in_a_row: int, reason: str) -> tuple[bool, str]:
-    """Whether to go on after `in_a_row` jobs were held and no new worker spoke."""
-    if in_a_row < MAX_HELD:
-        return True, f"{in_a_row} jobs are on hold: {reason}"
-    return False, f"{in_a_row} jobs in a row were put on hold: {reason}"
+def after_hold(held: int, reason: str, *, spoken: bool, alive: int) -> tuple[bool, str]:
+    """Whether to go on with `held` jobs on hold and `alive` others; when a worker has `spoken`, they can be mended."""
+    if not spoken and (held >= MAX_HELD or not alive):
+        return False, f"{held} jobs were put on hold and none has ever run: {reason}"
+    return True, f"{held} jobs are on hold: {reason}"
 
 
 def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:

@@ -190,6 +190,23 @@ def test_a_run_ends_exactly_in_spite_of(failure: str, up: Pool, tmp_path: Path) 
     run.exact()
 
 
+def test_lives_that_the_schedd_never_counted_are_found_all_the_same(tmp_path: Path) -> None:
+    """Real pools tell the schedd of a job's starts every 15 minutes: a shadow that dies takes its count with it."""
+    slow = "SHADOW_QUEUE_UPDATE_INTERVAL = 900\n"
+    with raised(lambda: pool.personal(tmp_path / "pool", cpus=WORKERS, more=slow)) as found:
+        run = Submitted(found, tmp_path / "run")
+        run.under_way()
+        for again in (1, 2):
+            master = daemons.pid(found.submit)
+            assert master is not None
+            for process in psutil.Process(master).children(recursive=True):
+                if process.name() == "condor_shadow":
+                    process.send_signal(signal.SIGKILL)
+            wanted = (1 + again) * WORKERS
+            run.wait(lambda _, n=wanted: len(run.events("running")) >= n, "every job to run again")  # type: ignore[misc]
+        run.exact()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="a disk of its own takes root")
 def test_a_run_ends_exactly_in_spite_of_a_full_execute_disk(tmp_path: Path) -> None:
     execute = tmp_path / "pool" / "execute"

@@ -164,7 +164,7 @@ def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirecto
 )
 def test_a_file_to_send_that_is_not_there(options: CondorOptions) -> None:
     with pytest.raises(UsageError, match=r"no\.\S+ cannot be sent"):
-        condor_submit.check(options)
+        condor_submit.check(options, Path("mnist.py"))
 
 
 def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
@@ -234,7 +234,7 @@ def test_the_launcher_takes_the_next_python_when_the_first_lacks_numpy(directory
 def test_a_machine_without_a_python_is_unfit_and_says_so(directory: RunDirectory, tmp_path: Path) -> None:
     done = launched(directory, GRIDML_PYTHON=str(python_that(tmp_path, imports=False)))
     assert done.returncode == os.EX_UNAVAILABLE
-    assert "no Python with numpy and safetensors" in done.stderr and "--container-image" in done.stderr
+    assert "no Python with numpy and safetensors" in done.stdout and "--container-image" in done.stdout
 
 
 @pytest.mark.real

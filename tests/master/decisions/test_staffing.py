@@ -10,6 +10,7 @@ from master.decisions.staffing import (
     MAX_STILLBORN,
     MAX_TRIES,
     after_failure,
+    after_hold,
     after_stillbirth,
     is_silent,
     to_submit,
@@ -45,3 +46,22 @@ def test_workers_that_never_speak_end_the_run() -> None:
     again, reason = after_stillbirth(MAX_STILLBORN)
     assert not again
     assert reason == "5 workers in a row ended before they said a word"
+
+
+@pytest.mark.parametrize(
+    ("held", "spoken", "alive", "again"),
+    [(1, False, 3, True), (3, False, 9, False), (1, False, 0, False), (50, True, 0, True)],
+)
+def test_held_jobs_end_a_run_that_never_began(held: int, spoken: bool, alive: int, again: bool) -> None:
+    found, reason = after_hold(held, "no image", spoken=spoken, alive=alive)
+    assert found is again and "no image" in reason and str(held) in reason
+
+
+@pytest.mark.parametrize(("idle", "count"), [(0, 10), (4, 6), (10, 0), (12, 0)])
+def test_no_more_wait_than_may(idle: int, count: int) -> None:
+    found, _ = to_submit(idle, 1000, work_left=True, idle=idle, max_idle=10)
+    assert found == count
+
+
+def test_who_is_out_of_reach_is_given_less_time() -> None:
+    assert is_silent(0.0, 31.0, 120.0, out_of_reach=True)[0] and not is_silent(0.0, 31.0, 120.0)[0]
