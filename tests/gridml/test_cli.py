@@ -190,7 +190,13 @@ def start(*arguments: str | Path, cwd: Path) -> subprocess.Popen[str]:
     script = shutil.which("gridml", path=str(Path(sys.executable).parent))
     assert script is not None, "gridml is not installed beside this Python; run pip install -e ."
     return subprocess.Popen(
-        [script, *map(str, arguments)], cwd=cwd, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [script, *map(str, arguments)],
+        cwd=cwd,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A shell that starts the tests in the background has Ctrl-C ignored, and that is inherited.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )
 
 
@@ -234,7 +240,8 @@ def test_a_run_ends_with_its_report_and_exact_credit(
     found = json.loads(gridml("report", "run", "--json")[1])
     assert found["vertices"] == COUNT and found["workers"] == 2 and found["kills"] == 0
     assert [(e["credited"], e["duplicated"], e["lost"]) for e in found["epochs"]] == [(COUNT, 0, 0)] * EPOCHS
-    assert [e["metrics"]["counted"] for e in found["epochs"]] == [COUNT, 2 * COUNT]
+    first, last = (e["metrics"]["counted"] for e in found["epochs"])
+    assert COUNT <= first < 2 * COUNT == last  # the second epoch may begin before the first is credited in full
     assert 0 < found["goodput"] <= 1 and 0 < found["wall_s"] < found["worker_s"] and found["bytes_down"] > 0
     assert "finished" in gridml("status", "run")[1]
     assert "finished" in gridml("watch", "run")[1]
