@@ -282,20 +282,23 @@ def watch(run: RunArgument, as_json: Json = False) -> None:
         with _view(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
-            driven, seen_s = True, time.monotonic()
+            driven, held, seen_s = True, False, time.monotonic()
             with Follower(run, view) as follower:
                 while driven:
                     # Asked first, so that the last events are shown too.
-                    driven = holder(run) is not None
-                    if driven:
-                        seen_s = time.monotonic()
-                    else:
-                        driven = time.monotonic() - seen_s < _patience_s(run, connection)
+                    before, held = held, holder(run) is not None
+                    if not (held and before):
+                        # What is opened while nobody writes is taken for unchanging, and must be opened again.
+                        connection.close()
+                        connection = connect(run)
+                    seen_s = time.monotonic() if held else seen_s
+                    driven = held or time.monotonic() - seen_s < _patience_s(run, connection)
                     query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
                     for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
                         view.event(at_s, kind, text)
                         seen = row
-                    follower.tick()
+                    if held:
+                        follower.tick()
                     if driven:
                         time.sleep(LOOK_S)
     except KeyboardInterrupt:

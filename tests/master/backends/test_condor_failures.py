@@ -238,6 +238,12 @@ def test_a_worker_whose_network_is_cut_for_a_minute_is_given_up_and_its_late_pus
         assert noticed < 40
 
 
+def test_a_run_is_followed_from_before_its_master_begins_to_its_end(up: Pool, tmp_path: Path) -> None:
+    run = Submitted(up, tmp_path / "run")
+    said = run.gridml("watch", str(run.root))
+    assert " running   w1 on " in said and f"{run.root}: finished" in said
+
+
 def test_removing_the_masters_job_removes_its_workers(up: Pool, tmp_path: Path) -> None:
     run = Submitted(up, tmp_path / "run")
     run.under_way()
