@@ -22,7 +22,7 @@ KILLS = 20
 def test_twenty_kills_of_the_master(tmp_path: Path) -> None:
     root = tmp_path / "run"
     chance = random.Random(20)
-    command = [GRIDML, "run", str(MNIST), "--run-dir", str(root), "--epochs", "4"]
+    command = [GRIDML, "run", str(MNIST), "--run-dir", str(root), "--epochs", "12"]
     killed = 0
     for _ in range(KILLS):
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
