@@ -71,27 +71,21 @@ class ChirpLink:
             return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
     def get(self, path: str) -> bytes:
-        with self._exchange(path):
-            assert self._socket is not None
-            self._socket.settimeout(self._timeout_s + LARGEST / SLOWEST)  # nothing comes before the starter has it all
-            payload = self._read(self._ask(f"getfile {_quoted(path)}"))
-            self._socket.settimeout(self._timeout_s)
-            return payload
+        with self._exchange(path), self._patient(LARGEST):  # nothing comes before the starter has it all
+            return self._read(self._ask(f"getfile {_quoted(path)}"))
 
     def put(self, path: str, payload: bytes) -> None:
         """Write a file so that it is there whole or not at all."""
         folder, _, name = path.rpartition("/")
-        temporary = _quoted(f"{folder}/.{name}.tmp")
+        temporary = f"{folder}/.{name}.tmp"
         with self._exchange(path):
-            self._ask(f"putfile {temporary} {_OWNERS} {len(payload)}")
-            self._give(payload)
-            self._ask(f"rename {temporary} {_quoted(path)}")
+            self._store(temporary, payload)
+            self._ask(f"rename {_quoted(temporary)} {_quoted(path)}")
 
     def write(self, path: str, payload: bytes) -> None:
         """Write a file in one round trip; a reader may meanwhile see it empty."""
         with self._exchange(path):
-            self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
-            self._give(payload)
+            self._store(path, payload)
 
     def unlink(self, path: str) -> None:
         with contextlib.suppress(FileNotFoundError), self._exchange(path):
@@ -139,15 +133,25 @@ class ChirpLink:
             raise _Refused(_ERRORS.get(answer, errno.EIO))
         return answer
 
-    def _give(self, payload: bytes) -> None:
-        """Send what the server has agreed to take; it answers when the shadow has it, over whatever line there is."""
-        assert self._socket is not None
-        self._socket.settimeout(self._timeout_s + len(payload) / SLOWEST)
-        self._send(payload)
-        taken = self._answer()
-        self._socket.settimeout(self._timeout_s)
+    def _store(self, path: str, payload: bytes) -> None:
+        """Send a file that the server agrees to take; it answers when the shadow has it, over any line there is."""
+        self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
+        with self._patient(len(payload)):
+            self._send(payload)
+            taken = self._answer()
         if taken != len(payload):
             raise OSError(errno.EIO, f"{taken} of {len(payload)} bytes arrived")
+
+    @contextlib.contextmanager
+    def _patient(self, count: int) -> Iterator[None]:
+        """Time for `count` bytes over the slowest line, for what is asked inside only, refused or not."""
+        link = self._socket
+        assert link is not None
+        link.settimeout(self._timeout_s + count / SLOWEST)
+        try:
+            yield
+        finally:
+            link.settimeout(self._timeout_s)
 
     def _line(self) -> bytes:
         while b"\n" not in self._rest:

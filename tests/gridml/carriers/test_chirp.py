@@ -69,6 +69,7 @@ def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: Chirp
         link.put("no/such/folder", b"")
     (tmp_path / "there").write_bytes(b"yes")
     assert link.get("there") == b"yes"
+    assert link._socket is not None and link._socket.gettimeout() == 5  # a refusal ends the patience, too
 
 
 def test_a_full_disk_is_told_as_one(config: Path) -> None:

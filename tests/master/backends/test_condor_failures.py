@@ -111,9 +111,7 @@ def hold_and_release(run: Submitted) -> None:
     """The master's job on hold takes its workers out of the queue; released, it goes on."""
     assert run.pool.tool("condor_hold", run.master_job).returncode == 0
     run.wait(lambda status: status["status"] != "running" or status["master"] is None, "the master to stop")
-    deadline = time.monotonic() + LIMIT_S
-    while run.jobs() and time.monotonic() < deadline:
-        time.sleep(0.1)  # between two looks
+    run.wait(lambda _: not run.jobs(), "the workers to go with their master")
     assert not run.jobs(), "workers outlived their master"
     assert run.pool.tool("condor_release", run.master_job).returncode == 0
 
@@ -249,7 +247,5 @@ def test_removing_the_masters_job_removes_its_workers(up: Pool, tmp_path: Path) 
     run.under_way()
     assert up.tool("condor_rm", run.master_job).returncode == 0
     ours = ("-constraint", f'GridmlRun =?= "{run.root}" || ClusterId == {run.master_job}', "-af", "ClusterId")
-    deadline = time.monotonic() + LIMIT_S
-    while up.tool("condor_q", *ours).stdout.split() and time.monotonic() < deadline:
-        time.sleep(0.1)  # between two looks
+    run.wait(lambda _: not up.tool("condor_q", *ours).stdout.split(), "all jobs of the run to go")
     assert not up.tool("condor_q", *ours).stdout.split()
