@@ -6,25 +6,18 @@ What a command needs is imported inside it, so that `gridml --help` answers at o
 from __future__ import annotations
 
 import json
-import signal
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
 if TYPE_CHECKING:
-    import sqlite3
-
-    from master.live import View
-    from master.run import Outside, Run
     from master.rundir import RunDirectory
     from master.settings import Settings
 
@@ -34,8 +27,6 @@ app = typer.Typer(
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-LOOK_S = 0.25  # how often `watch` looks for news
-RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
 
 RunArgument = Annotated[Path, typer.Argument(metavar="RUN", help="The run's directory.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")]
@@ -85,6 +76,7 @@ def run(
     from master.backends import choose
     from master.run import start
     from master.settings import Settings
+    from master.terminal import drive
 
     if workers is None:
         workers = 2 if trace is None else choose.most_at_once(choose.read_trace(trace))
@@ -101,7 +93,7 @@ def run(
     )
     choose.script(settings)  # what is wrong with it is said before a directory is made
     root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    _drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+    drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
 
 
 @app.command(epilog="Example: gridml submit examples/mnist.py --workers 20 --request-memory 2GB --foreground")
@@ -150,6 +142,23 @@ def submit(
     chunks_per_job: Annotated[
         int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
     ] = 0,
+    carrier: Annotated[
+        str, typer.Option(help="How letters travel: chirp, or sftp where machines may connect to this one.")
+    ] = "chirp",
+    sftp: Annotated[
+        str | None,
+        typer.Option(
+            metavar="HOST[:PORT]",
+            help="Where workers reach this machine; otherwise its full name and any free port.",
+            show_default=False,
+        ),
+    ] = None,
+    grace: Annotated[
+        int, typer.Option(metavar="SECONDS", help="Time a job asks for to push and leave when its machine is taken.")
+    ] = 30,
+    job_lease: Annotated[
+        int, typer.Option(metavar="SECONDS", help="How long HTCondor looks for a job that is out of reach.")
+    ] = 300,
     run_dir: Annotated[
         Path | None, typer.Option(help="Where the run is kept; otherwise runs/PROGRAM-TIME.", show_default=False)
     ] = None,
@@ -167,8 +176,9 @@ def submit(
     """
     from master.backends import condor_master, condor_submit
     from master.run import Outside, create, start
-    from master.rundir import RunDirectory
+    from master.rundir import RunDirectory, command
     from master.settings import CondorOptions, Settings
+    from master.terminal import drive
 
     options = CondorOptions(
         requirements=requirements,
@@ -189,6 +199,10 @@ def submit(
         batch_name=batch_name,
         max_idle=max_idle,
         chunks_per_job=chunks_per_job,
+        grace_s=grace,
+        job_lease_s=job_lease,
+        carrier=carrier,
+        sftp=sftp,
     )
     settings = Settings(
         program=program.absolute(),
@@ -208,7 +222,7 @@ def submit(
         return
     condor_master.check_reachable()
     if foreground:
-        _drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+        drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
         return
     from master.backends.choose import make
 
@@ -218,8 +232,8 @@ def submit(
     if as_json:
         typer.echo(json.dumps({"run_dir": str(root), "master_job": job}))
         return
-    typer.echo(f"The master of {root} is job {job}. Follow it: gridml watch {root}")
-    typer.echo(f"End it, keeping what is credited: gridml cancel {root} (or condor_rm {job})")
+    typer.echo(f"The master of {root} is job {job}. Follow it: {command('watch', root)}")
+    typer.echo(f"End it, keeping what is credited: {command('cancel', root)} (or condor_rm {job})")
 
 
 @app.command(epilog="Example: gridml resume runs/mnist-20260401-120000")
@@ -232,9 +246,10 @@ def resume(
 ) -> None:
     """Go on with a run from its last credit, whatever ended it."""
     from master.run import resume
+    from master.terminal import drive
 
     file = None if program is None else program.absolute()
-    _drive(run, lambda outside: resume(run, outside, file), run.name, as_json=as_json)
+    drive(run, lambda outside: resume(run, outside, file), run.name, as_json=as_json)
 
 
 @app.command(epilog="Example: gridml status runs/mnist-20260401-120000")
@@ -242,11 +257,12 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     """Say in a few lines how far a run is."""
     import dataclasses
 
+    from master.backends.condor_master import waiting
     from master.live import line
     from master.progress import at_rest, read
-    from master.reading import connect, explained, holder
+    from master.reading import STOPPED, SUBMITTED, connect, explained, holder
     from master.report import read_clock
-    from master.rundir import RunDirectory
+    from master.rundir import RunDirectory, command
 
     connection, master = connect(run), holder(run)
     try:
@@ -259,65 +275,29 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     finally:
         connection.close()
     reason = json.loads(because[0]) if because and found.status in ("failed", "cancelled") else None
+    job = waiting(RunDirectory(run)) if master is None and found.status != "finished" else None
     if as_json:
         told = {"run_dir": str(run), **dataclasses.asdict(found), "stopped_because": reason, "master": master}
+        told["master_job"] = None if job is None else dataclasses.asdict(job)
         typer.echo(json.dumps(told, indent=2))
         return
     typer.echo(f"{run}: {found.status}")
     typer.echo(line(found))
     if reason:
         typer.echo(reason)
-    elif found.status == "stopped":
-        typer.echo(f"No master drives it. Go on from its last credit with: gridml resume {run}")
+    if job is not None:
+        typer.echo(f"Its master is {job}")
+    elif found.status in (STOPPED, SUBMITTED):
+        typer.echo(f"No master drives it. Go on from its last credit with: {command('resume', run)}")
 
 
 @app.command(epilog="Example: gridml watch runs/mnist-20260401-120000")
 def watch(run: RunArgument, as_json: Json = False) -> None:
     """Follow a run that another process drives, until it ends. Ctrl-C leaves the run alone."""
-    from master.live import Follower
-    from master.reading import connect, holder
+    from master.terminal import follow
 
-    connection = connect(run)
-    try:
-        with _view(run.name, as_json=as_json) as view:
-            newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
-            seen = max(0, newest - 10)
-            driven, held, seen_s = True, False, time.monotonic()
-            with Follower(run, view) as follower:
-                while driven:
-                    # Asked first, so that the last events are shown too.
-                    before, held = held, holder(run) is not None
-                    if not (held and before):
-                        # What is opened while nobody writes is taken for unchanging, and must be opened again.
-                        connection.close()
-                        connection = connect(run)
-                    seen_s = time.monotonic() if held else seen_s
-                    driven = held or time.monotonic() - seen_s < _patience_s(run, connection)
-                    query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
-                    for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
-                        view.event(at_s, kind, text)
-                        seen = row
-                    if held:
-                        follower.tick()
-                    if driven:
-                        time.sleep(LOOK_S)
-    except KeyboardInterrupt:
-        typer.echo(f"The run goes on. Look again with: gridml watch {run}", err=True)
-        raise typer.Exit(130) from None
-    finally:
-        connection.close()
+    follow(run, as_json=as_json)
     status(run, as_json=as_json)
-
-
-def _patience_s(run: Path, connection: sqlite3.Connection) -> float:
-    """How long to wait for a master where none is: one that is a job will be started, again, by the schedd."""
-    from master.backends.condor_master import DESCRIPTION
-    from master.run import SUBMITTED
-
-    status = json.loads(connection.execute("SELECT value FROM run WHERE key = 'status'").fetchone()[0])
-    if not (run / DESCRIPTION).exists() or status not in (SUBMITTED, "running"):
-        return 0.0
-    return RESTART_S[status == SUBMITTED]
 
 
 @app.command(epilog="Example: gridml report runs/mnist-20260401-120000 --plot mnist.png")
@@ -330,6 +310,7 @@ def report(
 ) -> None:
     """What a run did, how fast, and what was lost; also while it goes on."""
     from master.report import report
+    from master.terminal import print_report
 
     found = report(run)
     if plot is not None:
@@ -339,26 +320,33 @@ def report(
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
-        _print_report(found)
+        print_report(found)
 
 
 @app.command(epilog="Example: gridml cancel runs/mnist-20260401-120000")
 def cancel(run: RunArgument) -> None:
     """Ask the master of a run to stop; the run keeps its credits and can be resumed."""
     from gridml.errors import LedgerError, RunError
+    from master.backends import condor_master
     from master.reading import holder
-    from master.rundir import RunDirectory
+    from master.rundir import RunDirectory, command
 
-    if not RunDirectory(run).ledger.is_file():
+    directory, then = RunDirectory(run), command("resume", run)
+    if not directory.ledger.is_file():
         raise LedgerError(f"{run} is not a run: it has no ledger. Name the directory that gridml run made.")
-    master = holder(run)
-    if master is None:
-        raise RunError(f"no master drives {run}: there is nothing to cancel. gridml status {run} says how it stands.")
     try:
-        (run / "cancel").touch()
+        if (master := holder(run)) is not None:
+            (run / "cancel").touch()
+            typer.echo(f"Asked the master ({master}) to stop. Go on later with: {then}")
+            return
+        job = condor_master.withdraw(directory)
     except OSError as error:
         raise UsageError(f"{run} cannot be written: {error.strerror}. Cancel it as the user who runs it.") from error
-    typer.echo(f"Asked the master ({master}) to stop. Go on later with: gridml resume {run}")
+    if job is None:
+        gone = ", and its job is no longer in the queue" if (run / condor_master.JOB).exists() else ""
+        look = f"{command('status', run)} says how it stands."
+        raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
+    typer.echo(f"No master drove it. Its job {job} is out of the queue. Go on later with: {then}")
 
 
 def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool) -> None:
@@ -378,93 +366,5 @@ def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool
         typer.echo(f"# sent with every job: {condor_submit.CODE} ({code.stat().st_size:,} bytes)")
     for path in commands["transfer_input_files"].split(", ")[1:]:
         size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
+        size = "the job's own key, made with it" if path == condor_submit.KEY else size
         typer.echo(f"# sent with every job: {path} ({size})")
-
-
-class Stopped(BaseException):
-    """Somebody asked this process to end with signal `number`."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class _Signals:
-    """Ctrl-C, SIGTERM and a terminal that closes: while the run's loop turns, they end it between two turns; at any
-    other time, or when they come again, at once."""
-
-    def __init__(self) -> None:
-        self._turning = False
-        self._asked = 0
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, self._hear) for number in caught}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def turn(self) -> None:
-        """Called once a turn of the loop. Raises Stopped."""
-        self._turning = True
-        if self._asked:
-            raise Stopped(self._asked)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._turning and not self._asked:
-            self._asked = number
-        else:
-            raise Stopped(number)
-
-
-def _drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: bool) -> None:
-    """Begin or resume a run and drive it to its end; then print its report."""
-    from master.backends.choose import make
-    from master.live import Follower
-    from master.report import report
-    from master.run import Outside
-    from master.rundir import RunDirectory
-
-    signals = _Signals()
-    try:
-        with signals.caught(), _view(title, as_json=as_json) as view:
-            follower = Follower(root, view)
-
-            def tick() -> None:
-                signals.turn()
-                follower.tick()
-
-            with begin(Outside(make, told=follower.told, tick=tick)) as found, follower:
-                follower.told("started", f"{root}: {found.settings.workers} workers, {found.grants.total:,} vertices")
-                found.finish()
-    except Stopped as stopped:
-        began = RunDirectory(root).ledger.exists()
-        then = f"Stopped at the last credit. Go on with: gridml resume {root}" if began else "Stopped before it began."
-        typer.echo(then, err=True)
-        raise typer.Exit(128 + stopped.number) from None
-    if as_json:
-        typer.echo(json.dumps({"at_s": time.time(), "kind": "report", "report": report(root).to_json()}))
-    else:
-        _print_report(report(root))
-
-
-def _view(title: str, *, as_json: bool) -> View:
-    from rich.console import Console
-
-    from master.live import JsonLines, Lines, Screen
-
-    if as_json:
-        return JsonLines(sys.stdout)
-    return Screen(Console(), title) if sys.stdout.isatty() else Lines(sys.stdout)
-
-
-def _print_report(found: Any) -> None:
-    from rich.console import Console
-
-    from master.render import render
-
-    # A file or a pipe gets the tables as wide as they are.
-    Console(width=None if sys.stdout.isatty() else 132).print(render(found))

@@ -10,7 +10,7 @@ Order of effects, which makes a kill at any instant harmless:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,6 +21,7 @@ from gridml.aggregates import Merge
 from gridml.carriers.base import Letter, MasterEnd
 from gridml.errors import UserCodeError
 from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict, sync_from, to_json
+from gridml.names import job_of
 from gridml.pace import batch_size, push_every
 from master.decisions.judge import LeaseFacts, judge
 from master.decisions.staffing import after_failure
@@ -29,8 +30,10 @@ from master.grants import Grants
 from master.ledger import LeaseRow, Ledger
 from master.merging import Merged, Merger
 from master.replica import Replica, Touched, union, without
+from master.rundir import command
 from master.settings import Settings
 
+HOPE_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
 Array = NDArray[Any]
 Hook = Callable[[str], None]
@@ -94,11 +97,19 @@ class Exchange:
         self._hook = hook
         self.workers: dict[str, Correspondent] = {}
         self.left: set[str] = set()  # workers that took their leave
+        self._bases: dict[str, tuple[set[int], float]] = {}  # by job: what its last life may stand on, and until when
+        self._inherited: set[int] = set()  # versions that workers of an earlier master may stand on,
+        self._awaited: set[str] = set()  # while these have not spoken
         self._push_s = 0.0  # CPU seconds from a push's letter to its answer, a running mean
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
-    def handle(self, letters: Sequence[Letter]) -> int:
+    def await_survivors(self, workers: Collection[str]) -> None:
+        """`workers` go on from an earlier master's time: what they may stand on is kept until they have spoken."""
+        self._awaited = set(workers)
+        self._inherited = set(self._ledger.kept_versions())
+
+    def handle(self, letters: Sequence[Letter], *, granting: bool = True) -> int:
         """Hear all letters as one group; returns how many pushes were merged. Raises StorageError on a full disk."""
         drafts = self._newest(letters)
         if not drafts:
@@ -114,7 +125,9 @@ class Exchange:
         # Chunks are cut only now, so that they hold the fields that were just credited.
         cutting = time.thread_time()
         with self._ledger.transaction():
-            grants = [None if d.dropping else self._grants.grant(d.sync, self.live(), now) for d in drafts]
+            grants = [
+                None if d.dropping or not granting else self._grants.grant(d.sync, self.live(), now) for d in drafts
+            ]
         began += time.thread_time() - cutting  # the cost of a chunk, not of a push
         self._hook("after-grants")
         for draft, grant in zip(drafts, grants, strict=True):
@@ -131,12 +144,20 @@ class Exchange:
         """Workers that hold a lease."""
         return len({row.worker for row in self._ledger.leases.values()})
 
-    def gone(self, worker: str, because: str, now: float) -> None:
-        """A worker has ended: its leases are free again from their last credit. Must be called inside a transaction."""
-        self.workers.pop(worker, None)
+    def gone(self, worker: str, because: str, now: float, *, heir: bool = False) -> None:
+        """A worker has ended: its leases are free again from their last credit. Must be called inside a transaction.
+
+        With an `heir` it is started again, and may then bring what it could not send.
+        """
+        known = self.workers.pop(worker, None)
         self._grants.rates.pop(worker, None)
+        self._awaited.discard(worker)
         for row in [r for r in self._ledger.leases.values() if r.worker == worker]:
             self._grants.end(row, now, because)
+            if heir:
+                self._grants.hope(row, now + HOPE_S)
+                if known is not None:
+                    self._bases[job_of(worker)] = {known.base, *known.sent}, now + HOPE_S
 
     def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
         """A worker ended and nobody asked for it: what it was training may be why, and counts as failed once."""
@@ -188,11 +209,11 @@ class Exchange:
                 continue
             row = taken.get(push.lease) or self._ledger.leases.get(push.lease)
             base_credit = self._ledger.credited_at(push.base)
-            draft.verdict, draft.reason = judge(
-                push, draft.sync.worker, self._facts(row, push.lease), base_kept=base_credit is not None
-            )
-            if draft.verdict is not Verdict.MERGED or row is None or base_credit is None:
+            facts = self._facts(row, push, draft.sync.worker)
+            draft.verdict, draft.reason = judge(push, draft.sync.worker, facts, base_kept=base_credit is not None)
+            if draft.verdict is not Verdict.MERGED or base_credit is None:
                 continue
+            row = row or self._reopen(push, draft.sync.worker, now)
             others = self._ledger.credited + pending - base_credit
             told = Merge(version, push.base, push.vertices, others, max(1, self.live()))
             problem, outcome = self._try(draft, row, push, told)
@@ -270,14 +291,29 @@ class Exchange:
             return str(error), None
         return reason, None if merged is None else (merged, fields)
 
-    def _facts(self, row: LeaseRow | None, lease: int) -> LeaseFacts | None:
-        because = ""
-        if row is None:
-            found = self._ledger.closed_lease(lease)
-            if found is None:
-                return None
-            row, because = found
-        return LeaseFacts(row.worker, row.term, row.start, row.stop, row.upto, row.sequence, not because, because)
+    def _facts(self, row: LeaseRow | None, push: Push, worker: str) -> LeaseFacts | None:
+        if row is not None:
+            return LeaseFacts(row.worker, row.term, row.start, row.stop, row.upto, row.sequence, open=True)
+        found = self._ledger.closed_lease(push.lease)
+        if found is None:
+            return None
+        row, because = found
+        heir = job_of(worker) == job_of(row.worker)
+        untouched = (
+            heir
+            and row.id > self._ledger.get("fenced", 0)
+            and self._ledger.span_left(row, push.upto) is not None
+            and self._grants.cuts_component(row.epoch, push.upto) is None
+        )
+        holder = worker if heir else row.worker
+        return LeaseFacts(holder, row.term, row.start, row.stop, row.upto, row.sequence, False, because, untouched)
+
+    def _reopen(self, push: Push, worker: str, now: float) -> LeaseRow:
+        """The lease of a push that has come after it ended, and that nobody else has replaced."""
+        found = self._ledger.closed_lease(push.lease)
+        assert found is not None, "it was judged"
+        self._say(now, "late", f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended")
+        return self._grants.reopen(found[0], push.upto, worker)
 
     # --- everything else a sync says
 
@@ -285,6 +321,8 @@ class Exchange:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync = draft.sync
         known = self.workers.setdefault(sync.worker, Correspondent())
+        self._awaited.discard(sync.worker)
+        self._bases.pop(job_of(sync.worker), None)
         if draft.letter.number != known.number:
             known.number, known.sent = draft.letter.number, set()
         known.heard_s = now
@@ -325,7 +363,7 @@ class Exchange:
         if not again and self.stop_because is None:
             self.stop_because = UserCodeError(
                 f"{place} {reason}: {failure.message}\n"
-                f"Mend the program, then go on from the last credit with: gridml resume {self._ledger.path.parent}",
+                f"Mend the program, then go on from the last credit: {command('resume', self._ledger.path.parent)}",
                 failure.traceback,
             )
 
@@ -389,6 +427,11 @@ class Exchange:
         needed = {self._replica.version, self._ledger.get("backup_version"), *self._grants.unjudged()}
         for worker in self.workers.values():
             needed |= {worker.base, *worker.sent}
+        now = self._clock()
+        self._bases = {job: found for job, found in self._bases.items() if found[1] > now}
+        needed = needed.union(*(bases for bases, _ in self._bases.values()))
+        if self._awaited:
+            needed |= self._inherited
         old = [v for v in self._ledger.kept_versions() if v not in needed]
         if len(old) < SPARE_VERSIONS and len(old) * self._size() < SPARE_BYTES:
             return

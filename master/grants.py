@@ -55,6 +55,7 @@ class Grants:
         self._shuffle = _shuffle(program, graph)
         self._orders: dict[int, EpochOrder] = {}
         self._cuts: dict[int, Cut] = {}
+        self._hoped: list[tuple[Span, float]] = []  # what workers that are started again may bring, and until when
         self.rates: dict[str, float] = {}  # vertices per second, by worker, as they last said
         self.push_every = settings.push_every or 0  # the push interval that workers were last told
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
@@ -120,6 +121,21 @@ class Grants:
         self._office.retract(_chunk_name(row))
         self._cuts.pop(row.id, None)
 
+    def hope(self, row: LeaseRow, until_s: float) -> None:
+        """What an ended lease left may still be brought, trained, by the worker that its holder is started again as."""
+        self._hoped.append((Span(row.epoch, row.upto, row.stop), until_s))
+
+    def take_over(self, row: LeaseRow) -> None:
+        """Answer for an open lease that an earlier master granted."""
+        self._publish(row)
+
+    def reopen(self, row: LeaseRow, upto: int, worker: str) -> LeaseRow:
+        """An ended lease whose work up to `upto` has come after all, by `worker`, and was given to nobody else."""
+        opened = self._ledger.reopen(row, upto, worker)
+        chunk = self._chunk(opened)
+        self._cuts[opened.id] = Cut("", *_sides(chunk, self._graph))
+        return opened
+
     def describe(self, row: LeaseRow) -> Lease:
         return Lease(row.id, row.term, row.epoch, row.start, row.stop, _chunk_name(row), self._cuts[row.id].sha256)
 
@@ -149,7 +165,8 @@ class Grants:
         if not self._ledger.spans and newest + 1 < self._epochs and self._may_open_next(newest, closed):
             newest += 1
             self._ledger.open_epoch(newest, self._count, now)
-        return choose_span(self._ledger.spans, newest)
+        self._hoped = [(span, until_s) for span, until_s in self._hoped if until_s > now]
+        return choose_span(self._ledger.spans, newest, [span for span, _ in self._hoped])
 
     def _may_open_next(self, newest: int, closed: bool) -> bool:
         """At most two epochs are under way at once; only one where f changes local vertices.
@@ -198,7 +215,20 @@ class Grants:
         order = self.order(span.epoch)
         stop = order.boundary(min(span.start + size, span.stop))
         row = self._ledger.lease(span, stop, worker, now, reason)
-        chunk = cut(
+        self._ledger.worker_sent(worker, self._publish(row))
+        return row
+
+    def _publish(self, row: LeaseRow) -> int:
+        """Cut and publish the chunk of a lease; returns its bytes."""
+        chunk = self._chunk(row)
+        payload = chunk.encode()
+        self._office.publish(_chunk_name(row), payload)
+        self._cuts[row.id] = Cut(bundle.digest(payload), *_sides(chunk, self._graph))
+        return len(payload)
+
+    def _chunk(self, row: LeaseRow) -> Chunk:
+        order = self.order(row.epoch)
+        return cut(
             self._graph,
             self.driver,
             order.vertices(row.start, row.stop),
@@ -206,11 +236,6 @@ class Grants:
             self._components,
             bsp=self.program.bsp,
         )
-        payload = chunk.encode()
-        self._office.publish(_chunk_name(row), payload)
-        self._ledger.worker_sent(worker, len(payload))
-        self._cuts[row.id] = Cut(bundle.digest(payload), *_sides(chunk, self._graph))
-        return row
 
 
 def _chunk_name(row: LeaseRow) -> str:

@@ -8,8 +8,9 @@ file again.
 from __future__ import annotations
 
 import json
+import shlex
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +20,7 @@ from gridml.errors import LedgerError, StorageError
 from gridml.messages import Failure
 from master.backends.base import JobEvent, State
 from master.decisions.leasing import Span
+from master.rundir import command
 
 SCHEMA_VERSION = 1
 _SCHEMA = """
@@ -122,14 +124,13 @@ class Ledger:
 
     def explain(self, error: sqlite3.Error) -> LedgerError | StorageError:
         """The error meant for a person: what happened to the file, and what to do."""
+        again = command("resume", self.path.parent)
         if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "disk I/O" in str(error)):
-            return StorageError(
-                f"{self.path} cannot be written: {error}. Make room on its disk, then: gridml resume {self.path.parent}"
-            )
+            return StorageError(f"{self.path} cannot be written: {error}. Make room on its disk, then: {again}")
         backup = self.path.with_name("ledger.backup.db")
         advice = (
-            f"A copy from the end of the last epoch is beside it: cp {backup} {self.path}, remove {self.path}-wal and "
-            f"{self.path}-shm, then gridml resume {self.path.parent} (work since then is trained again)."
+            f"A copy from the end of the last epoch is beside it: {shlex.join(['cp', str(backup), str(self.path)])}, "
+            f"remove {self.path}-wal and {self.path}-shm, then {again} (work since then is trained again)."
             if backup.exists()
             else "There is no copy of it yet; start the run again with gridml run."
         )
@@ -154,7 +155,7 @@ class Ledger:
 
     def backup(self) -> None:
         """Copy the ledger to ledger.backup.db, whole or not at all. The newest version is kept as long as the copy
-        is."""
+        is. The copy says of itself that it is one: work that was leased under it may have gone on without it."""
         with self.transaction():
             self.set("backup_version", self.newest_version()[0])
         temporary = self.path.with_name("ledger.backup.tmp")
@@ -164,6 +165,8 @@ class Ledger:
             copy.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
             with copy:
                 self._db.backup(copy)
+            with copy:
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('copied', 'true')")
             copy.close()
         except sqlite3.Error as error:
             raise self.explain(error) from error
@@ -296,6 +299,33 @@ class Ledger:
         )
         self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
 
+    def fence(self) -> None:
+        """No lease that has been granted so far is ever reopened."""
+        self.set("fenced", self._next_lease - 1)
+
+    def span_left(self, row: LeaseRow, stop: int) -> Span | None:
+        """The free span that holds [row.upto, stop) of an ended lease, if nobody was given it, and it has not failed
+        since."""
+        here = (s for s in self.spans if s.epoch == row.epoch and s.tries == row.tries)
+        return next((s for s in here if s.start <= row.upto < stop <= s.stop), None)
+
+    def reopen(self, row: LeaseRow, stop: int, worker: str) -> LeaseRow:
+        """Lease what an ended lease left, up to `stop`, under its old number to `worker`. That must be free."""
+        span = self.span_left(row, stop)
+        assert span is not None, "it is free"
+        self._remove(span)
+        for rest in (replace(span, stop=row.upto), replace(span, start=stop)):
+            if rest.count:
+                self.spans.append(rest)
+                self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (rest.epoch, rest.start, rest.stop, rest.tries))
+        new = replace(row, stop=stop, worker=worker)
+        self.leases[row.id] = new
+        self._db.execute(
+            "UPDATE leases SET stop = ?, worker = ?, closed_s = NULL, closed_because = NULL WHERE id = ?",
+            (stop, worker, row.id),
+        )
+        return new
+
     def closed_lease(self, lease: int) -> tuple[LeaseRow, str] | None:
         """A lease that has ended, and why."""
         row = self._db.execute(
@@ -344,7 +374,8 @@ class Ledger:
 
     def worker_submitted(self, worker: str, at_s: float) -> None:
         self._db.execute(
-            "INSERT INTO workers (worker, state, submitted_s) VALUES (?, ?, ?)", (worker, State.QUEUED.value, at_s)
+            "INSERT OR IGNORE INTO workers (worker, state, submitted_s) VALUES (?, ?, ?)",
+            (worker, State.QUEUED.value, at_s),
         )
 
     def worker_event(self, event: JobEvent, at_s: float) -> None:
@@ -367,11 +398,12 @@ class Ledger:
             ),
         )
 
-    def orphan_workers(self, at_s: float) -> None:
-        """Workers that an earlier master left behind are nobody's any more."""
-        self._db.execute(
-            "UPDATE workers SET state = ?, detail = 'its master ended', ended_s = ? WHERE ended_s IS NULL",
-            (State.LOST.value, at_s),
+    def orphan_workers(self, at_s: float, *, but: Collection[str] = ()) -> None:
+        """Workers that an earlier master left behind are nobody's any more, `but` those that live on."""
+        orphans = [w for (w,) in self._db.execute("SELECT worker FROM workers WHERE ended_s IS NULL") if w not in but]
+        self._db.executemany(
+            "UPDATE workers SET state = ?, detail = 'its master ended', ended_s = ? WHERE worker = ?",
+            [(State.LOST.value, at_s, worker) for worker in orphans],
         )
 
     def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from master.decisions.staffing import is_silent
+from master.decisions.staffing import is_silent, patience_s
 
 Note = tuple[int, int]
 
@@ -67,11 +67,13 @@ class Presence:
         the limit, to know what to compare with, and at its end."""
         found = []
         for worker, life in self._lives.items():
+            if now - life.heard_s <= patience_s(self.limit_s, out_of_reach=life.out_of_reach) / 2:
+                continue  # nearly all, nearly always
             silent, reason = is_silent(life.heard_s, now, self.limit_s, out_of_reach=life.out_of_reach)
             if silent and self.noted(worker) not in (None, life.note):
                 self._lives[worker] = _Life(now, life.out_of_reach)  # it trains, though it has not pushed
             elif silent:
                 found.append((worker, reason))
-            elif not life.asked and is_silent(life.heard_s, now, self.limit_s / 2, out_of_reach=life.out_of_reach)[0]:
+            elif not life.asked:
                 life.asked, life.note = True, self.noted(worker)
         return found

@@ -10,8 +10,9 @@ from pathlib import Path
 
 from gridml.errors import LedgerError
 from master.ledger import SCHEMA_VERSION
-from master.rundir import RunDirectory
+from master.rundir import RunDirectory, command
 
+SUBMITTED = "submitted"  # status of a run whose master has not begun
 STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
 
 
@@ -47,8 +48,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise LedgerError(
-            f"{path} cannot be read: {error}. If nobody drives the run, gridml resume {path.parent} mends it or says "
-            f"how."
+            f"{path} cannot be read: {error}. If nobody drives the run, {command('resume', path.parent)} mends it or "
+            f"says how."
         ) from error
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from rich import box
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from master.report import Report
+from master.rundir import command
 
 
 def render(found: Report) -> RenderableType:
@@ -37,7 +39,7 @@ def _header(found: Report) -> Table:
     style = {"finished": "green", "running": "cyan"}.get(found.status, "red")
     title = Text.assemble((found.program, "bold"), "  ", (found.status, style))
     if found.status not in ("finished", "running"):
-        title.append(f"  (go on: gridml resume {found.run_dir})", "dim")
+        title.append(f"  (go on: {command('resume', Path(found.run_dir))})", "dim")
     grid.add_row("program", title)
     grid.add_row("run", found.run_dir)
     extra = f", {found.masters} masters one after another" if found.masters > 1 else ""

@@ -12,33 +12,35 @@ import json
 import shutil
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
 from gridml import bundle
-from gridml.carriers.base import MasterEnd
+from gridml.carriers.base import Letter, MasterEnd
 from gridml.carriers.directory import DirectoryMaster
 from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
+from gridml.names import job_of
 from gridml.program import Metrics, Program, load
+from gridml.unsent import read as read_unsent
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_hold, after_stillbirth, to_submit
 from master.evaluation import evaluate, flops_per_vertex
-from master.exchange import Exchange
+from master.exchange import HOPE_S, Exchange
 from master.fields import Fields
 from master.grants import Grants
 from master.ledger import Ledger
 from master.merging import Merger
 from master.presence import Presence
+from master.reading import SUBMITTED
 from master.replica import Replica, Versions, initial
-from master.rundir import MasterLock, RunDirectory
+from master.rundir import MasterLock, RunDirectory, command
 from master.settings import Settings
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
-SUBMITTED = "submitted"  # status of a run whose master has not begun
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
 Hook = Callable[[str], None]
 Told = Callable[[str, str], None]
@@ -207,9 +209,12 @@ class Run:
         self.backend = outside.backend(settings, directory)
         self._judge = ThreadPoolExecutor(1, "evaluate")
         self._judging: tuple[int, Future[Metrics]] | None = None
-        known = {row["worker"] for row in self.ledger.workers()}
-        self._presence = Presence(self.office.noted, settings.silent_s, known)
+        workers = self.ledger.workers()
+        known = {row["worker"] for row in workers}
+        spoken = {row["worker"] for row in workers if row["first_sync_s"] is not None}
+        self._presence = Presence(self.office.noted, settings.silent_s, known, spoken=spoken)
         self._held: set[str] = set()
+        self._leaving = False
         self._stillborn = 0
         self._submitted = len(known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
@@ -217,28 +222,75 @@ class Run:
             self._tell(
                 "warning", f"{directory.root} lies on {network}: a rollback journal is used, slower but safe there"
             )
-        self._begin_life()
+        try:
+            with self._explained():
+                self._begin_life()
+        except BaseException:
+            self.backend.leave()
+            raise
 
     def _begin_life(self) -> None:
-        """Fence what an earlier master leased: its workers may be alive still, and their pushes are refused."""
+        """Take over from an earlier master: hear what its workers sent since, keep the leases of those that live on,
+        and fence the others, which may be alive still: their pushes are refused."""
         now = self.outside.clock()
         (self.directory.root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         masters = self.ledger.get("masters", 0)
         self.ledger.term = max(1, int(now))
+        program = bundle.digest(self.settings.program.read_bytes())
+        # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
+        alike = not self.ledger.get("copied", False) and self.ledger.get("program", program) == program
+        survivors = self.backend.inherit(keep=alike)
+        # A master that is killed leaves no word: it lived until the last thing that it wrote down.
+        until = min(now, self.ledger.last_sign())
+        if masters and alike:
+            leased = {job_of(row.worker) for row in self.ledger.leases.values()}
+            self.exchange.await_survivors([worker for worker in survivors if job_of(worker) in leased])
+            self._hear_what_came_meanwhile(survivors)
+        heirs = {job_of(worker) for worker in survivors}
         with self.ledger.transaction():
-            for row in list(self.ledger.leases.values()):
+            for row in [row for row in self.ledger.leases.values() if row.worker not in survivors]:
                 self.grants.end(row, now, "the master ended")
+                if job_of(row.worker) in heirs:
+                    self.grants.hope(row, now + HOPE_S)
+            if not alike:
+                self.ledger.fence()
             if masters:
-                # A master that is killed leaves no word: it lived until the last thing that it wrote down.
-                until = min(now, self.ledger.last_sign())
-                self.ledger.orphan_workers(until)
+                self.ledger.orphan_workers(until, but=survivors)
                 self.ledger.set("gaps", [*self.ledger.get("gaps", []), [until, now]])
-                self._event(now, "resumed", f"{self.ledger.credited:,} of {self.grants.total:,} vertices are credited")
+                kept = f"; {len(survivors)} workers live on" if survivors else ""
+                credited = f"{self.ledger.credited:,} of {self.grants.total:,} vertices are credited"
+                self._event(now, "resumed", credited + kept)
+            self.ledger.set("copied", False)
+            self.ledger.set("program", program)
             self.ledger.set("status", "running")
             self.ledger.set("masters", masters + 1)
-        for worker in self.ledger.workers():
-            self.office.close(worker["worker"])
+            for worker in survivors:
+                self._expect(worker, now)
+        for gone in {row["worker"] for row in self.ledger.workers()}.difference(survivors):
+            self.office.close(gone)
         self._settle_epochs()
+
+    def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
+        """Merge what was pushed while no master was there, by workers that have since ended, too."""
+        brought = self._brought(row.worker for row in self.ledger.leases.values())
+        letters = [*brought.values(), *self.office.collect()]
+        speaking = {letter.worker for letter in letters}.union(survivors)
+        for row in list(self.ledger.leases.values()):
+            if row.worker in speaking:
+                self.grants.take_over(row)
+        self.exchange.handle(letters, granting=False)
+        for path in brought:
+            path.unlink()
+
+    def _brought(self, workers: Iterable[str]) -> dict[Path, Letter]:
+        """What jobs that have ended could not send, and brought home, by the files that hold it."""
+        letters = {}
+        for path in {self.directory.brought / job_of(worker) for worker in workers}:
+            if (found := read_unsent(path)) is not None:
+                letters[path] = Letter(found.sync.worker, found.number, found.payload)
+            else:
+                path.unlink(missing_ok=True)
+        return letters
 
     def __enter__(self) -> Run:
         return self
@@ -246,10 +298,17 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self.backend.close()
+        if self._leaving:
+            self.backend.leave()
+        else:
+            self.backend.close()
         self._judge.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
         self._lock.release()
+
+    def leave(self) -> None:
+        """Let the workers live on when this master ends, for the next one."""
+        self._leaving = True
 
     def finish(self) -> None:
         """Drive the run to its end.
@@ -259,35 +318,44 @@ class Run:
         """
         idle = IDLE_S[0]
         try:
-            self._staff()
-            self.step()  # the first workers are asked for,
-            self.merger.prepare()  # and start meanwhile
-            while not self._done():
-                self.outside.tick()
-                if self.step():
-                    idle = IDLE_S[0]
-                else:
-                    self.outside.rest(idle)
-                    idle = min(IDLE_S[1], idle * 1.5)
-        except sqlite3.Error as error:
-            raise self.ledger.explain(error) from error
-        except OSError as error:
-            raise StorageError(
-                f"{self.directory.root} cannot be written: {error}. Nothing that was credited is lost: make room on "
-                f"its disk, "
-                f"then gridml resume {self.directory.root}"
-            ) from error
+            with self._explained():
+                self._staff()
+                self.step()  # the first workers are asked for,
+                self.merger.prepare()  # and start meanwhile
+                while not self._done():
+                    self.outside.tick()
+                    if self.step():
+                        idle = IDLE_S[0]
+                    else:
+                        self.outside.rest(idle)
+                        idle = min(IDLE_S[1], idle * 1.5)
         except GridmlError as error:
             self._give_up(error)
             raise
         self._conclude()
 
+    @contextlib.contextmanager
+    def _explained(self) -> Iterator[None]:
+        """What a disk refuses, as an error meant for a person."""
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise self.ledger.explain(error) from error
+        except OSError as error:
+            raise StorageError(
+                f"{self.directory.root} cannot be written: {error}. Nothing that was credited is lost: make room on "
+                f"its disk, then {command('resume', self.directory.root)}"
+            ) from error
+
     def step(self) -> bool:
         """One turn of the loop; returns whether anything happened."""
         events = self.backend.poll()  # before the letters: a worker that has ended can have sent its last one before
-        letters = self.office.collect()
+        brought = self._brought(event.worker for event in events if event.state.ended)
+        letters = [*brought.values(), *self.office.collect()]
         now = self.outside.clock()
         merged = self.exchange.handle(letters)
+        for path in brought:
+            path.unlink()
         heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
         self._presence.heard(heard, now)  # a letter that makes no sense is no sign of life
         self._hear(events)
@@ -336,7 +404,8 @@ class Run:
                 if event.state is State.LOST and event.exit_code is not None:
                     self.exchange.crashed(event.worker, event.detail, self._last_words(event.worker), now)
                 if event.state.ended:
-                    self.exchange.gone(event.worker, f"worker {event.state.value}: {event.detail}", now)
+                    because = f"worker {event.state.value}: {event.detail}"
+                    self.exchange.gone(event.worker, because, now, heir=bool(event.heir))
                     self._end_worker(event)
                 if event.state is State.HELD:
                     self._on_hold(event)
@@ -406,7 +475,7 @@ class Run:
             self.backend.submit(name)
 
     def _expect(self, worker: str, now: float) -> None:
-        """A worker will come: it gets a row and a mailbox. Must be called inside a transaction."""
+        """A worker will come, or lives on: it has a row and a mailbox. Must be called inside a transaction."""
         self.ledger.worker_submitted(worker, now)
         self.office.open(worker)
         self._presence.expect(worker)

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shlex
 import socket
 from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import RunError, UsageError
+from gridml.names import job_of
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -28,6 +30,11 @@ NETWORK_FILE_SYSTEMS = frozenset(
         "orangefs",
     }
 )
+
+
+def command(verb: str, root: Path) -> str:
+    """What a person types to do `verb` to a run, for example `gridml resume 'my runs/first'`."""
+    return f"gridml {verb} {shlex.quote(str(root))}"
 
 
 @dataclass(frozen=True)
@@ -64,15 +71,21 @@ class RunDirectory:
     def final(self) -> Path:
         return self.root / "final.safetensors"
 
+    @property
+    def brought(self) -> Path:
+        """Where jobs leave the push that they got no answer to, under their names."""
+        return self.root / "unsent"
+
     def log(self, worker: str) -> Path:
         """What a worker printed; the lives of one job print into one file."""
-        return self.logs / f"{worker.partition('.')[0]}.log"
+        return self.logs / f"{job_of(worker)}.log"
 
     def create(self) -> None:
         """Make the folder. Raises UsageError when it holds a run already, or cannot be made."""
         if self.ledger.exists():
             raise UsageError(
-                f"{self.root} holds a run already. Go on with it: gridml resume {self.root}; or name another --run-dir."
+                f"{self.root} holds a run already. Go on with it: {command('resume', self.root)}; or name another "
+                f"--run-dir."
             )
         try:
             self.logs.mkdir(parents=True, exist_ok=True)
@@ -115,8 +128,8 @@ class MasterLock:
             holder = self._file.read().strip() or "unknown process"
             self._file.close()
             raise RunError(
-                f"another master holds {run.root}: {holder}. Follow it with gridml watch {run.root}, or end it with "
-                f"gridml cancel."
+                f"another master holds {run.root}: {holder}. Follow it with {command('watch', run.root)}, or end it "
+                f"with {command('cancel', run.root)}."
             ) from error
         self._file.truncate(0)
         self._file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
@@ -139,6 +152,7 @@ fields/              fields of local vertices that f changed, and patches not ye
 final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed
 mail/, chunks/       what travels between master and workers
+unsent/              pushes that jobs could not send in time, brought home by HTCondor
 
 gridml report DIR    what the run did, how fast, and what was lost
 gridml resume DIR    go on from the last credit

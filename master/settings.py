@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gridml.errors import UsageError
+
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """(host, port) of `HOST[:PORT]`, 0 for any port; an IPv6 address stands in brackets. Raises UsageError."""
+    found = _ADDRESS.fullmatch(text)
+    port = int(found[3] or 0) if found else 0
+    if found is None or port > 65535 or found[3] == "0":
+        raise UsageError(f"--sftp is {text!r}; expected HOST or HOST:PORT where workers reach this machine.")
+    return found[1] or found[2], port
 
 
 @dataclass(frozen=True)
@@ -17,7 +29,8 @@ class CondorOptions:
     `python` and `packed` (a conda-pack or venv-pack archive) name the Python at the far end, unless `container_image`
     has it; `attributes` are `NAME=EXPRESSION`; `send` are files that travel with every job; `max_idle` bounds the jobs
     that wait; `chunks_per_job` ends a job after so many, 0 means as long as its machine lasts; `grace_s` is the time
-    between SIGTERM and SIGKILL.
+    between SIGTERM and SIGKILL, `job_lease_s` how long HTCondor looks for a job that is out of reach; `carrier` is
+    chirp or sftp, `sftp` the HOST[:PORT] where workers reach the master's SFTP server.
     """
 
     requirements: str | None = None
@@ -36,11 +49,22 @@ class CondorOptions:
     max_idle: int = 10
     chunks_per_job: int = 0
     grace_s: int = 30
+    job_lease_s: int = 300
+    carrier: str = "chirp"
+    sftp: str | None = None
 
     def __post_init__(self) -> None:
-        for name, low in (("request_cpus", 1), ("request_gpus", 0), ("max_idle", 1), ("chunks_per_job", 0)):
+        may_be_0 = ("request_gpus", "chunks_per_job")
+        for name in ("request_cpus", "max_idle", "grace_s", "job_lease_s", *may_be_0):
+            option, low = f"--{name.removesuffix('_s').replace('_', '-')}", int(name not in may_be_0)
             if getattr(self, name) < low:
-                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected at least {low}.")
+                raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
+        if self.carrier not in ("chirp", "sftp"):
+            raise UsageError(f"--carrier is {self.carrier!r}; expected chirp or sftp.")
+        if self.sftp is not None:
+            host_and_port(self.sftp)
+            if self.carrier != "sftp":
+                raise UsageError("got --sftp without --carrier sftp; expected both, or neither for Chirp.")
 
     @staticmethod
     def from_json(values: dict[str, Any]) -> CondorOptions:

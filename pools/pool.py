@@ -109,9 +109,11 @@ def raise_personal(folder: Path, *, cpus: int = 8, more: str = "") -> Pool:
 def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: int = 77) -> Pool:
     if os.geteuid() != 0:
         raise NoCondor("network namespaces take root: run it as root, or use a personal pool (make pool)")
-    if shutil.which("ip", path=_PATH) is None:
+    ip = shutil.which("ip", path=_PATH)
+    if ip is None:
         raise NoCondor("network namespaces take ip: install iproute2")
     release, key, folder = find(), configuration.new_key(), folder.absolute()
+    nft = _nft(release)
     center = f"10.{subnet}.0.1"
     submit = Host(
         folder / "submit",
@@ -130,9 +132,9 @@ def raise_firewalled(folder: Path, *, workers: int = 4, more: str = "", subnet: 
         _remember(pool)
         daemons.start(submit, release)
         for i, host in enumerate(hosts, 1):
-            _lay_cable(subnet, i, center, _nft(release))
+            _lay_cable(subnet, i, center, nft)
             configuration.write(host, release, key)
-            daemons.start(host, release, ["ip", "netns", "exec", namespace(subnet, i)])
+            daemons.start(host, release, [ip, "netns", "exec", namespace(subnet, i)])
         pool.wait(workers)
     except BaseException:
         take_down(pool)
@@ -196,8 +198,12 @@ def _worker(submit: Host, subnet: int, i: int, more: str) -> Host:
 
 
 def _nft(release: Release) -> str:
-    """The machine's own firewall tool, else the one that was fetched beside HTCondor."""
-    return shutil.which("nft", path=_PATH) or str(release.binary("nft"))
+    """The machine's own firewall tool, else the one that was fetched beside HTCondor. Raises NoCondor."""
+    fetched = release.usr / "sbin" / "nft"
+    found = shutil.which("nft", path=_PATH) or (str(fetched) if fetched.exists() else None)
+    if found is None:
+        raise NoCondor("workers behind firewalls take nft: install nftables")
+    return found
 
 
 def _lay_cable(subnet: int, i: int, center: str, nft: str) -> None:

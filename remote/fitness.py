@@ -67,7 +67,7 @@ def judge(facts: Facts, needs: Needs) -> tuple[bool, str]:
     if facts.missing:
         modules = ", ".join(facts.missing)
         lacking.append(
-            f"the program imports {modules}, which Python does not find here: send a file of your own with --send, or "
+            f"it takes {modules}, which Python does not find here: send a file of your own with --send, or "
             f"give a Python that has it with --container-image, --packed or --python"
         )
     absent = needs.flags - facts.flags if facts.flags is not None else frozenset()

@@ -8,6 +8,7 @@ Invariants, on which exact credit rests:
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Generator
@@ -21,11 +22,13 @@ from gridml.engine import BatchFailed, Engine, Snapshot
 from gridml.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict
 from gridml.pace import batch_size
 from gridml.program import Program, user_traceback
+from gridml.unsent import Unsent
 from remote.courier import Courier, Tensors
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
 LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
-PATIENCE_S = 0.05  # how often a waiting worker looks whether it must leave
+LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
+ABANDONED_S = 1800.0  # how long it waits for an answer: a machine that does nothing is somebody else's
 
 
 Answer = TypeVar("Answer")
@@ -65,7 +68,8 @@ class Travelling:
 
 class Session:
     """The life of the process `worker`. `evicted()` says whether the machine asked it to leave; it leaves by itself
-    after `chunks`.
+    after `chunks`, and when a push had no answer for `patience_s` while there was nothing to train. `unsent` is what
+    an earlier process of the same job got no answer to.
 
     It is written as a generator, so that one thread can drive thousands of workers under a clock of its own.
     """
@@ -80,6 +84,8 @@ class Session:
         evicted: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
         chunks: int | None = None,
+        unsent: Unsent | None = None,
+        patience_s: float = math.inf,
     ) -> None:
         self._worker = worker
         self._program = program
@@ -89,6 +95,9 @@ class Session:
         self._evicted = evicted
         self._clock = clock
         self._left = chunks  # to begin before leaving
+        self._unsent = unsent  # to deliver before training
+        self._patience_s = patience_s
+        self.saving = False  # whether it ended only to have a push carried where it outlives this machine
         self._engine = Engine(program)
         self._pace = Pace()
         self._version = -1
@@ -118,6 +127,8 @@ class Session:
         Yields the seconds to wait before the next, which a reply may cut short: 0 when there is work to do.
         """
         try:
+            if self._unsent is not None:
+                yield from self._deliver(self._unsent)
             while True:
                 if self._work is None:
                     self._begin((yield from self._obtain()))
@@ -126,6 +137,17 @@ class Session:
                 yield 0.0
         except Leaving:
             pass
+
+    def _deliver(self, unsent: Unsent) -> Waiting[None]:
+        """Send what an earlier process of this job got no answer to; the master takes it if nobody else has trained
+        it."""
+        self._courier.post(self._sync(push=unsent.push), lambda: dict(unsent.tensors))
+        reply, _ = yield from self._await()
+        self._unsent = None
+        self._hear(reply)
+        self._version = -1  # this process has no replica yet
+        if reply.leave:
+            raise Leaving
 
     def _obtain(self) -> Waiting[Lease]:
         """The next lease: one that came ahead, or ask until there is one."""
@@ -307,7 +329,7 @@ class Session:
 
     def _await(self) -> Waiting[tuple[Reply, Tensors]]:
         """The reply to the sync under way. Raises Leaving when there will be none, or it comes too late."""
-        leave_s = None
+        asked_s, leave_s = self._clock(), None
         while not self._courier.gone:
             heard = self._courier.take()
             if heard is not None:
@@ -316,9 +338,18 @@ class Session:
                 leave_s = self._clock() + LAST_WORDS_S if leave_s is None else leave_s
                 if self._clock() >= leave_s:
                     break
-            yield PATIENCE_S
+            self._lose_patience(self._clock() - asked_s)
+            yield LOOK_S
         self._courier.take()  # raises where the courier failed
         raise Leaving
+
+    def _lose_patience(self, waited_s: float) -> None:
+        """A push without an answer is put where it survives the machine, once; and nobody waits for ever."""
+        if self._courier.unsent is not None and self._unsent is None and waited_s > self._patience_s:
+            self.saving = True
+            raise Leaving
+        if waited_s > ABANDONED_S:
+            raise Leaving
 
     def _hear(self, reply: Reply) -> None:
         self.answered = True

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import math
 import os
 import signal
 import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from gridml import program
+from gridml import program, unsent
 from gridml.carriers.base import WorkerEnd
-from gridml.carriers.chirp import ChirpWorker, proxy_of_job
+from gridml.carriers.chirp import proxy_of_job
 from gridml.carriers.directory import DirectoryWorker
-from gridml.errors import GridmlError, ProgramError, UsageError
+from gridml.carriers.files import Files, FilesWorker
+from gridml.carriers.sftp import SftpLink, line_of_job
+from gridml.errors import GridmlError, ProgramError, RunError, UsageError
 from gridml.postponed import postpone_compiler
 from gridml.program import Program
 from remote import fitness
@@ -25,8 +29,13 @@ from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session
 
-CARRIERS = ("directory", "chirp")
-REMOTE = ("chirp",)  # the worker is on a machine that nobody has looked at
+CARRIERS = ("directory", "chirp", "sftp")
+SAVED = 85  # exit status: carry what is unsent to safety, and start this worker again
+REMOTE = ("chirp", "sftp")  # the worker is on a machine that nobody has looked at
+_ADVICE = {
+    "chirp": "See whether the job's shadow still runs.",
+    "sftp": "Where this machine may not connect there, give another --sftp HOST:PORT, or leave --carrier sftp out.",
+}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -41,6 +50,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
     parser.add_argument("--carrier", choices=CARRIERS, default="directory", help="what carries letters and chunks")
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
+    parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--parent", type=int, default=None, help="process id to die with")
     options = parser.parse_args(argv)
@@ -51,20 +61,53 @@ def main(argv: list[str] | None = None) -> int:
         loaded = _load_where_fit(options.program) if options.carrier in REMOTE else program.load(options.program)
         if loaded.uses_torch:
             _prepare_torch(f"{options.seed}/{options.name}")
-        for name, carrier in _carriers(options):
-            courier = ThreadCourier(carrier)
-            session = Session(name, loaded, options.program, carrier, courier, evicted.is_set, chunks=options.chunks)
-            session.run()
-            if session.answered or evicted.is_set():
-                break
+        status = _work(options, loaded, evicted.is_set)
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
     if argv is None:  # a process of its own
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(0)  # grace is short, and taking Python and torch down tidily can cost a second of it
-    return 0
+        os._exit(status)  # grace is short, and taking Python and torch down tidily can cost a second of it
+    return status
+
+
+def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bool]) -> int:
+    """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder."""
+    kept = unsent.read(Path(unsent.FILE)) if options.carrier in REMOTE else None
+    status = 0
+    for name, carrier in _carriers(options):
+        courier = ThreadCourier(carrier, kept.number if kept is not None and kept.sync.worker == name else 1)
+        session = Session(
+            name,
+            loaded,
+            options.program,
+            carrier,
+            courier,
+            evicted,
+            chunks=options.chunks,
+            unsent=kept,
+            patience_s=options.patience,
+        )
+        session.run()
+        if options.carrier in REMOTE:
+            _leave_behind(courier.unsent)
+        if session.saving:
+            status = SAVED
+        if session.answered or session.saving or evicted():
+            break
+    return status
+
+
+def _leave_behind(letter: unsent.Unsent | None) -> None:
+    file = Path(unsent.FILE)
+    try:
+        if letter is None:
+            unsent.clear(file)
+        else:
+            unsent.write(file, letter)
+    except OSError as error:
+        print(f"what could not be sent cannot be kept either: {error}", file=sys.stderr)
 
 
 def _load_where_fit(path: Path) -> Program:
@@ -86,14 +129,37 @@ def _load_where_fit(path: Path) -> Program:
 
 def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerEnd]]:
     """This worker's name, and its end of what carries its letters; the next ones when nobody answered it there."""
-    if options.carrier == "chirp":
-        name, link = None, proxy_of_job()
-        while name := find_mailbox(options.name, lambda: link.list("mail"), but=name):
-            yield name, ChirpWorker(name)
-    elif options.directory is None:
-        raise UsageError("the directory carrier needs --directory, the run directory shared with the master.")
-    else:
+    if options.carrier == "directory":
+        if options.directory is None:
+            raise UsageError("the directory carrier needs --directory, the run directory shared with the master.")
         yield options.name, DirectoryWorker(options.directory, options.name)
+        return
+    connect = _links(options)
+    link, troubles = connect(), list[OSError]()
+
+    def look() -> list[str]:
+        troubles.clear()
+        try:
+            return link.list("mail")
+        except OSError as error:
+            troubles.append(error)
+            raise
+
+    name = None
+    while name := find_mailbox(options.name, look, but=name):
+        yield name, FilesWorker(name, connect)
+    if troubles:
+        raise RunError(f"the master's mailboxes cannot be reached: {troubles[0]}. {_ADVICE[options.carrier]}")
+
+
+def _links(options: argparse.Namespace) -> Callable[[], Files]:
+    """Makes links to the run directory. Raises RunError where this job has no access to it, fitness.Unfit."""
+    if options.carrier == "chirp":
+        return proxy_of_job
+    if importlib.util.find_spec("paramiko") is None:
+        fitness.demand(fitness.Facts(missing=("paramiko",)), fitness.Needs())
+    line = line_of_job(Path(options.name))  # it lies in the job's folder under the job's name
+    return lambda: SftpLink(line)
 
 
 class _Flag:

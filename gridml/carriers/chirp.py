@@ -18,15 +18,13 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from gridml import bundle
-from gridml.carriers import mail
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.files import NOTE_S, Files, FilesWorker, temporary
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
 SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
-LARGEST = 1 << 28  # bytes that the starter takes at once; more is refused
-NOTE_S = 0.2  # seconds between two notes of how far training has come: each is a round trip to the submit host
+LARGEST = 1 << 28  # bytes of a file that travels in one command; the shadow refuses more
+PIECE = 1 << 24  # bytes that a larger file travels in at a time: starter and shadow hold a piece each in memory
 _LONGEST_LINE = 5120
 _OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
 _ERRORS = {
@@ -50,18 +48,20 @@ _ERRORS = {
 }
 
 
-class ChirpLink:
-    """A connection to the job's Chirp proxy; made when it is first used, and anew after it broke.
+class ChirpLink(Files):
+    """A connection to the job's Chirp proxy.
 
     `config` holds host, port and cookie, as the starter writes it. Paths are relative to the directory the job was
-    submitted from. Every method raises OSError: the server's own errors with their errno, so that a file that is not
-    there is a FileNotFoundError. Threads may share a link; their commands are sent one after the other.
+    submitted from. Files up to `largest` bytes travel in one command, larger ones in pieces of `piece` bytes.
     """
 
-    def __init__(self, config: Path, timeout_s: float = TIMEOUT_S) -> None:
+    def __init__(
+        self, config: Path, timeout_s: float = TIMEOUT_S, *, largest: int = LARGEST, piece: int = PIECE
+    ) -> None:
         host, port, self._cookie = config.read_text().split()
         self._address = host, int(port)
         self._timeout_s = timeout_s
+        self._largest, self._piece = largest, piece
         self._socket: socket.socket | None = None
         self._rest = b""  # received, not yet used
         self._lock = threading.Lock()
@@ -71,19 +71,21 @@ class ChirpLink:
             return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
     def get(self, path: str) -> bytes:
-        with self._exchange(path), self._patient(LARGEST):  # nothing comes before the starter has it all
-            return self._read(self._ask(f"getfile {_quoted(path)}"))
+        with self._exchange(path):
+            try:
+                with self._patient(LARGEST):  # nothing comes before the starter has it all
+                    return self._read(self._ask(f"getfile {_quoted(path)}"))
+            except _Refused as refused:
+                if refused.number != errno.EFBIG:
+                    raise
+            return self._get_in_pieces(path)
 
     def put(self, path: str, payload: bytes) -> None:
-        """Write a file so that it is there whole or not at all."""
-        folder, _, name = path.rpartition("/")
-        temporary = f"{folder}/.{name}.tmp"
         with self._exchange(path):
-            self._store(temporary, payload)
-            self._ask(f"rename {_quoted(temporary)} {_quoted(path)}")
+            self._store(temporary(path), payload)
+            self._ask(f"rename {_quoted(temporary(path))} {_quoted(path)}")
 
     def write(self, path: str, payload: bytes) -> None:
-        """Write a file in one round trip; a reader may meanwhile see it empty."""
         with self._exchange(path):
             self._store(path, payload)
 
@@ -123,7 +125,7 @@ class ChirpLink:
         self._send(encoded)
         return self._answer()
 
-    def _send(self, data: bytes) -> None:
+    def _send(self, data: bytes | memoryview) -> None:
         assert self._socket is not None
         self._socket.sendall(data)
 
@@ -135,12 +137,50 @@ class ChirpLink:
 
     def _store(self, path: str, payload: bytes) -> None:
         """Send a file that the server agrees to take; it answers when the shadow has it, over any line there is."""
+        if len(payload) > self._largest:
+            self._put_in_pieces(path, payload)
+            return
         self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
+        if payload:  # of nothing there is no second answer
+            self._send_whole(payload)
+
+    def _send_whole(self, payload: bytes | memoryview) -> None:
         with self._patient(len(payload)):
             self._send(payload)
             taken = self._answer()
         if taken != len(payload):
             raise OSError(errno.EIO, f"{taken} of {len(payload)} bytes arrived")
+
+    def _put_in_pieces(self, path: str, payload: bytes) -> None:
+        with self._opened(path, "wct", _OWNERS) as file:  # write, create, truncate
+            rest = memoryview(payload)
+            while rest:  # a piece is never empty: the starter takes that for an error of its own, and ends
+                piece, rest = rest[: self._piece], rest[self._piece :]
+                self._send(f"write {file} {len(piece)}\n".encode())
+                self._send_whole(piece)
+
+    def _get_in_pieces(self, path: str) -> bytes:
+        parts: list[bytes] = []
+        with self._opened(path, "r", 0) as file:
+            # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
+            while True:
+                with self._patient(self._piece):
+                    part = self._read(self._ask(f"read {file} {self._piece}"))
+                if not part:
+                    return b"".join(parts)
+                parts.append(part)
+
+    @contextlib.contextmanager
+    def _opened(self, path: str, flags: str, mode: int) -> Iterator[int]:
+        """A file of the shadow's, by its number."""
+        file = self._ask(f"open {_quoted(path)} {flags} {mode}")
+        self._line()  # what stat says of it
+        try:
+            yield file
+        except _Refused:
+            self._ask(f"close {file}")
+            raise
+        self._ask(f"close {file}")  # here a full disk may show
 
     @contextlib.contextmanager
     def _patient(self, count: int) -> Iterator[None]:
@@ -185,92 +225,14 @@ class _Refused(Exception):
         self.number = number
 
 
-class ChirpWorker(WorkerEnd):
+class ChirpWorker(FilesWorker):
     """A worker's end inside a job that was submitted from the run directory.
 
-    Letters and chunks have a connection each, and notes a thread: the starter serves one command at a time, so that a
-    note waits while a push is under way. Raises RunError when the job has no Chirp proxy.
+    Raises RunError when the job has no Chirp proxy.
     """
 
-    poll_s = (0.03, 0.2)
-
     def __init__(self, worker: str, config: Path | None = None, note_s: float = NOTE_S) -> None:
-        self._letters, self._chunks = proxy_of_job(config), proxy_of_job(config)
-        self._mail = f"mail/{worker}"
-        self._notes = _Notes(proxy_of_job(config), f"{self._mail}/{mail.PROGRESS}", note_s)
-
-    def send(self, number: int, payload: bytes) -> None:
-        name = mail.name_of("sync", number, payload)
-        for found in mail.entries(self._letters.list(self._mail), "sync"):
-            if found.number == number and found.name != name:  # removed first: the master must never see both
-                self._letters.unlink(f"{self._mail}/{found.name}")
-        self._letters.put(f"{self._mail}/{name}", payload)
-
-    def receive(self, number: int) -> bytes | None:
-        try:
-            for found in mail.entries(self._letters.list(self._mail), "reply"):
-                path = f"{self._mail}/{found.name}"
-                payload = self._letters.get(path) if found.number == number else b""
-                whole = found.number == number and bundle.digest(payload) == found.sha256
-                if found.number < number or whole:
-                    self._letters.unlink(path)
-                if whole:
-                    return payload
-        except OSError:
-            return None  # out of reach for the moment; when the mailbox is gone, the next `send` says so
-        return None
-
-    def fetch(self, name: str, sha256: str) -> bytes:
-        payload = self._chunks.get(f"chunks/{name}{mail.SUFFIX}")
-        if bundle.digest(payload) != sha256:
-            raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
-        return payload
-
-    def note(self, lease: int, upto: int) -> None:
-        self._notes.leave(mail.pack_progress(lease, upto))
-
-    def close(self) -> None:
-        self._notes.close()
-        self._letters.close()
-        self._chunks.close()
-
-
-class _Notes:
-    """Writes the newest note, every `every_s` seconds at most, on a thread of its own: training never waits for it."""
-
-    def __init__(self, link: ChirpLink, path: str, every_s: float) -> None:
-        self._link, self._path, self._every_s = link, path, every_s
-        self._newest: bytes | None = None
-        self._changed = threading.Condition()
-        self._closed = False
-        self._thread = threading.Thread(target=self._work, name="notes", daemon=True)
-        self._thread.start()
-
-    def leave(self, note: bytes) -> None:
-        with self._changed:
-            self._newest = note
-            self._changed.notify()
-
-    def close(self) -> None:
-        """The last note is written if that takes no longer than a second."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify()
-        self._thread.join(timeout=1)
-        if not self._thread.is_alive():
-            self._link.close()
-
-    def _work(self) -> None:
-        while True:
-            with self._changed:
-                self._changed.wait_for(lambda: self._newest is not None or self._closed)
-                note, self._newest = self._newest, None
-            if note is None:
-                return
-            with contextlib.suppress(OSError):  # only the count of wasted work depends on it
-                self._link.write(self._path, note)
-            with self._changed:
-                self._changed.wait_for(lambda: self._closed, self._every_s)
+        super().__init__(worker, lambda: proxy_of_job(config), note_s)
 
 
 def proxy_of_job(config: Path | None = None) -> ChirpLink:

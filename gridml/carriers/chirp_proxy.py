@@ -8,18 +8,31 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import cast
+from typing import BinaryIO, cast
+
+from gridml.carriers.chirp import LARGEST
 
 COOKIE = "c00k1e"
-NOT_AUTHENTICATED, DOES_NOT_EXIST, INVALID = -1, -3, -8
+NOT_AUTHENTICATED, DOES_NOT_EXIST, TOO_BIG, INVALID, BAD_FILE = -1, -3, -5, -8, -12
+_MODES = {"r": "rb", "wct": "wb"}
 
 
 class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
     root: Path
+    largest: int
 
 
 class _Handler(socketserver.StreamRequestHandler):
+    def setup(self) -> None:
+        super().setup()
+        self._files: dict[int, BinaryIO] = {}
+
+    def finish(self) -> None:
+        for file in self._files.values():
+            file.close()
+        super().finish()
+
     def handle(self) -> None:
         known = False
         while line := self.rfile.readline().decode().rstrip("\n"):
@@ -32,17 +45,29 @@ class _Handler(socketserver.StreamRequestHandler):
             self.wfile.write(f"{answer}\n".encode() + data)
 
     def _obey(self, command: str, words: list[str]) -> tuple[int, bytes]:
-        root = cast(_Server, self.server).root
+        server = cast(_Server, self.server)
+        root = server.root
         if command == "getdir":
             data = "\n".join(os.listdir(root / words[0])).encode()
             return len(data), data
         if command == "getfile":
+            if (root / words[0]).stat().st_size > server.largest:
+                return TOO_BIG, b""
             data = (root / words[0]).read_bytes()
             return len(data), data
         if command == "putfile":
-            with (root / words[0]).open("wb") as file:
-                self.wfile.write(b"0\n")
-                return file.write(self.rfile.read(int(words[2]))), b""
+            if int(words[2]) > server.largest:
+                return TOO_BIG, b""
+            with (root / words[0]).open("wb") as stored:
+                if words[2] != "0":
+                    self.wfile.write(b"0\n")
+                return stored.write(self.rfile.read(int(words[2]))), b""
+        if command == "open":
+            file = cast(BinaryIO, (root / words[0]).open(_MODES[words[1]]))
+            self._files[file.fileno()] = file
+            return file.fileno(), (" ".join(str(value) for value in os.fstat(file.fileno())) + "\n").encode()
+        if command in ("read", "write", "close"):
+            return self._with_file(command, *map(int, words))
         if command == "rename":
             (root / words[0]).rename(root / words[1])
         elif command == "unlink":
@@ -51,12 +76,28 @@ class _Handler(socketserver.StreamRequestHandler):
             return INVALID, b""
         return 0, b""
 
+    def _with_file(self, command: str, number: int, length: int = 0) -> tuple[int, bytes]:
+        data = self.rfile.read(length) if command == "write" else b""
+        file = self._files.pop(number, None) if command == "close" else self._files.get(number)
+        if file is None:
+            return BAD_FILE, b""
+        if command == "close":
+            file.close()
+        elif command == "write":
+            return file.write(data), b""
+        else:
+            data = file.read(length)
+        return len(data), data
+
 
 @contextmanager
-def proxy(root: Path, config: Path) -> Iterator[None]:
-    """Serve `root` on loopback while inside `with`; `config` tells how to reach it, as the starter's does."""
+def proxy(root: Path, config: Path, *, largest: int = LARGEST) -> Iterator[None]:
+    """Serve `root` on loopback while inside `with`; `config` tells how to reach it, as the starter's does.
+
+    Files of more than `largest` bytes are refused where they are to travel in one command.
+    """
     with _Server(("127.0.0.1", 0), _Handler) as server:
-        server.root = root
+        server.root, server.largest = root, largest
         config.write_text(f"127.0.0.1 {server.server_address[1]} {COOKIE}\n")
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()

@@ -15,11 +15,17 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from gridml import bundle
 from gridml.carriers import mail
 from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+
+SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
+LOOK_S = 1.0  # how often a mailbox is looked into whatever its mtime says: some disks cache it, or keep none
 
 
 def _entries(folder: Path, kind: mail.Kind) -> list[mail.Entry]:
@@ -79,12 +85,27 @@ class DirectoryWorker(WorkerEnd):
             self._progress = -1
 
 
-class DirectoryMaster(MasterEnd):
-    """The master's end in the run directory `root`."""
+@dataclass
+class _Seen:
+    """An empty mailbox: its mtime, since when that is known, and the last look into it, in seconds of our clock."""
 
-    def __init__(self, root: Path) -> None:
+    changed_ns: int
+    since_s: float
+    looked_s: float
+
+    def still_empty(self, now: float) -> bool:
+        """Whether what came after the last look would show in the mtime."""
+        return self.looked_s - self.since_s >= SETTLED_S and now - self.looked_s < LOOK_S
+
+
+class DirectoryMaster(MasterEnd):
+    """The master's end in the run directory `root`. `clock` gives seconds."""
+
+    def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._mail = root / "mail"
         self._chunks = root / "chunks"
+        self._clock = clock
+        self._seen: dict[str, _Seen] = {}
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -93,10 +114,9 @@ class DirectoryMaster(MasterEnd):
 
     def collect(self) -> list[Letter]:
         found = []
-        for box in sorted(os.listdir(self._mail)):
-            if box.startswith("."):
-                continue  # is being removed
+        for box in self._changed():
             for entry in _entries(self._mail / box, "sync"):
+                self._seen.pop(box, None)
                 path = self._mail / box / entry.name
                 payload = _whole(path, entry.sha256)
                 if payload is None:
@@ -104,6 +124,25 @@ class DirectoryMaster(MasterEnd):
                 else:
                     found.append(Letter(box, entry.number, payload))
         return found
+
+    def _changed(self) -> list[str]:
+        """The mailboxes that may hold a letter: a look into one costs several times what its mtime does."""
+        found, mtimes = [], dict[str, int]()
+        with os.scandir(self._mail) as boxes:
+            for box in boxes:
+                if not box.name.startswith("."):  # that one is being removed
+                    with contextlib.suppress(FileNotFoundError):
+                        mtimes[box.name] = box.stat().st_mtime_ns
+        now = self._clock()  # later than the mtimes, earlier than the looks: then a letter cannot slip between
+        for name, changed_ns in mtimes.items():
+            seen = self._seen.get(name)
+            if seen is None or seen.changed_ns != changed_ns:
+                seen = self._seen[name] = _Seen(changed_ns, now, now)
+            elif seen.still_empty(now):
+                continue
+            seen.looked_s = now
+            found.append(name)
+        return sorted(found)
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
         box = self._mail / worker
@@ -131,6 +170,7 @@ class DirectoryMaster(MasterEnd):
 
     def close(self, worker: str) -> None:
         removed = self._mail / f".{worker}"
+        self._seen.pop(worker, None)
         with contextlib.suppress(OSError):
             # The name goes first: a worker that still writes cannot keep its mailbox alive.
             (self._mail / worker).rename(removed)

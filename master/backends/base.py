@@ -35,7 +35,8 @@ class JobEvent:
     `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place
     can be counted; `graceful` says for EVICTED whether SIGTERM came first,
     None where the back end cannot know: then it was if the worker took its leave; `detail` is for people.
-    `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill.
+    `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill; `heir` is the
+    worker as which the back end starts it again by itself.
     """
 
     time_s: float
@@ -47,12 +48,21 @@ class JobEvent:
     exit_code: int | None = None
     pid: int | None = None
     cancelled: bool = False
+    heir: str = ""
 
 
 class Backend(ABC):
     """Starts and ends workers. Not thread-safe: the master's loop owns it."""
 
     name: str
+
+    def inherit(self, *, keep: bool) -> list[str]:
+        """Workers that an earlier master of the run left behind, queued or running; asked once, before anything else.
+
+        With `keep` they live on, and `poll` tells of them beginning with the state they are in. Otherwise they are
+        ended and nobody hears of them.
+        """
+        return []
 
     @abstractmethod
     def submit(self, worker: str) -> None:
@@ -77,6 +87,11 @@ class Backend(ABC):
     def advice(self, detail: str) -> str:
         """What a person can do about a job that is held for the reason `detail`."""
         return "Mend the cause, then go on with gridml resume."
+
+    def leave(self) -> None:
+        """Let go of the workers so that a later master inherits them; a back end whose workers cannot go on without
+        their master ends them. Nothing may be asked afterwards. Idempotent."""
+        self.close()
 
     @abstractmethod
     def close(self) -> None:

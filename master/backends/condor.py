@@ -14,22 +14,27 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gridml.errors import RunError, UsageError
+from gridml.names import job_of
 from master.backends import condor_submit
 from master.backends.base import Backend, JobEvent, State
-from master.backends.condor_advice import about_hold, about_wait
-from master.backends.condor_events import Job, job_of, translate
+from master.backends.condor_advice import about_hold, about_refusal, about_wait
+from master.backends.condor_events import Job, translate
 from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
+
+if TYPE_CHECKING:
+    from master.mail_server import MailServer
 
 AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
 ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
 WAIT_S = 20.0  # how long no job may run before it is looked into
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
 UNFIT = 69  # exit status of a worker whose machine lacks something (EX_UNAVAILABLE)
-_MARK, _NAME = "GridmlRun", "GridmlWorker"  # attributes of every job: its run, and its name in it
+# Attributes of every job: its run, its name in it, and the job of its master.
+_MARK, _NAME, _MASTER = "GridmlRun", "GridmlWorker", "GridmlMaster"
 
 
 class Condor(Backend):
@@ -48,10 +53,10 @@ class Condor(Backend):
         self._root = directory.root.absolute()
         self._clock = clock
         self._condor = bindings()
-        marks = {_MARK: _quoted(str(self._root)), _NAME: '"$(worker)"'}
-        master = os.environ.get("_CONDOR_JOB_AD")
-        if master is not None and (own := _own_cluster(Path(master))) is not None:
-            marks["GridmlMaster"] = str(own)  # condor_rm of the master's job removes these
+        marks = {_MARK: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}
+        self._own = _own_cluster()
+        if self._own is not None:
+            marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
         self._commands = condor_submit.description(settings, directory, marks)
         condor_submit.prepare(directory, self._commands)
         self._jobs: dict[tuple[int, int], Job] = {}
@@ -67,18 +72,43 @@ class Condor(Backend):
         self._analysis: subprocess.Popen[bytes] | None = None
         self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
+        self._refusal = ""  # why the schedd refused the last submission
+        self._unsaid: list[str] = []
         with explained(self._condor):
             self._schedd = self._condor.Schedd()
-            # Jobs of an earlier master of this run: nobody would hear them.
-            self._schedd.act(self._condor.JobAction.Remove, self._ours, reason="their master has ended")
             (self._root / condor_submit.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / condor_submit.LOG))
-            for _ in self._log.events(stop_after=0):
-                pass  # what an earlier master has heard
+        self._keys = _mail_server(self._options, self._root)
 
     @property
     def _ours(self) -> str:
-        return f"{_MARK} =?= {_quoted(str(self._root))}"
+        return f"{_MARK} =?= {condor_submit.quoted(str(self._root))}"
+
+    def inherit(self, *, keep: bool) -> list[str]:
+        """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
+        with explained(self._condor):
+            if not keep:
+                self._schedd.act(self._condor.JobAction.Remove, self._ours, reason="their master has ended")
+                if self._keys is not None:
+                    self._keys.keep(())
+                return []
+            # 3: is being removed
+            found = self._schedd.query(f"{self._ours} && JobStatus =!= 3", ["ClusterId", "ProcId", _NAME])
+            if found and self._own is not None:
+                self._schedd.edit(self._ours, _MASTER, str(self._own))
+        self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in found}
+        if self._keys is not None:
+            self._keys.keep([job.name for job in self._jobs.values()])
+        self._read_log()
+        last = {event.worker: event for event in self._events}
+        self._events = []
+        for job in self._jobs.values():
+            known = last.get(job.worker, JobEvent(self._clock(), job.worker, State.QUEUED))
+            if known.state is State.OUT_OF_REACH:
+                self._events.append(replace(known, state=State.RUNNING))
+            if not job.over:
+                self._events.append(known)
+        return [job.worker for job in self._jobs.values() if not job.over]
 
     def submit(self, worker: str) -> None:
         if self._closed:
@@ -100,7 +130,11 @@ class Condor(Backend):
         return about_hold(detail)
 
     def news(self) -> list[str]:
-        """Once, where nothing has run for a while: why no machine takes the jobs, if none ever would."""
+        """Once each: why the schedd refuses jobs; and where nothing has run for a while, why no machine takes them, if
+        none ever would."""
+        if self._unsaid:
+            unsaid, self._unsaid = self._unsaid, []
+            return unsaid
         analysis, self._analysis = self._analysis, None
         if analysis is None:
             if self._asked or not self._jobs or self._clock() - self._submitted_s < WAIT_S:
@@ -122,6 +156,8 @@ class Condor(Backend):
         name = job_of(worker)
         if name in self._pending:
             self._pending.remove(name)
+            if self._keys is not None:
+                self._keys.remove(name)
             detail = "cancelled before it was submitted"
             self._events.append(JobEvent(self._clock(), worker, State.EVICTED, detail=detail, cancelled=True))
             return
@@ -129,18 +165,24 @@ class Condor(Backend):
             if job.worker == worker and not job.over and not job.cancelled:
                 self._cancel(key)
 
+    def leave(self) -> None:
+        """The schedd keeps the jobs, and the log what becomes of them."""
+        self._closed = True
+        if self._keys is not None:
+            self._keys.close()
+        if self._analysis is not None:
+            self._analysis.kill()
+            self._analysis.wait()
+            self._analysis = None
+
     def close(self) -> None:
         """Removes every job and waits until they have left, or for `FAREWELL_S` of real time."""
-        self._closed = True
         for name in list(self._pending):
             self.cancel(name)
         for key, job in self._jobs.items():
             if not job.over and not job.cancelled:
                 self._cancel(key)
-        if self._analysis is not None:
-            self._analysis.kill()
-            self._analysis.wait()
-            self._analysis = None
+        self.leave()
         self._quiet_until_s = float("-inf")
         deadline = time.monotonic() + FAREWELL_S
         while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
@@ -161,6 +203,9 @@ class Condor(Backend):
                 self._adopt()
             if self._pending:
                 (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in self._pending))
+                if self._keys is not None:
+                    for name in self._pending:
+                        self._keys.make(name)
                 self._unsure = True
                 done = self._schedd.submit(
                     self._condor.Submit({**self._commands, **self._requirements()}),
@@ -170,10 +215,16 @@ class Condor(Backend):
                     self._jobs[done.cluster(), done.first_proc() + number] = Job(name)
             self._pending.clear()
             self._unsure = False
+            self._refusal = ""
             self._submitted_s = min(self._submitted_s, self._clock())
         except self._condor.HTCondorException as error:
             if not self._jobs and "SUBMIT" in str(error).upper():
                 raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
+            why = about_refusal(str(error))
+            if why is not None and why != self._refusal:
+                self._refusal = why
+                count = len(self._pending)
+                self._unsaid.append(f"the schedd refuses {count} jobs, and is asked again every {AGAIN_S:.0f} s: {why}")
             self._wait_for_schedd()
 
     def _wait_for_schedd(self) -> None:
@@ -235,6 +286,8 @@ class Condor(Backend):
                 self._avoided.add(ended.machine.rpartition("@")[2])
         if self._jobs[key].over:
             self._removing.discard(key)
+            if self._keys is not None:
+                self._keys.remove(self._jobs[key].name)
 
     def _hold_reason(self, key: tuple[int, int]) -> str:
         """The log does not always have it; the queue does."""
@@ -266,10 +319,12 @@ def bindings() -> Any:
 
 @contextlib.contextmanager
 def explained(condor: Any) -> Iterator[None]:
-    """Says what a person can do where HTCondor cannot be reached."""
+    """Says what a person can do where HTCondor refuses, or cannot be reached."""
     try:
         yield
     except (condor.HTCondorException, RuntimeError, OSError) as error:
+        if (why := about_refusal(str(error))) is not None:
+            raise RunError(f"the HTCondor queue can be reached, and refused: {why}. It said: {error}.") from error
         config = os.environ.get("CONDOR_CONFIG")
         where = f"CONDOR_CONFIG is {config}" if config else "CONDOR_CONFIG is not set"
         raise RunError(
@@ -278,15 +333,25 @@ def explained(condor: Any) -> Iterator[None]:
         ) from error
 
 
-def _own_cluster(ad: Path) -> int | None:
+def _mail_server(options: CondorOptions, root: Path) -> MailServer | None:
+    """Where workers reach their mailboxes; None where that is Chirp. Raises RunError where it cannot be had."""
+    if options.carrier != "sftp":
+        return None
+    try:
+        from master.mail_server import MailServer
+    except ImportError as error:
+        raise RunError(
+            f"--carrier sftp takes paramiko, which cannot be imported ({error}). Install it: pip install 'gridml[sftp]'"
+        ) from error
+    return MailServer(root, options.sftp)
+
+
+def _own_cluster() -> int | None:
     """The cluster of the job that this process is, None when it is none."""
+    ad = os.environ.get("_CONDOR_JOB_AD")
     with contextlib.suppress(OSError, ValueError):
-        for line in ad.read_text().splitlines():
+        for line in Path(ad).read_text().splitlines() if ad else []:
             name, _, value = line.partition(" = ")
             if name == "ClusterId":
                 return int(value)
     return None
-
-
-def _quoted(text: str) -> str:
-    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""What a person can do about a job that does not run: held, or matched by no machine. Text in, text out."""
+"""What a person can do about a job that does not run: refused, held, or matched by no machine. Text in, text out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,25 @@ _ADVICE = {
     47: "It ran longer than the pool allows: let jobs end earlier with --chunks-per-job.",
 }
 """By HoldReasonCode (HTCondor manual, "Job ClassAd attributes")."""
+_LIMITS = {"-2": "MAX_JOBS_SUBMITTED", "-3": "MAX_JOBS_PER_OWNER", "-4": "MAX_JOBS_PER_SUBMISSION"}
+"""What the schedd says instead of a job's number (HTCondor 25.14, condor_qmgr.h)."""
+_LIMIT = re.compile(r"Schedd says (-\d+)")
+_RULE = re.compile(r"SCHEDD:\d+:(.+)", re.DOTALL)
+_DENIED = re.compile(r'"DENIED" from server for user (\S+)')
 _CONDITION = re.compile(r"^\[\d+\]\s+(\d+)\s+(.+)$", re.MULTILINE)
 _NOBODY = re.compile(r"^\s*0 slots match and are willing", re.MULTILINE)
+
+
+def about_refusal(said: str) -> str | None:
+    """From what the bindings say when they fail: why the schedd refused, and what to do. None: it did not answer."""
+    if (limit := _LIMIT.search(said)) is not None:
+        name = _LIMITS.get(limit[1], "a limit of the schedd")
+        return f"more jobs than {name} allows: wait until others end, or ask for fewer with --workers and --max-idle"
+    if (denied := _DENIED.search(said)) is not None:
+        return f"{denied[1]} may not submit here: ask the pool's administrators"
+    if (rule := _RULE.search(said)) is not None:
+        return f"{rule[1].strip()} (a rule of the pool; --project and --attribute set what jobs say of themselves)"
+    return None
 
 
 def about_hold(detail: str) -> str:

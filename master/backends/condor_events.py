@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
+from gridml.names import worker_name
 from master.backends.base import JobEvent, State
 
 
@@ -62,16 +63,6 @@ class Job:
         return worker_name(self.name, self.starts)
 
 
-def worker_name(job: str, starts: int) -> str:
-    """The worker that a job is after `starts` earlier starts."""
-    return f"{job}.{starts}" if starts else job
-
-
-def job_of(worker: str) -> str:
-    """The job that a worker is a life of."""
-    return worker.partition(".")[0]
-
-
 def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     """(the job afterwards, what to tell the master) of one event of the log."""
     meaning = MEANINGS.get(name)
@@ -97,6 +88,7 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
     job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, machine="")
     if job.cancelled:
         return replace(job, over=True), [ended]
+    ended = replace(ended, heir=job.worker)
     return job, [ended, JobEvent(time_s, job.worker, State.QUEUED, detail="queued again")]
 
 

@@ -6,19 +6,28 @@ hold its jobs are gone from the queue, and `condor_rm` of it removes them.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from gridml import bundle
+from gridml.errors import RunError
 from master.backends.condor import AGAIN_S, FAREWELL_S, bindings, explained
-from master.backends.condor_submit import as_text, word
-from master.rundir import RunDirectory
+from master.backends.condor_submit import as_text, quoted, word
+from master.ledger import Ledger
+from master.reading import SUBMITTED
+from master.rundir import MasterLock, RunDirectory
 from master.settings import CondorOptions, Settings
 
 DESCRIPTION = "master.sub"
 LOG = "master.log"
+JOB = "master.job"  # the number of the job that was submitted last
+ASK_S = 5.0  # how long the queue may take to say how the master's job stands
+_MARK = "GridmlMasterOf"  # attribute of the master's job: its run
 # What of the user's environment programs and HTCondor itself look at.
 _PASSED = "PATH, HOME, USER, LOGNAME, LANG, LC_*, PYTHONPATH, VIRTUAL_ENV, CONDOR_CONFIG, _CONDOR_*, GRIDML_*"
 _WITHOUT_SCRIPT = "-P -c 'from gridml.cli import main; main()'"
@@ -45,6 +54,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "job_max_vacate_time": str(round(FAREWELL_S + AGAIN_S) + 10),  # the workers' jobs are removed meanwhile
         "on_exit_remove": "(ExitBySignal =!= True)",
         "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
+        f"+{_MARK}": quoted(str(root)),
     }
 
 
@@ -58,7 +68,83 @@ def submit(directory: RunDirectory, commands: Mapping[str, str]) -> int:
     condor = bindings()
     write(directory, commands)
     with explained(condor):
-        return int(condor.Schedd().submit(condor.Submit(dict(commands))).cluster())
+        job = int(condor.Schedd().submit(condor.Submit(dict(commands))).cluster())
+    bundle.write_atomic(directory.root / JOB, f"{job}\n".encode(), durable=False)
+    return job
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A master's job in the queue: its number, and "held" with HTCondor's reason, "started" or "queued"."""
+
+    job: int
+    state: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"job {self.job}, {self.state}{': ' if self.reason else ''}{self.reason}"
+
+
+def waiting(directory: RunDirectory) -> Waiting | None:
+    """How the master's job of a run stands in the queue; None where none is there, or the queue does not soon answer.
+
+    Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
+    """
+    if not (directory.root / JOB).exists():
+        return None
+    told = ("-af", "ClusterId", "JobStatus", "HoldReason")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            ["condor_q", "-constraint", _there(directory), *told], capture_output=True, text=True, timeout=ASK_S
+        )
+        for line in done.stdout.splitlines() if done.returncode == 0 else ():
+            job, status, reason = line.split(None, 2)
+            if status == "5":
+                return Waiting(int(job), "held", reason)
+            return Waiting(int(job), "queued" if status == "1" else "started")
+    return None
+
+
+def withdraw(directory: RunDirectory) -> int | None:
+    """Take the master's job of a run out of the queue; returns its number, None where none is there.
+
+    The workers' jobs go with it, and the run counts as cancelled. Raises RunError when a master holds the run, or the
+    queue cannot be reached or refuses.
+    """
+    recorded = directory.root / JOB
+    if not recorded.exists():
+        return None
+    condor = bindings()
+    lock = MasterLock(directory)  # a master that begins meanwhile ends at once
+    try:
+        with explained(condor):
+            schedd = condor.Schedd()
+            found = [int(ad["ClusterId"]) for ad in schedd.query(_there(directory), ["ClusterId"])]
+            jobs = [f"{job}.0" for job in found]
+            refused = schedd.act(condor.JobAction.Remove, jobs)["TotalPermissionDenied"] if jobs else 0
+        if refused:
+            raise RunError(f"HTCondor did not let you remove job {found[0]}. Cancel it as the user who submitted it.")
+        if found:
+            _cancelled(directory)
+        return found[0] if found else None
+    finally:
+        lock.release()
+
+
+def _there(directory: RunDirectory) -> str:
+    """What a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
+    return f"{_MARK} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
+
+
+def _cancelled(directory: RunDirectory) -> None:
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+    try:
+        with ledger.transaction():
+            if ledger.get("status") in (SUBMITTED, "running"):
+                ledger.set("status", "cancelled")
+                ledger.set("stopped_because", f"{directory.root} was cancelled while its master waited to be started.")
+    finally:
+        ledger.close()
 
 
 def check_reachable() -> None:

@@ -8,8 +8,8 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridml import bundle
-from gridml.errors import UsageError
+from gridml import bundle, unsent
+from gridml.errors import RunError, UsageError
 from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
 
@@ -18,11 +18,14 @@ LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
 NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
+KEY = "sftp/$(worker)"  # what lets a job into the master's SFTP server, where that is how letters travel
+SAVED = 85  # exit status of a worker that wants its unsent push carried to safety, and to be started again
 _SENT = ("gridml", "remote")  # the packages a worker needs
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
+: >>unsent.push  # HTCondor carries it, whatever becomes of the job
 if [ -n "$GRIDML_PACKED" ]; then
     mkdir packed && tar -xzf "$GRIDML_PACKED" -C packed && rm -f "$GRIDML_PACKED" || exit 69
     PATH="$PWD/packed/bin:$PATH"
@@ -42,11 +45,13 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     sent = [CODE, str(settings.program), *(str(path) for path in options.send)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
     environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
+    if options.carrier == "sftp":
+        sent.append(KEY)
     if options.packed is not None:
         sent.append(str(options.packed))
         environment["GRIDML_PACKED"] = options.packed.name
-    arguments = ["--name $(worker)", "--carrier chirp", f"--program {word(settings.program.name)}"]
-    arguments.append(f"--seed {settings.seed}")
+    arguments = ["--name $(worker)", f"--carrier {options.carrier}", f"--program {word(settings.program.name)}"]
+    arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g}")
     if options.chunks_per_job:
         arguments.append(f"--chunks {options.chunks_per_job}")
     commands = {
@@ -62,16 +67,21 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "should_transfer_files": "YES",
         "when_to_transfer_output": "ON_EXIT_OR_EVICT",
         "transfer_input_files": ", ".join(sent),
-        "transfer_output_files": '""',
-        "want_io_proxy": "True",  # Chirp
+        # A push without an answer is kept through evictions, and comes home when the job ends.
+        "transfer_output_files": unsent.FILE,
+        "transfer_output_remaps": f'"{unsent.FILE}={directory.brought.name}/$(worker)"',
+        "transfer_checkpoint_files": unsent.FILE,
+        "checkpoint_exit_code": str(SAVED),
         "batch_name": options.batch_name or f"gridml {directory.root.name}",
         "request_cpus": str(options.request_cpus),
         "request_memory": options.request_memory,
         "request_disk": options.request_disk,
         "job_max_vacate_time": str(options.grace_s),
-        # How long the schedd looks for a job out of reach. The master gives its work to others long before.
-        "job_lease_duration": "300",
+        # How long the schedd looks for a job out of reach. The master gives its work to others before.
+        "job_lease_duration": str(options.job_lease_s),
     }
+    if options.carrier == "chirp":
+        commands["want_io_proxy"] = "True"
     if options.request_gpus:
         commands["request_gpus"] = str(options.request_gpus)
     for name in ("requirements", "rank", "container_image"):
@@ -84,9 +94,13 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
 
 
 def check(options: CondorOptions, program: Path) -> None:
-    """Raises UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list."""
+    """Raises UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list;
+    RunError where the master lacks what the carrier takes.
+    """
     for option in options.attributes:
         attribute(option)
+    if options.carrier == "sftp" and importlib.util.find_spec("paramiko") is None:
+        raise RunError("--carrier sftp takes paramiko, which is not installed. Install it: pip install 'gridml[sftp]'")
     travelling = [program, *options.send, *filter(None, [options.packed])]
     unnameable = next((path for path in travelling if any(mark in str(path) for mark in (",", "$(", "\n"))), None)
     if unnameable is not None:
@@ -113,6 +127,11 @@ def word(text: str) -> str:
     return "'" + text.replace("'", "''").replace('"', '""') + "'"
 
 
+def quoted(text: str) -> str:
+    """A string of the ClassAd language."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
 def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f"worker from {NAMES}") -> str:
     """The description as a file for `condor_submit`."""
     lines = [f"{name} = {value}" for name, value in commands.items()]
@@ -126,6 +145,7 @@ def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
     bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)
     launcher.chmod(0o755)
     (directory.root / NAMES).touch()
+    directory.brought.mkdir(exist_ok=True)
     bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands).encode(), durable=False)
 
 

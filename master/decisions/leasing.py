@@ -52,16 +52,21 @@ def chunk_size(left: int, workers: int, batch: int, *, wanted: int | None, per_e
     return min(whole, left), reason
 
 
-def choose_span(spans: Sequence[Span], newest_epoch: int) -> tuple[Span | None, str]:
+def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] = ()) -> tuple[Span | None, str]:
     """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
-    untouched.
+    untouched; but last what is `hoped` for, because a worker that is started again may bring it trained.
 
     Spans of epochs after `newest_epoch` must wait (for a barrier).
     """
     ready = [s for s in spans if s.epoch <= newest_epoch]
     if not ready:
         return None, "everything is leased" if not spans else f"epoch {newest_epoch + 1} waits for the one before"
-    return min(ready, key=lambda s: (s.epoch, s.start)), "the first that nobody holds"
+
+    def may_come(span: Span) -> bool:
+        return any(h.epoch == span.epoch and h.start < span.stop and span.start < h.stop for h in hoped)
+
+    chosen = min(ready, key=lambda s: (s.epoch, may_come(s), s.start))
+    return chosen, "it was hoped for, and nothing else is left" if may_come(chosen) else "the first that nobody holds"
 
 
 def cut(holdings: Sequence[Holding], batch: int, push_every: int) -> tuple[tuple[int, int] | None, str]:

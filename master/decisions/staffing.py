@@ -26,12 +26,15 @@ def after_hold(held: int, reason: str, *, spoken: bool, alive: int) -> tuple[boo
     return True, f"{held} jobs are on hold: {reason}"
 
 
-def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:
-    """Whether a running worker has been silent for so long that its leases are given to others.
+def patience_s(limit_s: float, *, out_of_reach: bool) -> float:
+    """How long a worker may be silent. One that the back end has lost sight of gets a quarter of the time: both ways to
+    it are cut."""
+    return limit_s / 4 if out_of_reach else limit_s
 
-    One that the back end has lost sight of gets a quarter of the time: both ways to it are cut.
-    """
-    silent, limit = now_s - last_heard_s, limit_s / 4 if out_of_reach else limit_s
+
+def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach: bool = False) -> tuple[bool, str]:
+    """Whether a running worker has been silent for so long that its leases are given to others."""
+    silent, limit = now_s - last_heard_s, patience_s(limit_s, out_of_reach=out_of_reach)
     where = ", and out of reach" if out_of_reach else ""
     return silent > limit, f"nothing heard for {silent:.0f} s (limit {limit:.0f} s){where}"
 

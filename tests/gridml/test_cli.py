@@ -17,6 +17,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from gridml import cli
+from master import terminal
 
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel")
 COUNT, EPOCHS = 600, 2
@@ -177,7 +178,7 @@ def test_a_defect_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch, program: 
     def broken(*arguments: Any, **options: Any) -> NoReturn:
         raise ZeroDivisionError("a defect of gridml")
 
-    monkeypatch.setattr(cli, "_drive", broken)
+    monkeypatch.setattr(terminal, "drive", broken)
     with pytest.raises(ZeroDivisionError):
         cli.main(["run", str(program)])
 

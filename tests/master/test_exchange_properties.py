@@ -29,7 +29,9 @@ from gridml.carriers.faulty import Post, corrupted, truncated
 from gridml.engine import BatchFailed
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.messages import sync_from, to_json
+from gridml.names import job_of, life_of, worker_name
 from gridml.program import load
+from gridml.unsent import Unsent
 from master.backends.base import Backend, JobEvent, State
 from master.run import Outside, Run, resume, start
 from master.settings import Settings
@@ -53,6 +55,7 @@ Fault = st.one_of(
     st.tuples(st.just("kill"), Who, st.integers(0, 1)),
     st.tuples(st.just("end"), Who, st.integers(0, 2)),
     st.tuples(st.just("die"), st.integers(0, len(POINTS) - 1), st.integers(0, 2)),
+    st.tuples(st.just("restart"), Who, st.integers(0, 2)),
     st.tuples(st.just("lie"), Who, st.integers(0, len(LIES) - 1)),
 )
 Action = st.tuples(Fault, st.integers(0, 5))  # what happens, and the rounds of work and turns after it
@@ -182,6 +185,16 @@ class Pool(Backend):
         self.events: list[JobEvent] = []
         self.late: list[JobEvent] = []
 
+    def inherit(self, *, keep: bool) -> list[str]:
+        """Workers outlive their master here; every second one of them is inherited, the others are zombies."""
+        if not keep:
+            return []
+        orphans = [worker for worker in self._world.workers if worker.pool is not self]
+        for worker in orphans[::2]:
+            worker.pool = self
+            self.say(worker.name, State.RUNNING)
+        return [worker.name for worker in orphans[::2]]
+
     def submit(self, worker: str) -> None:
         self._world.reached("submit")
         self._world.workers.append(Worker(self._world, worker, self))
@@ -200,22 +213,31 @@ class Pool(Backend):
             self._world.end(found, State.EVICTED)
 
     def close(self) -> None:
-        """Nothing: workers outlive their master here, which real ones try not to."""
+        """Nothing: workers outlive their master here."""
 
 
 class Worker:
-    """A session that is stepped by hand."""
+    """A session that is stepped by hand; it may deliver what an earlier process of its job could not send."""
 
-    def __init__(self, world: World, name: str, pool: Pool) -> None:
+    def __init__(self, world: World, name: str, pool: Pool, unsent: Unsent | None = None) -> None:
         self.name = name
         self.pool = pool
         self.evicted = False
         self.carrier = Liar(world.post.worker(name), world.program.bsp or bool(world.mutable))
-        courier = StepCourier(self.carrier, lambda: world.now)
+        number = unsent.number if unsent is not None and unsent.sync.worker == name else 1
+        self.courier = StepCourier(self.carrier, lambda: world.now, number)
         self.session = Session(
-            name, world.program, world.source, self.carrier, courier, lambda: self.evicted, lambda: world.now
+            name,
+            world.program,
+            world.source,
+            self.carrier,
+            self.courier,
+            lambda: self.evicted,
+            lambda: world.now,
+            unsent=unsent,
         )
         self.life: Iterator[float] = self.session.life()
+        self.waits = life_of(name) > 0  # for its mailbox, as a restarted job does
 
     def fail_once(self) -> None:
         """Let f raise at the next batch."""
@@ -300,6 +322,8 @@ class World:
             worker.fail_once()
         elif kind == "end":
             self.end(worker, State.LOST, exit_code=1)
+        elif kind == "restart":
+            self.restart(worker, saved=much > 0, same_life=much == 2)
         elif kind == "lie":
             worker.carrier.lie = LIES[much]
 
@@ -312,13 +336,27 @@ class World:
 
     def step(self, worker: Worker, steps: int) -> None:
         for _ in range(steps):
-            if worker not in self.workers:
-                return
+            if worker not in self.workers or (worker.waits and worker.name not in self.post.boxes):
+                return  # one that is started again waits until the master has opened its mailbox
+            worker.waits = False
             try:
                 if next(worker.life) > 0:
                     return  # it waits for an answer
             except StopIteration:
                 self.end(worker, State.EVICTED if worker.evicted else State.FINISHED)
+
+    def restart(self, worker: Worker, *, saved: bool, same_life: bool) -> None:
+        """Its machine is taken and the back end starts it again, or it saves itself and begins anew where it is."""
+        unsent, pool = worker.courier.unsent if saved else None, worker.pool
+        if pool is not self.run.backend or (same_life and unsent is None):
+            return
+        self.workers.remove(worker)
+        name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
+        if not same_life:
+            pool.events.append(JobEvent(self.now, worker.name, State.EVICTED, "here", graceful=None, heir=name))
+            pool.say(name, State.QUEUED)
+            pool.say(name, State.RUNNING)
+        self.workers.append(Worker(self, name, pool, unsent))
 
     def end(self, worker: Worker, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
         self.workers.remove(worker)

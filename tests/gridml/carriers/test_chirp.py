@@ -62,6 +62,53 @@ def test_a_file_is_written_in_one_command(link: ChirpLink, tmp_path: Path) -> No
     assert (tmp_path / "note").read_bytes() == (2).to_bytes(8, "little")
 
 
+@pytest.mark.parametrize("count", [0, 99, 100, 101, 130, 1_000, 1_001])
+def test_a_file_too_large_for_one_command_travels_in_pieces(tmp_path: Path, config: Path, count: int) -> None:
+    payload = bytes(i % 251 for i in range(count))
+    with proxy(tmp_path, config, largest=100):
+        link = ChirpLink(config, timeout_s=5, largest=100, piece=30)
+        link.put("letter", payload)
+        assert (tmp_path / "letter").read_bytes() == payload
+        assert link.get("letter") == payload
+        link.write("letter", payload[::-1])
+        assert link.get("letter") == payload[::-1]
+        assert set(link.list(".")) == {"letter", config.name}
+        link.close()
+
+
+def test_a_large_file_that_cannot_be_written_is_said_and_the_connection_is_good(tmp_path: Path, config: Path) -> None:
+    with proxy(tmp_path, config, largest=100):
+        link = ChirpLink(config, timeout_s=5, largest=100)
+        with pytest.raises(FileNotFoundError):
+            link.put("no/such/folder", bytes(101))
+        before = link._socket
+        link.put("letter", bytes(101))
+        assert link._socket is before is not None
+        link.close()
+
+
+def test_a_disk_that_fills_amid_a_large_file_is_told_as_one(config: Path) -> None:
+    answers = {"cookie": b"0\n", "open": b"7\n1 2 3\n", "write": b"-6\n", "close": b"0\n"}
+    asked = []
+
+    def full(connection: socket.socket) -> None:
+        with connection.makefile("rb") as said:
+            while line := said.readline():
+                words = line.split()
+                asked.append(words[0].decode())
+                if words[0] == b"write":
+                    said.read(int(words[2]))
+                connection.sendall(answers[asked[-1]])
+
+    with server(full, config):
+        link = ChirpLink(config, timeout_s=5, largest=100)
+        with pytest.raises(OSError, match="space") as caught:
+            link.put("box/letter", bytes(101))
+        link.close()
+    assert caught.value.errno == errno.ENOSPC
+    assert asked == ["cookie", "open", "write", "close"]
+
+
 def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: ChirpLink, tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         link.get("nothing")

@@ -15,6 +15,9 @@ from gridml.carriers.base import MasterEnd, WorkerEnd
 from gridml.carriers.chirp import ChirpWorker
 from gridml.carriers.chirp_proxy import proxy
 from gridml.carriers.directory import DirectoryMaster, DirectoryWorker
+from gridml.carriers.files import FilesWorker
+from gridml.carriers.sftp import SftpLink, line_of_job
+from master.mail_server import MailServer
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,31 @@ def chirp(root: Path) -> Iterator[Pair]:
         )
 
 
-CARRIERS: dict[str, Callable[[Path], AbstractContextManager[Pair]]] = {"directory": directory, "chirp": chirp}
+@contextmanager
+def sftp(root: Path) -> Iterator[Pair]:
+    master = DirectoryMaster(root)
+    server = MailServer(root, "127.0.0.1")
+    server.make("w1")
+    server.make("w2")
+    lines = {name: line_of_job(root / "sftp" / name) for name in ("w1", "w2")}
+    try:
+        yield Pair(
+            master,
+            lambda name: FilesWorker(name, lambda: SftpLink(lines[name]), note_s=0),
+            lambda name: root / "mail" / name,
+            root / "chunks",
+        )
+    finally:
+        for line in lines.values():
+            line.close()
+        server.close()
+
+
+CARRIERS: dict[str, Callable[[Path], AbstractContextManager[Pair]]] = {
+    "directory": directory,
+    "chirp": chirp,
+    "sftp": sftp,
+}
 
 
 @pytest.fixture(params=CARRIERS)

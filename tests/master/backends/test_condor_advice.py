@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.backends.condor_advice import about_hold, about_wait
+from master.backends.condor_advice import about_hold, about_refusal, about_wait
 
 ANALYSIS = """
 The Requirements expression for job 1.000 reduces to these conditions:
@@ -49,3 +49,38 @@ def test_a_pool_that_is_only_busy_is_no_reason_to_worry(slots: int) -> None:
 )
 def test_a_hold_comes_with_what_to_do(detail: str, word: str) -> None:
     assert word in about_hold(detail)
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        ("expected next ProcId to be 0, but Schedd says -2", ["MAX_JOBS_SUBMITTED", "--workers"]),
+        ("expected next ProcId to be 0, but Schedd says -3", ["MAX_JOBS_PER_OWNER", "--workers"]),
+        ("expected next ProcId to be 1, but Schedd says -4", ["MAX_JOBS_PER_SUBMISSION", "--max-idle"]),
+        ("expected next ProcId to be 0, but Schedd says -99", ["a limit of the schedd"]),
+        (
+            'Failed to connect to schedd, errmsg=SECMAN:2010:Received "DENIED" from server for user me@pool using '
+            "method FS.",
+            ["me@pool may not submit"],
+        ),
+        ("Unable to commit transaction, SCHEDD:2:You must give a project name.", ["You must give a project name. "]),
+    ],
+)
+def test_a_schedd_that_answered_and_refused_is_understood(said: str, words: list[str]) -> None:
+    found = about_refusal(said)
+    assert found is not None
+    assert all(word in found for word in words)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        "Failed to connect to schedd, errmsg=CEDAR:6001:Failed to connect to <127.0.0.1:37283?alias=vm>",
+        "Unable to locate local daemon.",
+        "Error when performing action on the schedd.",
+        "SECMAN:2007:This service is running, but did not respond in a reasonable time.",
+        "",
+    ],
+)
+def test_a_schedd_that_did_not_answer_has_refused_nothing(said: str) -> None:
+    assert about_refusal(said) is None

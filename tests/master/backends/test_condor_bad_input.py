@@ -7,12 +7,14 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gridml.errors import RunError, UsageError
-from pools.pool import Pool
+from master.backends.condor import AGAIN_S
+from pools.pool import Pool, personal
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
 COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "submit"]
@@ -74,3 +76,39 @@ def test_a_requirement_that_is_no_expression_is_refused(condor_pool: Pool, progr
     done = submit(condor_pool, programs / "slow_count.py", tmp_path / "run", "--requirements", "Memory >")
     assert done.returncode == UsageError.exit_status
     assert "Traceback" not in done.stderr and "equirements" in done.stderr
+
+
+@pytest.fixture
+def limited(condor_pool: Pool, tmp_path: Path) -> Iterator[Pool]:
+    """A pool that lets each user have one job in the queue. `condor_pool` only says whether there can be one."""
+    with personal(tmp_path / "pool", cpus=1, more="MAX_JOBS_PER_OWNER = 1\n") as found:
+        yield found
+
+
+def test_a_schedd_that_takes_no_more_jobs_was_reached_all_the_same(
+    limited: Pool, programs: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "job.sub").write_text("executable = /bin/sleep\narguments = 600\nqueue\n")
+    assert limited.tool("condor_submit", str(tmp_path / "job.sub")).returncode == 0
+    command = [*COMMAND, str(programs / "slow_count.py"), "--run-dir", str(tmp_path / "run")]
+    done = subprocess.run(command, env=limited.environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == RunError.exit_status
+    assert "MAX_JOBS_PER_OWNER" in done.stderr and "no HTCondor queue" not in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_jobs_that_are_refused_again_and_again_are_told_of_once(limited: Pool, programs: Path, tmp_path: Path) -> None:
+    command = [*COMMAND, str(programs / "slow_count.py"), "--run-dir", str(tmp_path / "a run"), *SMALL, "--json"]
+    process = subprocess.Popen(command, env=limited.environment(), stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    try:
+        events = (json.loads(line) for line in process.stdout)
+        began = next(time.monotonic() for event in events if event["kind"] == "warning")
+        while time.monotonic() < began + 2 * AGAIN_S + 1:  # it is refused twice more
+            assert next(events)["kind"] == "progress"
+    finally:
+        process.send_signal(signal.SIGTERM)
+        process.communicate(timeout=60)
+    warnings = [line for line in (tmp_path / "a run" / "events.log").read_text().splitlines() if " warning " in line]
+    assert len(warnings) == 1
+    assert "refuses 2 jobs" in warnings[0] and "MAX_JOBS_PER_OWNER" in warnings[0] and "--workers" in warnings[0]

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.backends.base import JobEvent, State
-from master.backends.condor_events import MEANINGS, Job, translate, worker_name
+from master.backends.condor_events import MEANINGS, Job, translate
 
 RAN = {"SlotName": "slot1_1@node7"}
 VACATED = {"Reason": "Job vacated by schedd", "ReasonCode": 1022}
@@ -129,10 +129,6 @@ def test_a_job_that_is_out_of_reach_for_a_while_runs_on() -> None:
 def test_how_a_job_ended_is_kept(facts: dict[str, Any], state: State, code: int, detail: str) -> None:
     ended = heard([("EXECUTE", RAN), ("JOB_TERMINATED", facts)])[-1]
     assert (ended.state, ended.exit_code, ended.detail) == (state, code, detail)
-
-
-def test_the_names_of_a_jobs_lives() -> None:
-    assert [worker_name("w7", n) for n in range(3)] == ["w7", "w7.1", "w7.2"]
 
 
 @given(st.lists(st.sampled_from([*MEANINGS, "IMAGE_SIZE"]), max_size=30), st.booleans())

@@ -19,6 +19,7 @@ import psutil
 import pytest
 
 from gridml import bundle
+from gridml.errors import RunError
 from pools import daemons, pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -41,10 +42,14 @@ class Submitted:
         self.master_job = str(json.loads(said)["master_job"])
 
     def gridml(self, *arguments: str) -> str:
-        command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", *arguments]
-        done = subprocess.run(command, env=self.pool.environment(), capture_output=True, text=True, timeout=60)
+        done = self.tried(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout
+
+    def tried(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As `gridml`, whatever comes of it."""
+        command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", *arguments]
+        return subprocess.run(command, env=self.pool.environment(), capture_output=True, text=True, timeout=60)
 
     def status(self) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
@@ -107,10 +112,15 @@ def kill_master(run: Submitted) -> None:
     os.kill(int(words[1]), signal.SIGKILL)
 
 
+def hold(run: Submitted) -> None:
+    """Put the master's job on hold, and wait until the master has ended."""
+    assert run.pool.tool("condor_hold", "-reason", "back at noon", run.master_job).returncode == 0
+    run.wait(lambda status: status["status"] != "running" or status["master"] is None, "the master to stop")
+
+
 def hold_and_release(run: Submitted) -> None:
     """The master's job on hold takes its workers out of the queue; released, it goes on."""
-    assert run.pool.tool("condor_hold", run.master_job).returncode == 0
-    run.wait(lambda status: status["status"] != "running" or status["master"] is None, "the master to stop")
+    hold(run)
     run.wait(lambda _: not run.jobs(), "the workers to go with their master")
     assert not run.jobs(), "workers outlived their master"
     assert run.pool.tool("condor_release", run.master_job).returncode == 0
@@ -249,3 +259,52 @@ def test_removing_the_masters_job_removes_its_workers(up: Pool, tmp_path: Path) 
     ours = ("-constraint", f'GridmlRun =?= "{run.root}" || ClusterId == {run.master_job}', "-af", "ClusterId")
     run.wait(lambda _: not up.tool("condor_q", *ours).stdout.split(), "all jobs of the run to go")
     assert not up.tool("condor_q", *ours).stdout.split()
+
+
+def test_a_run_whose_master_is_held_says_so_is_cancelled_and_can_go_on(up: Pool, tmp_path: Path) -> None:
+    run = Submitted(up, tmp_path / "a run")
+    run.under_way()
+    hold(run)
+    job = int(run.master_job)
+    held = run.wait(lambda status: status["master_job"] is not None, "the master's job to be seen")["master_job"]
+    assert isinstance(held, dict) and (held["job"], held["state"]) == (job, "held") and "noon" in held["reason"]
+    assert f"Its master is job {job}, held: back at noon" in run.gridml("status", str(run.root))
+    assert f"job {job} is out of the queue" in run.gridml("cancel", str(run.root))
+    ours = ("-constraint", f'GridmlRun =?= "{run.root}" || ClusterId == {job}', "-af", "ClusterId")
+    run.wait(lambda _: not up.tool("condor_q", *ours).stdout.split(), "all jobs of the run to go")
+    found = run.status()
+    assert (found["status"], found["master_job"]) == ("cancelled", None)
+    again = run.tried("cancel", str(run.root))
+    assert again.returncode == RunError.exit_status and "no longer in the queue" in again.stderr
+    run.gridml("resume", str(run.root))
+    run.exact()
+
+
+@pytest.fixture
+def waits(tmp_path: Path) -> Iterator[Pool]:
+    """A pool that starts no master."""
+    with raised(lambda: pool.personal(tmp_path / "pool", cpus=1, more="START_LOCAL_UNIVERSE = False\n")) as found:
+        yield found
+
+
+def test_a_run_whose_master_has_not_begun_is_cancelled(waits: Pool, tmp_path: Path) -> None:
+    run = Submitted(waits, tmp_path / "run")
+    assert f"Its master is job {run.master_job}, queued" in run.gridml("status", str(run.root))
+    assert waits.tool("condor_rm", run.master_job).returncode == 0
+    run.wait(lambda status: status["master_job"] is None, "the job to go")
+    assert "No master drives it" in run.gridml("status", str(run.root))
+    again = waits.tool("condor_submit", "-terse", str(run.root / "master.sub")).stdout.split(".")[0]
+    assert f"Its master is job {again}, queued" in run.gridml("status", str(run.root))
+    assert f"job {again} is out of the queue" in run.gridml("cancel", str(run.root))
+    found = run.status()
+    assert (found["status"], found["master_job"]) == ("cancelled", None)
+    assert "its master waited to be started" in str(found["stopped_because"])
+
+
+def test_a_job_is_not_said_to_be_cancelled_where_the_queue_cannot_be_reached(waits: Pool, tmp_path: Path) -> None:
+    run = Submitted(waits, tmp_path / "run")
+    pool.take_down(waits)
+    said = run.tried("cancel", str(run.root))
+    assert said.returncode == RunError.exit_status and "no HTCondor queue can be reached" in said.stderr
+    found = run.status()
+    assert (found["status"], found["master_job"]) == ("submitted", None)

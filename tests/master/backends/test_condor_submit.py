@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import stat
 import subprocess
@@ -34,6 +35,7 @@ EVERYTHING = CondorOptions(
     batch_name="my batch",
     chunks_per_job=7,
     grace_s=45,
+    job_lease_s=900,
 )
 
 
@@ -61,9 +63,9 @@ def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirec
 
 def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
     arguments = description(settings(directory), directory, {})["arguments"]
-    assert arguments == "\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5\""
+    assert arguments == "\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120\""
     asked = replace(EVERYTHING, chunks_per_job=7)
-    assert description(settings(directory, asked), directory, {})["arguments"].endswith(' --seed 5 --chunks 7"')
+    assert description(settings(directory, asked), directory, {})["arguments"].endswith(' --patience 120 --chunks 7"')
 
 
 def test_without_options_nothing_is_asked_of_machines(directory: RunDirectory) -> None:
@@ -80,6 +82,7 @@ def test_every_option_is_passed_on(directory: RunDirectory) -> None:
     assert said == {name: getattr(EVERYTHING, name) for name in said}
     assert (found["request_cpus"], found["request_gpus"]) == ("4", "1")
     assert (found["batch_name"], found["job_max_vacate_time"]) == ("my batch", "45")
+    assert found["job_lease_duration"] == "900"
     own = {name: value for name, value in found.items() if name.startswith("+")}
     assert own == {
         "+WantGlideIn": "True",
@@ -87,6 +90,33 @@ def test_every_option_is_passed_on(directory: RunDirectory) -> None:
         "+GridmlRun": '"here"',
         "+ProjectName": '"Uni_Physics"',
     }
+
+
+def test_grace_and_job_lease_have_defaults(directory: RunDirectory) -> None:
+    found = description(settings(directory), directory, {})
+    assert (found["job_max_vacate_time"], found["job_lease_duration"]) == ("30", "300")
+
+
+@pytest.mark.parametrize(
+    ("field", "option", "low"),
+    [
+        ("grace_s", "--grace", 1),
+        ("job_lease_s", "--job-lease", 1),
+        ("request_cpus", "--request-cpus", 1),
+        ("max_idle", "--max-idle", 1),
+        ("request_gpus", "--request-gpus", 0),
+        ("chunks_per_job", "--chunks-per-job", 0),
+    ],
+)
+def test_a_count_that_is_too_small_is_refused(field: str, option: str, low: int) -> None:
+    assert getattr(CondorOptions(**{field: low}), field) == low
+    with pytest.raises(UsageError, match=rf"^{option} is {low - 1}; expected at least {low}\.$"):
+        CondorOptions(**{field: low - 1})
+
+
+def test_options_outlive_their_way_through_the_run_directory() -> None:
+    asked = Settings(Path("mnist.py"), backend="condor", condor=EVERYTHING)
+    assert Settings.from_json(json.loads(json.dumps(asked.to_json()))) == asked
 
 
 def test_the_python_of_an_image_is_its_own(directory: RunDirectory) -> None:
@@ -146,7 +176,13 @@ def prepared(directory: RunDirectory, options: CondorOptions | None = None) -> N
 
 def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirectory) -> None:
     before = {path.name for path in directory.root.iterdir()}
-    wanted = before | {condor_submit.CODE, condor_submit.LAUNCHER, condor_submit.DESCRIPTION, condor_submit.NAMES}
+    wanted = before | {
+        condor_submit.CODE,
+        condor_submit.LAUNCHER,
+        condor_submit.DESCRIPTION,
+        condor_submit.NAMES,
+        "unsent",
+    }
     prepared(directory)
     assert {path.name for path in directory.root.iterdir()} == wanted
     assert (directory.root / condor_submit.LAUNCHER).stat().st_mode & stat.S_IXUSR

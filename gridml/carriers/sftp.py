@@ -1,0 +1,257 @@
+"""The SFTP carrier: a worker reaches the run directory through the master's own SSH server.
+
+It is for pools whose machines may connect to the submit host. The worker holds a key of its own job's, pins the
+server's key, and sees its mailboxes and the chunks, nothing else (`master/mail_server.py`). paramiko is imported when
+the first connection is made, so that other carriers do without it.
+
+SFTP: draft-ietf-secsh-filexfer-02, with OpenSSH's posix-rename.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import importlib
+import io
+import json
+import logging
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from gridml.carriers.files import Files, temporary
+from gridml.errors import RunError
+
+TIMEOUT_S = 20.0  # without any progress, at each step; the connection then counts as broken
+ALIVE_S = 30  # of silence, after which it is asked whether the other end is there
+READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
+WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
+_LOGGER = "gridml.sftp"
+_KEEPALIVE = (("TCP_KEEPIDLE", ALIVE_S), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+
+
+@dataclass(frozen=True)
+class Credential:
+    """What lets one job into its mailboxes. Keys are as in OpenSSH's files: `host_key` public and without its type,
+    `private_key` whole; both ed25519.
+    """
+
+    host: str
+    port: int
+    host_key: str
+    user: str
+    private_key: str
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1) + "\n"
+
+    @staticmethod
+    def read(path: Path) -> Credential:
+        """Raises OSError when it cannot be read, ValueError for what is no credential."""
+        values = json.loads(path.read_text())
+        try:
+            return Credential(**{**values, "port": int(values["port"])})
+        except (TypeError, KeyError) as error:
+            raise ValueError(f"not a credential: {error}") from None
+
+    def __repr__(self) -> str:  # a traceback or a log must not show the key
+        return f"Credential({self.user!r} at {self.host}:{self.port})"
+
+
+class SftpLine:
+    """One SSH connection, which links share; made when it is first needed, and anew after it broke."""
+
+    def __init__(self, credential: Credential, timeout_s: float = TIMEOUT_S) -> None:
+        self.credential = credential
+        self.timeout_s = timeout_s
+        self._transport: Any = None
+        self._lock = threading.Lock()
+
+    def session(self) -> Any:
+        """A new SFTP session, a paramiko.SFTPClient. Raises OSError."""
+        paramiko = importlib.import_module("paramiko")
+        with self._lock, _as_oserror(paramiko, f"{self.credential.host}:{self.credential.port}"):
+            if self._transport is None or not self._transport.is_active():
+                self._transport = None  # nothing is left of it when the next line fails
+                self._transport = self._connect(paramiko)
+            try:
+                channel = self._transport.open_session(timeout=self.timeout_s)
+                channel.settimeout(self.timeout_s)
+                channel.invoke_subsystem("sftp")
+                return paramiko.SFTPClient(channel)
+            except BaseException:
+                self._hang_up()
+                raise
+
+    def give_up(self, session: Any) -> None:
+        """Ends the connection of a session on which nothing comes any more; one made since then is left alone."""
+        with self._lock:
+            if self._transport is session.get_channel().get_transport():
+                self._hang_up()
+
+    def close(self) -> None:
+        """Ends every session. Idempotent; the next session makes another connection."""
+        with self._lock:
+            self._hang_up()
+
+    def _hang_up(self) -> None:
+        transport, self._transport = self._transport, None
+        if transport is not None:
+            hang_up(transport)
+
+    def _connect(self, paramiko: Any) -> Any:
+        wanted = self.credential
+        connection = socket.create_connection((wanted.host, wanted.port), self.timeout_s)
+        keep_alive(connection, self.timeout_s)
+        transport = paramiko.Transport(connection)
+        try:
+            prepare(transport, self.timeout_s)
+            transport.get_security_options().key_types = ("ssh-ed25519",)
+            transport.start_client(timeout=self.timeout_s)
+            if transport.get_remote_server_key().get_base64() != wanted.host_key:
+                raise PermissionError(errno.EACCES, "another server answers there: its key is not the master's")
+            transport.auth_publickey(wanted.user, paramiko.Ed25519Key(file_obj=io.StringIO(wanted.private_key)))
+        except BaseException:
+            hang_up(transport)
+            raise
+        return transport
+
+
+class SftpLink(Files):
+    """A session of its own on a line that others may share."""
+
+    def __init__(self, line: SftpLine) -> None:
+        self._line = line
+        self._sftp: Any = None
+        self._lock = threading.Lock()
+
+    def list(self, folder: str) -> list[str]:
+        with self._exchange(folder) as sftp:
+            return [str(name) for name in sftp.listdir(folder)]
+
+    def get(self, path: str) -> bytes:
+        with self._exchange(path) as sftp:
+            file = sftp.open(path, "rb")
+            file.MAX_REQUEST_SIZE = READ
+            size = file.stat().st_size
+            parts = [file.read(min(READ, size - at)) for at in range(0, size, READ)]
+            file.close()
+            return b"".join(parts)
+
+    def put(self, path: str, payload: bytes) -> None:
+        with self._exchange(path) as sftp:
+            self._store(sftp, temporary(path), payload)
+            sftp.posix_rename(temporary(path), path)
+
+    def write(self, path: str, payload: bytes) -> None:
+        with self._exchange(path) as sftp:
+            self._store(sftp, path, payload)
+
+    def unlink(self, path: str) -> None:
+        with contextlib.suppress(FileNotFoundError), self._exchange(path) as sftp:
+            sftp.remove(path)
+
+    def close(self) -> None:
+        """The session ends; the line stays up for the others on it."""
+        with self._lock:
+            self._drop()
+
+    @staticmethod
+    def _store(sftp: Any, path: str, payload: bytes) -> None:
+        file = sftp.open(path, "wb")
+        file.MAX_REQUEST_SIZE = WRITE
+        file.set_pipelined(len(payload) > WRITE)
+        file.write(payload)
+        # Of requests under way together paramiko drops the answers, so that a full disk would not show.
+        stored = file.stat().st_size if len(payload) > WRITE else len(payload)
+        file.close()
+        if stored != len(payload):
+            raise OSError(errno.EIO, f"{stored} of {len(payload)} bytes arrived")
+
+    @contextlib.contextmanager
+    def _exchange(self, path: str) -> Iterator[Any]:
+        """The session to oneself, for what concerns `path`; what goes wrong becomes an OSError.
+
+        A file that is open when something goes wrong is left to the session's end: to close it would be to wait again.
+        """
+        paramiko = importlib.import_module("paramiko")
+        with self._lock:
+            try:
+                with _as_oserror(paramiko, path):
+                    if self._sftp is None:
+                        self._sftp = self._line.session()
+                    yield self._sftp
+            except (FileNotFoundError, PermissionError):
+                raise  # the server's answer; the session is as good as before
+            except OSError as error:
+                if self._sftp is not None and isinstance(error, ConnectionError | TimeoutError):
+                    self._line.give_up(self._sftp)
+                self._drop()  # what is still to come of this answer must not be taken for the next one's
+                raise
+
+    def _drop(self) -> None:
+        sftp, self._sftp = self._sftp, None
+        if sftp is not None:
+            with contextlib.suppress(OSError, EOFError):
+                sftp.close()
+
+
+def line_of_job(path: Path) -> SftpLine:
+    """The line of the job that this process is; `path` is the credential that was sent with it. Raises RunError."""
+    try:
+        return SftpLine(Credential.read(path))
+    except (OSError, ValueError) as error:
+        raise RunError(
+            f"this job has no credential for the master's SFTP server ({path}: {error}). Submit it with gridml submit "
+            f"--carrier sftp, which sends one with each job."
+        ) from error
+
+
+def prepare(transport: Any, timeout_s: float) -> None:
+    """Limit how long a paramiko.Transport waits, and keep what it logs from the terminal."""
+    logger = logging.getLogger(_LOGGER)
+    logger.propagate = False
+    if not logger.handlers:
+        logger.addHandler(logging.NullHandler())
+    transport.set_log_channel(_LOGGER)
+    transport.banner_timeout = transport.handshake_timeout = timeout_s
+    transport.auth_timeout = transport.channel_timeout = timeout_s
+
+
+def keep_alive(connection: socket.socket, timeout_s: float) -> None:
+    """Let the system end a connection whose other end is gone, or takes nothing for `timeout_s`."""
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", int(1e3 * timeout_s))):
+        if hasattr(socket, name):  # some systems lack some of them
+            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+
+
+def hang_up(transport: Any) -> None:
+    """End a paramiko.Transport at once. Its thread looks every 0.1 s only, unless its socket has ended."""
+    with contextlib.suppress(OSError):
+        transport.sock.shutdown(socket.SHUT_RDWR)
+    transport.close()
+    transport.sock.close()
+
+
+@contextlib.contextmanager
+def _as_oserror(paramiko: Any, what: str) -> Iterator[None]:
+    """Whatever paramiko raises, as an OSError with an errno; a connection that broke as a ConnectionError."""
+    try:
+        yield
+    except paramiko.AuthenticationException as error:
+        raise PermissionError(errno.EACCES, f"the master's server refused this job's key: {error}", what) from error
+    except (paramiko.SSHException, EOFError) as error:
+        raise ConnectionResetError(errno.ECONNRESET, str(error) or os.strerror(errno.ECONNRESET), what) from error
+    except TimeoutError as error:
+        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), what) from error
+    except OSError as error:
+        if error.errno is None:  # the server's "failure", or a socket that paramiko found closed
+            raise OSError(errno.EIO, str(error), what) from error
+        error.filename = error.filename or what
+        raise

@@ -1,0 +1,19 @@
+"""How workers are named: a job that is started again is another worker. Job `w7` is `w7` first, then `w7.1`, `w7.2`."""
+
+from __future__ import annotations
+
+
+def worker_name(job: str, starts: int) -> str:
+    """The worker that a job is after `starts` earlier starts."""
+    return f"{job}.{starts}" if starts else job
+
+
+def job_of(worker: str) -> str:
+    """The job that a worker is a life of."""
+    return worker.partition(".")[0]
+
+
+def life_of(worker: str) -> int:
+    """How often a worker's job was started before."""
+    number = worker.partition(".")[2]
+    return int(number) if number.isdigit() else 0

@@ -1,0 +1,297 @@
+"""The SFTP link: what goes wrong on it becomes an OSError in time, and the next command finds it whole."""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gridml.carriers.sftp import WRITE, Credential, SftpLine, SftpLink, line_of_job
+from gridml.errors import RunError
+from master.mail_server import MailServer
+
+TIMEOUT_S = 5.0
+SOON_S = 0.3
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[MailServer]:
+    (tmp_path / "mail" / "w1").mkdir(parents=True)
+    (tmp_path / "chunks").mkdir()
+    found = MailServer(tmp_path, "127.0.0.1")
+    found.make("w1")
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def credential(server: MailServer, tmp_path: Path) -> Credential:
+    return Credential.read(tmp_path / "sftp" / "w1")
+
+
+@pytest.fixture
+def line(credential: Credential) -> Iterator[SftpLine]:
+    found = SftpLine(credential, TIMEOUT_S)
+    yield found
+    found.close()
+
+
+@pytest.fixture
+def link(line: SftpLine) -> SftpLink:
+    return SftpLink(line)
+
+
+class Relay:
+    """A way to the server that can be cut: bytes that come then are kept for ever, and no connection ends."""
+
+    def __init__(self, port: int) -> None:
+        self._port = port
+        self._listening = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listening.getsockname()[1]
+        self._ends: list[socket.socket] = []
+        self._cut = threading.Event()
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    def cut(self) -> None:
+        self._cut.set()
+
+    def close(self) -> None:
+        self._cut.set()
+        for end in (self._listening, *self._ends):
+            try:
+                end.shutdown(socket.SHUT_RDWR)
+            except OSError:
+                pass
+        for thread in self._threads:
+            thread.join(10)
+        for end in (self._listening, *self._ends):
+            end.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                near, _ = self._listening.accept()
+            except OSError:
+                return
+            far = socket.create_connection(("127.0.0.1", self._port))
+            self._ends += [near, far]
+            for pair in ((near, far), (far, near)):
+                self._threads.append(threading.Thread(target=self._pump, args=pair, daemon=True))
+                self._threads[-1].start()
+
+    def _pump(self, source: socket.socket, target: socket.socket) -> None:
+        try:
+            while (data := source.recv(1 << 16)) and not self._cut.is_set():
+                target.sendall(data)
+        except OSError:
+            pass
+
+
+@pytest.fixture
+def relay(credential: Credential) -> Iterator[Relay]:
+    found = Relay(credential.port)
+    yield found
+    found.close()
+
+
+def test_what_was_put_is_there_and_nothing_beside_it(link: SftpLink, tmp_path: Path) -> None:
+    for count in (0, 1, WRITE, WRITE + 1, 3_000_017):
+        payload = os.urandom(count)
+        link.put("mail/w1/letter", payload)
+        assert link.list("mail/w1") == ["letter"] and link.get("mail/w1/letter") == payload
+    link.unlink("mail/w1/letter")
+    link.unlink("mail/w1/letter")  # a second time is no error
+    assert list((tmp_path / "mail" / "w1").iterdir()) == []
+
+
+def test_what_was_written_is_there_and_only_its_owner_reads_it(link: SftpLink, tmp_path: Path) -> None:
+    for number in range(3):
+        link.write("mail/w1/note", number.to_bytes(8, "little"))
+    assert (tmp_path / "mail" / "w1" / "note").read_bytes() == (2).to_bytes(8, "little")
+    assert (tmp_path / "mail" / "w1" / "note").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_of_many_files_is_listed_whole(link: SftpLink, tmp_path: Path) -> None:
+    names = {f"letter-{number}" for number in range(100)}
+    for name in names:
+        (tmp_path / "mail" / "w1" / name).touch()
+    assert set(link.list("mail/w1")) == names
+
+
+def test_a_missing_file_is_a_missing_file_and_the_session_is_good(link: SftpLink, tmp_path: Path) -> None:
+    (tmp_path / "mail" / "w1" / "there").write_bytes(b"yes")
+    assert link.get("mail/w1/there") == b"yes"
+    before = link._sftp
+    for ask in (lambda: link.get("mail/w1/nothing"), lambda: link.put("mail/w1.1/letter", b"")):
+        with pytest.raises(FileNotFoundError):
+            ask()
+    with pytest.raises(FileNotFoundError):
+        link.list("mail/w1.1")
+    assert link.get("mail/w1/there") == b"yes" and link._sftp is before
+
+
+@pytest.mark.parametrize("count", [100, WRITE + 1, 20 * WRITE])
+def test_a_full_disk_is_no_success(link: SftpLink, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("master.mail_view.os.pwrite", full)
+        with pytest.raises(OSError) as caught:
+            link.put("mail/w1/letter", bytes(count))
+    assert caught.value.errno == errno.EIO
+    assert not (tmp_path / "mail" / "w1" / "letter").exists()
+    link.put("mail/w1/letter", bytes(count))
+    assert link.get("mail/w1/letter") == bytes(count)
+
+
+def test_threads_may_share_a_link_and_links_a_line(line: SftpLine, tmp_path: Path) -> None:
+    links, failed = [SftpLink(line), SftpLink(line)], list[str]()
+
+    def work(number: int) -> None:
+        path, payload = f"mail/w1/{number}", bytes([number]) * 100_000
+        for _ in range(10):
+            links[number % 2].put(path, payload)
+            if links[number % 2].get(path) != payload:
+                failed.append(path)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not failed and len(list((tmp_path / "mail" / "w1").iterdir())) == 4
+    assert {link._sftp.get_channel().get_transport() for link in links} == {line._transport}
+
+
+def test_after_a_broken_connection_the_next_command_makes_a_new_one(
+    line: SftpLine, link: SftpLink, tmp_path: Path
+) -> None:
+    (tmp_path / "mail" / "w1" / "there").write_bytes(b"yes")
+    other = SftpLink(line)
+    assert link.get("mail/w1/there") == other.get("mail/w1/there") == b"yes"
+    line._transport.sock.shutdown(socket.SHUT_RDWR)
+    with pytest.raises(OSError):
+        link.get("mail/w1/there")
+    assert link.get("mail/w1/there") == b"yes"
+    made = line._transport
+    with pytest.raises(OSError):
+        other.get("mail/w1/there")  # its session was on the old connection
+    assert other.get("mail/w1/there") == b"yes"
+    assert line._transport is made
+
+
+def test_a_master_that_starts_again_is_found_again(
+    server: MailServer, link: SftpLink, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert link.list("mail") == ["w1"]
+    server.close()
+    with pytest.raises(OSError):
+        link.list("mail")
+    with pytest.raises(ConnectionRefusedError, match=f"127.0.0.1:{link._line.credential.port}"):
+        link.list("mail")
+    again = MailServer(tmp_path, "127.0.0.1")
+    try:
+        assert link.list("mail") == ["w1"]
+    finally:
+        link._line.close()
+        again.close()
+    assert capfd.readouterr() == ("", "")
+
+
+def test_a_server_with_another_key_is_not_spoken_to(credential: Credential, tmp_path: Path) -> None:
+    (tmp_path / "other" / "mail").mkdir(parents=True)
+    other = MailServer(tmp_path / "other", "127.0.0.1")
+    try:
+        other.make("w1")
+        told = Credential.read(tmp_path / "other" / "sftp" / "w1")
+        line = SftpLine(replace(told, host_key=credential.host_key), TIMEOUT_S)
+        with pytest.raises(PermissionError, match="another server"):
+            SftpLink(line).list("mail")
+        assert line._transport is None
+    finally:
+        other.close()
+
+
+@pytest.mark.parametrize("said", [b"", b"SSH-2.0-nobody\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, said: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        link = SftpLink(SftpLine(replace(credential, port=listening.getsockname()[1]), SOON_S))
+        accepted = list[socket.socket]()
+
+        def answer() -> None:
+            accepted.append(listening.accept()[0])
+            accepted[0].sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        began = time.monotonic()
+        with pytest.raises(OSError):
+            link.list("mail")
+        assert time.monotonic() - began < 10 * SOON_S + 5
+        thread.join(10)
+        accepted[0].close()
+
+
+@pytest.mark.parametrize("what", ["list", "get", "put", "put much", "write", "unlink"])
+def test_a_peer_that_falls_silent_is_given_up_and_found_again(credential: Credential, relay: Relay, what: str) -> None:
+    line = SftpLine(replace(credential, port=relay.port), SOON_S)
+    link = SftpLink(line)
+    link.put("mail/w1/letter", b"x" * 100)
+    relay.cut()
+    began = time.monotonic()
+    with pytest.raises(OSError):
+        {
+            "list": lambda: link.list("mail"),
+            "get": lambda: link.get("mail/w1/letter"),
+            "put": lambda: link.put("mail/w1/letter", b"y"),
+            "put much": lambda: link.put("mail/w1/letter", bytes(50_000_000)),
+            "write": lambda: link.write("mail/w1/letter", b"y"),
+            "unlink": lambda: link.unlink("mail/w1/letter"),
+        }[what]()
+    assert time.monotonic() - began < 10 * SOON_S + 5
+    assert line._transport is None
+    line.credential = credential
+    assert link.get("mail/w1/letter") == b"x" * 100
+    line.close()
+
+
+def test_a_server_that_cannot_be_found_by_name_is_an_error(credential: Credential) -> None:
+    with pytest.raises(OSError):
+        SftpLink(SftpLine(replace(credential, host="no-such-host.invalid"), TIMEOUT_S)).list("mail")
+
+
+def test_a_closed_link_can_be_used_again(link: SftpLink) -> None:
+    link.close()
+    assert link.list("mail") == ["w1"]
+    link.close()
+    link.close()
+    assert link.list("mail") == ["w1"]
+
+
+def test_the_key_is_not_shown(credential: Credential) -> None:
+    assert "PRIVATE" in credential.private_key
+    assert "PRIVATE" not in f"{credential} {credential!r} {[credential]}"
+
+
+@pytest.mark.parametrize("text", [None, "", "[]", "{}", '{"host": "here", "port": "x"}', '{"port": 1, "more": 2}'])
+def test_a_job_without_a_credential_says_what_to_do(tmp_path: Path, text: str | None) -> None:
+    if text is not None:
+        (tmp_path / "w1").write_text(text)
+    with pytest.raises(RunError, match="--carrier sftp"):
+        line_of_job(tmp_path / "w1")
+
+
+def test_a_worker_of_another_carrier_does_without_paramiko() -> None:
+    look = "import sys, remote.worker; sys.exit('paramiko' in sys.modules)"
+    subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
