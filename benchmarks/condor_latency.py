@@ -31,6 +31,7 @@ from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMaster
 from master.backends import condor_submit
 from master.backends.condor import bindings
+from master.mail_server import MailServer
 from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
 from pools import pool
@@ -40,6 +41,8 @@ from pools.release import NoCondor
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
 SIZES = (1, 5)
 """Megabytes of a replica."""
+REMOTE = ("chirp", "sftp")
+"""The carriers of jobs."""
 LIMIT_S = 60.0  # what takes longer has failed
 LOOK_S = 0.005
 GOAL_S = 2.0
@@ -83,9 +86,10 @@ def main() -> None:
         "--inside", type=Path, help="measure the pool of CONDOR_CONFIG (what this file calls itself with)"
     )
     parser.add_argument("--runs", type=int, default=10)
+    parser.add_argument("--address", default="127.0.0.1", help="where jobs of that pool reach this machine")
     options = parser.parse_args()
     if options.inside:
-        print(json.dumps(measure(options.inside, options.runs, options.repeats)))
+        print(json.dumps(measure(options.inside, options.runs, options.repeats, options.address)))
         return
     compare(options.repeats)
 
@@ -109,7 +113,8 @@ def compare(repeats: int) -> None:
                 skipped.append(f"{name} pool skipped: {reason}")
                 continue
             rows.append(row(name, inside))
-            trips += trip_rows("chirp", f"{name} pool", inside["trips"])
+            for carrier in REMOTE:
+                trips += trip_rows(carrier, f"{name} pool", inside[carrier])
     if rows:
         write(
             "condor_latency",
@@ -122,7 +127,8 @@ def compare(repeats: int) -> None:
         "A replica there and back by each carrier",
         trips,
         [
-            f"medians of {repeats}; directory: worker and master share a disk; chirp: from a job, through its shadow",
+            f"medians of {repeats}; directory: worker and master share a disk; chirp: from a job, through its shadow; "
+            "sftp: from a job, to the master's own server",
             "put: a worker's letter stored, by directory durably; get: the answer fetched and checked",
             "round trip: from before the put to after the get; the other side answers at once with as many bytes, and "
             "each side looks as often as it does in a run",
@@ -142,6 +148,8 @@ def in_pool(found: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
         str(folder),
         "--runs",
         str(runs),
+        "--address",
+        f"10.{found.subnet}.0.1" if found.subnet else "127.0.0.1",
     ]
     environment = {**found.environment(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True)
@@ -149,8 +157,8 @@ def in_pool(found: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
     return inside
 
 
-def measure(folder: Path, runs: int, trips: int) -> dict[str, Any]:
-    """Seconds of bare jobs and instants of runs, taken in turn, and round trips over Chirp."""
+def measure(folder: Path, runs: int, trips: int, address: str) -> dict[str, Any]:
+    """Seconds of bare jobs and instants of runs, taken in turn, and round trips of jobs by each carrier."""
     folder.mkdir(parents=True)
     program = folder / EXAMPLE.name
     program.write_text(_BEFORE + EXAMPLE.read_text() + _AFTER)
@@ -160,7 +168,8 @@ def measure(folder: Path, runs: int, trips: int) -> dict[str, Any]:
         bare.append(bare_job(settings, folder / f"bare{i}"))
         found.append(one_run(program, folder / f"run{i}"))
     # The first of each finds no file in memory, and compiles what the others find compiled.
-    return {"bare": bare[1:], "runs": found[1:], "trips": by_chirp(settings, folder / "chirp", trips)}
+    by_carrier = {name: by_job(name, settings, folder / name, trips, address) for name in REMOTE}
+    return {"bare": bare[1:], "runs": found[1:], **by_carrier}
 
 
 def bare_job(settings: Settings, root: Path) -> float:
@@ -240,21 +249,27 @@ def by_directory(root: Path, repeats: int) -> dict[str, list[float]]:
     return found
 
 
-def by_chirp(settings: Settings, root: Path, repeats: int) -> dict[str, list[float]]:
-    """Round trips of a job of the pool."""
+def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: str) -> dict[str, list[float]]:
+    """Round trips of a job of the pool, which reaches this machine at `address`."""
     commands, log = prepared(settings, root)
     script = far_end(root)
     launcher = root / "trips.sh"
-    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {script.name} chirp {repeats}\n')
+    launcher.write_text(f'#!/bin/sh\nexec "{sys.executable}" {script.name} {carrier} {repeats}\n')
     launcher.chmod(0o755)
+    sent = [condor_submit.CODE, script.name, *(["sftp/w1"] if carrier == "sftp" else [])]
     commands.update(
         executable=str(launcher),
         arguments="",
-        transfer_input_files=f"{condor_submit.CODE}, {script.name}",
+        transfer_input_files=", ".join(sent),
         output="trips.json",
         error="trips.err",
     )
-    with echo(root):
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(echo(root))
+        if carrier == "sftp":
+            server = MailServer(root, address)
+            stack.callback(server.close)
+            server.make("w1")
         submit(commands)
         log.wait("JOB_TERMINATED")
     try:
@@ -283,10 +298,20 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
     from pathlib import Path
 
     sys.path.insert(0, "gridml.pyz")
+    from gridml.carriers.base import WorkerEnd
     from gridml.carriers.chirp import ChirpWorker
     from gridml.carriers.directory import DirectoryWorker
+    from gridml.carriers.files import FilesWorker
+    from gridml.carriers.sftp import SftpLink, line_of_job
 
-    end = ChirpWorker("w1") if carrier == "chirp" else DirectoryWorker(Path(root), "w1")
+    end: WorkerEnd
+    if carrier == "directory":
+        end = DirectoryWorker(Path(root), "w1")
+    elif carrier == "chirp":
+        end = ChirpWorker("w1")
+    else:
+        line = line_of_job(Path("w1"))
+        end = FilesWorker("w1", lambda: SftpLink(line))
     found: dict[str, list[float]] = {}
     number = 0
     for megabytes in SIZES:
@@ -357,6 +382,9 @@ def prepared(settings: Settings, root: Path) -> tuple[dict[str, str], Log]:
     directory = RunDirectory(root)
     directory.logs.mkdir(parents=True)
     commands = {**condor_submit.description(settings, directory, {}), "output": "out", "error": "err"}
+    for of_a_worker in ("transfer_output_remaps", "transfer_checkpoint_files", "checkpoint_exit_code"):
+        del commands[of_a_worker]
+    commands["transfer_output_files"] = '""'
     (root / condor_submit.LOG).touch()
     return commands, Log(root / condor_submit.LOG)
 

@@ -301,7 +301,7 @@ class Exchange:
         heir = job_of(worker) == job_of(row.worker)
         untouched = (
             heir
-            and row.id > self._ledger.get("fenced", 0)
+            and self._grants.hoped_for(row)
             and self._ledger.span_left(row, push.upto) is not None
             and self._grants.cuts_component(row.epoch, push.upto) is None
         )

@@ -55,7 +55,7 @@ class Grants:
         self._shuffle = _shuffle(program, graph)
         self._orders: dict[int, EpochOrder] = {}
         self._cuts: dict[int, Cut] = {}
-        self._hoped: list[tuple[Span, float]] = []  # what workers that are started again may bring, and until when
+        self._hoped: dict[int, tuple[Span, float]] = {}  # by lease: what may still be brought, and until when
         self.rates: dict[str, float] = {}  # vertices per second, by worker, as they last said
         self.push_every = settings.push_every or 0  # the push interval that workers were last told
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
@@ -122,8 +122,14 @@ class Grants:
         self._cuts.pop(row.id, None)
 
     def hope(self, row: LeaseRow, until_s: float) -> None:
-        """What an ended lease left may still be brought, trained, by the worker that its holder is started again as."""
-        self._hoped.append((Span(row.epoch, row.upto, row.stop), until_s))
+        """What an ended lease left may still be brought, trained, by the worker that its holder is started again as.
+
+        Only where its holder was told nothing since: an answer without this lease's vertices would be taken for a base.
+        """
+        self._hoped[row.id] = Span(row.epoch, row.upto, row.stop), until_s
+
+    def hoped_for(self, row: LeaseRow) -> bool:
+        return row.id in self._hoped
 
     def take_over(self, row: LeaseRow) -> None:
         """Answer for an open lease that an earlier master granted."""
@@ -165,8 +171,8 @@ class Grants:
         if not self._ledger.spans and newest + 1 < self._epochs and self._may_open_next(newest, closed):
             newest += 1
             self._ledger.open_epoch(newest, self._count, now)
-        self._hoped = [(span, until_s) for span, until_s in self._hoped if until_s > now]
-        return choose_span(self._ledger.spans, newest, [span for span, _ in self._hoped])
+        self._hoped = {lease: hope for lease, hope in self._hoped.items() if hope[1] > now}
+        return choose_span(self._ledger.spans, newest, [span for span, _ in self._hoped.values()])
 
     def _may_open_next(self, newest: int, closed: bool) -> bool:
         """At most two epochs are under way at once; only one where f changes local vertices.

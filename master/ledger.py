@@ -299,10 +299,6 @@ class Ledger:
         )
         self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
 
-    def fence(self) -> None:
-        """No lease that has been granted so far is ever reopened."""
-        self.set("fenced", self._next_lease - 1)
-
     def span_left(self, row: LeaseRow, stop: int) -> Span | None:
         """The free span that holds [row.upto, stop) of an ended lease, if nobody was given it, and it has not failed
         since."""

@@ -252,8 +252,6 @@ class Run:
                 self.grants.end(row, now, "the master ended")
                 if job_of(row.worker) in heirs:
                     self.grants.hope(row, now + HOPE_S)
-            if not alike:
-                self.ledger.fence()
             if masters:
                 self.ledger.orphan_workers(until, but=survivors)
                 self.ledger.set("gaps", [*self.ledger.get("gaps", []), [until, now]])

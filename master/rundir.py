@@ -152,6 +152,7 @@ fields/              fields of local vertices that f changed, and patches not ye
 final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed
 mail/, chunks/       what travels between master and workers
+sftp/                keys of jobs, where their letters travel by SFTP, and the server's own
 unsent/              pushes that jobs could not send in time, brought home by HTCondor
 
 gridml report DIR    what the run did, how fast, and what was lost

@@ -196,7 +196,7 @@ class SftpLink(Files):
     def _drop(self) -> None:
         sftp, self._sftp = self._sftp, None
         if sftp is not None:
-            with contextlib.suppress(OSError, EOFError):
+            with contextlib.suppress(Exception):  # of a session that is over, whatever paramiko says of it
                 sftp.close()
 
 

@@ -55,7 +55,8 @@ Fault = st.one_of(
     st.tuples(st.just("kill"), Who, st.integers(0, 1)),
     st.tuples(st.just("end"), Who, st.integers(0, 2)),
     st.tuples(st.just("die"), st.integers(0, len(POINTS) - 1), st.integers(0, 2)),
-    st.tuples(st.just("restart"), Who, st.integers(0, 2)),
+    st.tuples(st.just("restart"), Who, st.sampled_from([1, 0, 2])),
+    st.tuples(st.just("restart"), Who, st.just(1)),
     st.tuples(st.just("lie"), Who, st.integers(0, len(LIES) - 1)),
 )
 Action = st.tuples(Fault, st.integers(0, 5))  # what happens, and the rounds of work and turns after it
@@ -347,9 +348,17 @@ class World:
 
     def restart(self, worker: Worker, *, saved: bool, same_life: bool) -> None:
         """Its machine is taken and the back end starts it again, or it saves itself and begins anew where it is."""
+        before = worker.courier.unsent
+        for _ in range(8 if saved else 0):  # until a push is under way that nobody has heard
+            if worker.courier.unsent in (None, before):
+                self.step(worker, 1)
+        if worker not in self.workers:
+            return
         unsent, pool = worker.courier.unsent if saved else None, worker.pool
         if pool is not self.run.backend or (same_life and unsent is None):
             return
+        if not same_life and worker.name in self.post.boxes:
+            self.post.boxes[worker.name].syncs.clear()  # that is why it was kept
         self.workers.remove(worker)
         name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
         if not same_life:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import remote.fitness
+import remote.worker
 from gridml.carriers.chirp_proxy import proxy
 from gridml.errors import ProgramError
 from master.backends.condor import UNFIT
@@ -128,6 +130,12 @@ def test_a_worker_leaves_a_machine_that_lacks_a_module(tmp_path: Path) -> None:
     ended = worker(tmp_path, "import gridml\nimport no_such_module\n", "--carrier", "chirp")
     assert ended.returncode == Unfit.exit_status == UNFIT
     assert "no_such_module" in ended.stderr and ended.stderr.count("\n") == 1
+
+
+def test_a_machine_without_what_the_carrier_takes_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(Unfit, match="it takes paramiko"):
+        remote.worker._links(argparse.Namespace(carrier="sftp", name="w1"))
 
 
 @pytest.mark.real

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import socket
@@ -68,10 +69,8 @@ class Relay:
     def close(self) -> None:
         self._cut.set()
         for end in (self._listening, *self._ends):
-            try:
+            with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
         for thread in self._threads:
             thread.join(10)
         for end in (self._listening, *self._ends):
@@ -90,11 +89,9 @@ class Relay:
                 self._threads[-1].start()
 
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
-        try:
+        with contextlib.suppress(OSError):
             while (data := source.recv(1 << 16)) and not self._cut.is_set():
                 target.sendall(data)
-        except OSError:
-            pass
 
 
 @pytest.fixture

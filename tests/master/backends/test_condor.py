@@ -14,6 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
+from gridml import unsent
 from gridml.errors import RunError
 from master.backends import condor_submit
 from master.backends.base import JobEvent, State
@@ -41,7 +42,7 @@ class Master:
         asked = CondorOptions(request_memory="64MB", request_disk="1MB", grace_s=1)
         settings = Settings(program, backend="condor", condor=asked)
         self.backend = Condor(settings, directory, clock=lambda: time.monotonic() + self._jumped_s)
-        (directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n{behaviour}\n")
+        (directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{unsent.FILE}\n{behaviour}\n")
 
     def until(self, worker: str, state: State) -> JobEvent:
         """The first event that says so."""

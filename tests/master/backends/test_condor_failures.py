@@ -119,10 +119,10 @@ def hold(run: Submitted) -> None:
 
 
 def hold_and_release(run: Submitted) -> None:
-    """The master's job on hold takes its workers out of the queue; released, it goes on."""
-    hold(run)
-    run.wait(lambda _: not run.jobs(), "the workers to go with their master")
-    assert not run.jobs(), "workers outlived their master"
+    """While the master's job is on hold its workers go on; released, it hears them again."""
+    assert run.pool.tool("condor_hold", run.master_job).returncode == 0
+    run.wait(lambda status: status["master"] is None, "the master to stop")
+    assert run.jobs(), "the workers left with their master"
     assert run.pool.tool("condor_release", run.master_job).returncode == 0
 
 

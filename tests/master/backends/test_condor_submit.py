@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.errors import UsageError
+from gridml.errors import RunError, UsageError
 from master.backends import condor_submit
 from master.backends.condor_submit import attribute, description
 from master.rundir import RunDirectory
@@ -66,6 +66,20 @@ def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
     assert arguments == "\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120\""
     asked = replace(EVERYTHING, chunks_per_job=7)
     assert description(settings(directory, asked), directory, {})["arguments"].endswith(' --patience 120 --chunks 7"')
+
+
+def test_by_sftp_a_job_gets_its_own_key_and_no_chirp(directory: RunDirectory) -> None:
+    found = description(settings(directory, CondorOptions(carrier="sftp", sftp="submit:2222")), directory, {})
+    assert "--carrier sftp " in found["arguments"] and "want_io_proxy" not in found
+    assert found["transfer_input_files"].split(", ")[-1] == "sftp/$(worker)"
+    assert "submit" not in " ".join(found[name] for name in ("arguments", "environment"))
+
+
+def test_what_the_carrier_takes_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    condor_submit.check(CondorOptions(), tmp_path / "program.py")
+    with pytest.raises(RunError, match=r"paramiko.*gridml\[sftp\]"):
+        condor_submit.check(CondorOptions(carrier="sftp"), tmp_path / "program.py")
 
 
 def test_without_options_nothing_is_asked_of_machines(directory: RunDirectory) -> None:
