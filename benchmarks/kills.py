@@ -29,7 +29,8 @@ from master.backends.base import JobEvent, State
 from master.backends.choose import worker_command
 from master.backends.local import Local
 from master.backends.script import Steady
-from master.run import Outside, start
+from master.beginning import start
+from master.run import Outside
 from master.rundir import RunDirectory
 from master.settings import Settings
 

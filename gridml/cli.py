@@ -74,7 +74,7 @@ def run(
 ) -> None:
     """Train a program on workers of this machine, and show how it goes."""
     from master.backends import choose
-    from master.run import start
+    from master.beginning import start
     from master.settings import Settings
     from master.terminal import drive
 
@@ -175,7 +175,8 @@ def submit(
     The master becomes a job of the local universe: it goes on when you log out, and is started again after a crash.
     """
     from master.backends import condor_master, condor_submit
-    from master.run import Outside, create, start
+    from master.beginning import create, start
+    from master.run import Outside
     from master.rundir import RunDirectory, command
     from master.settings import CondorOptions, Settings
     from master.terminal import drive
@@ -245,7 +246,7 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a run from its last credit, whatever ended it."""
-    from master.run import resume
+    from master.beginning import resume
     from master.terminal import drive
 
     file = None if program is None else program.absolute()

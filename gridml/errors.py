@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+UNFIT = 69  # exit status of a worker whose machine lacks something: EX_UNAVAILABLE, <sysexits.h>
+
 
 class GridmlError(Exception):
     """Base of all errors meant for a person."""

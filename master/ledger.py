@@ -234,8 +234,12 @@ class Ledger:
             if other.stop == span.start or other.start == span.stop:
                 self._remove(other)
                 span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))
-        self.spans.append(span)
-        self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (span.epoch, span.start, span.stop, span.tries))
+        self._add(span)
+
+    def _add(self, span: Span) -> None:
+        if span.count:
+            self.spans.append(span)
+            self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (span.epoch, span.start, span.stop, span.tries))
 
     def _remove(self, span: Span) -> None:
         self.spans.remove(span)
@@ -246,10 +250,7 @@ class Ledger:
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseRow:
         """Lease [span.start, stop) to a worker; the rest of the span stays free."""
         self._remove(span)
-        if stop < span.stop:
-            rest = replace(span, start=stop)
-            self.spans.append(rest)
-            self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (rest.epoch, rest.start, rest.stop, rest.tries))
+        self._add(replace(span, start=stop))
         row = LeaseRow(self._next_lease, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
         self._next_lease += 1
         self.leases[row.id] = row
@@ -310,10 +311,8 @@ class Ledger:
         span = self.span_left(row, stop)
         assert span is not None, "it is free"
         self._remove(span)
-        for rest in (replace(span, stop=row.upto), replace(span, start=stop)):
-            if rest.count:
-                self.spans.append(rest)
-                self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (rest.epoch, rest.start, rest.stop, rest.tries))
+        self._add(replace(span, stop=row.upto))
+        self._add(replace(span, start=stop))
         new = replace(row, stop=stop, worker=worker)
         self.leases[row.id] = new
         self._db.execute(

@@ -8,8 +8,6 @@ ledger; it may be killed at any instant and go on with `resume`.
 from __future__ import annotations
 
 import contextlib
-import json
-import shutil
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -21,10 +19,10 @@ from types import TracebackType
 from gridml import bundle
 from gridml.carriers.base import Letter, MasterEnd
 from gridml.carriers.directory import DirectoryMaster
-from gridml.errors import GridmlError, LedgerError, RunError, StorageError
+from gridml.errors import UNFIT, GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
 from gridml.names import job_of
-from gridml.program import Metrics, Program, load
+from gridml.program import Metrics, Program
 from gridml.unsent import read as read_unsent
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_hold, after_stillbirth, to_submit
@@ -35,8 +33,7 @@ from master.grants import Grants
 from master.ledger import Ledger
 from master.merging import Merger
 from master.presence import Presence
-from master.reading import SUBMITTED
-from master.replica import Replica, Versions, initial
+from master.replica import Replica, Versions
 from master.rundir import MasterLock, RunDirectory, command
 from master.settings import Settings
 
@@ -58,107 +55,6 @@ class Outside:
     tick: Callable[[], None] = lambda: None  # called once a turn; it may raise to end the run between two turns
     office: Callable[[Path], MasterEnd] = DirectoryMaster
     durable: bool = True  # without, a simulation need not wait for the disk
-
-
-def start(settings: Settings, root: Path, outside: Outside) -> Run:
-    """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
-    created = _create(settings, root, outside)
-    try:
-        return Run(*created, outside)
-    except BaseException:
-        created[-1].release()
-        raise
-
-
-def create(settings: Settings, root: Path, outside: Outside) -> None:
-    """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
-    directory, *_, lock = _create(settings, root, outside)
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=outside.durable)
-    with ledger.transaction():
-        ledger.set("status", SUBMITTED)
-    ledger.close()
-    lock.release()
-
-
-def _create(
-    settings: Settings, root: Path, outside: Outside
-) -> tuple[RunDirectory, Settings, Program, Graph, MasterLock]:
-    program = load(settings.program)
-    graph = program.build(settings.program)
-    directory = RunDirectory(root)
-    directory.create()
-    lock = MasterLock(directory)
-    try:
-        shutil.copyfile(settings.program, root / "program.py")
-        bundle.write_atomic(directory.settings, _as_text(settings))
-        _make_ledger(directory, settings, program, graph, outside)
-        return directory, settings, program, graph, lock
-    except OSError as error:
-        lock.release()
-        raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
-    except BaseException:
-        lock.release()
-        raise
-
-
-def _as_text(settings: Settings) -> bytes:
-    return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
-
-
-def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, outside: Outside) -> None:
-    """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
-    building = directory.root / "ledger.new.db"
-    building.unlink(missing_ok=True)
-    ledger, now = Ledger(building, shared_disk=True, create=True, durable=outside.durable), outside.clock()
-    try:
-        replica = Replica(graph, Versions(directory.versions))
-        tensors = initial(graph, settings.seed)
-        sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
-        with ledger.transaction():
-            ledger.set("fingerprint", graph.fingerprint())
-            ledger.set("started_s", now)
-            ledger.set("status", "running")
-            ledger.add_version(0, sha256, 0, now)
-            grants = Grants(program, graph, settings, ledger, outside.office(directory.root))
-            ledger.set("driver", grants.driver)
-            ledger.set("total", grants.total)
-            grants.open_first(now)
-    finally:
-        ledger.close()
-    building.rename(directory.ledger)
-    bundle.sync_folder(directory.root)
-
-
-def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Run:
-    """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
-    directory = RunDirectory(root)
-    if not directory.ledger.is_file():
-        raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
-    lock = MasterLock(directory)
-    try:
-        settings = Settings.from_json(json.loads(directory.settings.read_text()))
-        if program_file is not None:
-            settings = replace(settings, program=program_file)
-            bundle.write_atomic(directory.settings, _as_text(settings))
-        program = load(settings.program)
-        graph = program.build(settings.program)
-        return Run(directory, settings, program, graph, lock, outside)
-    except BaseException as error:
-        if isinstance(error, GridmlError):
-            _leave_word(directory, error)
-        lock.release()
-        raise
-
-
-def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
-    """Why a master ended before it began: nobody may have been there to read what it printed."""
-    with contextlib.suppress(GridmlError, sqlite3.Error, OSError):
-        ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
-        with ledger.transaction():
-            if ledger.get("status") == SUBMITTED:
-                ledger.set("status", "failed")
-                ledger.set("stopped_because", str(error))
-        ledger.close()
 
 
 class Run:
@@ -215,7 +111,7 @@ class Run:
         self._presence = Presence(self.office.noted, settings.silent_s, known, spoken=spoken)
         self._held: set[str] = set()
         self._leaving = False
-        self._stillborn = 0
+        self._stillborn = self._unfit = 0  # workers in a row that never spoke; those of them whose machine would not do
         self._submitted = len(known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
         if network is not None:
@@ -409,6 +305,8 @@ class Run:
                     self._on_hold(event)
                 if event.state not in (State.QUEUED, State.FINISHED):
                     what = f"{event.worker} on {event.machine}: {event.detail}"
+                    if event.exit_code == UNFIT:
+                        what += f": {self._last_words(event.worker).rpartition(chr(10))[2]}"
                     advice = f". {self.backend.advice(event.detail)}" if event.state is State.HELD else ""
                     self._event(now, event.state.value, what + advice)
         for event in events:
@@ -418,10 +316,11 @@ class Run:
     def _end_worker(self, event: JobEvent) -> None:
         self._presence.stops(event.worker)
         if event.worker in self._presence.spoken or (event.state is State.EVICTED and not event.cancelled):
-            self._stillborn = 0
+            self._stillborn = self._unfit = 0
             return
         self._stillborn += 1
-        again, reason = after_stillbirth(self._stillborn)
+        self._unfit += event.exit_code == UNFIT
+        again, reason = after_stillbirth(self._stillborn, self._unfit)
         if not again:
             log = self.directory.log(event.worker)
             raise RunError(

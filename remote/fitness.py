@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gridml.errors import GridmlError
+from gridml.errors import UNFIT, GridmlError
 
 MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
@@ -25,7 +25,7 @@ _X86 = ("x86_64", "AMD64")
 class Unfit(GridmlError):
     """This machine lacks something the program needs; another may have it."""
 
-    exit_status: ClassVar[int] = 69  # EX_UNAVAILABLE, <sysexits.h>
+    exit_status: ClassVar[int] = UNFIT
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gridml.errors import RunError, UsageError
+from gridml.errors import UNFIT, RunError, UsageError
 from gridml.names import job_of
 from master.backends import condor_submit
 from master.backends.base import Backend, JobEvent, State
@@ -32,7 +32,6 @@ AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
 ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
 WAIT_S = 20.0  # how long no job may run before it is looked into
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
-UNFIT = 69  # exit status of a worker whose machine lacks something (EX_UNAVAILABLE)
 # Attributes of every job: its run, its name in it, and the job of its master.
 _MARK, _NAME, _MASTER = "GridmlRun", "GridmlWorker", "GridmlMaster"
 

@@ -9,7 +9,8 @@ import signal
 import sys
 from pathlib import Path
 
-from master.run import Outside, resume, start
+from master.beginning import resume, start
+from master.run import Outside
 from master.settings import Settings
 
 

@@ -33,7 +33,8 @@ from gridml.names import job_of, life_of, worker_name
 from gridml.program import load
 from gridml.unsent import Unsent
 from master.backends.base import Backend, JobEvent, State
-from master.run import Outside, Run, resume, start
+from master.beginning import resume, start
+from master.run import Outside, Run
 from master.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session

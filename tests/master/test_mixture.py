@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from master.backends.script import Script
-from master.run import Outside, start
+from master.beginning import start
+from master.run import Outside
 from master.settings import Settings
 
 

@@ -13,7 +13,8 @@ from gridml import bundle
 from gridml.order import EpochOrder
 from gridml.program import linear_decay, load
 from master.backends.script import Script
-from master.run import Outside, start
+from master.beginning import start
+from master.run import Outside
 from master.settings import Settings
 
 pytestmark = pytest.mark.real

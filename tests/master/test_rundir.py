@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import RunError, UsageError
-from master.rundir import MasterLock, RunDirectory
+from master.rundir import MasterLock, RunDirectory, command
 
 
 @pytest.fixture
@@ -104,3 +105,9 @@ def test_names_with_blanks_are_found(tmp_path: Path) -> None:
 
 def test_where_there_are_no_mounts_to_read_nothing_is_claimed(run: RunDirectory, tmp_path: Path) -> None:
     assert run.on_network_disk(tmp_path / "nowhere") is None
+
+
+@pytest.mark.parametrize("name", ["runs/first", "my runs/it's", "a;b", "$HOME"])
+def test_a_hint_can_be_pasted_into_a_shell(name: str) -> None:
+    assert shlex.split(command("resume", Path(name))) == ["gridml", "resume", name]
+    assert command("resume", Path("runs/first")) == "gridml resume runs/first"

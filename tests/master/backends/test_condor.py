@@ -122,6 +122,7 @@ def test_a_new_master_removes_the_jobs_of_an_earlier_one(start: Callable[[str], 
     earlier.backend.submit("w1")
     earlier.until("w1", State.RUNNING)
     later = start("exit 0")
+    assert later.backend.inherit(keep=False) == []
     later.backend.submit("w2")
     later.until("w2", State.FINISHED)
     wait_until(lambda: later.queue() == [])

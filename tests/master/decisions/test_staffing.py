@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from master.decisions.staffing import (
     MAX_STILLBORN,
     MAX_TRIES,
+    MAX_UNFIT,
     after_failure,
     after_hold,
     after_stillbirth,
@@ -46,6 +47,13 @@ def test_workers_that_never_speak_end_the_run() -> None:
     again, reason = after_stillbirth(MAX_STILLBORN)
     assert not again
     assert reason == "5 workers in a row ended before they said a word"
+
+
+def test_machines_that_lack_something_are_many_before_the_run_is_given_up() -> None:
+    assert after_stillbirth(MAX_UNFIT - 1, MAX_UNFIT - 1)[0]
+    again, reason = after_stillbirth(MAX_UNFIT, MAX_UNFIT)
+    assert (again, reason) == (False, "20 machines in a row lack something that the program needs")
+    assert not after_stillbirth(MAX_UNFIT - 1, MAX_UNFIT - 1 - MAX_STILLBORN)[0]
 
 
 @pytest.mark.parametrize(
