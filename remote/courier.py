@@ -129,7 +129,10 @@ class ThreadCourier(Courier):
                 continue
             if sync.push is not None:
                 self.last_push_s = time.thread_time() - began
-            found = self._await(number)
+            try:
+                found = self._await(number)
+            except FileNotFoundError:
+                return None
             if found is not None:
                 self.unsent = None
                 return found
@@ -181,7 +184,11 @@ class StepCourier(Courier):
     def take(self) -> tuple[Reply, Tensors] | None:
         if self._payload is None:
             return None
-        found = self._carrier.receive(self._number)
+        try:
+            found = self._carrier.receive(self._number)
+        except FileNotFoundError:
+            self.gone = True
+            return None
         if found is None:
             self._send()
             return None

@@ -31,7 +31,10 @@ class WorkerEnd(ABC):
 
     @abstractmethod
     def receive(self, number: int) -> bytes | None:
-        """The reply to sync `number`, None while there is none; never blocks. A torn reply counts as none."""
+        """The reply to sync `number`, None while there is none; never blocks. A torn reply counts as none.
+
+        Raises FileNotFoundError when the mailbox does not exist any more: there will be no reply.
+        """
 
     @abstractmethod
     def fetch(self, name: str, sha256: str) -> bytes:

@@ -61,7 +61,7 @@ class DirectoryWorker(WorkerEnd):
         bundle.write_atomic(self._mail / name, payload, durable_name=False)
 
     def receive(self, number: int) -> bytes | None:
-        for found in _entries(self._mail, "reply"):
+        for found in mail.entries(os.listdir(self._mail), "reply"):
             path = self._mail / found.name
             payload = _whole(path, found.sha256) if found.number == number else None
             if found.number < number or payload is not None:

@@ -131,7 +131,7 @@ class _FaultyWorker(WorkerEnd):
     def receive(self, number: int) -> bytes | None:
         box = self._post.boxes.get(self._name)
         if box is None:
-            return None
+            raise FileNotFoundError(f"the mailbox of {self._name} was closed")
         found = None
         for parcel in self._post.arrived(box.replies):
             if parcel.number <= number:

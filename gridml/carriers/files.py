@@ -79,7 +79,13 @@ class FilesWorker(WorkerEnd):
 
     def receive(self, number: int) -> bytes | None:
         try:
-            for found in mail.entries(self._letters.list(self._mail), "reply"):
+            names = self._letters.list(self._mail)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            return None  # out of reach for the moment
+        with contextlib.suppress(OSError):
+            for found in mail.entries(names, "reply"):
                 path = f"{self._mail}/{found.name}"
                 payload = self._letters.get(path) if found.number == number else b""
                 whole = found.number == number and bundle.digest(payload) == found.sha256
@@ -87,8 +93,6 @@ class FilesWorker(WorkerEnd):
                     self._letters.unlink(path)
                 if whole:
                     return payload
-        except OSError:
-            return None  # out of reach for the moment; when the mailbox is gone, the next `send` says so
         return None
 
     def fetch(self, name: str, sha256: str) -> bytes:

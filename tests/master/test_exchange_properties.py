@@ -23,7 +23,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gridml import bundle
+from gridml import bundle, unsent
 from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
 from gridml.carriers.faulty import Post, corrupted, truncated
 from gridml.engine import BatchFailed
@@ -188,14 +188,20 @@ class Pool(Backend):
         self.late: list[JobEvent] = []
 
     def inherit(self, *, keep: bool) -> list[str]:
-        """Workers outlive their master here; every second one of them is inherited, the others are zombies."""
+        """Workers outlive their master here. Of three one is inherited, one ends and its push comes home, and one is a
+        zombie."""
         if not keep:
             return []
         orphans = [worker for worker in self._world.workers if worker.pool is not self]
-        for worker in orphans[::2]:
+        for worker in orphans[::3]:
             worker.pool = self
             self.say(worker.name, State.RUNNING)
-        return [worker.name for worker in orphans[::2]]
+        for worker in orphans[1::3]:
+            self._world.workers.remove(worker)
+            if worker.courier.unsent is not None:
+                self._world.brought.mkdir(exist_ok=True)
+                unsent.write(self._world.brought / job_of(worker.name), worker.courier.unsent)
+        return [worker.name for worker in orphans[::3]]
 
     def submit(self, worker: str) -> None:
         self._world.reached("submit")
@@ -259,6 +265,7 @@ class World:
     def __init__(self, source: Path, root: Path, chosen: Settings, fates: Sequence[str]) -> None:
         self.source = source
         self.root = root
+        self.brought = root / "unsent"
         self.now = 1000.0
         self.fates = iter(fates)
         self.deadly: tuple[str, int] | None = None

@@ -6,11 +6,9 @@ The master is a job of the schedd, the workers are jobs of real starters; what i
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,77 +16,13 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridml import bundle
 from gridml.errors import RunError
 from pools import daemons, pool
 from pools.pool import Pool
 from pools.release import NoCondor
+from pools.submitted import WORKERS, Submitted
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
-PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
-VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
-LIMIT_S = 180.0
-
-
-class Submitted:
-    """A run whose master is a job of the pool."""
-
-    def __init__(self, found: Pool, root: Path, *options: str, workers: int = WORKERS) -> None:
-        self.pool, self.root = found, root
-        said = self.gridml(
-            "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
-            "--run-dir", str(root), "--chunk", "500", "--json", *options,
-        )  # fmt: skip
-        self.master_job = str(json.loads(said)["master_job"])
-
-    def gridml(self, *arguments: str) -> str:
-        done = self.tried(*arguments)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
-
-    def tried(self, *arguments: str) -> subprocess.CompletedProcess[str]:
-        """As `gridml`, whatever comes of it."""
-        command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", *arguments]
-        return subprocess.run(command, env=self.pool.environment(), capture_output=True, text=True, timeout=60)
-
-    def status(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
-        return found
-
-    def wait(self, true: Callable[[dict[str, object]], bool], what: str) -> dict[str, object]:
-        deadline = time.monotonic() + LIMIT_S
-        while time.monotonic() < deadline:
-            found = self.status()
-            if true(found):
-                return found
-            time.sleep(0.2)  # between two looks
-        logs = "".join(path.read_text(errors="replace")[-2000:] for path in (self.root / "logs").glob("master.*"))
-        raise AssertionError(f"not within {LIMIT_S:g} s: {what}; {self.status()}\n{logs}")
-
-    def under_way(self) -> None:
-        """Wait until something is credited, with most of the work still to come."""
-        found = self.wait(lambda status: int(str(status["all_credited"])) > 0, "a first credit")
-        assert int(str(found["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
-
-    def jobs(self, state: int = 2) -> list[str]:
-        """The workers' jobs in a state (2: running)."""
-        asked = f"GridmlWorker =!= undefined && JobStatus == {state}"
-        return self.pool.tool("condor_q", "-constraint", asked, "-af:j", "GridmlWorker").stdout.splitlines()
-
-    def events(self, kind: str) -> list[str]:
-        """What the run says has happened, of one kind."""
-        return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == kind]
-
-    def exact(self, epochs: int = EPOCHS) -> dict[str, object]:
-        """Wait for the end; every vertex must be credited once, and counted once in the trained replica."""
-        self.wait(lambda status: status["status"] == "finished", "the end of the run")
-        report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
-        told = report["epochs"]
-        assert isinstance(told, list)
-        assert [(e["credited"], e["duplicated"], e["lost"]) for e in told] == [(VERTICES, 0, 0)] * epochs
-        _, tensors = bundle.decode((self.root / "final.safetensors").read_bytes())
-        assert [int(values.sum()) for values in tensors.values()] == [VERTICES * epochs]
-        return report
 
 
 def process_of(found: Pool, name: str) -> psutil.Process:
@@ -108,8 +42,7 @@ def kill_daemon(name: str) -> Callable[[Submitted], None]:
 
 def kill_master(run: Submitted) -> None:
     """kill -9 of the master, which the schedd then starts again."""
-    words = (run.root / "master.lock").read_text().split()
-    os.kill(int(words[1]), signal.SIGKILL)
+    os.kill(run.master_pid, signal.SIGKILL)
 
 
 def hold(run: Submitted) -> None:
@@ -120,8 +53,7 @@ def hold(run: Submitted) -> None:
 
 def hold_and_release(run: Submitted) -> None:
     """While the master's job is on hold its workers go on; released, it hears them again."""
-    assert run.pool.tool("condor_hold", run.master_job).returncode == 0
-    run.wait(lambda status: status["master"] is None, "the master to stop")
+    hold(run)
     assert run.jobs(), "the workers left with their master"
     assert run.pool.tool("condor_release", run.master_job).returncode == 0
 
@@ -131,13 +63,11 @@ def remove_a_job(run: Submitted) -> None:
 
 
 def vacate_all(run: Submitted) -> None:
-    for line in run.jobs():
-        assert run.pool.tool("condor_vacate_job", line.split()[0]).returncode == 0
+    run.act("condor_vacate_job")
 
 
 def vacate_all_fast(run: Submitted) -> None:
-    for line in run.jobs():
-        assert run.pool.tool("condor_vacate_job", "-fast", line.split()[0]).returncode == 0
+    run.act("condor_vacate_job", "-fast")
 
 
 FAILURES: dict[str, Callable[[Submitted], None]] = {

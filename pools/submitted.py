@@ -1,0 +1,90 @@
+"""A run on a pool as its user sees it: through gridml's and HTCondor's commands only. For tests."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import safetensors.numpy
+
+from pools.pool import Pool
+
+PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
+VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
+LIMIT_S = 180.0  # for whatever is waited for
+
+
+class Submitted:
+    """A run of `PROGRAM` whose master is a job of the pool."""
+
+    def __init__(self, found: Pool, root: Path, *options: str, workers: int = WORKERS) -> None:
+        self.pool, self.root = found, root
+        said = self.gridml(
+            "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
+            "--run-dir", str(root), "--chunk", "500", "--json", *options,
+        )  # fmt: skip
+        self.master_job = str(json.loads(said)["master_job"])
+
+    @property
+    def master_pid(self) -> int:
+        """The process that holds the run."""
+        return int((self.root / "master.lock").read_text().split()[1])
+
+    def gridml(self, *arguments: str) -> str:
+        done = self.tried(*arguments)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def tried(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        """As `gridml`, whatever comes of it."""
+        command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", *arguments]
+        return subprocess.run(command, env=self.pool.environment(), capture_output=True, text=True, timeout=60)
+
+    def status(self) -> dict[str, object]:
+        found: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
+        return found
+
+    def wait(self, true: Callable[[dict[str, object]], bool], what: str) -> dict[str, object]:
+        """The first status of which `true` holds. Raises AssertionError when there is none in time."""
+        deadline = time.monotonic() + LIMIT_S
+        while time.monotonic() < deadline:
+            found = self.status()
+            if true(found):
+                return found
+            time.sleep(0.2)  # between two looks
+        logs = "".join(path.read_text(errors="replace")[-2000:] for path in (self.root / "logs").glob("master.*"))
+        raise AssertionError(f"not within {LIMIT_S:g} s: {what}; {self.status()}\n{logs}")
+
+    def under_way(self) -> None:
+        """Wait until something is credited, with most of the work still to come."""
+        found = self.wait(lambda status: int(str(status["all_credited"])) > 0, "a first credit")
+        assert int(str(found["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
+
+    def jobs(self, state: int = 2) -> list[str]:
+        """The workers' jobs in a state (2: running)."""
+        asked = f'GridmlRun =?= "{self.root}" && JobStatus == {state}'
+        return self.pool.tool("condor_q", "-constraint", asked, "-af:j", "GridmlWorker").stdout.splitlines()
+
+    def act(self, tool: str, *options: str) -> None:
+        """One of HTCondor's commands on every running job of a worker."""
+        for line in self.jobs():
+            assert self.pool.tool(tool, *options, line.split()[0]).returncode == 0
+
+    def events(self, kind: str) -> list[str]:
+        """What the run says has happened, of one kind."""
+        return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == kind]
+
+    def exact(self, epochs: int = EPOCHS) -> dict[str, object]:
+        """Wait for the end; every vertex must be credited once, and counted once in the trained replica."""
+        self.wait(lambda status: status["status"] == "finished", "the end of the run")
+        report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
+        told = report["epochs"]
+        assert isinstance(told, list)
+        assert [(e["credited"], e["duplicated"], e["lost"]) for e in told] == [(VERTICES, 0, 0)] * epochs
+        trained = safetensors.numpy.load_file(self.root / "final.safetensors")
+        assert [int(values.sum()) for values in trained.values()] == [VERTICES * epochs]
+        return report

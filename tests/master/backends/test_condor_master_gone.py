@@ -1,0 +1,79 @@
+"""Workers whose master is away go on, keep what they cannot send, and are heard by the next master, on a real pool."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from pools import pool
+from pools.pool import Pool
+from pools.release import NoCondor
+from pools.submitted import WORKERS, Submitted
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool of this module's own, or a skipped test that says why there is none."""
+    try:
+        found = pool.raise_personal(tmp_path_factory.mktemp("gone"), cpus=WORKERS)
+    except NoCondor as why:
+        pytest.skip(str(why))
+    yield found
+    pool.take_down(found)
+
+
+def wasted(report: dict[str, object]) -> int:
+    told = report["epochs"]
+    assert isinstance(told, list)
+    return sum(epoch["wasted"] for epoch in told)
+
+
+def kill(run: Submitted) -> None:
+    os.kill(run.master_pid, signal.SIGKILL)
+
+
+def hold_and_release(run: Submitted) -> None:
+    assert run.pool.tool("condor_hold", run.master_job).returncode == 0
+    run.wait(lambda status: status["master"] is None, "the master to stop")
+    assert run.pool.tool("condor_release", run.master_job).returncode == 0
+
+
+@pytest.mark.parametrize("gone", [kill, hold_and_release])
+def test_the_same_workers_go_on_under_the_next_master(
+    up: Pool, tmp_path: Path, gone: Callable[[Submitted], None]
+) -> None:
+    run = Submitted(up, tmp_path / "run")
+    run.under_way()
+    gone(run)
+    report = run.exact()
+    assert f"{WORKERS} workers live on" in run.events("resumed")[0]
+    assert {path.name for path in (run.root / "logs").glob("w*.log")} == {"w1.log", "w2.log", "w3.log"}
+    assert not run.events("evicted")
+    assert wasted(report) == 0
+
+
+def test_what_nobody_answers_is_kept_through_an_eviction_without_grace(up: Pool, tmp_path: Path) -> None:
+    """The master is stopped, so workers train to the end of what they hold, save their last push, and wait."""
+    run = Submitted(up, tmp_path / "run", "--silence", "10")
+    run.under_way()
+    master = run.master_pid
+    os.kill(master, signal.SIGSTOP)
+    try:
+        spool = up.submit.folder / "spool"
+
+        def saved(_: object) -> bool:
+            return sum(kept.stat().st_size > 0 for kept in spool.rglob("unsent.push")) == WORKERS
+
+        run.wait(saved, "every worker to save its push")
+        run.act("condor_vacate_job", "-fast")
+    finally:
+        os.kill(master, signal.SIGCONT)
+    report = run.exact()
+    assert len(run.events("evicted")) >= WORKERS
+    assert wasted(report) == 0
