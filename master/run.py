@@ -12,30 +12,29 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 
 from gridml import bundle
 from gridml.carriers.base import Letter, MasterEnd
 from gridml.carriers.directory import DirectoryMaster
-from gridml.errors import UNFIT, GridmlError, LedgerError, RunError, StorageError
+from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
 from gridml.names import job_of
 from gridml.program import Metrics, Program
 from gridml.unsent import read as read_unsent
-from master.backends.base import Backend, JobEvent, State
-from master.decisions.staffing import after_hold, after_stillbirth, to_submit
+from master.backends.base import Backend
 from master.evaluation import evaluate, flops_per_vertex
 from master.exchange import HOPE_S, Exchange
 from master.fields import Fields
 from master.grants import Grants
 from master.ledger import Ledger
 from master.merging import Merger
-from master.presence import Presence
 from master.replica import Replica, Versions
 from master.rundir import MasterLock, RunDirectory, command
 from master.settings import Settings
+from master.workforce import Workforce
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
@@ -103,16 +102,12 @@ class Run:
             outside.hook,
         )
         self.backend = outside.backend(settings, directory)
+        self.workforce = Workforce(
+            settings, directory, self.ledger, self.office, self.exchange, self.backend, self._event
+        )
         self._judge = ThreadPoolExecutor(1, "evaluate")
         self._judging: tuple[int, Future[Metrics]] | None = None
-        workers = self.ledger.workers()
-        known = {row["worker"] for row in workers}
-        spoken = {row["worker"] for row in workers if row["first_sync_s"] is not None}
-        self._presence = Presence(self.office.noted, settings.silent_s, known, spoken=spoken)
-        self._held: set[str] = set()
         self._leaving = False
-        self._stillborn = self._unfit = 0  # workers in a row that never spoke; those of them whose machine would not do
-        self._submitted = len(known)
         self._backed_up = 0  # epochs closed at the last copy of the ledger
         if network is not None:
             self._tell(
@@ -159,7 +154,7 @@ class Run:
             self.ledger.set("status", "running")
             self.ledger.set("masters", masters + 1)
             for worker in survivors:
-                self._expect(worker, now)
+                self.workforce.expect(worker, now)
         for gone in {row["worker"] for row in self.ledger.workers()}.difference(survivors):
             self.office.close(gone)
         self._settle_epochs()
@@ -213,7 +208,7 @@ class Run:
         idle = IDLE_S[0]
         try:
             with self._explained():
-                self._staff()
+                self.workforce.staff(self.outside.clock(), work_left=not self.grants.finished())
                 self.step()  # the first workers are asked for,
                 self.merger.prepare()  # and start meanwhile
                 while not self._done():
@@ -251,8 +246,8 @@ class Run:
         for path in brought:
             path.unlink()
         heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
-        self._presence.heard(heard, now)  # a letter that makes no sense is no sign of life
-        self._hear(events)
+        self.workforce.spoke(heard, now)  # a letter that makes no sense is no sign of life
+        self.workforce.hear(events, now)
         for kind, text in self.exchange.news:
             self._tell(kind, text)
         self.exchange.news.clear()
@@ -261,8 +256,8 @@ class Run:
                 self._event(now, "warning", text)
         if self.exchange.stop_because is not None:
             raise self.exchange.stop_because
-        self._watch()
-        self._staff()
+        self.workforce.give_up_silent(now)
+        self.workforce.staff(now, work_left=not self.grants.finished())
         self._settle_epochs()
         judged = self._evaluate()
         if (self.directory.root / "cancel").exists():
@@ -274,108 +269,6 @@ class Run:
 
     def _done(self) -> bool:
         return self.grants.finished() and not self.grants.unjudged() and not self.ledger.patches()
-
-    def _hear(self, events: list[JobEvent]) -> None:
-        """What the back end says of workers; an ended one's leases are free again."""
-        if not events:
-            return
-        now = self.outside.clock()
-        with self.ledger.transaction():
-            for event in events:
-                if event.graceful is None:
-                    event = replace(event, graceful=event.worker in self.exchange.left)
-                if event.worker not in self._presence.known:
-                    self._expect(event.worker, now)  # the back end starts it again by itself
-                self.ledger.worker_event(event, now)
-                if event.state is not State.HELD:
-                    self._held.discard(event.worker)
-                if event.state is State.QUEUED:
-                    self._presence.expect(event.worker)  # one that was held, too
-                if event.state is State.RUNNING:
-                    self._presence.runs(event.worker, now)
-                if event.state is State.OUT_OF_REACH:
-                    self._presence.lost_sight(event.worker)
-                if event.state is State.LOST and event.exit_code is not None:
-                    self.exchange.crashed(event.worker, event.detail, self._last_words(event.worker), now)
-                if event.state.ended:
-                    because = f"worker {event.state.value}: {event.detail}"
-                    self.exchange.gone(event.worker, because, now, heir=bool(event.heir))
-                    self._end_worker(event)
-                if event.state is State.HELD:
-                    self._on_hold(event)
-                if event.state not in (State.QUEUED, State.FINISHED):
-                    what = f"{event.worker} on {event.machine}: {event.detail}"
-                    if event.exit_code == UNFIT:
-                        what += f": {self._last_words(event.worker).rpartition(chr(10))[2]}"
-                    advice = f". {self.backend.advice(event.detail)}" if event.state is State.HELD else ""
-                    self._event(now, event.state.value, what + advice)
-        for event in events:
-            if event.state.ended:
-                self.office.close(event.worker)
-
-    def _end_worker(self, event: JobEvent) -> None:
-        self._presence.stops(event.worker)
-        if event.worker in self._presence.spoken or (event.state is State.EVICTED and not event.cancelled):
-            self._stillborn = self._unfit = 0
-            return
-        self._stillborn += 1
-        self._unfit += event.exit_code == UNFIT
-        again, reason = after_stillbirth(self._stillborn, self._unfit)
-        if not again:
-            log = self.directory.log(event.worker)
-            raise RunError(
-                f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(event.worker)}"
-            )
-
-    def _on_hold(self, event: JobEvent) -> None:
-        """A held job waits for a person; when none has ever run, so does the run."""
-        self._presence.stops(event.worker)
-        self._held.add(event.worker)
-        again, reason = after_hold(
-            len(self._held), event.detail, spoken=bool(self._presence.spoken), alive=len(self._presence.alive)
-        )
-        if not again:
-            raise RunError(f"{reason}. {self.backend.advice(event.detail)}")
-
-    def _last_words(self, worker: str) -> str:
-        """The end of what a worker printed."""
-        log = self.directory.log(worker)
-        return log.read_text(errors="replace").strip()[-2000:] if log.exists() else ""
-
-    def _watch(self) -> None:
-        """Give up on workers that are silent for too long: something took them that nobody reported."""
-        now = self.outside.clock()
-        for worker, reason in self._presence.silent(now):
-            self._presence.stops(worker)
-            with self.ledger.transaction():
-                self.exchange.gone(worker, reason, now)
-                self._event(now, "silent", f"{worker}: {reason}; its leases go to others")
-            self.backend.cancel(worker)
-
-    def _staff(self) -> None:
-        count, _ = to_submit(
-            len(self._presence.alive) + len(self._held),  # a held job is not replaced: the next may be held as well
-            self.settings.workers,
-            work_left=not self.grants.finished(),
-            idle=self._presence.waiting,
-            max_idle=None if self.settings.condor is None else self.settings.condor.max_idle,
-        )
-        if not count:
-            return
-        now = self.outside.clock()
-        names = [f"w{self._submitted + i + 1}" for i in range(count)]
-        with self.ledger.transaction():
-            for name in names:
-                self._expect(name, now)
-        self._submitted += count
-        for name in names:
-            self.backend.submit(name)
-
-    def _expect(self, worker: str, now: float) -> None:
-        """A worker will come, or lives on: it has a row and a mailbox. Must be called inside a transaction."""
-        self.ledger.worker_submitted(worker, now)
-        self.office.open(worker)
-        self._presence.expect(worker)
 
     def _settle_epochs(self) -> None:
         """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""
@@ -420,7 +313,7 @@ class Run:
         if values:
             bundle.write_atomic(self.directory.final, bundle.encode({"version": self.replica.version}, values))
         until = self.outside.clock() + FAREWELL_S
-        while self._presence.alive and self.outside.clock() < until:
+        while self.workforce.alive and self.outside.clock() < until:
             self.outside.tick()
             if not self.step():
                 self.outside.rest(IDLE_S[1])

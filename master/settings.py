@@ -107,9 +107,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; expected at least {low}.")
-        for name in ("speedup", "push_budget", "silent_s"):
+        for name, option in (("speedup", "--speedup"), ("push_budget", "push_budget"), ("silent_s", "--silence")):
             if not getattr(self, name) > 0:
-                raise UsageError(f"--{name.replace('_', '-')} is {getattr(self, name)}; expected a number above 0.")
+                raise UsageError(f"{option} is {getattr(self, name)}; expected a number above 0.")
         if self.lifetime is not None and self.trace is not None:
             raise UsageError(
                 "got both --lifetime and --trace; expected one of them, or neither for workers that live on."

@@ -28,6 +28,7 @@ from master.settings import CondorOptions, Settings
 if TYPE_CHECKING:
     from master.mail_server import MailServer
 
+GROUP = 1000  # jobs submitted at once, at most
 AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
 ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
 WAIT_S = 20.0  # how long no job may run before it is looked into
@@ -59,7 +60,8 @@ class Condor(Backend):
         self._commands = condor_submit.description(settings, directory, marks)
         condor_submit.prepare(directory, self._commands)
         self._jobs: dict[tuple[int, int], Job] = {}
-        self._pending: list[str] = []  # names to be submitted at the next poll
+        self._pending: list[str] = []  # names to be submitted at the next polls,
+        self._at_once = GROUP
         self._events: list[JobEvent] = []
         self._removing: set[tuple[int, int]] = set()
         self._avoided: set[str] = set()
@@ -87,7 +89,7 @@ class Condor(Backend):
         """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
         with explained(self._condor):
             if not keep:
-                self._schedd.act(self._condor.JobAction.Remove, self._ours, reason="their master has ended")
+                self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=("their master has ended", 0))
                 if self._keys is not None:
                     self._keys.keep(())
                 return []
@@ -200,19 +202,21 @@ class Condor(Backend):
         try:
             if self._unsure:
                 self._adopt()
-            if self._pending:
-                (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in self._pending))
+            group = self._pending[: self._at_once]
+            if group:
+                (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in group))
                 if self._keys is not None:
-                    for name in self._pending:
+                    for name in group:
                         self._keys.make(name)
                 self._unsure = True
                 done = self._schedd.submit(
                     self._condor.Submit({**self._commands, **self._requirements()}),
-                    itemdata=iter([{"worker": name} for name in self._pending]),
+                    itemdata=iter([{"worker": name} for name in group]),
                 )
-                for number, name in enumerate(self._pending):
+                for number, name in enumerate(group):
                     self._jobs[done.cluster(), done.first_proc() + number] = Job(name)
-            self._pending.clear()
+            del self._pending[: len(group)]
+            self._at_once = min(GROUP, 2 * self._at_once)
             self._unsure = False
             self._refusal = ""
             self._submitted_s = min(self._submitted_s, self._clock())
@@ -220,6 +224,8 @@ class Condor(Backend):
             if not self._jobs and "SUBMIT" in str(error).upper():
                 raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
             why = about_refusal(str(error))
+            if why is not None:  # of a group that is over a limit, the schedd takes none
+                self._at_once = max(1, min(self._at_once, len(self._pending)) // 2)
             if why is not None and why != self._refusal:
                 self._refusal = why
                 count = len(self._pending)
@@ -256,7 +262,7 @@ class Condor(Backend):
             return
         names = [f"{cluster}.{proc}" for cluster, proc in sorted(self._removing)]
         try:
-            self._schedd.act(self._condor.JobAction.Remove, names, reason="cancelled by gridml")
+            self._schedd.act(self._condor.JobAction.Remove, names, reason=("cancelled by gridml", 0))
             self._removing.clear()
         except self._condor.HTCondorException:
             self._wait_for_schedd()

@@ -17,7 +17,7 @@ from pathlib import Path
 from gridml import bundle
 from gridml.errors import RunError
 from master.backends.condor import AGAIN_S, FAREWELL_S, bindings, explained
-from master.backends.condor_submit import as_text, quoted, word
+from master.backends.condor_submit import as_text, attributes, quoted, word
 from master.ledger import Ledger
 from master.reading import SUBMITTED
 from master.rundir import MasterLock, RunDirectory
@@ -40,6 +40,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     script = Path(sys.executable).parent / "gridml"
     begin = "" if os.access(script, os.X_OK) else f"{_WITHOUT_SCRIPT} "
     return {
+        **{f"+{name}": value for name, value in attributes(options).items()},
         "universe": "local",
         "initialdir": os.getcwd(),  # a program may open files beside it
         "executable": str(script if not begin else sys.executable),

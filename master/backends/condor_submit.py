@@ -87,10 +87,13 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     for name in ("requirements", "rank", "container_image"):
         if getattr(options, name):
             commands[name] = str(getattr(options, name))
-    attributes = {**dict(map(attribute, options.attributes)), **marks}
-    if options.project:
-        attributes["ProjectName"] = f'"{options.project}"'
-    return {**commands, **{f"+{name}": value for name, value in attributes.items()}}
+    return {**commands, **{f"+{name}": value for name, value in {**attributes(options), **marks}.items()}}
+
+
+def attributes(options: CondorOptions) -> dict[str, str]:
+    """What the user wants in the ad of every job of the run."""
+    project = {"ProjectName": f'"{options.project}"'} if options.project else {}
+    return {**dict(map(attribute, options.attributes)), **project}
 
 
 def check(options: CondorOptions, program: Path) -> None:

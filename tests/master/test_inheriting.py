@@ -67,10 +67,10 @@ def begun(program: Path, root: Path, outside: Outside) -> Run:
 
 def test_a_worker_that_lives_on_keeps_its_place(program: Path, tmp_path: Path, backend: Left, outside: Outside) -> None:
     with begun(program, tmp_path / "run", outside) as run:
-        run._staff()
+        run.workforce.staff(1.0, work_left=True)
         assert [row["worker"] for row in run.ledger.workers()] == ["w1"]
     with resume(tmp_path / "run", outside) as run:
-        run._staff()
+        run.workforce.staff(1.0, work_left=True)
         (worker,) = run.ledger.workers()
         assert (worker["worker"], worker["ended_s"]) == ("w1", None)
     assert backend.asked == [True, True]
