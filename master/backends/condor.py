@@ -218,7 +218,7 @@ class Condor(Backend):
             del self._pending[: len(group)]
             self._at_once = min(GROUP, 2 * self._at_once)
             self._unsure = False
-            self._refusal = ""
+            self._refusal = self._refusal if self._pending else ""
             self._submitted_s = min(self._submitted_s, self._clock())
         except self._condor.HTCondorException as error:
             if not self._jobs and "SUBMIT" in str(error).upper():

@@ -150,7 +150,9 @@ class CondorHarness(Harness):
         cases = "\n".join(f"{name}) {SHELL[found]} ;;" for name, found in self._behaviours.items())
         launcher = self._directory.root / condor_submit.LAUNCHER  # sent when a job starts
         shell = launcher.with_suffix(".new")
-        shell.write_text(f'#!/bin/sh\n# $2 is the value of --name\necho "pid $$"\ncase $2 in\n{cases}\nesac\n')
+        shell.write_text(
+            f'#!/bin/sh\n# $2 is the value of --name\n: >unsent.push\necho "pid $$"\ncase $2 in\n{cases}\nesac\n'
+        )
         shell.chmod(0o755)
         shell.replace(launcher)
         self.backend.submit(worker)
