@@ -209,7 +209,7 @@ class Exchange:
                 continue
             row = taken.get(push.lease) or self._ledger.leases.get(push.lease)
             base_credit = self._ledger.credited_at(push.base)
-            facts = self._facts(row, push, draft.sync.worker)
+            facts = self._facts(row, push, draft.sync.worker, now)
             draft.verdict, draft.reason = judge(push, draft.sync.worker, facts, base_kept=base_credit is not None)
             if draft.verdict is not Verdict.MERGED or base_credit is None:
                 continue
@@ -291,7 +291,7 @@ class Exchange:
             return str(error), None
         return reason, None if merged is None else (merged, fields)
 
-    def _facts(self, row: LeaseRow | None, push: Push, worker: str) -> LeaseFacts | None:
+    def _facts(self, row: LeaseRow | None, push: Push, worker: str, now: float) -> LeaseFacts | None:
         if row is not None:
             return LeaseFacts(row.worker, row.term, row.start, row.stop, row.upto, row.sequence, open=True)
         found = self._ledger.closed_lease(push.lease)
@@ -301,7 +301,7 @@ class Exchange:
         heir = job_of(worker) == job_of(row.worker)
         untouched = (
             heir
-            and self._grants.hoped_for(row)
+            and self._grants.hoped_for(row, now)
             and self._ledger.span_left(row, push.upto) is not None
             and self._grants.cuts_component(row.epoch, push.upto) is None
         )

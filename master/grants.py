@@ -128,8 +128,8 @@ class Grants:
         """
         self._hoped[row.id] = Span(row.epoch, row.upto, row.stop), until_s
 
-    def hoped_for(self, row: LeaseRow) -> bool:
-        return row.id in self._hoped
+    def hoped_for(self, row: LeaseRow, now: float) -> bool:
+        return row.id in self._hoped and self._hoped[row.id][1] > now
 
     def take_over(self, row: LeaseRow) -> None:
         """Answer for an open lease that an earlier master granted."""

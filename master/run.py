@@ -12,7 +12,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -161,7 +161,8 @@ class Run:
 
     def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
-        brought = self._brought(row.worker for row in self.ledger.leases.values())
+        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in map(job_of, survivors))
+        brought = self._brought(ended)
         letters = [*brought.values(), *self.office.collect()]
         speaking = {letter.worker for letter in letters}.union(survivors)
         for row in list(self.ledger.leases.values()):
@@ -176,7 +177,8 @@ class Run:
         letters = {}
         for path in {self.directory.brought / job_of(worker) for worker in workers}:
             if (found := read_unsent(path)) is not None:
-                letters[path] = Letter(found.sync.worker, found.number, found.payload)
+                last = replace(found, sync=replace(found.sync, wants=False, leaving=True))  # who wrote it is gone
+                letters[path] = Letter(last.sync.worker, last.number, last.payload)
             else:
                 path.unlink(missing_ok=True)
         return letters

@@ -92,18 +92,26 @@ def drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: b
                 try:
                     found.finish()
                 except Stopped as stopped:
-                    if stopped.number == signal.SIGTERM and "_CONDOR_JOB_AD" in os.environ:
-                        found.leave()  # this job is held, or its schedd goes down: there will be another master
+                    if _is_job(stopped):
+                        found.leave()
                     raise
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
         typer.echo(then if began else "Stopped before it began.", err=True)
+        if _is_job(stopped):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
     if as_json:
         typer.echo(json.dumps({"at_s": time.time(), "kind": "report", "report": report(root).to_json()}))
     else:
         print_report(report(root))
+
+
+def _is_job(stopped: Stopped) -> bool:
+    """Whether this process is a job that is held or killed, or whose schedd goes down: there will be another master."""
+    return stopped.number == signal.SIGTERM and "_CONDOR_JOB_AD" in os.environ
 
 
 def follow(run: Path, *, as_json: bool) -> None:

@@ -45,6 +45,7 @@ class Workforce:
         self._held: set[str] = set()
         self._stillborn = self._unfit = 0  # workers in a row that never spoke; those of them whose machine would not do
         self._submitted = len(known)
+        self._stop: RunError | None = None  # why there is no use in going on
 
     @property
     def alive(self) -> bool:
@@ -81,6 +82,8 @@ class Workforce:
         for event in events:
             if event.state.ended:
                 self._office.close(event.worker)
+        if self._stop is not None:
+            raise self._stop
 
     def give_up_silent(self, now: float) -> None:
         """Give up on workers that are silent for too long: something took them that nobody reported."""
@@ -139,7 +142,7 @@ class Workforce:
         again, reason = after_stillbirth(self._stillborn, self._unfit)
         if not again:
             log = self._directory.log(event.worker)
-            raise RunError(
+            self._stop = RunError(
                 f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(event.worker)}"
             )
 
@@ -151,7 +154,7 @@ class Workforce:
             len(self._held), event.detail, spoken=bool(self._presence.spoken), alive=len(self._presence.alive)
         )
         if not again:
-            raise RunError(f"{reason}. {self._backend.advice(event.detail)}")
+            self._stop = RunError(f"{reason}. {self._backend.advice(event.detail)}")
 
     def _told(self, event: JobEvent) -> str:
         what = f"{event.worker} on {event.machine}: {event.detail}"

@@ -95,8 +95,8 @@ class Condor(Backend):
                 return []
             # 3: is being removed
             found = self._schedd.query(f"{self._ours} && JobStatus =!= 3", ["ClusterId", "ProcId", _NAME])
-            if found and self._own is not None:
-                self._schedd.edit(self._ours, _MASTER, str(self._own))
+            if found:
+                self._schedd.edit(self._ours, _MASTER, "undefined" if self._own is None else str(self._own))
         self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in found}
         if self._keys is not None:
             self._keys.keep([job.name for job in self._jobs.values()])

@@ -1,8 +1,8 @@
 """What HTCondor's event log says of a job, in the states of a back end: one table, and what each meaning does.
 
-A job that was evicted is queued again by the schedd and runs again later: for the master that is another worker. The
-worker knows by itself which one it is, because the schedd counts how often a job was started. The n-th start of job
-`w7` is worker `w7.n`, the first one simply `w7`.
+A job that was evicted is queued again by the schedd and runs again later: for the master that is another worker, `w7.1`
+after one life of job `w7`. The lives are counted here, for the schedd's own count lags when a shadow dies; a worker
+finds out which one it is by the mailbox that is open.
 """
 
 from __future__ import annotations

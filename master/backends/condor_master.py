@@ -1,7 +1,7 @@
 """The master as a job of its own, in the schedd's local universe: it outlives the terminal and a crash.
 
-Ended by a signal it is started again and goes on from the last credit; ended by a status it is done. While it is on
-hold its jobs are gone from the queue, and `condor_rm` of it removes them.
+Ended by a signal it is started again, and goes on from the last credit with the workers that live on; ended by a
+status it is done. While it is on hold its workers go on without it, and `condor_rm` of it removes their jobs.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "batch_name": f"{options.batch_name or 'gridml ' + root.name} (master)",
         "kill_sig": "SIGTERM",
         "remove_kill_sig": "SIGTERM",
-        "job_max_vacate_time": str(round(FAREWELL_S + AGAIN_S) + 10),  # the workers' jobs are removed meanwhile
+        "job_max_vacate_time": str(round(FAREWELL_S + AGAIN_S) + 10),
         "on_exit_remove": "(ExitBySignal =!= True)",
         "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
         f"+{_MARK}": quoted(str(root)),

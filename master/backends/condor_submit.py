@@ -27,9 +27,12 @@ _LAUNCHER = """#!/bin/sh
 exec 2>&1
 : >>unsent.push  # HTCondor carries it, whatever becomes of the job
 if [ -n "$GRIDML_PACKED" ]; then
-    mkdir packed && tar -xzf "$GRIDML_PACKED" -C packed && rm -f "$GRIDML_PACKED" || exit 69
     PATH="$PWD/packed/bin:$PATH"
-    [ -x packed/bin/conda-unpack ] && packed/bin/conda-unpack
+    if [ ! -d packed ]; then  # it is there when a worker is started again in its folder
+        mkdir unpacking && tar -xzf "$GRIDML_PACKED" -C unpacking && mv unpacking packed || exit 69
+        rm -f "$GRIDML_PACKED"
+        [ -x packed/bin/conda-unpack ] && packed/bin/conda-unpack
+    fi
 fi
 for python in "$GRIDML_PYTHON" python3 python; do
     [ -n "$python" ] && "$python" -c 'import numpy, safetensors' 2>/dev/null && exec "$python" gridml.pyz "$@"

@@ -198,9 +198,7 @@ class Pool(Backend):
             self.say(worker.name, State.RUNNING)
         for worker in orphans[1::3]:
             self._world.workers.remove(worker)
-            if worker.courier.unsent is not None:
-                self._world.brought.mkdir(exist_ok=True)
-                unsent.write(self._world.brought / job_of(worker.name), worker.courier.unsent)
+            self._world.bring_home(worker, worker.courier.unsent)
         return [worker.name for worker in orphans[::3]]
 
     def submit(self, worker: str) -> None:
@@ -377,7 +375,16 @@ class World:
 
     def end(self, worker: Worker, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
         self.workers.remove(worker)
+        if state is not State.EVICTED:
+            self.bring_home(worker, worker.courier.unsent if state is State.FINISHED else None)
         worker.pool.say(worker.name, state, late=late, exit_code=exit_code)
+
+    def bring_home(self, worker: Worker, kept: Unsent | None) -> None:
+        """What a job could not send, or deliver for an earlier life, comes home when it ends."""
+        kept = kept or worker.session._unsent
+        if kept is not None:
+            self.brought.mkdir(exist_ok=True)
+            unsent.write(self.brought / job_of(worker.name), kept)
 
     def tell_late_news(self) -> None:
         pool = self.run.backend
