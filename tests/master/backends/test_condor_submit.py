@@ -7,6 +7,7 @@ import os
 import stat
 import subprocess
 import sys
+import tarfile
 from dataclasses import replace
 from pathlib import Path
 from zipfile import ZipFile
@@ -15,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.errors import RunError, UsageError
+from gridml.errors import UNFIT, RunError, UsageError
 from master.backends import condor_submit
 from master.backends.condor_submit import attribute, description
 from master.rundir import RunDirectory
@@ -308,3 +309,20 @@ def test_condor_submit_takes_it(
     assert "--name w1 --carrier chirp --program mnist.py --seed 5" in said and 'Out="logs/w2.log"' in said
     if options is not None:
         assert "WantGlideIn=true" in said and 'ProjectName="Uni_Physics"' in said and "HasAVX2" in said
+
+
+def test_a_packed_environment_is_unpacked_once_and_used_again(directory: RunDirectory, tmp_path: Path) -> None:
+    """A worker that saved itself is started again in the same folder."""
+    with tarfile.open(directory.root / "env.tar.gz", "w:gz") as archive:
+        archive.add(python_that(tmp_path, imports=True), "bin/python3")
+    for _ in range(2):
+        done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
+        assert (done.returncode, done.stdout) == (0, "gridml.pyz --name w1\n"), done
+    assert not (directory.root / "env.tar.gz").exists()
+
+
+def test_a_packed_environment_that_is_damaged_makes_the_machine_unfit(directory: RunDirectory) -> None:
+    (directory.root / "env.tar.gz").write_bytes(b"half of it")
+    done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
+    assert done.returncode == UNFIT
+    assert not (directory.root / "packed").exists()
