@@ -340,14 +340,14 @@ def cancel(run: RunArgument) -> None:
             (run / "cancel").touch()
             typer.echo(f"Asked the master ({master}) to stop. Go on later with: {then}")
             return
-        job = condor_master.withdraw(directory)
+        withdrawn = condor_master.withdraw(directory)
     except OSError as error:
         raise UsageError(f"{run} cannot be written: {error.strerror}. Cancel it as the user who runs it.") from error
-    if job is None:
+    if withdrawn is None:
         gone = ", and its job is no longer in the queue" if (run / condor_master.JOB).exists() else ""
         look = f"{command('status', run)} says how it stands."
         raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
-    typer.echo(f"No master drove it. Its job {job} is out of the queue. Go on later with: {then}")
+    typer.echo(f"No master drove it. Out of the queue: {withdrawn}. Go on later with: {then}")
 
 
 def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool) -> None:

@@ -51,9 +51,11 @@ class Sync:
 
     `trained` and `train_s` count vertices and seconds of training in this process's life, `push_s` are the seconds its
     last push cost it; a push's tensors travel beside the message. `leaving` means that nothing will come after this.
+    `process` tells the processes of one worker apart, and comes back in the reply.
     """
 
     worker: str
+    process: str = ""
     have: int = -1
     holds: tuple[int, ...] = ()
     wants: bool = False
@@ -109,6 +111,7 @@ class Reply:
     drop_optimiser: bool = False
     leave: bool = False
     wait_s: float = 0.1
+    process: str = ""
 
 
 def to_json(message: Sync | Reply) -> dict[str, Any]:
@@ -150,6 +153,7 @@ def reply_from(message: dict[str, Any]) -> Reply:
         raise ValueError(f"not a reply: {error}") from error
 
 
+_LARGEST = 2**53  # what JSON, SQLite and floats all hold exactly
 _TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
 
 
@@ -159,5 +163,7 @@ def _check_types(part: Sync | Push | Failure | None) -> None:
         value, expected = getattr(part, declared.name), _TYPES.get(str(declared.type))
         if expected is not None and not (isinstance(value, expected) and isinstance(value, bool) == (bool in expected)):
             raise TypeError(f"{declared.name} is {value!r}, expected {declared.type}")
-    if isinstance(part, Sync) and not all(type(lease) is int for lease in part.holds):
+        if isinstance(value, int | float) and not abs(value) < _LARGEST:  # NaN neither
+            raise TypeError(f"{declared.name} is {value!r}, expected less than {_LARGEST:g}")
+    if isinstance(part, Sync) and not all(type(lease) is int and abs(lease) < _LARGEST for lease in part.holds):
         raise TypeError(f"holds is {part.holds!r}, expected lease numbers")

@@ -13,6 +13,11 @@ def job_of(worker: str) -> str:
     return worker.partition(".")[0]
 
 
+def is_life(worker: str, job: str) -> bool:
+    """Whether a name is that of a life of a job, and nothing else."""
+    return worker == worker_name(job, life_of(worker)) and job.isalnum()
+
+
 def life_of(worker: str) -> int:
     """How often a worker's job was started before."""
     number = worker.partition(".")[2]

@@ -50,7 +50,7 @@ def read(path: Path) -> Unsent | None:
     try:
         message, tensors = bundle.decode(path.read_bytes())
         found = Unsent(int(message["number"]), sync_from(message["sync"]), tensors)
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     return found if found.sync.push is not None else None
 

@@ -99,6 +99,7 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     lock = MasterLock(directory)
     try:
+        (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         settings = Settings.from_json(json.loads(directory.settings.read_text()))
         if program_file is not None:
             settings = replace(settings, program=program_file)

@@ -10,7 +10,7 @@ Order of effects, which makes a kill at any instant harmless:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -109,6 +109,11 @@ class Exchange:
         self._awaited = set(workers)
         self._inherited = set(self._ledger.kept_versions())
 
+    def forget(self, workers: Iterable[str]) -> None:
+        """Nothing more is to be expected of these, though they were just heard; they hold no lease."""
+        for worker in workers:
+            self.workers.pop(worker, None)
+
     def handle(self, letters: Sequence[Letter], *, granting: bool = True) -> int:
         """Hear all letters as one group; returns how many pushes were merged. Raises StorageError on a full disk."""
         drafts = self._newest(letters)
@@ -156,8 +161,8 @@ class Exchange:
             self._grants.end(row, now, because)
             if heir:
                 self._grants.hope(row, now + HOPE_S)
-                if known is not None:
-                    self._bases[job_of(worker)] = {known.base, *known.sent}, now + HOPE_S
+                bases = self._inherited if known is None else {known.base, *known.sent}
+                self._bases[job_of(worker)] = bases, now + HOPE_S
 
     def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
         """A worker ended and nobody asked for it: what it was training may be why, and counts as failed once."""
@@ -392,6 +397,7 @@ class Exchange:
             stop_at=None if row is None else row.stop,
             drop_optimiser=draft.drop_optimiser,
             leave=self._grants.finished() or self.stop_because is not None,
+            process=sync.process,
         )
         payload = bundle.encode(to_json(reply), tensors)
         known.sent.add(version)

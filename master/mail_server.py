@@ -34,7 +34,7 @@ from master.settings import host_and_port
 FOLDER = "sftp"
 OWN = "server.json"  # beside the credentials; no job's name has a dot
 LOGIN_S = 20.0  # within which a connection must have shown its key
-STRANGERS = 32  # connections that have not; more are turned away
+STRANGERS = 32  # connections that have not; the first of more is turned away
 CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
 SESSIONS = 8  # at once on a connection; a worker has three
 CHANNELS = 256  # ever opened on a connection
@@ -174,11 +174,13 @@ class MailServer:
         self._connections = [c for c in self._connections if c.transport.is_active()]
 
     def _receive(self, found: socket.socket) -> None:
-        """Answer a connection on threads of its own, unless too many strangers are there."""
-        strangers = sum(not c.transport.is_authenticated() for c in self._connections)
+        """Answer a connection on threads of its own. Of too many strangers the first must go."""
+        strangers = [c for c in self._connections if not c.transport.is_authenticated()]
         try:
-            if strangers >= STRANGERS or self._over.is_set():
-                raise ConnectionAbortedError(errno.ECONNABORTED, "too many connections")
+            if self._over.is_set():
+                raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
+            if len(strangers) >= STRANGERS:
+                hang_up(min(strangers, key=lambda c: c.began_s).transport)
             keep_alive(found, TIMEOUT_S)
             transport = paramiko.Transport(found)
             found.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up

@@ -21,7 +21,7 @@ from gridml.carriers.base import Letter, MasterEnd
 from gridml.carriers.directory import DirectoryMaster
 from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.graph import Graph
-from gridml.names import job_of
+from gridml.names import is_life, job_of
 from gridml.program import Metrics, Program
 from gridml.unsent import read as read_unsent
 from master.backends.base import Backend
@@ -124,7 +124,6 @@ class Run:
         """Take over from an earlier master: hear what its workers sent since, keep the leases of those that live on,
         and fence the others, which may be alive still: their pushes are refused."""
         now = self.outside.clock()
-        (self.directory.root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         masters = self.ledger.get("masters", 0)
         self.ledger.term = max(1, int(now))
         program = bundle.digest(self.settings.program.read_bytes())
@@ -155,8 +154,11 @@ class Run:
             self.ledger.set("masters", masters + 1)
             for worker in survivors:
                 self.workforce.expect(worker, now)
+        if not alike:
+            self.office.clear()  # letters of workers that this ledger may not even know
         for gone in {row["worker"] for row in self.ledger.workers()}.difference(survivors):
             self.office.close(gone)
+        self.exchange.forget(set(self.exchange.workers).difference(survivors))
         self._settle_epochs()
 
     def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
@@ -176,8 +178,9 @@ class Run:
         """What jobs that have ended could not send, and brought home, by the files that hold it."""
         letters = {}
         for path in {self.directory.brought / job_of(worker) for worker in workers}:
-            if (found := read_unsent(path)) is not None:
-                last = replace(found, sync=replace(found.sync, wants=False, leaving=True))  # who wrote it is gone
+            found = read_unsent(path)
+            if found is not None and is_life(found.sync.worker, path.name):  # nobody speaks for another job
+                last = replace(found, sync=replace(found.sync, wants=False))  # who wrote it is gone
                 letters[path] = Letter(last.sync.worker, last.number, last.payload)
             else:
                 path.unlink(missing_ok=True)
@@ -247,6 +250,7 @@ class Run:
         merged = self.exchange.handle(letters)
         for path in brought:
             path.unlink()
+        self.exchange.forget(letter.worker for letter in brought.values())
         heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
         self.workforce.spoke(heard, now)  # a letter that makes no sense is no sign of life
         self.workforce.hear(events, now)

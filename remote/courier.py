@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import secrets
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -55,6 +57,7 @@ class ThreadCourier(Courier):
 
     def __init__(self, carrier: WorkerEnd, number: int = 1) -> None:
         self._carrier = carrier
+        self._process = secrets.token_hex(4)
         self._number = number  # of the next letter
         self._outgoing: tuple[Sync, Callable[[], Tensors]] | None = None
         self._reply: tuple[Reply, Tensors] | None = None
@@ -115,7 +118,7 @@ class ThreadCourier(Courier):
     def _exchange(self, sync: Sync, tensors: Callable[[], Tensors]) -> tuple[Reply, Tensors] | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
-        letter = Unsent(self._number, sync, tensors())
+        letter = Unsent(self._number, replace(sync, process=self._process), tensors())
         number, payload = letter.number, letter.payload
         self._number += 1
         self.unsent = letter if sync.push is not None else None
@@ -142,8 +145,8 @@ class ThreadCourier(Courier):
         waited, (step, longest) = 0.0, self._carrier.poll_s
         while waited < RESEND_S and not self._closed:
             payload = self._carrier.receive(number)
-            if payload is not None:
-                return opened(payload)
+            if payload is not None and (found := opened(payload, self._process)) is not None:
+                return found
             self._pause(step)
             waited += step
             step = min(longest, step * 1.5)
@@ -161,8 +164,9 @@ class StepCourier(Courier):
     Whoever drives it moves the clock; `wait` only looks whether a sync without a reply must be sent again.
     """
 
-    def __init__(self, carrier: WorkerEnd, clock: Callable[[], float], number: int = 1) -> None:
+    def __init__(self, carrier: WorkerEnd, clock: Callable[[], float], number: int = 1, process: str = "only") -> None:
         self._carrier = carrier
+        self._process = process
         self._clock = clock
         self._number = number - 1  # of the last letter
         self._payload: bytes | None = None
@@ -175,7 +179,7 @@ class StepCourier(Courier):
     def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
         assert not self.busy, "one sync at a time"
         self._number += 1
-        letter = Unsent(self._number, sync, tensors())
+        letter = Unsent(self._number, replace(sync, process=self._process), tensors())
         self._payload = letter.payload
         self.unsent = letter if sync.push is not None else None
         self._again_s = self._clock()
@@ -185,15 +189,16 @@ class StepCourier(Courier):
         if self._payload is None:
             return None
         try:
-            found = self._carrier.receive(self._number)
+            payload = self._carrier.receive(self._number)
         except FileNotFoundError:
             self.gone = True
             return None
+        found = None if payload is None else opened(payload, self._process)
         if found is None:
             self._send()
             return None
         self._payload = self.unsent = None
-        return opened(found)
+        return found
 
     def wait(self, seconds: float) -> None:
         if self._payload is not None:
@@ -214,7 +219,11 @@ class StepCourier(Courier):
             self._again_s = self._clock() + FULL_DISK_S
 
 
-def opened(payload: bytes) -> tuple[Reply, Tensors]:
-    """The reply in a payload and what travels beside it. Raises ValueError when it is not one."""
+def opened(payload: bytes, process: str) -> tuple[Reply, Tensors] | None:
+    """The reply in a payload and what travels beside it, None when it was meant for an earlier process of this worker.
+
+    Raises ValueError when it is no reply.
+    """
     message, tensors = bundle.decode(payload)
-    return reply_from(message), tensors
+    reply = reply_from(message)
+    return (reply, tensors) if reply.process == process else None

@@ -112,14 +112,13 @@ class Session:
         self.answered = False  # whether the master ever did
 
     def run(self) -> None:
-        """Train until there is nothing more to do or the machine is taken away."""
+        """Train until there is nothing more to do or the machine is taken away. The carrier stays open."""
         try:
             for seconds in self.life():
                 if seconds > 0:
                     self._courier.wait(seconds)
         finally:
             self._courier.close()
-            self._carrier.close()
 
     def life(self) -> Waiting[None]:
         """All that a worker does, one batch or one look for a reply at a time.
@@ -145,7 +144,8 @@ class Session:
         reply, _ = yield from self._await()
         self._unsent = None
         self._hear(reply)
-        self._version = -1  # this process has no replica yet
+        self._version = -1  # this process has no replica yet,
+        self._next.clear()  # and what came with an answer to the process before it was not for this one
         if reply.leave:
             raise Leaving
 

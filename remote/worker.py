@@ -89,10 +89,13 @@ def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bo
             unsent=kept,
             patience_s=options.patience,
         )
-        session.run()
-        if options.carrier in REMOTE:
-            _leave_behind(courier.unsent)
-        if session.saving:
+        try:
+            session.run()
+            if options.carrier in REMOTE:
+                _leave_behind(courier.unsent)  # first: taking the connection down may take long
+        finally:
+            carrier.close()
+        if session.saving and courier.unsent is not None:
             status = SAVED
         if session.answered or session.saving or evicted():
             break

@@ -84,5 +84,9 @@ class MasterEnd(ABC):
         """The last (lease, upto) that a worker noted, None if it never did."""
 
     @abstractmethod
+    def clear(self) -> None:
+        """Remove every mailbox."""
+
+    @abstractmethod
     def close(self, worker: str) -> None:
         """Remove a mailbox: what arrives later from that worker is lost, and was fenced anyway."""

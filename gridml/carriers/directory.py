@@ -168,6 +168,10 @@ class DirectoryMaster(MasterEnd):
             return None
         return mail.unpack_progress(raw)
 
+    def clear(self) -> None:
+        for box in os.listdir(self._mail):
+            self.close(box)
+
     def close(self, worker: str) -> None:
         removed = self._mail / f".{worker}"
         self._seen.pop(worker, None)

@@ -192,5 +192,8 @@ class _FaultyMaster(MasterEnd):
         box = self._post.boxes.get(worker)
         return None if box is None else box.progress
 
+    def clear(self) -> None:
+        self._post.boxes.clear()
+
     def close(self, worker: str) -> None:
         self._post.boxes.pop(worker, None)

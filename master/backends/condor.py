@@ -32,9 +32,11 @@ GROUP = 1000  # jobs submitted at once, at most
 AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
 ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
 WAIT_S = 20.0  # how long no job may run before it is looked into
+PATIENCE_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
 # Attributes of every job: its run, its name in it, and the job of its master.
-_MARK, _NAME, _MASTER = "GridmlRun", "GridmlWorker", "GridmlMaster"
+RUN, _NAME, _MASTER = "GridmlRun", "GridmlWorker", "GridmlMaster"
+_STAYS = "JobStatus =!= 3"  # is not being removed
 
 
 class Condor(Backend):
@@ -53,7 +55,7 @@ class Condor(Backend):
         self._root = directory.root.absolute()
         self._clock = clock
         self._condor = bindings()
-        marks = {_MARK: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}
+        marks = {RUN: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}
         self._own = _own_cluster()
         if self._own is not None:
             marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
@@ -76,27 +78,29 @@ class Condor(Backend):
         self._refusal = ""  # why the schedd refused the last submission
         self._unsaid: list[str] = []
         with explained(self._condor):
-            self._schedd = self._condor.Schedd()
+            self._schedd = self._patiently(self._condor.Schedd)
             (self._root / condor_submit.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / condor_submit.LOG))
         self._keys = _mail_server(self._options, self._root)
 
     @property
     def _ours(self) -> str:
-        return f"{_MARK} =?= {condor_submit.quoted(str(self._root))}"
+        return f"{RUN} =?= {condor_submit.quoted(str(self._root))}"
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
         with explained(self._condor):
             if not keep:
-                self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=("their master has ended", 0))
+                because = ("their master has ended", 0)
+                self._patiently(lambda: self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=because))
                 if self._keys is not None:
                     self._keys.keep(())
                 return []
-            # 3: is being removed
-            found = self._schedd.query(f"{self._ours} && JobStatus =!= 3", ["ClusterId", "ProcId", _NAME])
+            told = ["ClusterId", "ProcId", _NAME]
+            found = self._patiently(lambda: self._schedd.query(f"{self._ours} && {_STAYS}", told))
             if found:
-                self._schedd.edit(self._ours, _MASTER, "undefined" if self._own is None else str(self._own))
+                own = "undefined" if self._own is None else str(self._own)
+                self._patiently(lambda: self._schedd.edit(self._ours, _MASTER, own))
         self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in found}
         if self._keys is not None:
             self._keys.keep([job.name for job in self._jobs.values()])
@@ -110,6 +114,18 @@ class Condor(Backend):
             if not job.over:
                 self._events.append(known)
         return [job.worker for job in self._jobs.values() if not job.over]
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """What the schedd answers. A master that is its job was started by it, so it will answer soon if not now."""
+        deadline = time.monotonic() + (PATIENCE_S if self._own is not None else 0.0)
+        while True:
+            try:
+                return ask()
+            except self._condor.HTCondorException:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(AGAIN_S)
+                self._wait_for_schedd()
 
     def submit(self, worker: str) -> None:
         if self._closed:
@@ -240,7 +256,7 @@ class Condor(Backend):
 
     def _adopt(self) -> None:
         """Jobs that the schedd took although it did not answer."""
-        for found in self._schedd.query(self._ours, ["ClusterId", "ProcId", _NAME]):
+        for found in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
             if found[_NAME] in self._pending:
                 self._jobs[int(found["ClusterId"]), int(found["ProcId"])] = Job(found[_NAME])
                 self._pending.remove(found[_NAME])

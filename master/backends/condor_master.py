@@ -16,7 +16,8 @@ from pathlib import Path
 
 from gridml import bundle
 from gridml.errors import RunError
-from master.backends.condor import AGAIN_S, FAREWELL_S, bindings, explained
+from master.backends.condor import AGAIN_S, FAREWELL_S, RUN, bindings, explained
+from master.backends.condor_submit import DESCRIPTION as WORKERS
 from master.backends.condor_submit import as_text, attributes, quoted, word
 from master.ledger import Ledger
 from master.reading import SUBMITTED
@@ -99,37 +100,43 @@ def waiting(directory: RunDirectory) -> Waiting | None:
             ["condor_q", "-constraint", _there(directory), *told], capture_output=True, text=True, timeout=ASK_S
         )
         for line in done.stdout.splitlines() if done.returncode == 0 else ():
-            job, status, reason = line.split(None, 2)
+            job, status, *reason = line.split(None, 2)
             if status == "5":
-                return Waiting(int(job), "held", reason)
+                return Waiting(int(job), "held", "".join(reason))
             return Waiting(int(job), "queued" if status == "1" else "started")
     return None
 
 
-def withdraw(directory: RunDirectory) -> int | None:
-    """Take the master's job of a run out of the queue; returns its number, None where none is there.
+def withdraw(directory: RunDirectory) -> str | None:
+    """Take every job of a run that no master holds out of the queue; returns which, None where none is there.
 
-    The workers' jobs go with it, and the run counts as cancelled. Raises RunError when a master holds the run, or the
-    queue cannot be reached or refuses.
+    The run then counts as cancelled. Raises RunError when a master holds it, or the queue cannot be reached or refuses.
     """
-    recorded = directory.root / JOB
-    if not recorded.exists():
-        return None
+    if not (directory.root / WORKERS).exists() and not (directory.root / JOB).exists():
+        return None  # a run on another back end
     condor = bindings()
     lock = MasterLock(directory)  # a master that begins meanwhile ends at once
     try:
         with explained(condor):
             schedd = condor.Schedd()
-            found = [int(ad["ClusterId"]) for ad in schedd.query(_there(directory), ["ClusterId"])]
-            jobs = [f"{job}.0" for job in found]
+            masters = [f"{ad['ClusterId']}.0" for ad in schedd.query(_there(directory), ["ClusterId"])]
+            ids = ["ClusterId", "ProcId"]
+            workers = [f"{ad['ClusterId']}.{ad['ProcId']}" for ad in schedd.query(_workers(directory), ids)]
+            jobs = masters + workers
             refused = schedd.act(condor.JobAction.Remove, jobs)["TotalPermissionDenied"] if jobs else 0
         if refused:
-            raise RunError(f"HTCondor did not let you remove job {found[0]}. Cancel it as the user who submitted it.")
-        if found:
+            raise RunError(f"HTCondor did not let you remove job {jobs[0]}. Cancel it as the user who submitted it.")
+        if jobs:
             _cancelled(directory)
-        return found[0] if found else None
+        told = [f"its job {masters[0].partition('.')[0]}"] if masters else []
+        told += [f"{len(workers)} jobs of workers"] if workers else []
+        return " and ".join(told) or None
     finally:
         lock.release()
+
+
+def _workers(directory: RunDirectory) -> str:
+    return f"{RUN} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
 
 
 def _there(directory: RunDirectory) -> str:
@@ -143,7 +150,7 @@ def _cancelled(directory: RunDirectory) -> None:
         with ledger.transaction():
             if ledger.get("status") in (SUBMITTED, "running"):
                 ledger.set("status", "cancelled")
-                ledger.set("stopped_because", f"{directory.root} was cancelled while its master waited to be started.")
+                ledger.set("stopped_because", f"{directory.root} was cancelled while no master drove it.")
     finally:
         ledger.close()
 

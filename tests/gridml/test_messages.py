@@ -36,6 +36,10 @@ def test_messages_come_back_equal() -> None:
         (("push", "sequence"), "2"),
         (("failure", "message"), 3),
         (("push",), "push"),
+        (("push", "lease"), 2**70),
+        (("holds",), [2**70]),
+        (("train_s",), float("nan")),
+        (("push_s",), float("inf")),
     ],
 )
 def test_a_field_of_another_type_is_no_sync(path: tuple[str, ...], value: object) -> None:

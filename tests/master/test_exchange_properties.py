@@ -43,7 +43,7 @@ PROGRAMS = Path(__file__).parent.parent / "programs"
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
           "after-answers", "submit", "publish", "answer", "close")  # fmt: skip
 LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
-        "foreign ids", "nonsense")  # fmt: skip
+        "foreign ids", "nonsense", "huge")  # fmt: skip
 CALM_LIMIT = 3000  # turns in which a run without faults must finish
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -129,6 +129,9 @@ class Mortal(MasterEnd):
     def noted(self, worker: str) -> tuple[int, int] | None:
         return self._end.noted(worker)
 
+    def clear(self) -> None:
+        self._end.clear()
+
     def close(self, worker: str) -> None:
         self._reached("close")
         self._end.close(worker)
@@ -148,6 +151,7 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
         "term": replace(push, term=push.term + 1),
         "sequence": replace(push, sequence=push.sequence + 1),
         "base": replace(push, base=-7),
+        "huge": replace(push, lease=2**70),
     }
     if lie in altered:
         return bundle.encode(to_json(replace(sync, push=altered[lie])), tensors)
@@ -231,7 +235,7 @@ class Worker:
         self.evicted = False
         self.carrier = Liar(world.post.worker(name), world.program.bsp or bool(world.mutable))
         number = unsent.number if unsent is not None and unsent.sync.worker == name else 1
-        self.courier = StepCourier(self.carrier, lambda: world.now, number)
+        self.courier = StepCourier(self.carrier, lambda: world.now, number, f"process {next(world.processes)}")
         self.session = Session(
             name,
             world.program,
@@ -264,6 +268,7 @@ class World:
         self.source = source
         self.root = root
         self.brought = root / "unsent"
+        self.processes = itertools.count()
         self.now = 1000.0
         self.fates = iter(fates)
         self.deadly: tuple[str, int] | None = None

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from gridml import bundle, unsent
+from gridml.carriers.directory import DirectoryWorker
 from gridml.errors import StorageError
+from gridml.messages import Push, Sync, reply_from, to_json
+from gridml.unsent import Unsent
 from master.backends.base import Backend, JobEvent
 from master.beginning import resume, start
 from master.ledger import Ledger
@@ -65,6 +71,11 @@ def begun(program: Path, root: Path, outside: Outside) -> Run:
     return start(Settings(program=program, workers=1), root, outside)
 
 
+def begun_again(root: Path, outside: Outside) -> Run:
+    """Resumed by a master that inherits nobody who lives."""
+    return resume(root, replace(outside, backend=lambda settings, directory: Left()))
+
+
 def test_a_worker_that_lives_on_keeps_its_place(program: Path, tmp_path: Path, backend: Left, outside: Outside) -> None:
     with begun(program, tmp_path / "run", outside) as run:
         run.workforce.staff(1.0, work_left=True)
@@ -95,6 +106,40 @@ def test_a_ledger_that_was_restored_inherits_nobody(
     for _ in range(2):
         resume(tmp_path / "run", outside).__exit__(None, None, None)
     assert backend.asked == [True, False, True]
+
+
+def test_letters_of_a_time_that_is_undone_are_not_heard(program: Path, tmp_path: Path, outside: Outside) -> None:
+    root = tmp_path / "run"
+    with begun(program, root, outside) as run:
+        run.ledger.backup()
+        run.workforce.staff(1.0, work_left=True)
+        DirectoryWorker(root, "w1").send(9, b"of a worker that the copy does not know")
+    shutil.copy(root / "ledger.backup.db", root / "ledger.db")
+    with resume(root, outside) as run:
+        assert not (root / "mail" / "w1").exists()
+        run.workforce.staff(1.0, work_left=True)
+        assert run.office.collect() == []
+
+
+@pytest.mark.parametrize(("file", "credited"), [("w1", 10), ("w2", 0)])
+def test_what_a_job_brought_home_is_credited_in_its_own_name_only(
+    program: Path, tmp_path: Path, outside: Outside, file: str, credited: int
+) -> None:
+    root = tmp_path / "run"
+    with begun(program, root, outside) as run:
+        run.workforce.staff(1.0, work_left=True)
+        worker = DirectoryWorker(root, "w1")
+        worker.send(1, bundle.encode(to_json(Sync("w1", wants=True)), {}))
+        run.step()
+        reply = reply_from(bundle.decode(worker.receive(1) or b"")[0])
+        assert reply.lease is not None
+        run.leave()
+    push = Push(reply.lease.id, reply.lease.term, 1, reply.version, reply.lease.start + 10, 10)
+    (root / "unsent").mkdir()
+    sync = Sync("w1", holds=(reply.lease.id,), push=push)
+    unsent.write(root / "unsent" / file, Unsent(2, sync, {"Total/count": np.array([10]), "@rows/Total": np.array([0])}))
+    with begun_again(root, outside) as run:
+        assert run.ledger.credited == credited
 
 
 def test_a_master_that_leaves_lets_its_workers_live(

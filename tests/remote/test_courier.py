@@ -11,7 +11,7 @@ import pytest
 from gridml import bundle
 from gridml.carriers.base import MasterEnd
 from gridml.carriers.faulty import Post
-from gridml.messages import Reply, Sync, sync_from, to_json
+from gridml.messages import Push, Reply, Sync, sync_from, to_json
 from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
 
 LIMIT_S = 20.0
@@ -48,8 +48,10 @@ def until(done: Callable[[], bool]) -> None:
 def answer(master: MasterEnd, version: int) -> Sync:
     """Answer the one sync that has come; returns it."""
     (letter,) = master.collect()
-    master.answer("w1", letter.number, bundle.encode(to_json(Reply(version)), {"row": np.arange(3)}))
-    return sync_from(bundle.decode(letter.payload)[0])
+    sync = sync_from(bundle.decode(letter.payload)[0])
+    reply = Reply(version, process=sync.process)
+    master.answer("w1", letter.number, bundle.encode(to_json(reply), {"row": np.arange(3)}))
+    return sync
 
 
 @pytest.fixture(params=["thread", "step"])
@@ -74,6 +76,29 @@ def test_a_sync_is_carried_and_its_reply_taken_once(courier: Courier, post: Post
         assert heard[0].version == version
         np.testing.assert_array_equal(heard[1]["row"], np.arange(3))
         assert courier.take() is None
+
+
+def test_an_answer_to_an_earlier_process_of_the_worker_is_passed_over(courier: Courier, post: Post) -> None:
+    master = post.master()
+    master.answer("w1", 1, bundle.encode(to_json(Reply(7, process="another")), {}))
+    courier.post(Sync("w1", have=1), dict)
+    until(lambda: bool(master.collect()))
+    assert courier.take() is None
+    answer(master, 8)
+    until(lambda: (heard := courier.take()) is not None and heard[0].version == 8)
+
+
+def test_a_push_without_an_answer_is_unsent(courier: Courier, post: Post) -> None:
+    master, push = post.master(), Push(lease=1, term=1, sequence=1, base=0, upto=4, vertices=4)
+    assert courier.unsent is None
+    courier.post(Sync("w1", push=push), lambda: {"row": np.arange(3)})
+    until(lambda: bool(master.collect()))
+    kept = courier.unsent
+    assert kept is not None and (kept.number, kept.push) == (1, push)
+    assert kept.payload == master.collect()[0].payload
+    answer(master, 1)
+    courier.wait(LIMIT_S)
+    assert courier.take() is not None and courier.unsent is None
 
 
 def test_a_closed_mailbox_is_noticed(courier: Courier, post: Post) -> None:

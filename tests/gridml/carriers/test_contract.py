@@ -274,3 +274,14 @@ def test_closing_twice_and_opening_twice_are_harmless(pair: Pair, worker: Worker
     pair.master.close("w1")
     pair.master.close("w1")
     assert collected(pair) == []
+
+
+def test_what_was_cleared_is_not_collected_and_can_be_opened_again(pair: Pair, worker: WorkerEnd) -> None:
+    worker.send(1, b"of another time")
+    pair.master.clear()
+    with pytest.raises(OSError):
+        worker.send(2, b"too late")
+    pair.master.open("w1")
+    assert collected(pair) == []
+    worker.send(3, b"of now")
+    assert collected(pair) == [("w1", 3, b"of now")]
