@@ -11,23 +11,33 @@ from pathlib import Path
 
 import safetensors.numpy
 
+from pools.daemons import wait_until
 from pools.pool import Pool
 
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
 LIMIT_S = 180.0  # for whatever is waited for
+_GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
 
 
 class Submitted:
-    """A run of `PROGRAM` whose master is a job of the pool."""
+    """A run of `PROGRAM` whose master is a job of the pool; in the `foreground` a process that nobody waits for."""
 
-    def __init__(self, found: Pool, root: Path, *options: str, workers: int = WORKERS) -> None:
+    def __init__(
+        self, found: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False
+    ) -> None:
         self.pool, self.root = found, root
-        said = self.gridml(
+        asked = (
             "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
             "--run-dir", str(root), "--chunk", "500", "--json", *options,
         )  # fmt: skip
-        self.master_job = str(json.loads(said)["master_job"])
+        if foreground:
+            nowhere = subprocess.DEVNULL
+            command = [*_GRIDML, *asked, "--foreground"]
+            self.master = subprocess.Popen(command, env=found.environment(), stdout=nowhere, stderr=nowhere)
+            wait_until((root / "ledger.db").exists, LIMIT_S, "the run did not begin")
+        else:
+            self.master_job = str(json.loads(self.gridml(*asked))["master_job"])
 
     @property
     def master_pid(self) -> int:
@@ -41,8 +51,9 @@ class Submitted:
 
     def tried(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         """As `gridml`, whatever comes of it."""
-        command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", *arguments]
-        return subprocess.run(command, env=self.pool.environment(), capture_output=True, text=True, timeout=60)
+        return subprocess.run(
+            [*_GRIDML, *arguments], env=self.pool.environment(), capture_output=True, text=True, timeout=60
+        )
 
     def status(self) -> dict[str, object]:
         found: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))

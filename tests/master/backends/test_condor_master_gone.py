@@ -77,3 +77,14 @@ def test_what_nobody_answers_is_kept_through_an_eviction_without_grace(up: Pool,
     report = run.exact()
     assert len(run.events("evicted")) >= WORKERS
     assert wasted(report) == 0
+
+
+def test_workers_whose_foreground_master_was_killed_can_be_cancelled(up: Pool, tmp_path: Path) -> None:
+    run = Submitted(up, tmp_path / "run", foreground=True)
+    run.wait(lambda _: bool(run.jobs()), "a worker to run")
+    run.master.kill()
+    run.master.wait()
+    run.wait(lambda status: status["master"] is None, "the master to be gone")
+    assert f"Out of the queue: {WORKERS} jobs of workers" in run.gridml("cancel", str(run.root))
+    run.wait(lambda _: not run.jobs(), "the jobs to go")
+    assert run.status()["status"] == "cancelled"
