@@ -7,8 +7,10 @@ import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 
+import pools.daemons
 from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -44,7 +46,13 @@ def hold_and_release(run: Submitted) -> None:
     assert run.pool.tool("condor_release", run.master_job).returncode == 0
 
 
-@pytest.mark.parametrize("gone", [kill, hold_and_release])
+def kill_the_schedd(run: Submitted) -> None:
+    """It takes its master and all shadows with it; starters wait for the next one."""
+    daemons = psutil.Process(pools.daemons.pid(run.pool.submit)).children()
+    next(p for p in daemons if p.name() == "condor_schedd").kill()
+
+
+@pytest.mark.parametrize("gone", [kill, hold_and_release, kill_the_schedd])
 def test_the_same_workers_go_on_under_the_next_master(
     up: Pool, tmp_path: Path, gone: Callable[[Submitted], None]
 ) -> None:
