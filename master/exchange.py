@@ -10,8 +10,8 @@ Order of effects, which makes a kill at any instant harmless:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from numpy.typing import NDArray
@@ -23,6 +23,7 @@ from gridml.errors import UserCodeError
 from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict, sync_from, to_json
 from gridml.names import job_of
 from gridml.pace import batch_size, push_every
+from master.correspondence import Correspondence, Correspondent
 from master.decisions.judge import LeaseFacts, judge
 from master.decisions.staffing import after_failure
 from master.fields import Fields
@@ -37,20 +38,6 @@ HOPE_S = 600.0  # how long a worker that is started again may take to bring what
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
 Array = NDArray[Any]
 Hook = Callable[[str], None]
-
-
-@dataclass
-class Correspondent:
-    """What the master remembers of one worker between its syncs. None of it is needed for correctness."""
-
-    number: int = -1  # of its last letter
-    base: int = -1  # the version it says it holds
-    sent: set[int] = field(default_factory=set)  # the versions that answers to its last letter told it of
-    holding: dict[int, Touched] = field(default_factory=dict)  # by lease: what came with the answer that granted it
-    heard_s: float = 0.0
-    rate: float = 0.0  # vertices per second of training
-    push_s: float = 0.0
-    bytes_down: int = 0  # of answers to it that the ledger does not know of yet
 
 
 @dataclass
@@ -95,24 +82,10 @@ class Exchange:
         self._office = office
         self._clock = clock
         self._hook = hook
-        self.workers: dict[str, Correspondent] = {}
-        self.left: set[str] = set()  # workers that took their leave
-        self._bases: dict[str, tuple[set[int], float]] = {}  # by job: what its last life may stand on, and until when
-        self._inherited: set[int] = set()  # versions that workers of an earlier master may stand on,
-        self._awaited: set[str] = set()  # while these have not spoken
+        self.known = Correspondence()
         self._push_s = 0.0  # CPU seconds from a push's letter to its answer, a running mean
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
-
-    def await_survivors(self, workers: Collection[str]) -> None:
-        """`workers` go on from an earlier master's time: what they may stand on is kept until they have spoken."""
-        self._awaited = set(workers)
-        self._inherited = set(self._ledger.kept_versions())
-
-    def forget(self, workers: Iterable[str]) -> None:
-        """Nothing more is to be expected of these, though they were just heard; they hold no lease."""
-        for worker in workers:
-            self.workers.pop(worker, None)
 
     def handle(self, letters: Sequence[Letter], *, granting: bool = True) -> int:
         """Hear all letters as one group; returns how many pushes were merged. Raises StorageError on a full disk."""
@@ -154,15 +127,13 @@ class Exchange:
 
         With an `heir` it is started again, and may then bring what it could not send.
         """
-        known = self.workers.pop(worker, None)
+        held = [row for row in self._ledger.leases.values() if row.worker == worker]
+        self.known.end(worker, now + HOPE_S if heir and held else None)
         self._grants.rates.pop(worker, None)
-        self._awaited.discard(worker)
-        for row in [r for r in self._ledger.leases.values() if r.worker == worker]:
+        for row in held:
             self._grants.end(row, now, because)
             if heir:
                 self._grants.hope(row, now + HOPE_S)
-                bases = self._inherited if known is None else {known.base, *known.sent}
-                self._bases[job_of(worker)] = bases, now + HOPE_S
 
     def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
         """A worker ended and nobody asked for it: what it was training may be why, and counts as failed once."""
@@ -180,7 +151,7 @@ class Exchange:
         """
         found: dict[str, Draft] = {}
         for letter in letters:
-            known, draft = self.workers.get(letter.worker), self._open(letter)
+            known, draft = self.known.workers.get(letter.worker), self._open(letter)
             if draft is None or (known is not None and letter.number < known.number):
                 self._office.discard(letter.worker, letter.number)
                 if draft is None:
@@ -325,15 +296,7 @@ class Exchange:
     def _note(self, draft: Draft, now: float) -> None:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync = draft.sync
-        known = self.workers.setdefault(sync.worker, Correspondent())
-        self._awaited.discard(sync.worker)
-        self._bases.pop(job_of(sync.worker), None)
-        if draft.letter.number != known.number:
-            known.number, known.sent = draft.letter.number, set()
-        known.heard_s = now
-        known.base = sync.have
-        known.rate = sync.trained / sync.train_s if sync.train_s > 0 else 0.0
-        known.push_s = sync.push_s
+        known = self.known.hear(sync, draft.letter.number, now)
         if known.rate > 0:
             self._grants.rates[sync.worker] = known.rate
         self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload))
@@ -342,7 +305,7 @@ class Exchange:
         if sync.failure is not None:
             self._failed(draft, sync.failure, now)
         if sync.leaving:
-            self.left.add(sync.worker)
+            self.known.left.add(sync.worker)
             self.gone(sync.worker, "the worker left", now)
         elif draft.verdict is Verdict.REFUSED:
             self._end_own(sync, now, draft.reason)
@@ -380,7 +343,7 @@ class Exchange:
 
     def _answer(self, draft: Draft, grant: LeaseRow | None) -> None:
         sync = draft.sync
-        known = self.workers.get(sync.worker) or Correspondent()  # one that leaves is not remembered
+        known = self.known.workers.get(sync.worker) or Correspondent()  # one that leaves is not remembered
         version = self._replica.version
         tensors: dict[str, Array] = {}
         if not draft.dropping:
@@ -431,13 +394,7 @@ class Exchange:
     def _forget_versions(self) -> None:
         """Remove versions that no worker can name as its base, but for the newest and those to be judged."""
         needed = {self._replica.version, self._ledger.get("backup_version"), *self._grants.unjudged()}
-        for worker in self.workers.values():
-            needed |= {worker.base, *worker.sent}
-        now = self._clock()
-        self._bases = {job: found for job, found in self._bases.items() if found[1] > now}
-        needed = needed.union(*(bases for bases, _ in self._bases.values()))
-        if self._awaited:
-            needed |= self._inherited
+        needed |= self.known.standing(self._clock())
         old = [v for v in self._ledger.kept_versions() if v not in needed]
         if len(old) < SPARE_VERSIONS and len(old) * self._size() < SPARE_BYTES:
             return

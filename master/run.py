@@ -134,7 +134,8 @@ class Run:
         until = min(now, self.ledger.last_sign())
         if masters and alike:
             leased = {job_of(row.worker) for row in self.ledger.leases.values()}
-            self.exchange.await_survivors([worker for worker in survivors if job_of(worker) in leased])
+            standing = [worker for worker in survivors if job_of(worker) in leased]
+            self.exchange.known.await_survivors(standing, self.ledger.kept_versions())
             self._hear_what_came_meanwhile(survivors)
         heirs = {job_of(worker) for worker in survivors}
         with self.ledger.transaction():
@@ -158,7 +159,7 @@ class Run:
             self.office.clear()  # letters of workers that this ledger may not even know
         for gone in {row["worker"] for row in self.ledger.workers()}.difference(survivors):
             self.office.close(gone)
-        self.exchange.forget(set(self.exchange.workers).difference(survivors))
+        self.exchange.known.forget_others(survivors)
         self._settle_epochs()
 
     def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
@@ -250,9 +251,8 @@ class Run:
         merged = self.exchange.handle(letters)
         for path in brought:
             path.unlink()
-        self.exchange.forget(letter.worker for letter in brought.values())
-        heard = {name for name, known in self.exchange.workers.items() if known.heard_s >= now}
-        self.workforce.spoke(heard, now)  # a letter that makes no sense is no sign of life
+        self.exchange.known.forget(letter.worker for letter in brought.values())
+        self.workforce.spoke(self.exchange.known.heard_at(now), now)  # a letter that makes no sense is no sign of life
         self.workforce.hear(events, now)
         for kind, text in self.exchange.news:
             self._tell(kind, text)

@@ -72,7 +72,7 @@ class Workforce:
         with self._ledger.transaction():
             for event in events:
                 if event.graceful is None:
-                    event = replace(event, graceful=event.worker in self._exchange.left)
+                    event = replace(event, graceful=event.worker in self._exchange.known.left)
                 if event.worker not in self._presence.known:
                     self.expect(event.worker, now)  # the back end starts it again by itself
                 self._ledger.worker_event(event, now)
