@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import sqlite3
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +52,7 @@ def _create(
     directory.create()
     lock = MasterLock(directory)
     try:
-        shutil.copyfile(settings.program, root / "program.py")
+        directory.keep_program(settings.program)
         bundle.write_atomic(directory.settings, _as_text(settings))
         _make_ledger(directory, settings, program, graph, outside)
         return directory, settings, program, graph, lock
@@ -104,6 +104,11 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
         if program_file is not None:
             settings = replace(settings, program=program_file)
             bundle.write_atomic(directory.settings, _as_text(settings))
+        elif outside.unattended and _was_running(directory) and _altered(directory, settings.program):
+            sys.path.append(str(settings.program.parent))  # its modules stay where they are
+            settings = replace(
+                settings, program=directory.program(settings.program)
+            )  # nobody has asked for the new one
         program = load(settings.program)
         graph = program.build(settings.program)
         return Run(directory, settings, program, graph, lock, outside)
@@ -112,6 +117,21 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
             _leave_word(directory, error)
         lock.release()
         raise
+
+
+def _was_running(directory: RunDirectory) -> bool:
+    """Whether the last master was ended without a word."""
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+    try:
+        return bool(ledger.get("status") == "running")
+    finally:
+        ledger.close()
+
+
+def _altered(directory: RunDirectory, program: Path) -> bool:
+    """Whether a program is not any more what the run was begun with."""
+    kept = directory.program(program)
+    return kept.is_file() and (not program.is_file() or kept.read_bytes() != program.read_bytes())
 
 
 def _leave_word(directory: RunDirectory, error: GridmlError) -> None:

@@ -53,6 +53,7 @@ class Outside:
     hook: Hook = lambda point: None
     tick: Callable[[], None] = lambda: None  # called once a turn; it may raise to end the run between two turns
     office: Callable[[Path], MasterEnd] = DirectoryMaster
+    unattended: bool = False  # started by a schedd, and not by a person
     durable: bool = True  # without, a simulation need not wait for the disk
 
 
@@ -129,6 +130,8 @@ class Run:
         program = bundle.digest(self.settings.program.read_bytes())
         # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
         alike = not self.ledger.get("copied", False) and self.ledger.get("program", program) == program
+        if not alike:
+            self.directory.keep_program(self.settings.program)
         survivors = self.backend.inherit(keep=alike)
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
         until = min(now, self.ledger.last_sign())

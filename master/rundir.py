@@ -9,6 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+from gridml import bundle
 from gridml.errors import RunError, UsageError
 from gridml.names import job_of
 
@@ -70,6 +71,17 @@ class RunDirectory:
     @property
     def final(self) -> Path:
         return self.root / "final.safetensors"
+
+    def program(self, original: Path) -> Path:
+        """The run's own copy of its program, under the program's name."""
+        return self.root / "program" / original.name
+
+    def keep_program(self, original: Path) -> None:
+        """Copy the program as it is now; jobs that start later get this one, whatever becomes of the original."""
+        kept = self.program(original)
+        kept.parent.mkdir(exist_ok=True)
+        if original != kept:
+            bundle.write_atomic(kept, original.read_bytes())
 
     @property
     def brought(self) -> Path:
@@ -143,7 +155,7 @@ class MasterLock:
 _README = """A gridml run.
 
 settings.json        what was asked for
-program.py           the program as it was when the run began
+program/             the program as workers are sent it: as it was when the run began, or was last resumed
 events.log           what happened, a line each
 ledger.db            leases, credits, versions, workers (SQLite): the only truth
 ledger.backup.db     the ledger as it was at the end of the last epoch

@@ -87,19 +87,20 @@ def drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: b
                 signals.turn()
                 follower.tick()
 
-            with begin(Outside(make, told=follower.told, tick=tick)) as found, follower:
+            outside = Outside(make, told=follower.told, tick=tick, unattended=_is_job())
+            with begin(outside) as found, follower:
                 follower.told("started", f"{root}: {found.settings.workers} workers, {found.grants.total:,} vertices")
                 try:
                     found.finish()
                 except Stopped as stopped:
-                    if _is_job(stopped):
-                        found.leave()
+                    if _is_job() and stopped.number == signal.SIGTERM:
+                        found.leave()  # it is held or killed, or its schedd goes down: there will be another master
                     raise
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
         typer.echo(then if began else "Stopped before it began.", err=True)
-        if _is_job(stopped):
+        if _is_job() and stopped.number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
@@ -109,9 +110,9 @@ def drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: b
         print_report(report(root))
 
 
-def _is_job(stopped: Stopped) -> bool:
-    """Whether this process is a job that is held or killed, or whose schedd goes down: there will be another master."""
-    return stopped.number == signal.SIGTERM and "_CONDOR_JOB_AD" in os.environ
+def _is_job() -> bool:
+    """Whether this process is a job of a schedd, which starts it again when it ends by a signal."""
+    return "_CONDOR_JOB_AD" in os.environ
 
 
 def follow(run: Path, *, as_json: bool) -> None:

@@ -45,7 +45,8 @@ exit 69
 def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
     """The submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all the run's jobs."""
     options = settings.condor or CondorOptions()
-    sent = [CODE, str(settings.program), *(str(path) for path in options.send)]
+    kept = directory.program(settings.program).absolute()
+    sent = [CODE, str(kept if kept.is_file() else settings.program), *(str(path) for path in options.send)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
     environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
     if options.carrier == "sftp":

@@ -95,6 +95,24 @@ def test_another_program_inherits_nobody(program: Path, tmp_path: Path, backend:
     assert backend.asked == [True, False, True]  # those that the second master started run the mended one
 
 
+def test_a_master_that_nobody_started_keeps_the_program_as_it_was(
+    program: Path, tmp_path: Path, backend: Left, outside: Outside
+) -> None:
+    root = tmp_path / "run"
+    begun(program, root, outside).__exit__(None, None, None)
+    before = program.read_text()
+    program.write_text("half a thou")
+    with resume(root, replace(outside, unattended=True)) as run:
+        assert run.settings.program.read_text() == before
+        run.ledger.set("status", "cancelled")
+    assert backend.asked == [True, True]
+    program.write_text(before + "# mended\n")
+    with resume(root, replace(outside, unattended=True)) as run:  # a person has stopped it, and submitted it again
+        assert run.settings.program == program
+    assert (root / "program" / program.name).read_text() == program.read_text()
+    assert backend.asked == [True, True, False]
+
+
 def test_a_ledger_that_was_restored_inherits_nobody(
     program: Path, tmp_path: Path, backend: Left, outside: Outside
 ) -> None:
