@@ -74,7 +74,7 @@ def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, 
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=outside.durable), outside.clock()
     try:
-        replica = Replica(graph, Versions(directory.versions))
+        replica = Replica(graph, Versions(directory.versions, durable=outside.durable))
         tensors = initial(graph, settings.seed)
         sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
         with ledger.transaction():

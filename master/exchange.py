@@ -16,19 +16,20 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from gridml import bundle
 from gridml.aggregates import Merge
 from gridml.carriers.base import Letter, MasterEnd
 from gridml.errors import UserCodeError
-from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict, sync_from, to_json
+from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict
 from gridml.names import job_of
 from gridml.pace import batch_size, push_every
+from gridml.wording import Wording, Written
 from master.correspondence import Correspondence, Correspondent
 from master.decisions.judge import LeaseFacts, judge
+from master.decisions.leasing import LeaseRow
 from master.decisions.staffing import after_failure
 from master.fields import Fields
 from master.grants import Grants
-from master.ledger import LeaseRow, Ledger
+from master.ledger import Ledger
 from master.merging import Merged, Merger
 from master.replica import Replica, Touched, union, without
 from master.rundir import command
@@ -72,6 +73,8 @@ class Exchange:
         office: MasterEnd,
         clock: Callable[[], float],
         hook: Hook,
+        wording: Wording | None = None,
+        cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._settings = settings
         self._ledger = ledger
@@ -82,7 +85,10 @@ class Exchange:
         self._office = office
         self._clock = clock
         self._hook = hook
+        self._wording = wording or Written()
+        self._cpu = cpu  # seconds of this thread
         self.known = Correspondence()
+        self._enough_versions = 0  # how many are kept before any is removed
         self._push_s = 0.0  # CPU seconds from a push's letter to its answer, a running mean
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
@@ -92,7 +98,7 @@ class Exchange:
         drafts = self._newest(letters)
         if not drafts:
             return 0
-        now, began = self._clock(), time.thread_time()
+        now, began = self._clock(), self._cpu()
         with self._ledger.transaction():
             merged = self._merge(drafts, now)
             for draft in drafts:
@@ -101,12 +107,12 @@ class Exchange:
         self._hook("after-commit")
         self._fields.committed([m for _, m in merged])
         # Chunks are cut only now, so that they hold the fields that were just credited.
-        cutting = time.thread_time()
+        cutting = self._cpu()
         with self._ledger.transaction():
             grants = [
                 None if d.dropping or not granting else self._grants.grant(d.sync, self.live(), now) for d in drafts
             ]
-        began += time.thread_time() - cutting  # the cost of a chunk, not of a push
+        began += self._cpu() - cutting  # the cost of a chunk, not of a push
         self._hook("after-grants")
         for draft, grant in zip(drafts, grants, strict=True):
             # Read again: it may have been cut for another worker of the group.
@@ -114,20 +120,20 @@ class Exchange:
         self._hook("after-answers")
         self._forget_versions()
         if merged:
-            cost = (time.thread_time() - began) / len(merged)
+            cost = (self._cpu() - began) / len(merged)
             self._push_s = cost if self._push_s == 0 else 0.8 * self._push_s + 0.2 * cost
         return len(merged)
 
     def live(self) -> int:
         """Workers that hold a lease."""
-        return len({row.worker for row in self._ledger.leases.values()})
+        return len(self._ledger.held)
 
     def gone(self, worker: str, because: str, now: float, *, heir: bool = False) -> None:
         """A worker has ended: its leases are free again from their last credit. Must be called inside a transaction.
 
         With an `heir` it is started again, and may then bring what it could not send.
         """
-        held = [row for row in self._ledger.leases.values() if row.worker == worker]
+        held = [*self._ledger.held.get(worker, {}).values()]
         self.known.end(worker, now + HOPE_S if heir and held else None)
         self._grants.rates.pop(worker, None)
         for row in held:
@@ -163,8 +169,7 @@ class Exchange:
     def _open(self, letter: Letter) -> Draft | None:
         """A letter's content, None for one that makes no sense, and would make none if it was sent again."""
         try:
-            message, tensors = bundle.decode(letter.payload)
-            sync = sync_from(message)
+            sync, tensors = self._wording.read(letter.payload)
         except ValueError:
             return None
         return Draft(letter, sync, tensors) if sync.worker == letter.worker else None
@@ -259,7 +264,7 @@ class Exchange:
         )
         if problem is not None:
             return problem, None
-        base = self._replica.base(push.base, self._ledger.kept_versions().get(push.base))
+        base = self._replica.base(push.base, self._ledger.sha256_of(push.base))
         try:
             merged, reason = self._merger.merge(replica, base, told)
         except UserCodeError as error:
@@ -296,7 +301,7 @@ class Exchange:
     def _note(self, draft: Draft, now: float) -> None:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync = draft.sync
-        known = self.known.hear(sync, draft.letter.number, now)
+        known = self.known.hear(sync, draft.letter.number)
         if known.rate > 0:
             self._grants.rates[sync.worker] = known.rate
         self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload))
@@ -346,7 +351,7 @@ class Exchange:
         known = self.known.workers.get(sync.worker) or Correspondent()  # one that leaves is not remembered
         version = self._replica.version
         tensors: dict[str, Array] = {}
-        if not draft.dropping:
+        if self._replica.tensors and not draft.dropping:
             tensors = self._replica.outgoing(*self._lacking(draft, known, grant))
         row = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
         pace = self._pace(known)
@@ -362,8 +367,9 @@ class Exchange:
             leave=self._grants.finished() or self.stop_because is not None,
             process=sync.process,
         )
-        payload = bundle.encode(to_json(reply), tensors)
-        known.sent.add(version)
+        payload = self._wording.write(reply, tensors)
+        if known is self.known.workers.get(sync.worker):
+            self.known.told(known, version)
         known.bytes_down += len(payload)
         self._office.answer(draft.letter.worker, draft.letter.number, payload)
 
@@ -393,16 +399,21 @@ class Exchange:
 
     def _forget_versions(self) -> None:
         """Remove versions that no worker can name as its base, but for the newest and those to be judged."""
-        needed = {self._replica.version, self._ledger.get("backup_version"), *self._grants.unjudged()}
-        needed |= self.known.standing(self._clock())
-        old = [v for v in self._ledger.kept_versions() if v not in needed]
-        if len(old) < SPARE_VERSIONS and len(old) * self._size() < SPARE_BYTES:
+        kept = self._ledger.kept_versions
+        if len(kept) < self._enough_versions:
             return
-        with self._ledger.transaction():
+        now, needed = self._clock(), {self._replica.version, self._ledger.get("backup_version")}
+        needed.update(self._grants.unjudged())
+        old = [v for v in kept if v not in needed and not self.known.stands_on(v, now)]
+        spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, self._size())))
+        if len(old) >= spare:
+            with self._ledger.transaction():
+                for version in old:
+                    self._ledger.forget_version(version)
             for version in old:
-                self._ledger.forget_version(version)
-        for version in old:
-            self._replica.forget(version)
+                self._replica.forget(version)
+            old = []
+        self._enough_versions = len(kept) + max(1, spare - len(old))
 
     def _size(self) -> int:
         return sum(t.nbytes for t in self._replica.tensors.values())

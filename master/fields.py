@@ -28,9 +28,10 @@ class Fields:
     values.
     """
 
-    def __init__(self, graph: Graph, folder: Path, *, bsp: bool) -> None:
+    def __init__(self, graph: Graph, folder: Path, *, bsp: bool, durable: bool = True) -> None:
         self._folder = folder
         self._bsp = bsp
+        self._durable = durable
         self._columns: dict[str, Array] = {}
         for table in graph.local:
             for name in table.type.mutable:
@@ -91,7 +92,7 @@ class Fields:
         """Write the fields of a group of pushes as one durable file; returns its SHA-256. Raises OSError."""
         tensors = {f"{i}/{name}": values for i, pushed in enumerate(pushes) for name, values in pushed.items()}
         payload = bundle.encode({"version": version, "pushes": len(pushes)}, tensors)
-        bundle.write_atomic(self._path(version), payload)
+        bundle.write_atomic(self._path(version), payload, durable=self._durable)
         return bundle.digest(payload)
 
     def committed(self, pushes: Sequence[Mapping[str, Array]]) -> None:
@@ -110,7 +111,7 @@ class Fields:
         if self._bsp:
             self._apply_files(patches)
         for column in self._columns.values():
-            if isinstance(column, np.memmap):
+            if isinstance(column, np.memmap) and self._durable:
                 column.flush()
 
     def remove(self, patches: Sequence[tuple[int, int, str]]) -> None:

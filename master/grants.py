@@ -17,8 +17,8 @@ from gridml.order import EpochOrder, Shuffle
 from gridml.pace import batch_size
 from gridml.program import Program
 from master.decisions import leasing
-from master.decisions.leasing import Holding, Span, choose_span, chunk_size
-from master.ledger import LeaseRow, Ledger
+from master.decisions.leasing import Holding, LeaseRow, Span, choose_span, chunk_size
+from master.ledger import Ledger
 from master.replica import Touched, union
 from master.settings import Settings
 
@@ -99,7 +99,8 @@ class Grants:
     def grant(self, sync: Sync, live: int, now: float) -> LeaseRow | None:
         """A lease for a worker that wants one, None when there is none for it; leases it has let go of are ended."""
         again = None
-        for row in [r for r in self._ledger.leases.values() if r.worker == sync.worker and r.id not in sync.holds]:
+        held = self._ledger.held.get(sync.worker, {})
+        for row in [r for r in held.values() if r.id not in sync.holds]:
             if sync.push is not None and row.id == sync.push.lease:
                 continue
             if sync.wants and row.sequence == 0 and again is None:
@@ -147,7 +148,7 @@ class Grants:
 
     def touched(self, worker: str) -> Touched:
         """The replicated vertices that a worker's leases touch."""
-        return union(self._cuts[r.id].touched for r in self._ledger.leases.values() if r.worker == worker)
+        return union(self._cuts[lease].touched for lease in self._ledger.held.get(worker, {}))
 
     def touched_by(self, row: LeaseRow) -> Touched:
         return self._cuts[row.id].touched
@@ -208,7 +209,7 @@ class Grants:
         return batch_size(update.batch or 1, update.min_batch, live)
 
     def _lease(self, span: Span, worker: str, live: int, now: float) -> LeaseRow:
-        left = sum(s.count for s in self._ledger.spans if s.epoch == span.epoch)
+        left = self._ledger.free_spans.count(span.epoch)
         # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of
         # it.
         size, reason = chunk_size(

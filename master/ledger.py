@@ -1,8 +1,8 @@
 """The ledger: a SQLite file that says what was leased, trained, merged and credited. The only truth about a run.
 
-Everything that must change together changes in one `with ledger.transaction()`. Open leases and free spans are
-mirrored in memory; a transaction that fails leaves the mirror behind, so the master then ends and a resume reads the
-file again.
+Everything that must change together changes in one `with ledger.transaction()`. What is asked for often (open leases,
+free spans, kept versions) is mirrored in memory, and what changes often is written once, at the end of its transaction.
+A transaction that fails leaves the mirror behind, so the master then ends and a resume reads the file again.
 """
 
 from __future__ import annotations
@@ -12,14 +12,16 @@ import shlex
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gridml.errors import LedgerError, StorageError
 from gridml.messages import Failure
 from master.backends.base import JobEvent, State
-from master.decisions.leasing import Span
+from master.decisions.leasing import LeaseRow, Span
+from master.free import Free
+from master.pending import Pending
 from master.rundir import command
 
 SCHEMA_VERSION = 1
@@ -46,26 +48,6 @@ CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER N
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
 """
-
-
-@dataclass(frozen=True)
-class LeaseRow:
-    """An open lease. Positions [start, stop) of `epoch`; credited up to `upto` by `sequence` pushes."""
-
-    id: int
-    term: int
-    epoch: int
-    start: int
-    stop: int
-    upto: int
-    worker: str
-    sequence: int = 0
-    tries: int = 0
-    trained: int = 0  # vertices trained under it as far as is known, credited or not
-
-    @property
-    def left(self) -> int:
-        return self.stop - self.upto
 
 
 class Ledger:
@@ -104,19 +86,44 @@ class Ledger:
             raise sqlite3.DatabaseError(verdict)
 
     def _read_mirror(self) -> None:
-        self.leases = {
-            row[0]: LeaseRow(*row)
-            for row in self._db.execute(
-                "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained FROM leases WHERE "
-                "closed_s IS NULL"
+        self.leases: dict[int, LeaseRow] = {}
+        self.held: dict[str, dict[int, LeaseRow]] = {}  # the same by worker: nobody who holds none is in it
+        for row in self._db.execute(
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version FROM leases WHERE "
+            "closed_s IS NULL ORDER BY id"
+        ):
+            self._keep(LeaseRow(*row))
+        self.free_spans = Free(Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans"))
+        self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
+        self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
+        self._kept = {
+            version: (sha256, credited)
+            for version, sha256, credited in self._db.execute(
+                "SELECT version, sha256, credited FROM versions WHERE kept"
             )
         }
-        self.spans = [Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")]
-        self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
-        self.term = (
-            1  # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
-        )
+        # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
+        self.term = 1
+        self._pending = Pending()
+
+    @property
+    def spans(self) -> list[Span]:
+        """What nobody holds, in order; not to be changed."""
+        return self.free_spans.spans
+
+    def _keep(self, row: LeaseRow) -> None:
+        before = self.leases.get(row.id)
+        if before is not None and before.worker != row.worker:
+            self._forget(before)
+        self.leases[row.id] = row
+        self.held.setdefault(row.worker, {})[row.id] = row
+
+    def _forget(self, row: LeaseRow) -> None:
+        del self.leases[row.id]
+        del self.held[row.worker][row.id]
+        if not self.held[row.worker]:
+            del self.held[row.worker]
 
     def _one(self, query: str, *values: Any) -> Any:
         row = self._db.execute(query, values).fetchone()
@@ -142,6 +149,7 @@ class Ledger:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
+            self._write_pending()
             self._db.execute("COMMIT")
         except BaseException as error:
             if self._db.in_transaction:
@@ -149,6 +157,9 @@ class Ledger:
             if isinstance(error, sqlite3.Error):
                 raise self.explain(error) from error
             raise
+
+    def _write_pending(self) -> None:
+        self._pending.write(self._db, *self.free_spans.changes())
 
     def close(self) -> None:
         self._db.close()
@@ -192,13 +203,14 @@ class Ledger:
 
     def open_epoch(self, epoch: int, vertices: int, at_s: float) -> None:
         self._db.execute("INSERT INTO epochs (epoch, vertices, opened_s) VALUES (?, ?, ?)", (epoch, vertices, at_s))
+        self._left[epoch] = vertices
         self.free(Span(epoch, 0, vertices))
 
     def close_epoch(self, epoch: int, version: int, at_s: float) -> None:
         self._db.execute("UPDATE epochs SET closed_s = ?, version = ? WHERE epoch = ?", (at_s, version, epoch))
 
     def epoch_complete(self, epoch: int) -> bool:
-        return bool(self._one("SELECT credited >= vertices FROM epochs WHERE epoch = ?", epoch))
+        return self._left.get(epoch, 1) <= 0
 
     def newest_epoch(self) -> tuple[int, bool]:
         """The last epoch that was opened, and whether it is closed."""
@@ -228,54 +240,27 @@ class Ledger:
 
     def free(self, span: Span) -> None:
         """Give a range back to be leased; it is joined to what it touches, unless f failed in it."""
-        if span.count <= 0:
-            return
-        for other in [s for s in self.spans if s.epoch == span.epoch and s.tries == span.tries]:
-            if other.stop == span.start or other.start == span.stop:
-                self._remove(other)
-                span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))
-        self._add(span)
-
-    def _add(self, span: Span) -> None:
-        if span.count:
-            self.spans.append(span)
-            self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (span.epoch, span.start, span.stop, span.tries))
-
-    def _remove(self, span: Span) -> None:
-        self.spans.remove(span)
-        self._db.execute("DELETE FROM spans WHERE epoch = ? AND start = ?", (span.epoch, span.start))
+        self.free_spans.join(span)
 
     # --- leases and credits
 
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseRow:
         """Lease [span.start, stop) to a worker; the rest of the span stays free."""
-        self._remove(span)
-        self._add(replace(span, start=stop))
+        self.free_spans.remove(span)
+        self.free_spans.add(replace(span, start=stop))
         row = LeaseRow(self._next_lease, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
         self._next_lease += 1
-        self.leases[row.id] = row
-        self._db.execute(
-            "INSERT INTO leases (id, term, epoch, start, stop, upto, worker, sequence, tries, trained, reason, "
-            "opened_s) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, 0, ?, 0, ?, ?)",
-            (row.id, row.term, row.epoch, row.start, row.stop, row.upto, worker, row.tries, reason, at_s),
-        )
+        self._keep(row)
+        self._pending.opened(row, at_s, reason)
         return row
 
     def credit(self, row: LeaseRow, upto: int, version: int, staleness: float, at_s: float) -> LeaseRow:
         """Credit [row.upto, upto) to version `version`, as the next push of the lease."""
-        new = replace(row, upto=upto, sequence=row.sequence + 1, trained=upto - row.start)
-        self.leases[row.id] = new
+        new = replace(row, upto=upto, sequence=row.sequence + 1, trained=upto - row.start, version=version)
+        self._keep(new)
         self.credited += upto - row.upto
-        self._db.execute(
-            "INSERT INTO credits VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (row.epoch, row.upto, upto, row.id, version, row.worker, staleness, at_s),
-        )
-        self._db.execute(
-            "UPDATE leases SET upto = ?, sequence = ?, version = ?, trained = ? WHERE id = ?",
-            (upto, new.sequence, version, new.trained, row.id),
-        )
-        self._db.execute("UPDATE epochs SET credited = credited + ? WHERE epoch = ?", (upto - row.upto, row.epoch))
+        self._left[row.epoch] -= upto - row.upto
+        self._pending.credited(row, new, staleness, at_s)
         return new
 
     def credits(self) -> Iterator[tuple[int, int, int]]:
@@ -285,47 +270,41 @@ class Ledger:
     def cut(self, row: LeaseRow, stop: int) -> LeaseRow:
         """Shorten a lease; what is cut off is free."""
         new = replace(row, stop=stop)
-        self.leases[row.id] = new
-        self._db.execute("UPDATE leases SET stop = ? WHERE id = ?", (stop, row.id))
+        self._keep(new)
+        self._pending.changed(new)
         self.free(Span(row.epoch, stop, row.stop, row.tries))
         return new
 
     def end_lease(self, row: LeaseRow, at_s: float, because: str, *, trained: int = 0, failed: bool = False) -> None:
         """Close a lease and free what is not credited. `trained`: vertices trained under it, as far as is known."""
-        del self.leases[row.id]
-        trained = max(trained, row.trained)
-        self._db.execute(
-            "UPDATE leases SET closed_s = ?, closed_because = ?, trained = ? WHERE id = ?",
-            (at_s, because, trained, row.id),
-        )
+        self._forget(row)
+        self._pending.closed(replace(row, trained=max(trained, row.trained)), at_s, because)
         self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
 
     def span_left(self, row: LeaseRow, stop: int) -> Span | None:
         """The free span that holds [row.upto, stop) of an ended lease, if nobody was given it, and it has not failed
         since."""
-        here = (s for s in self.spans if s.epoch == row.epoch and s.tries == row.tries)
-        return next((s for s in here if s.start <= row.upto < stop <= s.stop), None)
+        found = self.free_spans.around(row.epoch, row.upto)
+        return found if found is not None and found.tries == row.tries and row.upto < stop <= found.stop else None
 
     def reopen(self, row: LeaseRow, stop: int, worker: str) -> LeaseRow:
         """Lease what an ended lease left, up to `stop`, under its old number to `worker`. That must be free."""
         span = self.span_left(row, stop)
         assert span is not None, "it is free"
-        self._remove(span)
-        self._add(replace(span, stop=row.upto))
-        self._add(replace(span, start=stop))
+        self.free_spans.remove(span)
+        self.free_spans.add(replace(span, stop=row.upto))
+        self.free_spans.add(replace(span, start=stop))
         new = replace(row, stop=stop, worker=worker)
-        self.leases[row.id] = new
-        self._db.execute(
-            "UPDATE leases SET stop = ?, worker = ?, closed_s = NULL, closed_because = NULL WHERE id = ?",
-            (stop, worker, row.id),
-        )
+        self._keep(new)
+        self._pending.changed(new)
         return new
 
     def closed_lease(self, lease: int) -> tuple[LeaseRow, str] | None:
         """A lease that has ended, and why."""
+        self._write_pending()  # it may have ended in this very transaction
         row = self._db.execute(
-            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, closed_because FROM leases "
-            "WHERE id = ? AND closed_s IS NOT NULL",
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version, closed_because FROM "
+            "leases WHERE id = ? AND closed_s IS NOT NULL",
             (lease,),
         ).fetchone()
         return None if row is None else (LeaseRow(*row[:-1]), row[-1])
@@ -337,6 +316,7 @@ class Ledger:
             "INSERT INTO versions (version, sha256, credited, pushes, at_s) VALUES (?, ?, ?, ?, ?)",
             (version, sha256, self.credited, pushes, at_s),
         )
+        self._kept[version] = sha256, self.credited
 
     def newest_version(self) -> tuple[int, str | None]:
         row = self._db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchone()
@@ -346,14 +326,21 @@ class Ledger:
 
     def credited_at(self, version: int) -> int | None:
         """Vertices of the run credited in a version, None when it is not kept any more."""
-        found = self._one("SELECT credited FROM versions WHERE version = ? AND kept", version)
-        return None if found is None else int(found)
+        found = self._kept.get(version)
+        return None if found is None else found[1]
 
-    def kept_versions(self) -> dict[int, str | None]:
-        return dict(self._db.execute("SELECT version, sha256 FROM versions WHERE kept"))
+    def sha256_of(self, version: int) -> str | None:
+        """The SHA-256 of a version's file, None when it is not kept any more."""
+        found = self._kept.get(version)
+        return None if found is None else found[0]
+
+    @property
+    def kept_versions(self) -> Collection[int]:
+        return self._kept.keys()
 
     def forget_version(self, version: int) -> None:
         self._db.execute("UPDATE versions SET kept = 0 WHERE version = ?", (version,))
+        self._kept.pop(version, None)
 
     def add_patch(self, version: int, epoch: int, sha256: str) -> None:
         self._db.execute("INSERT INTO patches VALUES (?, ?, ?)", (version, epoch, sha256))
@@ -402,14 +389,10 @@ class Ledger:
         )
 
     def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int) -> None:
-        self._db.execute(
-            "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
-            "train_s = max(train_s, ?), bytes_up = bytes_up + ? WHERE worker = ?",
-            (at_s, trained, train_s, up, worker),
-        )
+        self._pending.said(worker, at_s, trained, train_s, up)
 
     def worker_sent(self, worker: str, down: int) -> None:
-        self._db.execute("UPDATE workers SET bytes_down = bytes_down + ? WHERE worker = ?", (down, worker))
+        self._pending.sent(worker, down)
 
     def workers(self) -> list[dict[str, Any]]:
         cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")

@@ -50,8 +50,9 @@ def piece(name: str) -> tuple[str, int | None]:
 class Versions:
     """Version files in a folder: `v00000012.safetensors`, whole and durable before the ledger names them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
         self.folder = folder
+        self._durable = durable
         folder.mkdir(exist_ok=True)
 
     def path(self, version: int) -> Path:
@@ -61,7 +62,7 @@ class Versions:
         """Write a version and return its SHA-256; `changed` is kept beside the tensors. Raises OSError."""
         extra = {f"@changed/{name}": array for name, array in changed.items()}
         payload = bundle.encode({"version": version}, {**tensors, **extra})
-        bundle.write_atomic(self.path(version), payload)
+        bundle.write_atomic(self.path(version), payload, durable=self._durable)
         return bundle.digest(payload)
 
     def read(self, version: int, sha256: str | None) -> tuple[dict[str, Array], dict[str, Array]]:

@@ -11,8 +11,8 @@ import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
@@ -24,6 +24,7 @@ from gridml.graph import Graph
 from gridml.names import is_life, job_of
 from gridml.program import Metrics, Program
 from gridml.unsent import read as read_unsent
+from gridml.wording import Wording, Written
 from master.backends.base import Backend
 from master.evaluation import evaluate, flops_per_vertex
 from master.exchange import HOPE_S, Exchange
@@ -55,6 +56,9 @@ class Outside:
     office: Callable[[Path], MasterEnd] = DirectoryMaster
     unattended: bool = False  # started by a schedd, and not by a person
     durable: bool = True  # without, a simulation need not wait for the disk
+    wording: Wording = field(default_factory=Written)
+    cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
+    judge: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")
 
 
 class Run:
@@ -83,11 +87,11 @@ class Run:
                 f"{graph.fingerprint()} against {self.ledger.get('fingerprint')}. Start a new run for it."
             )
         version, sha256 = self.ledger.newest_version()
-        self.versions = Versions(directory.versions)
+        self.versions = Versions(directory.versions, durable=outside.durable)
         self.replica = Replica(graph, self.versions)
         self.replica.load(version, sha256)
         self.office = outside.office(directory.root)
-        self.fields = Fields(graph, directory.fields, bsp=program.bsp)
+        self.fields = Fields(graph, directory.fields, bsp=program.bsp, durable=outside.durable)
         self.fields.recover(self.ledger.patches())
         self.grants = Grants(program, graph, settings, self.ledger, self.office)
         self.merger = Merger(graph, self.replica)
@@ -101,12 +105,14 @@ class Run:
             self.office,
             outside.clock,
             outside.hook,
+            outside.wording,
+            outside.cpu,
         )
         self.backend = outside.backend(settings, directory)
         self.workforce = Workforce(
             settings, directory, self.ledger, self.office, self.exchange, self.backend, self._event
         )
-        self._judge = ThreadPoolExecutor(1, "evaluate")
+        self._judge = outside.judge()
         self._judging: tuple[int, Future[Metrics]] | None = None
         self._leaving = False
         self._backed_up = 0  # epochs closed at the last copy of the ledger
@@ -138,7 +144,7 @@ class Run:
         if masters and alike:
             leased = {job_of(row.worker) for row in self.ledger.leases.values()}
             standing = [worker for worker in survivors if job_of(worker) in leased]
-            self.exchange.known.await_survivors(standing, self.ledger.kept_versions())
+            self.exchange.known.await_survivors(standing, self.ledger.kept_versions)
             self._hear_what_came_meanwhile(survivors)
         heirs = {job_of(worker) for worker in survivors}
         with self.ledger.transaction():
@@ -255,7 +261,7 @@ class Run:
         for path in brought:
             path.unlink()
         self.exchange.known.forget(letter.worker for letter in brought.values())
-        self.workforce.spoke(self.exchange.known.heard_at(now), now)  # a letter that makes no sense is no sign of life
+        self.workforce.spoke(self.exchange.known.heard(), now)  # a letter that makes no sense is no sign of life
         self.workforce.hear(events, now)
         for kind, text in self.exchange.news:
             self._tell(kind, text)
@@ -308,7 +314,7 @@ class Run:
         waiting = self.ledger.unjudged() if self.program.evaluate is not None else []
         if waiting:
             epoch, version = waiting[0]
-            sha256 = self.ledger.kept_versions().get(version)
+            sha256 = self.ledger.sha256_of(version)
             self._judging = epoch, self._judge.submit(self._metrics, version, sha256)
         return False
 

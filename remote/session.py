@@ -86,6 +86,7 @@ class Session:
         chunks: int | None = None,
         unsent: Unsent | None = None,
         patience_s: float = math.inf,
+        engine: Engine | None = None,
     ) -> None:
         self._worker = worker
         self._program = program
@@ -98,7 +99,7 @@ class Session:
         self._unsent = unsent  # to deliver before training
         self._patience_s = patience_s
         self.saving = False  # whether it ended only to have a push carried where it outlives this machine
-        self._engine = Engine(program)
+        self._engine = engine or Engine(program)
         self._pace = Pace()
         self._version = -1
         self._next: deque[Lease] = deque()

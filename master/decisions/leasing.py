@@ -21,6 +21,27 @@ class Span:
 
 
 @dataclass(frozen=True)
+class LeaseRow:
+    """An open lease. Positions [start, stop) of `epoch`; credited up to `upto` by `sequence` pushes."""
+
+    id: int
+    term: int
+    epoch: int
+    start: int
+    stop: int
+    upto: int
+    worker: str
+    sequence: int = 0
+    tries: int = 0
+    trained: int = 0  # vertices trained under it as far as is known, credited or not
+    version: int | None = None  # of its last credit
+
+    @property
+    def left(self) -> int:
+        return self.stop - self.upto
+
+
+@dataclass(frozen=True)
 class Holding:
     """An open lease as far as cutting it matters: `upto` is credited; `rate` is its worker's vertices per second."""
 

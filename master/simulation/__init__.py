@@ -1,0 +1,1 @@
+"""A world for the real master: machines that come and go, workers and a carrier under a clock of their own."""

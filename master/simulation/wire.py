@@ -1,0 +1,125 @@
+"""The carrier of a simulation: payloads between objects of one process, each with its fate.
+
+It keeps no files and looks only at mailboxes in which something lies, so a turn of the master costs what arrived and
+not how many workers there are. A payload that is altered or torn on its way is dropped, as its SHA-256 would have it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import final
+
+from gridml.carriers.base import Letter, MasterEnd
+from gridml.carriers.faulty import Fate
+from master.simulation.clock import VirtualClock
+
+Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
+
+
+@dataclass
+class _Box:
+    deliver: Deliver | None = None
+    letters: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
+    noted: tuple[int, int] | None = None
+
+
+@final
+class Wire(MasterEnd):
+    """Both ends in one: it outlives every master. `travel_s` is how long a payload takes, beyond what its fate says."""
+
+    def __init__(self, clock: VirtualClock, fate: Fate | None, travel_s: float = 0.0) -> None:
+        self._clock = clock
+        self._fate = fate
+        self._travel_s = travel_s
+        self._boxes: dict[str, _Box] = {}
+        self._waiting: dict[str, None] = {}  # workers with letters, in the order of arrival
+        self.sent = self.lost = 0
+
+    # --- the worker's end
+
+    def listen(self, worker: str, deliver: Deliver) -> None:
+        """Replies to `worker` go there from now on. Raises FileNotFoundError where it has no mailbox."""
+        self._box(worker).deliver = deliver
+
+    def send(self, worker: str, number: int, payload: bytes) -> None:
+        """Raises FileNotFoundError when the mailbox was closed."""
+        self._box(worker)
+        self._travel(payload, lambda: self._arrive(worker, number, payload))
+
+    def note(self, worker: str, lease: int, upto: int) -> None:
+        if worker in self._boxes:
+            self._boxes[worker].noted = lease, upto
+
+    def _box(self, worker: str) -> _Box:
+        if worker not in self._boxes:
+            raise FileNotFoundError(f"the mailbox of {worker} was closed")
+        return self._boxes[worker]
+
+    def _travel(self, payload: bytes, arrive: Callable[[], None]) -> None:
+        self.sent += 1
+        now = self._clock.now_s + self._travel_s
+        if self._fate is None:
+            self._clock.at(now, arrive)
+            return
+        whole = [delay for delay, arrived in self._fate(payload) if arrived is payload]
+        self.lost += not whole
+        for delay in whole:
+            self._clock.at(now + delay, arrive)
+
+    def _arrive(self, worker: str, number: int, payload: bytes) -> None:
+        box = self._boxes.get(worker)
+        if box is not None:
+            box.letters[number] = payload
+            self._waiting[worker] = None
+
+    def _hand_over(self, worker: str, number: int, payload: bytes) -> None:
+        box = self._boxes.get(worker)
+        if box is not None and box.deliver is not None:
+            box.deliver(number, payload)
+
+    # --- the master's end
+
+    def open(self, worker: str) -> None:
+        self._boxes.setdefault(worker, _Box())
+
+    def collect(self) -> list[Letter]:
+        return [
+            Letter(worker, number, payload)
+            for worker in self._waiting
+            for number, payload in sorted(self._boxes[worker].letters.items())
+        ]
+
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        if worker in self._boxes:
+            self._travel(payload, lambda: self._hand_over(worker, number, payload))
+        self.discard(worker, number)
+
+    def discard(self, worker: str, number: int) -> None:
+        box = self._boxes.get(worker)
+        if box is None:
+            return
+        if len(box.letters) == 1 and number in box.letters:
+            box.letters.clear()
+        else:
+            box.letters = {n: payload for n, payload in box.letters.items() if n > number}
+        if not box.letters:
+            self._waiting.pop(worker, None)
+
+    def publish(self, name: str, payload: bytes) -> None:
+        """Nothing: whoever wants chunks needs a carrier that holds them."""
+
+    def retract(self, name: str) -> None:
+        pass
+
+    def noted(self, worker: str) -> tuple[int, int] | None:
+        box = self._boxes.get(worker)
+        return None if box is None else box.noted
+
+    def clear(self) -> None:
+        self._boxes.clear()
+        self._waiting.clear()
+
+    def close(self, worker: str) -> None:
+        self._boxes.pop(worker, None)
+        self._waiting.pop(worker, None)
