@@ -1,16 +1,21 @@
 """Traces of machines that come and go: who joined and who left, when.
 
-The format is that of the Bamboo traces (Thorpe et al., NSDI 2023): one event a line, `milliseconds,add|remove,node`, in
-order of time, without a header. Many removals may share one instant: spot markets take machines in groups.
+What every kind of trace becomes is here (`Life`, `Record`), and the format that names its nodes, that of the Bamboo
+traces (Thorpe et al., NSDI 2023): one event a line, `milliseconds,add|remove,node`, in order of time, without a header.
+Many removals may share one instant: spot markets take machines in groups. `availability` and `prices` hold the formats
+without names; `record` finds out which one a file has.
 """
 
 from __future__ import annotations
 
+import gzip
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+_GZIP = b"\x1f\x8b"
 _LINE = re.compile(r"\s*([0-9]+)\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
 
 
@@ -36,12 +41,36 @@ class Life:
     end_s: float | None
 
 
+@dataclass(frozen=True)
+class Record:
+    """All lives of a trace that was kept from second 0 to `end_s`; those without an end were still there then.
+
+    `older` lives were there when the record began: they may have begun before that, and count from 0. That makes them
+    too short, which matters most where the record is not much longer than the lives in it.
+    """
+
+    lives: tuple[Life, ...]
+    end_s: float
+    kind: str  # in words, for people
+    older: int = 0
+
+
 def read(path: Path) -> tuple[TraceEvent, ...]:
     """The events of a trace file. OSError if it cannot be read, TraceError (file and line) if it makes no sense."""
+    return parse(read_text(path).splitlines(), str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a file, unpacked if gzip packed it. Raises OSError; TraceError when it is damaged or not text."""
+    content = path.read_bytes()
     try:
-        return parse(path.read_text(encoding="utf-8").splitlines(), str(path))
+        if content.startswith(_GZIP):
+            content = gzip.decompress(content)
+        return content.decode("utf-8-sig")
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise TraceError(f"{path} is damaged ({error}): fetch or pack it again") from None
     except UnicodeDecodeError as error:
-        raise TraceError(f"{path} is not text ({error.reason} at byte {error.start}): give a trace in CSV") from None
+        raise TraceError(f"{path} is not text ({error.reason} at byte {error.start}): give a trace as text") from None
 
 
 def parse(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -59,6 +60,12 @@ def test_a_file_that_is_not_text(tmp_path: Path) -> None:
     path.write_bytes(b"0,add,\xff\xfe")
     with pytest.raises(TraceError, match="is not text"):
         read(path)
+
+
+def test_a_file_that_gzip_packed(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv.gz"
+    path.write_bytes(gzip.compress("\n".join(GOOD).encode()))
+    assert read(path) == parse(GOOD)
 
 
 @given(st.lists(st.tuples(st.integers(0, 5000), st.sampled_from("abc")), max_size=30))

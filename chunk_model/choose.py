@@ -1,0 +1,356 @@
+"""How many vertices a chunk should have, and how often it should push: a decision with its reason.
+
+Without pushes the size is the one with the best goodput: smaller chunks start too often, larger ones lose more when a
+machine dies. With pushes it is the push interval that limits the loss, and goodput hardly falls for larger chunks; then
+the size is the smallest that loses at most 1%, because an epoch ends when its last chunk does, and because small chunks
+can be leased anew sooner. In an epoch of known length a chunk is at most an eighth of a worker's share: at the end
+workers wait half a chunk on average, which is then a sixteenth of their share. Only where chunks are so dear to start
+that this loses more than it saves is it a quarter, a half or all of the share.
+
+Everything is computed for whole vertices in whole batches. Nothing is left to chance: equal questions have equal
+answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+
+import numpy as np
+from scipy.special import gammaincinv
+
+from chunk_model.costs import Costs
+from chunk_model.families import Family
+from chunk_model.fit import fit
+from chunk_model.goodput import job_s
+from chunk_model.kaplan_meier import KaplanMeier
+from chunk_model.lifetime import Lifetime
+from chunk_model.mixture import Mixture
+from chunk_model.observations import Observations
+from chunk_model.sizes import CLOSE, ROUGH, Ints, Sizes, grid
+
+_CURVE = 64  # sizes on the curve
+_LOSS = 0.01  # of the best goodput: what a smaller chunk may lose, where there are pushes …
+_SLACK = 0.003  # … of which the search itself may miss so much
+_NEVER = 1e-3  # hopeless: fewer lives than this bring home the smallest chunk, and goodput is below this
+_SELDOM = 0.05  # doubtful: fewer lives than this bring home anything
+_OUTLIVED = 1e-9  # sizes are looked at up to the life that this share of the workers outlasts …
+_LONGEST = 10**12  # … or up to so many batches
+_RESAMPLINGS = 60
+_RESAMPLINGS_OF_MIXTURE = 20  # its fit takes a hundred times as long as most
+_FEW = 10  # independent deaths: below, a fit says more about its family than about the machines
+_HEAVY = 0.5  # of all time of machines is in the longest hundredth of the lives
+
+
+class ChoiceError(ValueError):
+    """No chunk can be chosen: the bounds contradict each other, or nothing would ever finish."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What there is to do and what bounds a chunk; whole numbers from 1, None where unknown (ChoiceError otherwise).
+
+    vertices       of an epoch
+    workers        that share them
+    batch          vertices; chunks and push intervals are whole batches
+    largest        vertices that a worker can hold (memory)
+    many           whether a worker takes chunk after chunk until it dies, instead of one
+    push_at_least  vertices between two pushes, and in a chunk, as far as the network can take them
+    """
+
+    vertices: int | None = None
+    workers: int | None = None
+    batch: int = 1
+    largest: int | None = None
+    many: bool = False
+    push_at_least: int = 1
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "many" or (field.name not in ("batch", "push_at_least") and value is None):
+                continue
+            if not (isinstance(value, int | np.integer) and value >= 1):
+                raise ChoiceError(f"Work.{field.name} must be a whole number from 1, got {value!r}")
+        if self.largest is not None and self.largest < self.batch:
+            raise ChoiceError(
+                f"a worker can hold {self.largest:,} vertices, but a batch has {self.batch:,}: choose a smaller batch, "
+                f"or workers with more memory"
+            )
+
+
+@dataclass(frozen=True)
+class Point:
+    """`goodput`, from 0 to 1, of chunks of `chunk` vertices."""
+
+    chunk: int
+    goodput: float
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A chunk size, and everything needed to judge it.
+
+    chunk            vertices
+    push_every       vertices between two pushes; None if a chunk is all or nothing
+    push_interval_s  seconds of copying and training between two pushes
+    goodput          the share of the machines' time that goes into training that is kept, from 0 to 1
+    curve            goodput over the sizes that could be chosen, at the same push interval, by size; with the choice
+    lifetime         the distribution this is for
+    reason           in words: the number, why, and what half and double the size would give
+    warnings         what makes the answer doubtful, in words
+    regret           (median, 95th percentile) of the goodput this choice loses against the best one, as a share of the
+                     best, over lifetimes that fit the observations as well; None without observations
+    """
+
+    chunk: int
+    push_every: int | None
+    push_interval_s: float | None
+    goodput: float
+    curve: tuple[Point, ...]
+    lifetime: Lifetime
+    reason: str
+    warnings: tuple[str, ...]
+    regret: tuple[float, float] | None
+
+
+_ANY_WORK = Work()
+
+
+def choose(
+    lifetime: Lifetime, costs: Costs, work: Work = _ANY_WORK, *, observations: Observations | None = None
+) -> Choice:
+    """The size of a chunk, and its push interval where costs.push_s is given, for workers that live as `lifetime` says.
+
+    `observations` are the lives that `lifetime` was fitted to: they show how sure the choice is. For a worker that has
+    lived for some time already give `lifetime.after(age_s)`.
+
+    Raises ChoiceError if practically no chunk would ever finish; the text says why and what to change.
+    """
+    sizes, limit = _bounded(lifetime, costs, work)
+    k, j = sizes.best()
+    if _brought_home(sizes, sizes.lowest, sizes.lowest) < _NEVER and float(sizes.goodput(k, j)) < _NEVER:
+        raise ChoiceError(_hopeless(sizes))
+    curve = grid(sizes.lowest, sizes.highest, _CURVE)
+    allowed, limit = _shared(sizes, j, curve, work, limit)
+    if k > allowed.highest:
+        k, j = allowed.best()
+    if j is not None:
+        k = allowed.smallest(k, j, 1 - _LOSS + _SLACK)
+        j = allowed.best_interval(k, j)
+        # Whole pushes are tidier, but where lives end together a vertex more can be one too many.
+        whole = -(-k // j) * j
+        if whole <= allowed.highest and sizes.goodput(whole, j) >= sizes.goodput(k, j):
+            k = whole
+    points = dict(zip(curve.tolist(), sizes.goodput(curve, j, CLOSE).tolist(), strict=True))
+    points[k] = goodput = float(sizes.goodput(k, j))
+    regret = None if observations is None else _regret(allowed, k, j, observations)
+    return Choice(
+        chunk=k * sizes.batch,
+        push_every=None if j is None else j * sizes.batch,
+        push_interval_s=None if j is None else j * sizes.batch * costs.vertex_s,
+        goodput=goodput,
+        curve=tuple(Point(each * sizes.batch, points[each]) for each in sorted(points)),
+        lifetime=lifetime,
+        reason=_reason(sizes, k, j, goodput, limit, regret, observations),
+        warnings=tuple(_warnings(sizes, k, j, work, observations)),
+        regret=regret,
+    )
+
+
+def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
+    """The sizes from one batch, or the least push, to the smallest of the upper bounds; and what that bound is."""
+    batch = int(min(work.batch, work.vertices or work.batch))
+    least = -(-work.push_at_least // batch)
+    longest_s = lifetime.quantile(1 - _OUTLIVED)
+    if costs.push_s is None:  # with pushes, a chunk can be too long for any life and still be worth something
+        longest_s -= costs.start_s + costs.end_s
+    longest = int(min(longest_s / (costs.vertex_s * batch), _LONGEST))
+    bounds = [(max(longest, least), "practically no machine lives longer")]
+    if work.vertices is not None:
+        bounds.append((work.vertices // batch, f"there are {work.vertices:,} vertices in all"))
+    if work.largest is not None:
+        bounds.append((work.largest // batch, f"a worker can hold {work.largest:,} vertices"))
+    highest, limit = min(bounds)
+    return Sizes(lifetime, costs, batch, work.many, int(min(least, highest)), int(highest)), limit
+
+
+def _shared(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) -> tuple[Sizes, str]:
+    """The sizes small enough that no worker waits long, at the end of an epoch, for the last of the others."""
+    if work.vertices is None or work.workers is None:
+        return sizes, limit
+    share = work.vertices / work.workers
+    names = {8: "an eighth", 4: "a quarter", 2: "half", 1: "all"}
+    highest = {parts: int(np.clip(share / (parts * sizes.batch), sizes.lowest, sizes.highest)) for parts in names}
+    candidates = np.union1d(curve, np.array([*highest.values()]))
+    goodput = sizes.goodput(candidates, j, CLOSE)
+    # A share that ends with half a chunk of waiting takes 1 + 1/(2·parts) times as long.
+    worth = {parts: goodput[candidates <= highest[parts]].max() / (1 + 1 / (2 * parts)) for parts in names}
+    parts = max(names, key=lambda each: worth[each])
+    if highest[parts] == sizes.highest:
+        return sizes, limit
+    told = f"{names[parts]} of a worker's share of the epoch ({share:,.0f} vertices) keeps the last wave short"
+    return replace(sizes, highest=highest[parts]), told
+
+
+def _brought_home(sizes: Sizes, k: int, j: int) -> float:
+    """The share of the lives that bring home anything, in chunks of k batches pushed every j."""
+    return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.pushes else None))
+
+
+def _regret(sizes: Sizes, k: int, j: int | None, observations: Observations) -> tuple[float, float]:
+    """Median and 95th percentile of the share of the best goodput that is lost, if other lifetimes hold."""
+    lost: list[float] = []
+    for lifetime in _alike(sizes.lifetime, observations):
+        other = replace(sizes, lifetime=lifetime)
+        mine = float(other.goodput(k, j, ROUGH))
+        best = max(mine, other.highest_goodput())
+        lost.append(1 - mine / best if best > 0 else 0.0)
+    median, high = np.quantile(lost, [0.5, 0.95])
+    return float(median), float(high)
+
+
+def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]:
+    """Lifetimes that explain the observations about as well as `lifetime` does.
+
+    They are fits to resampled lives; those that ended at one instant stay together. A handful of deaths cannot be
+    resampled, nor can none: then the rate of death is what its posterior leaves open, given d deaths (Jeffreys' prior),
+    Gamma(d + ½) in units of the rate fitted, at even quantiles.
+    """
+    family = _family(lifetime)
+    deaths = observations.independent_deaths
+    if deaths < _FEW or family is None:
+        known = deaths + 0.5
+        rates = gammaincinv(known, (np.arange(_RESAMPLINGS) + 0.5) / _RESAMPLINGS) / known
+        yield from (lifetime.scaled(1 / float(rate)) for rate in rates)
+        return
+    groups = observations.groups()
+    by_group = np.argsort(groups, kind="stable")
+    members = np.split(by_group, np.cumsum(np.bincount(groups))[:-1])
+    rng = np.random.default_rng(0)
+    for _ in range(_RESAMPLINGS_OF_MIXTURE if isinstance(lifetime, Mixture) else _RESAMPLINGS):
+        drawn = rng.integers(len(members), size=len(members))
+        yield fit(family, observations.take(np.concatenate([members[each] for each in drawn]))).lifetime
+
+
+def _family(lifetime: Lifetime) -> str | None:
+    """The name by which `fit` knows the family; None if it does not fit it."""
+    match lifetime:
+        case Family():
+            return lifetime.NAME
+        case Mixture():
+            return "mixture"
+        case KaplanMeier():
+            return "kaplan_meier"
+        case _:
+            return None
+
+
+def _reason(
+    sizes: Sizes,
+    k: int,
+    j: int | None,
+    goodput: float,
+    limit: str,
+    regret: tuple[float, float] | None,
+    observations: Observations | None,
+) -> str:
+    costs, chunk = sizes.costs, k * sizes.batch
+    lasts = _span(job_s(costs, chunk, None if j is None else j * sizes.batch))
+    pushed = (
+        "" if j is None else f", pushed every {j * sizes.batch:,} ({_span(j * sizes.batch * costs.vertex_s)} of work)"
+    )
+    said = [
+        f"{chunk:,} vertices a chunk ({lasts} if it is not killed){pushed}: {_percent(goodput)} of the machines' time "
+        f"is training that is kept."
+    ]
+    if j is None:
+        lost = 1 - sizes.lifetime.survival(job_s(costs, chunk))
+        said.append(
+            f"Smaller chunks start and end too often, larger ones lose too much when a machine dies"
+            f"{'' if sizes.many else f' ({_percent(lost)} of the jobs do not get through)'}."
+        )
+    else:
+        said.append(
+            f"The interval weighs what a push costs ({_span(costs.push_s or 0.0)}) against the work that a death "
+            f"loses; the chunk is the smallest within {_LOSS:.0%} of the best size allowed."
+        )
+    double = float(sizes.goodput(2 * k, j, CLOSE))
+    half = f"half the size {_percent(float(sizes.goodput(k // 2, j, CLOSE)))}" if k > sizes.lowest else None
+    said.append(" and ".join(filter(None, (half, f"double {_percent(double)}"))).capitalize() + ".")
+    if double > goodput * (1 + _LOSS):
+        said.append(f"It is not larger because {limit}.")
+    if regret is not None and observations is not None:
+        deaths = f"{observations.deaths:,} deaths"
+        if observations.independent_deaths < observations.deaths:
+            deaths += f" at {observations.independent_deaths:,} instants"
+        said.append(
+            f"Judged by {len(observations):,} lives with {deaths}, it is 95% sure to be within {100 * regret[1]:.2g}% "
+            f"of the best choice, and as likely as not within {100 * regret[0]:.2g}%."
+        )
+    return " ".join(said)
+
+
+def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Observations | None) -> Iterator[str]:
+    lifetime = sizes.lifetime
+    if (share := _brought_home(sizes, k, j or k)) < _SELDOM:
+        yield (
+            f"only {_percent(share)} of the workers live long enough to bring home anything: shorten the start, or use "
+            f"machines that live longer"
+        )
+    if work.push_at_least > sizes.highest * sizes.batch:
+        yield (
+            f"the network takes a push every {work.push_at_least:,} vertices, but a chunk can have "
+            f"{sizes.highest * sizes.batch:,} at most: pushes will queue; use fewer workers or smaller replicas"
+        )
+    far = lifetime.quantile(0.99)
+    beyond = lifetime.mean() - lifetime.restricted_mean(far) + 0.01 * far
+    if beyond > _HEAVY * lifetime.mean():
+        yield (
+            f"the longest hundredth of the lives holds {_percent(beyond / lifetime.mean())} of all time of machines, "
+            f"so the goodput depends on a few of them; half of them die within {_span(lifetime.quantile(0.5))}"
+        )
+    if observations is None:
+        return
+    if observations.deaths == 0:
+        yield (
+            f"nobody has died in {_span(observations.exposure_s)} of observation, so how long workers live is a guess: "
+            f"observe for longer, or give the lifetime if you know it"
+        )
+    elif observations.independent_deaths < _FEW:
+        yield (
+            f"only {observations.independent_deaths} independent deaths were observed, and lifetimes fitted to fewer "
+            f"than {_FEW} are uncertain: ask again after more"
+        )
+    longest = float(observations.duration_s.max(initial=0.0))
+    if (needed := sizes.exposed_s(k, j)) > longest:
+        yield (
+            f"nothing is brought home before {_span(needed)}, but the longest life observed is {_span(longest)}: what "
+            f"happens then is extrapolated"
+        )
+
+
+def _hopeless(sizes: Sizes) -> str:
+    costs, lifetime = sizes.costs, sizes.lifetime
+    boot = f"boot {_span(costs.boot_s)}, " if sizes.many and costs.boot_s else ""
+    end = f", end {_span(costs.end_s)}" if costs.end_s else ""
+    needed = sizes.exposed_s(sizes.lowest, sizes.lowest if sizes.pushes else None)
+    return (
+        f"no chunk would ever finish: the smallest, {sizes.lowest * sizes.batch:,} vertices, takes {_span(needed)} "
+        f"({boot}start {_span(costs.start_s)}, {_span(costs.vertex_s)} a vertex{end}), but workers live "
+        f"{_span(lifetime.mean())} on average ({lifetime}) and {_percent(lifetime.survival(needed))} of them live that "
+        f"long. Shorten the start (prepare the environment beforehand, send less data), make the batch smaller, or use "
+        f"machines that live longer."
+    )
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.3g}%"
+
+
+def _span(seconds: float) -> str:
+    """A time as people say it: 40 ms, 27 s, 4.5 min, 2.3 h, 12 days."""
+    for unit, length in (("days", 172800.0), ("h", 7200.0), ("min", 120.0), ("s", 1.0)):
+        if seconds >= length:
+            return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60, 's': 1}[unit]:.3g} {unit}"
+    return f"{seconds * 1000:.3g} ms"

@@ -1,0 +1,237 @@
+"""The families of lifetimes with a formula: normal (truncated at 0), exponential, Weibull and log-normal.
+
+Each is written by its name and parameters, as in `weibull(1.5,2400.0s)`, which `chunk_model.parse` reads back. Tails
+use erfcx(x) = exp(x²)·erfc(x): φ(x)/Φ(−x) = √(2/π)/erfcx(x/√2), in which nothing overflows or cancels.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import ClassVar, Self
+
+import numpy as np
+from scipy.special import erfcx, gammainc, gammaincc, gammaln, log_ndtr, ndtri_exp
+
+from chunk_model.lifetime import Floats, Lifetime, LifetimeError
+
+_LOG_ROOT_2PI = math.log(2 * math.pi) / 2
+
+
+@dataclass(frozen=True)
+class Family(Lifetime):
+    """A lifetime with a name and one to two parameters, each finite and above zero, and so is the mean."""
+
+    NAME: ClassVar[str]
+    UNITS: ClassVar[tuple[str, ...]]  # for each parameter the unit it is written with, "" for a pure number
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if not (math.isfinite(value) and value > 0):
+                raise LifetimeError(f"{type(self).__name__}.{field.name} must be finite and above 0, got {value!r}")
+        if not (math.isfinite(mean := self.mean()) and mean > 0):
+            raise LifetimeError(
+                f"{self!r} has no usable mean ({mean} s): choose parameters nearer to what was observed"
+            )
+
+    def __str__(self) -> str:
+        """The text that `chunk_model.parse` reads back to an equal distribution."""
+        values = (float(getattr(self, field.name)) for field in fields(self))
+        return f"{self.NAME}({','.join(f'{value!r}{unit}' for value, unit in zip(values, self.UNITS, strict=True))})"
+
+
+@dataclass(frozen=True)
+class Normal(Family):
+    """N(mean_s, sd_s) given that it is positive (the paper's choice): S(t) = Φ((μ − t)/σ) / Φ(μ/σ)."""
+
+    NAME: ClassVar[str] = "normal"
+    UNITS: ClassVar[tuple[str, ...]] = ("s", "s")
+
+    mean_s: float
+    sd_s: float
+
+    def _log_positive(self) -> float:
+        """ln Φ(μ/σ), the part of the bell that is kept."""
+        return float(log_ndtr(self.mean_s / self.sd_s))
+
+    def mean(self) -> float:
+        """μ + σ·φ(μ/σ)/Φ(μ/σ): a little above `mean_s`, as the negative part is cut off."""
+        return self.mean_s + self.sd_s * float(mills(np.asarray(-self.mean_s / self.sd_s)))
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.mean_s * factor, self.sd_s * factor)
+
+    def log_survival(self, t: Floats) -> Floats:
+        return np.asarray(log_ndtr((self.mean_s - t) / self.sd_s) - self._log_positive())
+
+    def log_density(self, t: Floats) -> Floats:
+        x = (t - self.mean_s) / self.sd_s
+        return np.asarray(-x * x / 2 - _LOG_ROOT_2PI - math.log(self.sd_s) - self._log_positive())
+
+    def inverse_log_survival(self, log_survival: Floats) -> Floats:
+        # Rounding leaves a negative number, or −∞, where S is nearly 1, and no life is negative.
+        return np.asarray(np.maximum(self.mean_s - self.sd_s * ndtri_exp(log_survival + self._log_positive()), 0.0))
+
+    def mean_left(self, t: Floats) -> Floats:
+        """σ·(φ(x)/Φ(−x) − x) with x = (t − μ)/σ, which tends to σ/x."""
+        x = (t - self.mean_s) / self.sd_s
+        far = np.maximum(x, 1e3)  # from there on the difference would cancel, and two terms of its series are enough
+        return self.sd_s * np.where(x > 1e3, (1 - 2 / far**2) / far, mills(x) - x)
+
+    def _hazard(self, t: Floats) -> Floats:
+        return mills((t - self.mean_s) / self.sd_s) / self.sd_s
+
+
+@dataclass(frozen=True)
+class Exponential(Family):
+    """No memory: S(t) = exp(−t/μ)."""
+
+    NAME: ClassVar[str] = "exponential"
+    UNITS: ClassVar[tuple[str, ...]] = ("s",)
+
+    mean_s: float
+
+    def mean(self) -> float:
+        return self.mean_s
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.mean_s * factor)
+
+    def after(self, age_s: float) -> Lifetime:
+        super().after(age_s)  # which refuses an age that is none
+        return self
+
+    def log_survival(self, t: Floats) -> Floats:
+        return np.asarray(-t / self.mean_s)
+
+    def log_density(self, t: Floats) -> Floats:
+        return np.asarray(-t / self.mean_s - math.log(self.mean_s))
+
+    def inverse_log_survival(self, log_survival: Floats) -> Floats:
+        return np.asarray(-self.mean_s * log_survival)
+
+    def mean_left(self, t: Floats) -> Floats:
+        return np.full_like(t, self.mean_s)
+
+    def _hazard(self, t: Floats) -> Floats:
+        return np.full_like(t, 1 / self.mean_s)
+
+    def _restricted_mean(self, t: Floats) -> Floats:
+        """μ·(1 − exp(−t/μ))."""
+        return np.asarray(-self.mean_s * np.expm1(-t / self.mean_s))
+
+
+@dataclass(frozen=True)
+class Weibull(Family):
+    """S(t) = exp(−(t/λ)^k): shape k < 1 for machines that fail young, k > 1 for machines that wear out; λ = scale_s."""
+
+    NAME: ClassVar[str] = "weibull"
+    UNITS: ClassVar[tuple[str, ...]] = ("", "s")
+
+    shape: float
+    scale_s: float
+
+    def mean(self) -> float:
+        """λ·Γ(1 + 1/k)."""
+        with np.errstate(over="ignore"):
+            return self.scale_s * float(np.exp(gammaln(1 + 1 / self.shape)))
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.shape, self.scale_s * factor)
+
+    def _z(self, t: Floats) -> Floats:
+        """(t/λ)^k = −ln S(t)."""
+        with np.errstate(over="ignore"):  # ∞ is right: nothing lives that long
+            return np.asarray((t / self.scale_s) ** self.shape)
+
+    def log_survival(self, t: Floats) -> Floats:
+        return -self._z(t)
+
+    def log_density(self, t: Floats) -> Floats:
+        with np.errstate(divide="ignore"):  # at t = 0 the density is ∞ for k < 1, 0 for k > 1
+            power = (self.shape - 1) * np.log(t / self.scale_s) if self.shape != 1 else 0.0
+        return np.asarray(math.log(self.shape / self.scale_s) + power - self._z(t))
+
+    def inverse_log_survival(self, log_survival: Floats) -> Floats:
+        return np.asarray(self.scale_s * (-log_survival) ** (1 / self.shape))
+
+    def mean_left(self, t: Floats) -> Floats:
+        """(λ/k)·exp(z)·Γ(1/k, z) with z = (t/λ)^k (the upper incomplete gamma function)."""
+        a, z = 1 / self.shape, self._z(t)
+        near = np.minimum(z, 500.0)
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):
+            value = np.exp(gammaln(a) + near) * gammaincc(a, near)
+            far = np.maximum(z, 500.0)
+            # Legendre's continued fraction, where exp(z) and Γ(a, z) would leave the range of float64.
+            below = far + 61 - a
+            for i in range(30, 0, -1):
+                below = far + 2 * i - 1 - a - i * (i - a) / below
+            beyond = np.exp(a * np.log(far)) / below
+        return self.scale_s / self.shape * np.where(z > 500, beyond, value)
+
+    def _hazard(self, t: Floats) -> Floats:
+        with np.errstate(divide="ignore", over="ignore"):
+            return np.asarray(self.shape / self.scale_s * (t / self.scale_s) ** (self.shape - 1))
+
+    def _restricted_mean(self, t: Floats) -> Floats:
+        """λ·Γ(1 + 1/k)·P(1/k, (t/λ)^k), P the regularised lower incomplete gamma function."""
+        return np.asarray(self.mean() * gammainc(1 / self.shape, self._z(t)))
+
+
+@dataclass(frozen=True)
+class LogNormal(Family):
+    """ln T ~ N(ln median_s, sigma²): S(t) = Φ(−ln(t/m)/σ), a long tail of machines that nobody wants back."""
+
+    NAME: ClassVar[str] = "lognormal"
+    UNITS: ClassVar[tuple[str, ...]] = ("s", "")
+
+    median_s: float
+    sigma: float
+
+    def mean(self) -> float:
+        """m·exp(σ²/2)."""
+        with np.errstate(over="ignore"):
+            return self.median_s * float(np.exp(self.sigma**2 / 2))
+
+    def scaled(self, factor: float) -> Self:
+        return type(self)(self.median_s * factor, self.sigma)
+
+    def _x(self, t: Floats) -> Floats:
+        with np.errstate(divide="ignore"):  # ln 0 = −∞, and Φ(∞) = 1
+            return np.asarray(np.log(t / self.median_s) / self.sigma)
+
+    def log_survival(self, t: Floats) -> Floats:
+        return np.asarray(log_ndtr(-self._x(t)))
+
+    def log_density(self, t: Floats) -> Floats:
+        # With x² completed, so that t = 0 gives −∞ and not −∞ + ∞.
+        x = self._x(t) + self.sigma
+        return np.asarray(-x * x / 2 + self.sigma**2 / 2 - _LOG_ROOT_2PI - math.log(self.sigma * self.median_s))
+
+    def inverse_log_survival(self, log_survival: Floats) -> Floats:
+        return np.asarray(self.median_s * np.exp(-self.sigma * ndtri_exp(log_survival)))
+
+    def mean_left(self, t: Floats) -> Floats:
+        """E[T]·Φ(σ − x)/Φ(−x) − t with x = ln(t/m)/σ; as φ(x)·t = φ(x − σ)·E[T], t can be taken out of the tail."""
+        x = self._x(t)
+        tail = np.maximum(x, self.sigma)
+        far: Floats = t * (erfcx((tail - self.sigma) / math.sqrt(2)) / erfcx(tail / math.sqrt(2)) - 1)
+        body = np.minimum(x, self.sigma)
+        near: Floats = self.mean() * np.exp(log_ndtr(self.sigma - body) - log_ndtr(-body)) - t
+        return np.where(x > self.sigma, far, near)
+
+    def _hazard(self, t: Floats) -> Floats:
+        """φ(x)/Φ(−x)/(σ·t), x = ln(t/m)/σ; 0 at t = 0."""
+        positive = np.maximum(t, np.finfo(np.float64).tiny)
+        return np.asarray(mills(self._x(positive)) / (self.sigma * positive))
+
+    def _restricted_mean(self, t: Floats) -> Floats:
+        """E[T]·Φ(x − σ) + t·Φ(−x) with x = ln(t/m)/σ."""
+        x = self._x(t)
+        return np.asarray(self.mean() * np.exp(log_ndtr(x - self.sigma)) + t * np.exp(log_ndtr(-x)))
+
+
+def mills(x: Floats) -> Floats:
+    """φ(x)/Φ(−x), the hazard of the standard normal distribution (the inverse of Mills' ratio)."""
+    return np.asarray(math.sqrt(2 / math.pi) / erfcx(x / math.sqrt(2)))

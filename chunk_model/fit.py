@@ -1,0 +1,223 @@
+"""Lifetimes fitted to observations by maximum likelihood: a life that ended counts by its density, one that was still
+going on (right-censored) by its survival.
+
+Own likelihoods rather than scipy's `fit` of censored data: that knows no truncation at 0 and no mixtures, and searches
+without gradients (300 lives: 56 ms for a Weibull fit, here 0.1 ms; 54 ms for a log-normal one, here 0.6 ms).
+
+Parameters are kept in bounds in which every mean is finite, so that one death, or all workers dead at one moment, gives
+a distribution and not an infinite likelihood.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq, minimize
+from scipy.special import expit, log_ndtr
+
+from chunk_model.families import Exponential, LogNormal, Normal, Weibull, mills
+from chunk_model.kaplan_meier import UNSEEN_DEATH, KaplanMeier
+from chunk_model.lifetime import Floats, Lifetime, LifetimeError
+from chunk_model.mixture import Mixture
+from chunk_model.observations import ObservationError, Observations
+
+# Lives that all end alike would have no spread, and an infinite density: their spread is at least this share of a life.
+_LEAST_SPREAD = 0.01
+_SHAPES = (0.1, 1.28 / _LEAST_SPREAD)  # Weibull: below, the mean is more than a million scales; sd/mean → 1.28/shape
+_SIGMAS = (_LEAST_SPREAD, 5.0)  # log-normal: above, the mean is more than 10⁵ medians
+_FARTHEST = 1e3  # where most lives are censored, a typical life is at most so many times the longest observed
+# A part of a mixture that is sharper, or rarer, than this is a group that died together and no kind of machine.
+_PART_SHAPES = (0.2, 20.0)
+_LEAST_WEIGHT = 0.02
+_ROUGH = 2000  # so many lives tell which start of a mixture's search is best
+# Odds of the first part, shape of the second, scale of each in mean lives: many that fail early, a peak among the rest,
+# a few that fail at once. On ten laws these three found what six did; no two of them did.
+_STARTS = ((0.3, 2.0, 0.3, 1.3), (1.0, 4.0, 1.0, 1.0), (0.1, 1.5, 0.05, 1.2))
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A distribution, the log-likelihood it gives to what it was fitted to (densities in 1/s), its free parameters."""
+
+    lifetime: Lifetime
+    log_likelihood: float
+    parameters: int
+
+
+def fit(family: str, observations: Observations) -> Fitted:
+    """The distribution of a family (one of FAMILIES) under which the observations are most likely.
+
+    Where nobody has died, every family gives an exponential with half a death in the time observed (Jeffreys' prior of
+    a rate). Raises ObservationError for no observations and LifetimeError for an unknown family, nothing else.
+    """
+    if family not in _FITS:
+        raise LifetimeError(f"there is no family {family!r} of lifetimes; expected one of {', '.join(FAMILIES)}")
+    if not len(observations):
+        raise ObservationError("no lives were given: observe at least one, ended or not")
+    seen = observations.positive()
+    lifetime, parameters = _FITS[family](seen) if seen.deaths else _exponential(seen)
+    return Fitted(lifetime, float(np.sum(log_likelihoods(lifetime, seen))), parameters)
+
+
+def log_likelihoods(lifetime: Lifetime, observations: Observations) -> Floats:
+    """float64 [n]: ln f of each life that ended, ln S of each that was still going on."""
+    t = observations.duration_s
+    return np.where(observations.ended, lifetime.log_density(t), lifetime.log_survival(t))
+
+
+def _exponential(seen: Observations) -> tuple[Lifetime, int]:
+    """Mean = time observed by deaths."""
+    return Exponential(seen.exposure_s / (seen.deaths or UNSEEN_DEATH)), 1
+
+
+def _weibull(seen: Observations) -> tuple[Lifetime, int]:
+    """k: the root of Σ tᵏ ln t / Σ tᵏ − 1/k − mean of ln t over the deaths, which rises with k; λᵏ = Σ tᵏ / deaths."""
+    longest = float(np.max(seen.duration_s))
+    log_t = np.log(seen.duration_s / longest)  # at most 0, so that no power overflows
+    of_dead = float(np.mean(log_t[seen.ended]))
+
+    def slope(log_shape: float) -> float:
+        shape = math.exp(log_shape)
+        power = np.exp(shape * log_t)
+        return float(power @ log_t / np.sum(power)) - 1 / shape - of_dead
+
+    least, most = (math.log(bound) for bound in _SHAPES)
+    if slope(least) >= 0:
+        log_shape = least
+    elif slope(most) <= 0:
+        log_shape = most
+    else:
+        log_shape = brentq(slope, least, most, xtol=1e-10)
+    shape = math.exp(log_shape)
+    log_scale = math.log(float(np.sum(np.exp(shape * log_t))) / seen.deaths) / shape
+    return Weibull(shape, longest * math.exp(log_scale)), 2
+
+
+def _lognormal(seen: Observations) -> tuple[Lifetime, int]:
+    """A normal distribution of ln t."""
+    log_t = np.log(seen.duration_s)
+    far = float(np.max(log_t)) + math.log(_FARTHEST)
+    mu, sigma = _bell(log_t, seen.ended, (float(np.min(log_t)), far), _SIGMAS, cut=-math.inf)
+    return LogNormal(math.exp(mu), sigma), 2
+
+
+def _normal(seen: Observations) -> tuple[Lifetime, int]:
+    """Truncated at 0; where lives spread more than their mean, half a bell with its top at the shortest lives."""
+    t, typical = seen.duration_s, seen.exposure_s / len(seen)
+    far = _FARTHEST * float(np.max(t))
+    mu, sigma = _bell(t, seen.ended, (1e-3 * typical, far), (_LEAST_SPREAD * typical, far), cut=0.0)
+    return Normal(mu, sigma), 2
+
+
+def _bell(
+    x: Floats, ended: NDArray[np.bool_], means: tuple[float, float], sds: tuple[float, float], cut: float
+) -> tuple[float, float]:
+    """Mean and standard deviation, in the bounds given, of a normal distribution above `cut`, of right-censored x."""
+    centre, unit = float(np.mean(x)), float(np.std(x))
+    unit = min(max(unit, sds[0]), sds[1])
+    u, low = (x - centre) / unit, (cut - centre) / unit
+
+    def loss(at: Floats) -> tuple[float, Floats]:
+        mu, sd = float(at[0]), math.exp(at[1])
+        z, a = (u - mu) / sd, (mu - low) / sd
+        m = mills(z)
+        value = np.sum(np.where(ended, -z * z / 2 - at[1], log_ndtr(-z)))
+        to_mu = np.sum(np.where(ended, z, m)) / sd
+        to_sd = np.sum(np.where(ended, z * z - 1, m * z))
+        if math.isfinite(a):
+            kept = len(u) * float(mills(np.asarray(-a)))
+            value, to_mu, to_sd = value - len(u) * log_ndtr(a), to_mu - kept / sd, to_sd + kept * a
+        return -float(value) / len(u), np.array([-to_mu, -to_sd]) / len(u)
+
+    bounds = [
+        ((means[0] - centre) / unit, (means[1] - centre) / unit),
+        (math.log(sds[0] / unit), math.log(sds[1] / unit)),
+    ]
+    best = _least(loss, [np.zeros(2)], bounds)
+    return centre + unit * float(best[0]), unit * math.exp(best[1])
+
+
+def _mixture(seen: Observations) -> tuple[Lifetime, int]:
+    """An exponential and a Weibull part, or two Weibull parts where that is worth a parameter (by BIC).
+
+    By a quasi-Newton search with gradients rather than EM: about 30 evaluations a start, where EM took from 31 steps,
+    for parts far apart, to 1,700 for parts that overlap.
+    """
+    typical = seen.exposure_s / len(seen)
+    fits = []
+    for free in (False, True):
+        at, value = _two_parts(seen.duration_s / typical, seen.ended, free=free)
+        fits.append((value - (4 + free) * math.log(len(seen)) / 2, at, free))
+    _, at, free = max(fits, key=lambda fitted: fitted[0])
+    weight, shapes, scales = float(expit(at[0])), np.exp(at[1:3]), np.exp(at[3:5]) * typical
+    first = Weibull(float(shapes[0]), float(scales[0])) if free else Exponential(float(scales[0]))
+    return Mixture((weight, 1 - weight), (first, Weibull(float(shapes[1]), float(scales[1])))), 4 + free
+
+
+def _two_parts(t: Floats, ended: NDArray[np.bool_], *, free: bool) -> tuple[Floats, float]:
+    """(logit of the first weight, two ln shapes, two ln scales) and the log-likelihood, for lives of mean 1.
+
+    The first shape is 1 unless `free`.
+    """
+    shapes = (math.log(_PART_SHAPES[0]), math.log(_PART_SHAPES[1]))
+    scales = (math.log(float(np.min(t))) - 1, math.log(float(np.max(t)) * _FARTHEST))
+    weights = (math.log(_LEAST_WEIGHT / (1 - _LEAST_WEIGHT)), -math.log(_LEAST_WEIGHT / (1 - _LEAST_WEIGHT)))
+    bounds = [weights, shapes if free else (0.0, 0.0), shapes, scales, scales]
+    starts = [np.log([w, 1.0, k, first, second]) for w, k, first, second in _STARTS]
+    starts = [np.clip(start, *np.transpose(bounds)) for start in starts]
+    loss = _two_part_loss(t, ended)
+    if len(t) > _ROUGH:
+        few = slice(None, None, math.ceil(len(t) / _ROUGH))
+        starts = [_least(_two_part_loss(t[few], ended[few]), starts, bounds)]
+    best = _least(loss, starts, bounds)
+    return best, -loss(best)[0] * len(t)
+
+
+def _two_part_loss(t: Floats, ended: NDArray[np.bool_]) -> Callable[[Floats], tuple[float, Floats]]:
+    """Minus the mean log-likelihood of (logit weight, 2 ln shapes, 2 ln scales), and its gradient."""
+    log_t, n, died = np.log(t), len(t), ended.astype(np.float64)
+
+    def loss(at: Floats) -> tuple[float, Floats]:
+        weight = float(expit(at[0]))
+        shape, scale = np.exp(at[1:3])[:, None], at[3:5][:, None]
+        y = shape * (log_t - scale)
+        z = np.exp(np.minimum(y, 300.0))
+        each = np.log([[weight], [1 - weight]]) - z + died * (at[1:3, None] + y - log_t)
+        total = np.logaddexp(each[0], each[1])
+        share = np.exp(each - total)
+        to_shape = np.sum(share * (died * (1 + y) - z * y), axis=1)
+        to_scale = np.sum(share * (z - died), axis=1) * shape[:, 0]
+        gradient = np.concatenate(([np.sum(share[0]) - n * weight], to_shape, to_scale))
+        return -float(np.sum(total)) / n, -gradient / n
+
+    return loss
+
+
+def _least(
+    loss: Callable[[Floats], tuple[float, Floats]], starts: list[Floats], bounds: list[tuple[float, float]]
+) -> Floats:
+    """Where a loss that gives its gradient is least, by L-BFGS-B from each start."""
+    found = [
+        minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-8}) for start in starts
+    ]
+    return np.asarray(min(found, key=lambda result: float(result.fun)).x)
+
+
+def _kaplan_meier(seen: Observations) -> tuple[Lifetime, int]:
+    estimate = KaplanMeier.of(seen)
+    return estimate, estimate.intervals
+
+
+_FITS: dict[str, Callable[[Observations], tuple[Lifetime, int]]] = {
+    "exponential": _exponential,
+    "weibull": _weibull,
+    "lognormal": _lognormal,
+    "normal": _normal,
+    "mixture": _mixture,
+    "kaplan_meier": _kaplan_meier,
+}
+FAMILIES: tuple[str, ...] = tuple(_FITS)

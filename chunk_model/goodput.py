@@ -1,0 +1,233 @@
+"""Goodput of a chunk size: the share of a machine's time that goes into training that is kept, from 0 to 1.
+
+Symbols, in seconds: T the life of a worker, counted from when its job begins to run, S(t) = P[T > t];
+R(t) = E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, u = x + `copy_s`, s = `start_s`, e = `end_s`, c = `push_s`, w = `wait_s`,
+b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk.
+
+All or nothing (c is None): a chunk takes A = s + nu + e, and its n vertices count if the worker outlives A.
+With pushes: push i < K brings home m vertices and is over at aᵢ = s + i(mu + c); the last brings what is left,
+n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends, A = a_K + e. What was pushed counts whatever happens then.
+
+    one_chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
+    many_chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
+
+where all or nothing has the single term mᵢ = n, aᵢ = A. Both are renewal-reward ratios over the life of a worker. For a
+worker that has already lived for some time, give `lifetime.after(age_s)`: its survival is S(age + t)/S(age).
+
+A life may hold 10⁸ pushes. Only the first terms of a sum are taken one by one; for the rest the midpoint rule gives
+Σᵢ S(a + iΔ) ≈ (R(end) − R(begin))/Δ. As S never rises, a rest that begins after k terms is wrong by at most half its
+first term, 1/(2k) of the sum, for any lifetime whatever (a step function is the worst). k is `terms` for one chunk a
+life and for all or nothing; where a life holds many chunks of many pushes each, both are cut short, after √terms. For a
+smooth S the error is of second order: below 10⁻⁵ with the 4,096 terms that are usual here, below 10⁻⁴ with 256.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, fields
+from typing import overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chunk_model.costs import Costs
+from chunk_model.lifetime import Lifetime
+
+Floats = NDArray[np.float64]
+Numbers = NDArray[np.float64] | NDArray[np.int64]
+
+_TERMS = 4096  # terms of a sum that are taken one by one, for each size
+_CELLS = 1 << 18  # terms evaluated at once: a few arrays of 2 MB, which stay in the cache
+
+
+class ChunkError(ValueError):
+    """A chunk or a push has no vertices, or a push interval was given without the cost of a push."""
+
+
+@overload
+def one_chunk(
+    lifetime: Lifetime, costs: Costs, n: float, *, push_every: float | None = None, terms: int = _TERMS
+) -> float: ...
+@overload
+def one_chunk(
+    lifetime: Lifetime, costs: Costs, n: Numbers, *, push_every: float | Numbers | None = None, terms: int = _TERMS
+) -> Floats: ...
+@overload
+def one_chunk(
+    lifetime: Lifetime, costs: Costs, n: float | Numbers, *, push_every: Numbers, terms: int = _TERMS
+) -> Floats: ...
+def one_chunk(
+    lifetime: Lifetime,
+    costs: Costs,
+    n: float | Numbers,
+    *,
+    push_every: float | Numbers | None = None,
+    terms: int = _TERMS,
+) -> float | Floats:
+    """Goodput when every chunk gets a fresh life, as a job of a batch system does: x·Σᵢ mᵢ S(aᵢ) / (w + R(A)).
+
+    `n` vertices a chunk and `push_every` vertices between two pushes (None: one push, at the end) are numbers above 0
+    or arrays of any shapes that broadcast; float64 of that shape comes back. `boot_s` plays no part. `terms` is how
+    many pushes are summed one by one: fewer is faster, and less exact as said above. Raises ChunkError.
+    """
+    plan, shape = _planned(costs, n, push_every)
+    used = costs.wait_s + lifetime.restricted_mean(plan.cycle_s)
+    return _share(costs.exec_s * _credited(lifetime, plan, 0.0, terms, many=False), used, shape)
+
+
+@overload
+def many_chunks(
+    lifetime: Lifetime, costs: Costs, n: float, *, push_every: float | None = None, terms: int = _TERMS
+) -> float: ...
+@overload
+def many_chunks(
+    lifetime: Lifetime, costs: Costs, n: Numbers, *, push_every: float | Numbers | None = None, terms: int = _TERMS
+) -> Floats: ...
+@overload
+def many_chunks(
+    lifetime: Lifetime, costs: Costs, n: float | Numbers, *, push_every: Numbers, terms: int = _TERMS
+) -> Floats: ...
+def many_chunks(
+    lifetime: Lifetime,
+    costs: Costs,
+    n: float | Numbers,
+    *,
+    push_every: float | Numbers | None = None,
+    terms: int = _TERMS,
+) -> float | Floats:
+    """Goodput when a worker boots once and takes chunk after chunk until it dies: x·Σⱼ Σᵢ mᵢ S(b+jA+aᵢ) / (w + E[T]).
+
+    Arguments, shapes and errors as for `one_chunk`.
+    """
+    plan, shape = _planned(costs, n, push_every)
+    used = np.full_like(plan.cycle_s, costs.wait_s + lifetime.mean())
+    return _share(costs.exec_s * _credited(lifetime, plan, costs.boot_s, terms, many=True), used, shape)
+
+
+@overload
+def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float) -> float: ...
+@overload
+def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: Numbers) -> Floats: ...
+def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float | Numbers) -> float | Floats:
+    """The paper's setting, corrected: all or nothing, a fresh life per job, and no machine dies during start or end.
+
+    n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: the life begins with the copying, and only jobs that got through pay
+    for their end. `push_s` and `boot_s` play no part. Shapes and errors as for `one_chunk`.
+    """
+    sizes = _checked("n, the vertices of a chunk,", n)
+    work = sizes * costs.vertex_s
+    alive = np.asarray(lifetime.survival(work))
+    used = costs.wait_s + costs.start_s + lifetime.restricted_mean(work) + costs.end_s * alive
+    return _share(sizes * costs.exec_s * alive, used, np.shape(n))
+
+
+@overload
+def job_s(costs: Costs, n: float, push_every: float | None = None) -> float: ...
+@overload
+def job_s(costs: Costs, n: Numbers, push_every: float | Numbers | None = None) -> Floats: ...
+def job_s(costs: Costs, n: float | Numbers, push_every: float | Numbers | None = None) -> float | Floats:
+    """A, the seconds that a chunk takes from start to end if nothing kills it. Arguments as for `one_chunk`."""
+    plan, shape = _planned(costs, n, push_every)
+    return plan.cycle_s.reshape(shape) if shape else float(plan.cycle_s[0])
+
+
+@dataclass(frozen=True)
+class _Plan:
+    """When a chunk's pushes are over, counted from the chunk's start; each field float64 [sizes]."""
+
+    vertices: Floats  # n
+    pushes: Floats  # K
+    first_s: Floats  # push i < K is over at first_s + i·step_s …
+    step_s: Floats
+    each: Floats  # … and brings m vertices
+    last_s: Floats  # push K is over then …
+    last: Floats  # … and brings the rest
+    cycle_s: Floats  # A
+
+    def at(self, which: slice | tuple[slice, None] | NDArray[np.intp]) -> _Plan:
+        return _Plan(*(getattr(self, field.name)[which] for field in fields(self)))
+
+
+def _planned(costs: Costs, n: float | Numbers, push_every: float | Numbers | None) -> tuple[_Plan, tuple[int, ...]]:
+    """The plan of every size, flattened, and the shape that the result is to have."""
+    sizes = _checked("n, the vertices of a chunk,", n)
+    if push_every is not None and costs.push_s is None:
+        raise ChunkError(f"push_every is {push_every!r}, but the costs say no pushes: give push_s, what one costs")
+    between = sizes if push_every is None else _checked("push_every, the vertices between two pushes,", push_every)
+    shape = np.broadcast_shapes(sizes.shape, between.shape)
+    sizes, between = (np.broadcast_to(each, shape).ravel() for each in (sizes, between))
+    pushes = np.ceil(sizes / between)
+    push_s = costs.push_s or 0.0
+    pushed = costs.start_s + sizes * costs.vertex_s + pushes * push_s
+    cycle = pushed + costs.end_s
+    plan = _Plan(
+        vertices=sizes,
+        pushes=pushes,
+        first_s=np.full_like(sizes, costs.start_s),
+        step_s=between * costs.vertex_s + push_s,
+        each=between,
+        last_s=cycle if costs.push_s is None else pushed,
+        last=sizes - (pushes - 1) * between,
+        cycle_s=cycle,
+    )
+    return plan, shape
+
+
+def _checked(what: str, value: float | Numbers) -> Floats:
+    values = np.asarray(value, np.float64)
+    if not bool(np.all((values > 0) & np.isfinite(values))):
+        wrong = values[~((values > 0) & np.isfinite(values))].flat[0]
+        raise ChunkError(f"{what} must be above 0 and finite, got {wrong}")
+    return values
+
+
+def _credited(lifetime: Lifetime, plan: _Plan, boot_s: float, terms: int, *, many: bool) -> Floats:
+    """E[vertices that a life brings home], float64 [sizes]; with `many`, chunks follow each other after `boot_s`."""
+    size = max(1, _CELLS // terms)
+    blocks = (plan.at(slice(first, first + size)) for first in range(0, len(plan.vertices), size))
+    parts = [_credited_block(lifetime, block, boot_s, terms, many=many) for block in blocks]
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _credited_block(lifetime: Lifetime, plan: _Plan, boot_s: float, terms: int, *, many: bool) -> Floats:
+    column = plan.at((slice(None), None))  # sizes down, terms across
+    # How many pushes i < K of a chunk, and how many chunks of a life, are taken one by one.
+    inner = np.minimum(column.pushes - 1, math.isqrt(terms) if many else terms)
+    outer = np.maximum(terms // (inner + 1), 1) if many else np.ones_like(inner)
+
+    # The last push of each chunk.
+    chunk = np.arange(int(outer.max()))
+    begins = boot_s + chunk * column.cycle_s
+    there = chunk < outer
+    total = np.sum(column.last * there * lifetime.survival(begins + column.last_s), axis=1)
+
+    # The first pushes of each chunk.
+    if (most := int((inner * outer).max())) > 0:
+        at, width = np.arange(most), np.maximum(inner, 1)
+        j, i = np.divmod(at, width)
+        ends = boot_s + j * column.cycle_s + column.first_s + (i + 1) * column.step_s
+        total += np.sum(column.each * (at < inner * outer) * lifetime.survival(ends), axis=1)
+
+    # The pushes between: the midpoint rule within a chunk.
+    if len(long := np.flatnonzero(plan.pushes - 1 > inner[:, 0])):
+        few = column.at(long)
+        begins = begins[long, : int(outer[long].max())] + few.first_s
+        low = lifetime.restricted_mean(begins + (inner[long] + 0.5) * few.step_s)
+        high = lifetime.restricted_mean(begins + (few.pushes - 0.5) * few.step_s)
+        between = there[long, : begins.shape[1]] * np.maximum(high - low, 0.0)
+        total[long] += np.sum(few.each / few.step_s * between, axis=1)
+
+    # The later chunks: the midpoint rule over chunks, each one's credit placed at its mean moment.
+    if many:
+        regular = plan.pushes - 1
+        moments = plan.each * regular * (plan.first_s + plan.step_s * plan.pushes / 2) + plan.last * plan.last_s
+        begin = boot_s + (outer[:, 0] - 0.5) * plan.cycle_s + moments / plan.vertices
+        left = np.maximum(lifetime.mean() - lifetime.restricted_mean(begin), 0.0)
+        total += plan.vertices / plan.cycle_s * left
+    return np.asarray(total)
+
+
+def _share(useful: Floats, used: Floats, shape: tuple[int, ...]) -> float | Floats:
+    """useful/used; rounding alone can leave it a hair outside [0, 1]."""
+    share = np.clip(useful / used, 0.0, 1.0)
+    return share.reshape(shape) if shape else float(share.reshape(-1)[0])

@@ -1,0 +1,173 @@
+"""Lives as they were observed: how long each was, and whether it ended or was still going on (right-censored)."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from chunk_model.lifetime import Floats
+from chunk_model.trace import Life
+
+_TICK_S = 1e-6  # a life shorter than this was shorter than a clock can tell, and counts as zero
+_ENDED = {"1": True, "true": True, "0": False, "false": False}
+
+
+class ObservationError(ValueError):
+    """Observations are missing, or a row of them makes no sense; the message names it."""
+
+
+@dataclass(frozen=True, eq=False)
+class Observations:
+    """n lives. Raises ObservationError, with the row, for what is not one-dimensional, finite and at least zero.
+
+    Sequences are taken too, and become arrays.
+    """
+
+    duration_s: Floats  # [n] seconds that each life lasted, or has lasted so far
+    ended: NDArray[np.bool_]  # [n] False: the life was still going on (right-censored)
+    end_at_s: Floats | None = None  # [n] the moment at which each ended or was last seen: what tells a mass eviction
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "duration_s", np.asarray(self.duration_s, np.float64))
+        object.__setattr__(self, "ended", np.asarray(self.ended, np.bool_))
+        if self.end_at_s is not None:
+            object.__setattr__(self, "end_at_s", np.asarray(self.end_at_s, np.float64))
+        if self.duration_s.ndim != 1:
+            raise ObservationError(
+                f"durations must be one row of numbers, got an array of shape {self.duration_s.shape}"
+            )
+        for name, values in (("ended", self.ended), ("end_at_s", self.end_at_s)):
+            if values is not None and values.shape != self.duration_s.shape:
+                got = f"{values.shape} and {self.duration_s.shape}"
+                raise ObservationError(f"{name} and duration_s must be of one length, got the shapes {got}")
+        _check(self.duration_s, "duration_s", "a finite number of seconds, at least 0", self.duration_s >= 0)
+        if self.end_at_s is not None:
+            _check(self.end_at_s, "end_at_s", "a finite number of seconds")
+
+    @classmethod
+    def of(cls, lives: Iterable[Life], end_s: float | None = None) -> Self:
+        """What is known of `lives` at the moment `end_s` (default: the last start or end among them).
+
+        Those that never ended, or end later, are censored then; those that start then or later are left out. Raises
+        ObservationError where none is left.
+        """
+        known = list(lives)
+        if end_s is None:
+            end_s = max((life.start_s if life.end_s is None else life.end_s for life in known), default=0.0)
+        # A life of no length that ended is an observation; one that has just begun says nothing.
+        seen = [life for life in known if life.start_s < end_s or (life.end_s is not None and life.end_s <= end_s)]
+        if not seen:
+            raise ObservationError(
+                f"none of {len(known)} lives starts before {end_s} s: give a trace with lives, or a later end"
+            )
+        start = np.array([life.start_s for life in seen])
+        ended = np.array([life.end_s is not None and life.end_s <= end_s for life in seen])
+        end = np.array([end_s if life.end_s is None else min(life.end_s, end_s) for life in seen])
+        return cls(end - start, ended, end)
+
+    def __len__(self) -> int:
+        return len(self.duration_s)
+
+    @property
+    def deaths(self) -> int:
+        """How many lives ended."""
+        return int(np.count_nonzero(self.ended))
+
+    @property
+    def exposure_s(self) -> float:
+        """Seconds of life observed, all together."""
+        return float(np.sum(self.duration_s))
+
+    @property
+    def independent_deaths(self) -> int:
+        """Distinct moments of death, as an eviction takes many at once; every death where moments are unknown."""
+        return self.deaths if self.end_at_s is None else len(np.unique(self.end_at_s[self.ended]))
+
+    def groups(self) -> NDArray[np.intp]:
+        """[n] a number from 0 for each life, the same for those that died at one moment: what may be drawn apart."""
+        alone = np.arange(len(self))
+        if self.end_at_s is None:
+            return alone
+        of_death = np.unique(self.end_at_s, return_inverse=True)[1]
+        # A moment's number and a survivor's own number must differ.
+        return np.unique(np.where(self.ended, of_death, len(self) + alone), return_inverse=True)[1]
+
+    def take(self, index: ArrayLike) -> Observations:
+        """The lives that `index` names (numbers, which may repeat, or a mask)."""
+        chosen = np.asarray(index)
+        end_at_s = None if self.end_at_s is None else self.end_at_s[chosen]
+        return Observations(self.duration_s[chosen], self.ended[chosen], end_at_s)
+
+    def positive(self) -> Observations:
+        """The same with half the shortest positive duration in place of 0, where a density may be 0 or infinite."""
+        positive = self.duration_s >= _TICK_S
+        if bool(np.all(positive)):
+            return self
+        shortest = float(np.min(self.duration_s[positive])) / 2 if np.any(positive) else _TICK_S
+        return Observations(np.where(positive, self.duration_s, shortest), self.ended, self.end_at_s)
+
+
+def read_csv(path: Path) -> Observations:
+    """The lives in a file with a header and the columns `duration_s`, `ended` (1, 0, true or false), in any order.
+
+    A column `end_at_s` (seconds) is read where it is there; others are passed over, and so are blank lines. OSError if
+    the file cannot be read, ObservationError (file and line) if it makes no sense.
+    """
+    try:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            return _read(csv.reader(file), str(path))
+    except UnicodeDecodeError as error:
+        raise ObservationError(f"{path} is not text ({error.reason} at byte {error.start}): give a CSV file") from None
+    except csv.Error as error:
+        raise ObservationError(f"{path} cannot be read as CSV: {error}") from None
+
+
+def _read(rows: Iterator[list[str]], source: str) -> Observations:
+    header = [name.strip() for name in next(rows, [])]
+    missing = [name for name in ("duration_s", "ended") if name not in header]
+    if missing:
+        got = f"the columns {','.join(header)}" if header else "nothing"
+        raise ObservationError(f"{source}, line 1: expected the columns duration_s,ended, got {got}")
+    durations: list[float] = []
+    ended: list[bool] = []
+    moments: list[float] | None = [] if "end_at_s" in header else None
+    for number, row in enumerate(rows, 2):
+        if not "".join(row).strip():
+            continue
+        where = f"{source}, line {number}"
+        if len(row) != len(header):
+            raise ObservationError(f"{where}: got {len(row)} fields, expected {len(header)} ({','.join(header)})")
+        field = dict(zip(header, (value.strip() for value in row), strict=True))
+        durations.append(_seconds(field["duration_s"], f"{where}: duration_s", least=0.0))
+        if (state := _ENDED.get(field["ended"].lower())) is None:
+            raise ObservationError(f"{where}: ended must be 1, 0, true or false, got {field['ended']!r}")
+        ended.append(state)
+        if moments is not None:
+            moments.append(_seconds(field["end_at_s"], f"{where}: end_at_s", least=-np.inf))
+    if not durations:
+        raise ObservationError(f"{source} has a header and no lives: add a line such as 2700,1 for each life")
+    return Observations(np.array(durations), np.array(ended), None if moments is None else np.array(moments))
+
+
+def _seconds(text: str, where: str, least: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = np.nan
+    if not (np.isfinite(value) and value >= least):
+        wanted = "a number of seconds, at least 0" if least == 0 else "a number of seconds"
+        raise ObservationError(f"{where} must be {wanted}, got {text!r}")
+    return value
+
+
+def _check(values: Floats, name: str, wanted: str, sound: NDArray[np.bool_] | None = None) -> None:
+    good = np.isfinite(values) if sound is None else np.isfinite(values) & sound
+    if not bool(np.all(good)):
+        row = int(np.argmin(good))
+        raise ObservationError(f"{name}[{row}] must be {wanted}, got {values[row]}")

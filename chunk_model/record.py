@@ -1,0 +1,73 @@
+"""Reads a trace of any known format, told by its content; whoever has a file need not know what it is.
+
+read_record(path)    # all lives and how long the record was kept
+read_lives(path)     # the lives alone
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunk_model import availability, prices, trace
+from chunk_model.trace import Life, Record, TraceError, read_text
+
+
+@dataclass(frozen=True)
+class _Format:
+    """`begins` matches the first line that is not blank; `read` takes the whole text and its name for messages."""
+
+    shown: str
+    begins: re.Pattern[str]
+    read: Callable[[str, str], Record]
+
+
+def _events(text: str, source: str) -> Record:
+    events = trace.parse(text.splitlines(), source)
+    lives = tuple(trace.lives(events))
+    older = sum(life.start_s == 0 for life in lives)
+    return Record(lives, events[-1].time_s, "nodes added and removed", older)
+
+
+FORMATS = (
+    _Format("milliseconds,add|remove,node", re.compile(r"\s*[^,]*,\s*(add|remove)\b"), _events),
+    _Format('{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}', re.compile(r"\s*\{"), availability.parse_ticks),
+    _Format(
+        "2021-12-10, 13:07:45, 80",
+        re.compile(r"\s*\d{4}-\d\d-\d\d\s*,\s*\d\d:\d\d:\d\d\s*,"),
+        lambda text, source: availability.parse_counts(text.splitlines(), source),
+    ),
+    _Format(
+        ",".join(prices.COLUMNS),
+        re.compile(r"(?=.*\btimestamp\b)(?=.*\bprice_usd_per_h\b)"),
+        lambda text, source: prices.price_lives(text.splitlines(), source),
+    ),
+)
+
+
+def read_record(path: Path) -> Record:
+    """What a trace file, packed by gzip or not, tells of the lives of machines.
+
+    Raises OSError when the file cannot be read, and TraceError when it is of no known format or a line makes no sense.
+    """
+    text = read_text(path)
+    first = next((line for line in text.splitlines() if line.strip()), None)
+    if first is None:
+        raise TraceError(f"{path} is empty; expected a trace, such as lines 60000,add,node1")
+    for known in FORMATS:
+        if known.begins.match(first):
+            return known.read(text, str(path))
+    shown = first if len(first) <= 60 else f"{first[:60]}..."
+    if "duration_s" in first:
+        raise TraceError(f"{path} holds lifetimes (it begins {shown!r}), not a trace; read it as those: --lifetimes")
+    raise TraceError(
+        f"{path} is a trace of no known format: it begins {shown!r}; expected one of "
+        + ", or ".join(known.shown for known in FORMATS)
+    )
+
+
+def read_lives(path: Path) -> list[Life]:
+    """The lives of `read_record`."""
+    return list(read_record(path).lives)

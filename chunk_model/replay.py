@@ -1,0 +1,173 @@
+"""Goodput of a chunk size by replaying given lives, event by event: a check on `goodput` that shares no formula.
+
+A worker's events do not depend on when it dies, only their number does. So one timetable is written down, by adding up
+one duration after the other (boot, start, work, push, end, start, …), and every life is cut off where it ends. A life
+that outlasts the timetable, which stops after `_EVENTS` events, is counted by division instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtrit
+
+from chunk_model.costs import Costs
+from chunk_model.goodput import ChunkError
+
+Floats = NDArray[np.float64]
+
+_EVENTS = 1 << 16
+
+
+@dataclass(frozen=True)
+class Replayed:
+    """What became of some lives; the interval from `low` to `high` holds the goodput of all such lives 95 times in 100.
+
+    goodput   credited·exec_s / paid_s, from 0 to 1; 0 if nothing was paid
+    credited  vertices that were brought home, of all lives together
+    paid_s    seconds of machines, waiting for them included
+    lost_s    seconds of copying and training that were not brought home
+    """
+
+    goodput: float
+    low: float
+    high: float
+    credited: float
+    paid_s: float
+    lost_s: float
+
+
+def simulate(
+    lives: Floats,
+    costs: Costs,
+    n: int,
+    push_every: int | None = None,
+    many: bool = False,
+    *,
+    instants: Floats | None = None,
+) -> Replayed:
+    """Replays `lives`, float64 [lives] in seconds, with n vertices a chunk and a push every `push_every` vertices.
+
+    `push_every` None is one push, at the end, or none at all where costs.push_s is None. With `many`, a worker boots
+    and takes chunk after chunk until it dies; without, it takes one chunk and is given back at its end. What is over at
+    the very instant of death still counts.
+
+    The interval is that of a ratio of means (delta method, Student's t). Lives that end together are not independent:
+    `instants`, float64 [lives], gives the moment of each end, and lives with the same moment count as one observation
+    (NaN: on its own). With a single observation it is 0 to 1.
+
+    Raises ChunkError for no lives, a life that is negative or not finite, a chunk or push below one vertex, pushes
+    without a cost, or `instants` of another shape.
+    """
+    lives = np.asarray(lives, np.float64)
+    if lives.ndim != 1 or not len(lives):
+        raise ChunkError(f"lives must be a row of at least one time in seconds, got shape {lives.shape}")
+    if not bool(np.all(np.isfinite(lives) & (lives >= 0))):
+        raise ChunkError("a life must be a time in seconds, finite and at least 0; censor or leave out the others")
+    if instants is not None and np.shape(instants) != lives.shape:
+        raise ChunkError(f"instants must have one moment for each of {len(lives)} lives, got {np.shape(instants)}")
+    if n < 1 or (push_every is not None and push_every < 1):
+        raise ChunkError(f"a chunk and a push have at least 1 vertex, got n={n} and push_every={push_every}")
+    if push_every is not None and costs.push_s is None:
+        raise ChunkError(f"push_every is {push_every}, but the costs say no pushes: give push_s, what one costs")
+
+    script = _Script.of(costs, n, push_every)
+    boot_s = costs.boot_s if many else 0.0
+    working = np.maximum(lives - boot_s, 0.0)
+    credited, lost = script.by_events(working, many)
+    if bool(np.any(long := working > script.timetable_s(many))):
+        credited[long], lost[long] = script.by_division(working[long], many)
+    paid = costs.wait_s + (lives if many else np.minimum(lives, script.chunk_s))
+    goodput, low, high = _ratio(credited * costs.exec_s, paid, instants)
+    return Replayed(goodput, low, high, float(credited.sum()), float(paid.sum()), float(lost.sum()))
+
+
+@dataclass(frozen=True)
+class _Script:
+    """One chunk as a sequence of stretches, each ended by an event that credits vertices."""
+
+    idle_s: Floats  # [events] before the work of the stretch: the start of the chunk, or nothing
+    work_s: Floats  # [events] copying and training
+    done_s: Floats  # [events] after it: the push; the end of an all-or-nothing chunk
+    credit: Floats  # [events] vertices
+    end_s: float  # after the last event
+    events: int  # of a whole chunk; the arrays hold no more than _EVENTS
+    chunk_s: float
+    vertices: int
+
+    @staticmethod
+    def of(costs: Costs, n: int, push_every: int | None) -> _Script:
+        each = min(n, push_every or n)
+        events = -(-n // each)
+        credit = np.full(min(events, _EVENTS), float(each))
+        if events <= _EVENTS:
+            credit[-1] = n - (events - 1) * each
+        idle = np.zeros_like(credit)
+        idle[0] = costs.start_s
+        push_s, end_s = (0.0, costs.end_s) if costs.push_s is None else (costs.push_s, 0.0)
+        done = np.full_like(credit, push_s + end_s)
+        chunk_s = costs.start_s + n * (costs.copy_s + costs.exec_s) + events * push_s + costs.end_s
+        return _Script(
+            idle, credit * (costs.copy_s + costs.exec_s), done, credit, costs.end_s - end_s, events, chunk_s, n
+        )
+
+    def _repeats(self, many: bool) -> int:
+        return _EVENTS // len(self.credit) if many and self.events <= _EVENTS else 1
+
+    def timetable_s(self, many: bool) -> float:
+        """Until when `by_events` holds; for ever, where one chunk is all there is and fits."""
+        if not many and self.events <= _EVENTS:
+            return np.inf
+        stretches = float((self.idle_s + self.work_s + self.done_s).sum())
+        return self._repeats(many) * stretches if self.events <= _EVENTS else stretches
+
+    def by_events(self, lives: Floats, many: bool) -> tuple[Floats, Floats]:
+        """Vertices credited and seconds lost, each float64 [lives]."""
+        repeats = self._repeats(many)
+        idle, work, done, credit = (
+            np.tile(each, repeats) for each in (self.idle_s, self.work_s, self.done_s, self.credit)
+        )
+        idle[len(self.credit) :: len(self.credit)] += self.end_s
+        over = np.cumsum(idle + work + done)
+        count = np.searchsorted(over, lives, side="right")
+        sums = np.concatenate([[0.0], np.cumsum(credit)])
+        since = lives - np.concatenate([[0.0], over])[count]
+        # After the last event nothing is left to lose.
+        lost = np.clip(since - np.append(idle, 0.0)[count], 0.0, np.append(work, 0.0)[count])
+        return sums[count], lost
+
+    def by_division(self, lives: Floats, many: bool) -> tuple[Floats, Floats]:
+        """The same for lives of any length, without a timetable."""
+        chunks = np.floor(lives / self.chunk_s) if many else np.zeros_like(lives)
+        into = lives - chunks * self.chunk_s
+        step = float(self.work_s[0] + self.done_s[0])
+        start = float(self.idle_s[0])
+        each = float(self.credit[0])
+        count = np.clip(np.floor((into - start) / step), 0.0, self.events - 1)
+        rest = self.vertices - count * each
+        rest_s = rest / each * self.work_s[0]
+        since = into - start - count * step
+        last = (count == self.events - 1) & (since >= rest_s + self.done_s[0])
+        work = np.where(count == self.events - 1, rest_s, self.work_s[0])
+        lost = np.where(last, 0.0, np.clip(since, 0.0, work))
+        return chunks * self.vertices + np.where(last, self.vertices, count * each), lost
+
+
+def _ratio(useful: Floats, paid: Floats, instants: Floats | None) -> tuple[float, float, float]:
+    """Σuseful/Σpaid and its 95% interval, all within [0, 1]."""
+    total = float(paid.sum())
+    if total == 0:
+        return 0.0, 0.0, 1.0
+    ratio = float(useful.sum()) / total
+    residuals = useful - ratio * paid
+    if instants is not None:
+        _, group = np.unique(instants, return_inverse=True, equal_nan=False)
+        residuals = np.bincount(group.ravel(), weights=residuals).astype(np.float64)
+    count = len(residuals)
+    if count < 2:
+        return ratio, 0.0, 1.0
+    deviation = float(np.sqrt(count / (count - 1) * np.sum(residuals**2))) / total
+    margin = float(stdtrit(count - 1, 0.975)) * deviation
+    return min(ratio, 1.0), max(0.0, ratio - margin), min(1.0, ratio + margin)

@@ -1,0 +1,147 @@
+"""The sizes a chunk may have, what each is worth, and the search for the best.
+
+Goodput over the size is a hill with long flanks for smooth lifetimes, but a cliff where lives end together and several
+hills where they end in groups. So every search is a fine grid over all decades, then closer ones around its peaks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chunk_model.costs import Costs
+from chunk_model.goodput import job_s, many_chunks, one_chunk
+from chunk_model.lifetime import Floats, Lifetime
+
+Ints = NDArray[np.int64]
+
+# Terms of a sum that are taken one by one (see `goodput`): in a first search, in later ones, in what is told. For
+# smooth lifetimes they are wrong by less than 1e-3, 1e-4 and 1e-5.
+ROUGH, CLOSE, FULL = 64, 256, 4096
+# Push intervals as parts of a chunk: even ones, and such that leave a short last push, which pays where a machine that
+# has lived for long is about to die.
+_SHAPES = (1, 0.97, 0.93, 0.85, 0.75, 0.6, 0.5, 0.4, 0.34, 0.28, 0.2)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The sizes from `lowest` to `highest`. Sizes k and push intervals j are whole numbers of batches."""
+
+    lifetime: Lifetime
+    costs: Costs
+    batch: int
+    many: bool
+    lowest: int
+    highest: int
+
+    @property
+    def pushes(self) -> bool:
+        return self.costs.push_s is not None
+
+    def goodput(self, k: int | Ints, j: int | Ints | None, terms: int = FULL) -> Floats:
+        """Goodput of chunks of k batches pushed every j (None: without pushes), float64 in the shape of k."""
+        every = None if j is None else np.minimum(k, j) * self.batch
+        law = many_chunks if self.many else one_chunk
+        sizes = np.asarray(k, np.int64) * self.batch
+        return np.asarray(law(self.lifetime, self.costs, sizes, push_every=every, terms=terms))
+
+    def exposed_s(self, k: int, j: int | None) -> float:
+        """Seconds from the beginning of a life until it has brought home anything at all."""
+        boot_s = self.costs.boot_s if self.many else 0.0
+        if j is None:
+            return boot_s + job_s(self.costs, k * self.batch)
+        return boot_s + job_s(self.costs, j * self.batch) - self.costs.end_s
+
+    def best(self) -> tuple[int, int | None]:
+        """The size with the highest goodput, and its push interval."""
+        if not self.pushes:
+            points = grid(self.lowest, self.highest, 512 if self.many else 4096)
+            return _peak(lambda k: self.goodput(k, None, CLOSE), points, peaks=3), None
+        k, j = self._pairs(32, 20, 128)
+        at = int(np.argmax(self.goodput(k, j, ROUGH)))
+        size, interval = int(k[at]), int(j[at])
+        for _ in range(2):
+            size, interval = self._scaled(size, interval)
+            interval = self.best_interval(size, interval)
+            size = self._best_size(size, interval)
+        return size, min(size, interval)
+
+    def _scaled(self, k: int, j: int) -> tuple[int, int]:
+        """The size with the highest goodput, if the interval is the same part of it as j is of k; not worse than k."""
+
+        def interval(size: int | Ints) -> Ints:
+            return np.maximum(np.rint(np.asarray(size) * (j / k)).astype(np.int64), self.lowest)
+
+        candidates = np.union1d(grid(self.lowest, self.highest, 24), k)
+        best = _peak(lambda k: self.goodput(k, interval(k), CLOSE), candidates)
+        return best, int(interval(best))
+
+    def _best_size(self, k: int, j: int) -> int:
+        """The size with the highest goodput where chunks are pushed every j batches; not worse than k."""
+        candidates = np.union1d(grid(self.lowest, self.highest, 24), k)
+        return _peak(lambda k: self.goodput(k, j, CLOSE), candidates)
+
+    def best_interval(self, k: int, j: int) -> int:
+        """The push interval with the highest goodput in chunks of k batches; not worse than j."""
+        candidates = np.union1d(grid(self.lowest, k, 24), min(j, k))
+        return _peak(lambda j: self.goodput(np.full_like(j, k), j, CLOSE), candidates)
+
+    def highest_goodput(self) -> float:
+        """What `best` is worth, to about a percent and in a fraction of its time."""
+        if not self.pushes:
+            points = 256 if self.many else 2048
+            return float(self.goodput(grid(self.lowest, self.highest, points), None, CLOSE).max())
+        return float(self.goodput(*self._pairs(24, 16, 64), ROUGH).max())
+
+    def smallest(self, k: int, j: int, enough: float) -> int:
+        """The smallest size up to k that has a share `enough` of its goodput, to a fiftieth."""
+        wanted = enough * float(self.goodput(k, j, CLOSE))
+        candidates = grid(self.lowest, k, 64)
+        while True:
+            above = self.goodput(candidates, j, CLOSE) >= wanted
+            above[-1] = True
+            at = int(np.argmax(above))
+            low, high = int(candidates[max(at - 1, 0)]), int(candidates[at])
+            if high - low <= max(1, low // 50):
+                return high
+            candidates = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
+
+    def _pairs(self, sizes: int, intervals: int, fine: int) -> tuple[Ints, Ints]:
+        """Sizes and the push intervals that fit into them, one pair after the other.
+
+        Where a chunk has few pushes their places must be right: there the grid is `fine`, for several shapes of chunk.
+        """
+        k, j = np.meshgrid(grid(self.lowest, self.highest, sizes), grid(self.lowest, self.highest, intervals))
+        few, part = np.meshgrid(grid(self.lowest, self.highest, fine), np.array(_SHAPES))
+        few_j = np.maximum(np.ceil(few * part).astype(np.int64), self.lowest)
+        return np.append(k[j <= k], few), np.append(j[j <= k], few_j)
+
+
+def grid(low: int, high: int, points: int) -> Ints:
+    """Whole numbers from low to high, at most `points`, spread evenly over their logarithm."""
+    return np.unique(np.rint(np.geomspace(low, high, points)).astype(np.int64))
+
+
+def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
+    """The whole number with the highest value, as far as the values at some, in rising order, show its hill."""
+    values = value(at)
+    before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
+    tops: Ints = np.flatnonzero((values >= before) & (values >= after))
+    tops = tops[np.argsort(-values[tops], kind="stable")][:peaks]
+    found = [(int(at[tops[0]]), float(values[tops[0]]))]
+    found += [_zoom(value, int(at[max(top - 1, 0)]), int(at[min(top + 1, len(at) - 1)])) for top in tops]
+    return max(found, key=lambda pair: pair[1])[0]
+
+
+def _zoom(value: Callable[[Ints], Floats], low: int, high: int) -> tuple[int, float]:
+    """The best of low..high, to a thousandth, and its value, where there is one hill between them."""
+    while True:
+        at = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
+        values = value(at)
+        top = int(np.argmax(values))
+        if high - low <= max(16, low // 1000):
+            return int(at[top]), float(values[top])
+        low, high = int(at[max(top - 1, 0)]), int(at[min(top + 1, len(at) - 1)])

@@ -1,0 +1,83 @@
+"""The paper's formulas as printed: what they say, and what is wrong with the second."""
+
+from __future__ import annotations
+
+import doctest
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunk_model import paper
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.goodput import ChunkError, one_chunk_safe_ends
+from chunk_model.lifetime import Lifetime
+from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed, stochastic_cost_as_printed
+
+COSTS = Costs(exec_s=0.9, copy_s=0.1, start_s=60, end_s=5)
+
+lifetimes: st.SearchStrategy[Lifetime] = st.one_of(
+    st.builds(Normal, st.floats(10, 1e5), st.floats(1, 1e5)),
+    st.builds(Exponential, st.floats(10, 1e5)),
+    st.builds(Weibull, st.floats(0.3, 5), st.floats(10, 1e5)),
+    st.builds(LogNormal, st.floats(10, 1e5), st.floats(0.1, 2.5)),
+)
+
+
+def test_the_examples_in_the_docstring() -> None:
+    assert doctest.testmod(paper).failed == 0 < doctest.testmod(paper).attempted
+
+
+def test_deterministic() -> None:
+    assert deterministic_chunk(2700.0, COSTS) == 2700
+    assert deterministic_chunk(2700.9, COSTS) == 2700
+    assert deterministic_chunk(0.5, COSTS) == 1  # no chunk has less than a vertex
+    for mean in (0.0, -1.0, math.nan, math.inf):
+        with pytest.raises(ChunkError, match="lifetime_mean must be"):
+            deterministic_chunk(mean, COSTS)
+
+
+def test_stochastic_is_the_printed_product() -> None:
+    life, n, vertices = Normal(2700.0, 600.0), 2000, 1e6
+    printed = vertices / n * life.survival(2000.0) * (60 + 2000 + 5)
+    assert stochastic_cost_as_printed(life, COSTS, n, vertices) == pytest.approx(printed, rel=1e-12)
+    costs = stochastic_cost_as_printed(life, COSTS, np.array([[10, 2000]]), vertices)
+    assert costs.shape == (1, 2) and costs[0, 1] == pytest.approx(printed)
+
+
+@given(lifetimes, st.lists(st.integers(1, 10**7), min_size=1, max_size=20, unique=True))
+def test_the_defect_killed_jobs_are_free_so_the_largest_chunk_is_the_cheapest(
+    life: Lifetime, candidates: list[int]
+) -> None:
+    costs = stochastic_cost_as_printed(life, COSTS, np.sort(np.array(candidates)), 1e6)
+    assert bool(np.all(np.diff(costs) <= 0))
+    assert stochastic_chunk_as_printed(life, COSTS, np.array(candidates)) == max(candidates)
+
+
+def test_the_defect_the_cost_tends_to_nothing_where_nothing_is_ever_finished() -> None:
+    life, sizes = Normal(2700.0, 600.0), np.array([100, 2000, 4000, 20_000])
+    costs = stochastic_cost_as_printed(life, COSTS, sizes, 1e6)
+    assert costs[2] < 0.02 * costs[0] and costs[3] < 1e-100
+    goodput = one_chunk_safe_ends(life, COSTS, sizes)
+    assert int(np.argmax(goodput)) == 1 and goodput[3] < 1e-100
+
+
+def test_figure_4_a_bad_size_costs_two_orders_of_magnitude() -> None:
+    """A million vertices, four decades of sizes: the time paid for them all, n of the best size against the worst."""
+    life, sizes = Normal(2700.0, 600.0), np.unique(np.rint(np.geomspace(1, 10**4, 400)))
+    goodput = one_chunk_safe_ends(life, Costs(exec_s=0.9, copy_s=0.1, start_s=180, end_s=5), sizes)
+    paid_s = 1e6 * 0.9 / goodput[sizes <= 5000]
+    assert paid_s.max() / paid_s.min() > 100
+
+
+def test_bad_input_is_refused() -> None:
+    life = Exponential(100.0)
+    with pytest.raises(ChunkError, match="vertices must be finite and above 0"):
+        stochastic_cost_as_printed(life, COSTS, 10, 0)
+    with pytest.raises(ChunkError, match="n, the vertices of a chunk"):
+        stochastic_cost_as_printed(life, COSTS, 0, 10)
+    with pytest.raises(ChunkError, match="no candidates"):
+        stochastic_chunk_as_printed(life, COSTS, np.zeros(0))
