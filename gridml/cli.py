@@ -1,5 +1,7 @@
 """The command line: wires programs, master, back ends and views together. Nothing imports this module.
 
+Commands with many options of their own have a file in `gridml/commands`.
+
 What a command needs is imported inside it, so that `gridml --help` answers at once.
 """
 
@@ -15,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridml.commands import plan
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
 if TYPE_CHECKING:
@@ -348,6 +351,9 @@ def cancel(run: RunArgument) -> None:
         look = f"{command('status', run)} says how it stands."
         raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
     typer.echo(f"No master drove it. Out of the queue: {withdrawn}. Go on later with: {then}")
+
+
+app.command(epilog=plan.EXAMPLE)(plan.plan)
 
 
 def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool) -> None:

@@ -18,16 +18,10 @@ def plot(found: Report, root: Path, file: Path) -> None:
 
     Raises UsageError when matplotlib is not installed, or the file cannot be written.
     """
-    try:
-        from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
-        raise UsageError(
-            "--plot needs matplotlib, which is not installed. Get it with: pip install 'gridml[plot]'"
-        ) from error
+    figure = new_figure((11, 7))
     judged = [e for e in found.epochs if e.metrics]
     names = [n for n, v in (judged[-1].metrics if judged else {}).items() if not isinstance(v, list)]
     lists = {n: v for n, v in (judged[-1].metrics if judged else {}).items() if isinstance(v, list)}
-    figure = Figure(figsize=(11, 7), layout="constrained")
     axes = figure.subplots(2, 2)
     figure.suptitle(f"{found.program}: {found.workers} workers, {found.kills} kills, {found.status}")
     x = [e.epoch for e in judged]
@@ -42,6 +36,22 @@ def plot(found: Report, root: Path, file: Path) -> None:
         axes[0, 0].legend()
     _credit(axes[1, 0], root)
     _digits(axes[1, 1], lists)
+    save(figure, file)
+
+
+def new_figure(inches: tuple[float, float]) -> Any:
+    """An empty matplotlib figure of a width and height. Raises UsageError when matplotlib is not installed."""
+    try:
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "--plot needs matplotlib, which is not installed. Get it with: pip install 'gridml[plot]'"
+        ) from error
+    return Figure(figsize=inches, layout="constrained")
+
+
+def save(figure: Any, file: Path) -> None:
+    """Write a figure in the format that the file's ending says. Raises UsageError when that cannot be done."""
     try:
         figure.savefig(file)
     except (OSError, ValueError) as error:

@@ -7,8 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-from chunk_model import lifetime, trace
+from chunk_model import trace
 from chunk_model.lifetime import LifetimeError
+from chunk_model.parse import parse
 from chunk_model.trace import TraceError, TraceEvent
 from gridml.errors import UsageError
 from master.backends.base import Backend
@@ -42,7 +43,7 @@ def script(settings: Settings) -> Script:
     if settings.lifetime is None:
         return Steady(settings.workers)
     try:
-        lives = lifetime.parse(settings.lifetime)
+        lives = parse(settings.lifetime)
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
     return Lives(settings.workers, lives, settings.seed, grace_s=_grace_s(settings), speedup=settings.speedup)

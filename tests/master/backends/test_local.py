@@ -13,7 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from chunk_model.lifetime import Normal
+from chunk_model.families import Normal
 from chunk_model.trace import parse
 from gridml.errors import StorageError, UsageError
 from master.backends.base import JobEvent, State

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model.lifetime import Exponential, Lifetime, Normal
+from chunk_model.families import Exponential, Normal
+from chunk_model.lifetime import Lifetime
 from chunk_model.trace import lives, parse
 from gridml.errors import UsageError
 from master.backends.script import Lives, PlannedLife, Replay, Script, Steady

@@ -1,0 +1,110 @@
+"""`gridml plan`: how large a chunk should be, from what the work costs and how long machines live."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXAMPLE = 'Example: gridml plan --lifetime "normal(45m,10m)" --t-exec 0.05 --t-start 90 --no-push --plot goodput.png'
+_TIMES, _LIVES = "What the work costs", "How long machines live (one of)"
+
+
+def _time(text: str) -> typer.models.OptionInfo:
+    return typer.Option(metavar="S", help=text, rich_help_panel=_TIMES, show_default=False)  # type: ignore[no-any-return]
+
+
+def plan(
+    t_exec: Annotated[
+        str | None, _time("t_x, to train a vertex: such as 0.05; otherwise, with --run, what it took.")
+    ] = None,
+    t_copy: Annotated[str, _time("t_c, to copy a vertex; otherwise 0.")] = "0",
+    t_start: Annotated[str, _time("t_s, to start a chunk; the machine may die in it; otherwise 0.")] = "0",
+    t_end: Annotated[str, _time("t_e, to end a chunk; the machine may die in it; otherwise 0.")] = "0",
+    push_cost: Annotated[
+        str | None, _time("One push, which keeps what a worker has learnt so far; otherwise 0.1.")
+    ] = None,
+    no_push: Annotated[
+        bool, typer.Option("--no-push", help="A chunk counts when it ends, or not at all.", rich_help_panel=_TIMES)
+    ] = False,
+    wait: Annotated[str, _time("From asking for a machine until it is there; otherwise 0.")] = "0",
+    boot: Annotated[str, _time("Once a life, before its first chunk; with --many-chunks; otherwise 0.")] = "0",
+    many_chunks: Annotated[
+        bool | None,
+        typer.Option(
+            "--many-chunks/--one-chunk",
+            help="A machine takes chunk after chunk, or only one; otherwise one, with --run as that run did.",
+            rich_help_panel=_TIMES,
+            show_default=False,
+        ),
+    ] = None,
+    lifetime: Annotated[
+        str | None,
+        typer.Option(
+            help="A distribution: normal(45m,10m), exponential(1h), weibull(0.7,2h), lognormal(45m,0.8).",
+            rich_help_panel=_LIVES,
+        ),
+    ] = None,
+    lifetimes: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.csv", help="Lives seen: columns duration_s,ended (0: still living).", rich_help_panel=_LIVES
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(help="Machines that came and went: Bamboo, SkyPilot, spot prices.", rich_help_panel=_LIVES),
+    ] = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(metavar="RUN", help="The workers of a run, finished or not.", rich_help_panel=_LIVES),
+    ] = None,
+    workers: Annotated[
+        int | None, typer.Option(help="Machines at once; with --vertices it keeps the end of an epoch short.")
+    ] = None,
+    vertices: Annotated[int | None, typer.Option(help="Vertices of an epoch.")] = None,
+    largest: Annotated[int | None, typer.Option(help="Vertices that fit into a machine's memory.")] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw goodput against chunk size into a .png, .pdf or .svg."),
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")] = False,
+) -> None:
+    """Choose the size of a chunk, and say why.
+
+    Goodput is the share of a machine's time that goes into training that is kept.
+
+    Times (S) are seconds, or have a unit: 90s, 45m, 1.5h.
+    """
+    from master.lives import Source
+    from master.plan import Asked, plan
+
+    found = plan(
+        Asked(
+            source=Source(lifetime=lifetime, lifetimes=lifetimes, trace=trace, run=run),
+            t_exec=t_exec,
+            t_copy=t_copy,
+            t_start=t_start,
+            t_end=t_end,
+            push_cost=push_cost,
+            no_push=no_push,
+            wait=wait,
+            boot=boot,
+            many=many_chunks,
+            workers=workers,
+            vertices=vertices,
+            largest=largest,
+        )
+    )
+    if plot is not None:
+        from master.plot_goodput import draw
+
+        draw(found, plot)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        from master.render_plan import print_plan
+
+        print_plan(found)
