@@ -29,3 +29,9 @@ def push_every(live: int, batch: int, rate: float, push_cost_s: float, budget: f
     if affordable > wanted:
         return whole, f"a push costs {push_cost_s * 1e3:.1f} ms and may take {budget:.0%} of the time"
     return whole, f"512/sqrt({live}) vertices, as the merge rule wants"
+
+
+def ask_again_s(waiting: int) -> float:
+    """Seconds until a worker without work asks again: all that wait together ask at most 50 times a second, but each
+    at least every 5 seconds."""
+    return min(5.0, max(0.1, waiting / 50))

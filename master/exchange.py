@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from gridml.carriers.base import Letter, MasterEnd
 from gridml.errors import UserCodeError
 from gridml.messages import Failure, Pace, Push, Reply, Sync, Verdict
 from gridml.names import job_of
-from gridml.pace import batch_size, push_every
+from gridml.pace import ask_again_s, batch_size, push_every
 from gridml.wording import Wording, Written
 from master.correspondence import Correspondence, Correspondent
 from master.decisions.judge import LeaseFacts, judge
@@ -205,7 +205,7 @@ class Exchange:
             merged, changed = outcome
             self._replica.put(merged.tensors, merged.rows, version)
             draft.fast_forward = merged.fast_forward
-            taken[row.id] = replace(row, upto=push.upto, sequence=push.sequence)
+            taken[row.id] = row._replace(upto=push.upto, sequence=push.sequence)
             pending += push.vertices
             accepted.append((draft, push, told.staleness))
             fields.append(changed)
@@ -365,6 +365,7 @@ class Exchange:
             stop_at=None if row is None else row.stop,
             drop_optimiser=draft.drop_optimiser,
             leave=self._grants.finished() or self.stop_because is not None,
+            wait_s=ask_again_s(len(self.known.workers) - self.live()),
             process=sync.process,
         )
         payload = self._wording.write(reply, tensors)

@@ -256,7 +256,7 @@ class Ledger:
 
     def credit(self, row: LeaseRow, upto: int, version: int, staleness: float, at_s: float) -> LeaseRow:
         """Credit [row.upto, upto) to version `version`, as the next push of the lease."""
-        new = replace(row, upto=upto, sequence=row.sequence + 1, trained=upto - row.start, version=version)
+        new = row._replace(upto=upto, sequence=row.sequence + 1, trained=upto - row.start, version=version)
         self._keep(new)
         self.credited += upto - row.upto
         self._left[row.epoch] -= upto - row.upto
@@ -269,7 +269,7 @@ class Ledger:
 
     def cut(self, row: LeaseRow, stop: int) -> LeaseRow:
         """Shorten a lease; what is cut off is free."""
-        new = replace(row, stop=stop)
+        new = row._replace(stop=stop)
         self._keep(new)
         self._pending.changed(new)
         self.free(Span(row.epoch, stop, row.stop, row.tries))
@@ -278,7 +278,7 @@ class Ledger:
     def end_lease(self, row: LeaseRow, at_s: float, because: str, *, trained: int = 0, failed: bool = False) -> None:
         """Close a lease and free what is not credited. `trained`: vertices trained under it, as far as is known."""
         self._forget(row)
-        self._pending.closed(replace(row, trained=max(trained, row.trained)), at_s, because)
+        self._pending.closed(row._replace(trained=max(trained, row.trained)), at_s, because)
         self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
 
     def span_left(self, row: LeaseRow, stop: int) -> Span | None:
@@ -294,7 +294,7 @@ class Ledger:
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, stop=row.upto))
         self.free_spans.add(replace(span, start=stop))
-        new = replace(row, stop=stop, worker=worker)
+        new = row._replace(stop=stop, worker=worker)
         self._keep(new)
         self._pending.changed(new)
         return new

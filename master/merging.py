@@ -100,6 +100,8 @@ class Merger:
 
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
+        if not pushed:
+            return Merged({}, {}, merge.fast_forward, ""), "it changed nothing that is replicated"
         merged, sumsq, bad = self._apply(pushed, base, merge, 1.0)
         size = step_size(min(sumsq, sys.float_info.max), merge.vertices)
         scale, reason = gate(bad, size, list(self._steps), fast_forward=merge.fast_forward)

@@ -55,6 +55,9 @@ class WorkerEnd(ABC):
 class MasterEnd(ABC):
     """What the master holds: the mailboxes of all workers and the published chunks."""
 
+    carries_chunks = True
+    """Whether chunks are worth cutting: not where workers only pass the time."""
+
     @abstractmethod
     def open(self, worker: str) -> None:
         """Make a mailbox, before the worker starts."""

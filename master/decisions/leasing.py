@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -20,8 +21,7 @@ class Span:
         return self.stop - self.start
 
 
-@dataclass(frozen=True)
-class LeaseRow:
+class LeaseRow(NamedTuple):
     """An open lease. Positions [start, stop) of `epoch`; credited up to `upto` by `sequence` pushes."""
 
     id: int
@@ -77,17 +77,24 @@ def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] 
     """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
     untouched; but last what is `hoped` for, because a worker that is started again may bring it trained.
 
-    Spans of epochs after `newest_epoch` must wait (for a barrier).
+    `spans` are in the order of epoch and start; those of epochs after `newest_epoch` must wait (for a barrier).
     """
-    ready = [s for s in spans if s.epoch <= newest_epoch]
-    if not ready:
-        return None, "everything is leased" if not spans else f"epoch {newest_epoch + 1} waits for the one before"
+    if not spans:
+        return None, "everything is leased"
 
     def may_come(span: Span) -> bool:
         return any(h.epoch == span.epoch and h.start < span.stop and span.start < h.stop for h in hoped)
 
-    chosen = min(ready, key=lambda s: (s.epoch, may_come(s), s.start))
-    return chosen, "it was hoped for, and nothing else is left" if may_come(chosen) else "the first that nobody holds"
+    last: Span | None = None  # what is hoped for, of the oldest epoch that has anything
+    for span in spans:
+        if span.epoch > newest_epoch or (last is not None and span.epoch > last.epoch):
+            break
+        if not may_come(span):
+            return span, "the first that nobody holds"
+        last = last or span
+    if last is not None:
+        return last, "it was hoped for, and nothing else is left"
+    return None, f"epoch {newest_epoch + 1} waits for the one before"
 
 
 def cut(holdings: Sequence[Holding], batch: int, push_every: int) -> tuple[tuple[int, int] | None, str]:

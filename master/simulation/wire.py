@@ -28,6 +28,8 @@ class _Box:
 class Wire(MasterEnd):
     """Both ends in one: it outlives every master. `travel_s` is how long a payload takes, beyond what its fate says."""
 
+    carries_chunks = False
+
     def __init__(self, clock: VirtualClock, fate: Fate | None, travel_s: float = 0.0) -> None:
         self._clock = clock
         self._fate = fate
@@ -107,7 +109,7 @@ class Wire(MasterEnd):
             self._waiting.pop(worker, None)
 
     def publish(self, name: str, payload: bytes) -> None:
-        """Nothing: whoever wants chunks needs a carrier that holds them."""
+        """Nothing: there are no chunks."""
 
     def retract(self, name: str) -> None:
         pass

@@ -56,6 +56,7 @@ spans = st.builds(lambda e, a, n, t: Span(e, a, a + n, t), st.integers(0, 3), co
 
 @given(st.lists(spans), st.integers(0, 3))
 def test_the_oldest_epoch_first_and_none_that_must_wait(free: list[Span], newest: int) -> None:
+    free = sorted(free, key=lambda s: (s.epoch, s.start))
     chosen, reason = choose_span(free, newest)
     ready = [s for s in free if s.epoch <= newest]
     assert reason
