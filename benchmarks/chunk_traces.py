@@ -1,0 +1,220 @@
+"""The settings of `benchmarks.chunk_size`: lives of families and of recorded traces, costs, modes, and the sweep.
+
+Everything that is simulated here is `chunk_model.replay`, which walks lives one by one and knows no formula of the
+model's. What becomes of each life does not depend on the others, so one replay of all lives at a point of the sweep
+serves every half and every resampling of them.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from chunk_model.choose import Choice, Work, choose
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.hedge import hedged
+from chunk_model.kaplan_meier import KaplanMeier
+from chunk_model.lifetime import Floats, Lifetime
+from chunk_model.mixture import Mixture
+from chunk_model.observations import Observations
+from chunk_model.record import read_record
+from chunk_model.replay import outcomes
+from chunk_model.select import select
+from chunk_model.trace import Record
+
+LIVES = 20_000  # drawn of a family
+HOUR = 3600.0
+DECADES = (0.001, 0.01, 0.1, 1.0, 10.0)  # of what a mean life could train: the sweep's ends, and whole decades between
+
+Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How workers work: one chunk a life or many, all or nothing or with pushes."""
+
+    many: bool
+    pushes: bool
+
+    def __str__(self) -> str:
+        return f"{'many chunks' if self.many else 'one chunk'} a life, {'pushes' if self.pushes else 'all or nothing'}"
+
+    def costs(self, costs: Costs) -> Costs:
+        return costs if self.pushes else replace(costs, push_s=None)
+
+
+MODES = tuple(Mode(many, pushes) for pushes in (False, True) for many in (False, True))
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Lives to be replayed, and the law to choose for; `observations` and `start_s` [lives] are those of a trace.
+
+    `duration_s` [lives] are whole lives: those that went on when last seen are completed.
+    """
+
+    name: str
+    duration_s: Floats
+    law: Lifetime
+    said: str
+    observations: Observations | None = None
+    start_s: Floats | None = None
+    own_costs: Costs | None = None
+
+    @cached_property
+    def mean_s(self) -> float:
+        return float(self.duration_s.mean())
+
+    @property
+    def costs(self) -> dict[str, Costs]:
+        """Of two extremes: light ones, and heavy ones on machines that hold a tenth of the vertices."""
+        if self.own_costs is not None:
+            return {"figure 4": self.own_costs}
+        return {"light": costs_of(self.mean_s, 1e5, 0.01, 0.001), "heavy": costs_of(self.mean_s, 1e4, 0.05, 0.01)}
+
+    def groups(self) -> NDArray[np.intp]:
+        """[lives] what may be drawn apart: deaths at one instant are one event."""
+        return np.arange(len(self.duration_s)) if self.observations is None else self.observations.groups()
+
+
+def costs_of(mean_s: float, vertices: float, start: float, push: float) -> Costs:
+    """A mean life could train and copy `vertices`; the start of a chunk and a push take these shares of a mean life."""
+    vertex_s, start_s = mean_s / vertices, start * mean_s
+    return Costs(
+        exec_s=vertex_s / 1.1,
+        copy_s=vertex_s - vertex_s / 1.1,
+        start_s=start_s,
+        end_s=start_s / 10,
+        push_s=push * mean_s,
+        wait_s=start_s,
+        boot_s=start_s,
+    )
+
+
+def families() -> Iterator[Setting]:
+    """Every family, chosen for its true law and judged on lives drawn from it; and the paper's Figure 4."""
+    laws: dict[str, Lifetime] = {
+        "normal": Normal(2700.0, 600.0),
+        "exponential": Exponential(2700.0),
+        "weibull": Weibull(0.7, 2133.0),
+        "weibull, wearing out": Weibull(2.5, 3043.0),
+        "lognormal": LogNormal(1638.0, 1.0),
+        "mixture": Mixture((0.3, 0.7), (Exponential(300.0), Weibull(1.5, 7200.0))),
+    }
+    rng = np.random.default_rng(1)
+    seen, until = laws["mixture"].sample(rng, 300), rng.uniform(600, 20_000, 300)
+    laws["kaplan_meier"] = KaplanMeier.of(Observations(np.minimum(seen, until), seen <= until))
+    for name, law in laws.items():
+        yield Setting(name, law.sample(np.random.default_rng(0), LIVES), law, str(law))
+    law = Normal(2700.0, 600.0)
+    costs = Costs(exec_s=0.1, copy_s=0.01, start_s=60, end_s=6, push_s=6, wait_s=60, boot_s=60)
+    yield Setting("figure 4", law.sample(np.random.default_rng(0), LIVES), law, str(law), own_costs=costs)
+
+
+def trace_files() -> list[Path]:
+    """Everything in $GRIDML_DATA/spot that is a trace, in order; none where there is no such folder."""
+    data = os.environ.get("GRIDML_DATA")
+    if not data:
+        return []
+    return sorted(file for file in Path(data, "spot").rglob("*") if file.suffix in (".csv", ".txt", ".json", ".gz"))
+
+
+def traces(files: Sequence[Path]) -> Iterator[Setting]:
+    """Every trace, chosen for what its lives were fitted by, and judged on those lives."""
+    for file in files:
+        yield of_record(_name(file), read_record(file))
+
+
+def of_record(name: str, record: Record) -> Setting:
+    observations = Observations.of(record.lives, record.end_s)
+    law, said = fitted(observations)
+    start_s = np.array([life.start_s for life in record.lives])[: len(observations)]
+    return Setting(name, completed(observations), law, said, observations, start_s)
+
+
+def fitted(observations: Observations) -> tuple[Lifetime, str]:
+    """What the master would choose for, and the name of its family."""
+    selected = select(observations)
+    return hedged(selected.lifetime, observations), selected.family
+
+
+def completed(observations: Observations) -> Floats:
+    """[lives] whole lives: those that went on get what the estimate of Kaplan and Meier leaves them, drawn once."""
+    law, rng = KaplanMeier.of(observations), np.random.default_rng(0)
+    reached = np.exp(law.log_survival(observations.duration_s))
+    drawn = law.quantile(1 - reached * (1 - rng.random(len(observations))))
+    return np.where(observations.ended, observations.duration_s, np.maximum(drawn, observations.duration_s))
+
+
+def _name(file: Path) -> str:
+    """bamboo p3-trace; preemption/us-east-1f_v100_1."""
+    stem = file.name.split(".")[0]
+    kinds = {"availability": "availability", "preemption": "preemption", "bamboo": "bamboo"}
+    kind = next((kinds[part] for part in file.parts if part in kinds), "")
+    nodes = next((f" {part}" for part in file.parts if part.endswith("-node") and not part.startswith("1-")), "")
+    return f"{kind}{nodes} {stem}".strip()
+
+
+# --- the sweep
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """Sizes and push intervals of all points (0: none), and what each life brings home and costs there."""
+
+    chunk: Ints  # [points]
+    every: Ints  # [points]
+    credited: Floats  # float32 [points, lives] vertices
+    paid_s: Floats  # float32 [points, lives]
+    exec_s: float
+
+    def goodput(self, weight: Floats | None = None) -> Floats:
+        """[points], or [weightings, points] for weights [weightings, lives] of the lives."""
+        if weight is None:
+            return self.exec_s * np.asarray(self.credited.sum(1, np.float64) / self.paid_s.sum(1, np.float64))
+        used = weight.astype(np.float32)
+        return self.exec_s * np.asarray((used @ self.credited.T) / (used @ self.paid_s.T), np.float64)
+
+
+def points(costs: Costs, mode: Mode, mean_s: float, a_decade: int) -> tuple[Ints, Ints]:
+    """Sizes over four decades, and for each the push intervals: from a tenth of the least size, and even parts."""
+    most = mean_s / costs.vertex_s
+    low, high = most * DECADES[0], most * DECADES[-1]
+    if not mode.pushes:
+        chunk = _whole(low, high, 4 * a_decade + 1)
+        return chunk, np.zeros_like(chunk)
+    pairs = set()
+    for n in _whole(low, high, 2 * a_decade + 1).tolist():
+        intervals = _whole(low / 10, high, 2 * a_decade + a_decade // 2 + 1)
+        pairs |= {(n, m) for m in intervals.tolist() if m <= n} | {(n, -(-n // parts)) for parts in range(1, 7)}
+    chunk, every = np.array(sorted(pairs), np.int64).T
+    return chunk, every
+
+
+def sweep(
+    setting: Setting, costs: Costs, mode: Mode, a_decade: int, extra: Sequence[tuple[int, int | None]] = ()
+) -> Sweep:
+    """Replays every point; those in `extra`, (chunk, push interval), come last."""
+    chunk, every = points(costs, mode, setting.mean_s, a_decade)
+    chunk = np.append(chunk, np.array([n for n, _ in extra], np.int64))
+    every = np.append(every, np.array([m or 0 for _, m in extra], np.int64))
+    credited = np.empty((len(chunk), len(setting.duration_s)), np.float32)
+    paid = np.empty_like(credited)
+    for at, (n, m) in enumerate(zip(chunk.tolist(), every.tolist(), strict=True)):
+        credited[at], paid[at], _ = outcomes(setting.duration_s, mode.costs(costs), n, m or None, mode.many)
+    return Sweep(chunk, every, credited, paid, costs.exec_s)
+
+
+def chosen_for(law: Lifetime, costs: Costs, mode: Mode) -> Choice:
+    return choose(law, mode.costs(costs), Work(many=mode.many))
+
+
+def _whole(low: float, high: float, count: int) -> Ints:
+    return np.unique(np.maximum(np.rint(np.geomspace(low, high, count)), 1).astype(np.int64))
