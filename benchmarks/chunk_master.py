@@ -74,7 +74,9 @@ def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int |
     """Every one of `lives`, float64 [lives] in seconds, is lived by a worker."""
     script = Played(lives, WORKERS)
     slots, all_s = script.slots, float(lives.sum())
-    return _play(script, slots, costs, mode, (chunk, every), all_s / len(lives), all_s, lambda _: script.closed >= slots)
+    return _play(
+        script, slots, costs, mode, (chunk, every), all_s / len(lives), all_s, lambda _: script.closed >= slots
+    )
 
 
 def play_script(

@@ -188,7 +188,7 @@ def points(costs: Costs, mode: Mode, mean_s: float, a_decade: int) -> tuple[Ints
     most = mean_s / costs.vertex_s
     low, high = most * DECADES[0], most * DECADES[-1]
     if not mode.pushes:
-        chunk = _whole(low, high, 4 * a_decade + 1)
+        chunk = _whole(low, high, 16 * a_decade + 1)
         return chunk, np.zeros_like(chunk)
     pairs = set()
     for n in _whole(low, high, 2 * a_decade + 1).tolist():

@@ -84,7 +84,7 @@ def main() -> None:
             f"medians of {runs} runs of {WORKERS} worker processes, every one ended by SIGKILL; goal: within 5%",
             "goodput: seconds that credited vertices took, of all seconds that workers lived",
             "costs from a run without kills on the same machine; the lives were the only thing that differed",
-        "chunks shrink at the end of an epoch, in about the last tenth of each run, which the model leaves out",
+            "chunks shrink at the end of an epoch, in about the last tenth of each run, which the model leaves out",
             "every run credited each of its vertices exactly once (checked)",
         ],
     )

@@ -23,6 +23,7 @@ from chunk_model.costs import Costs
 from chunk_model.families import Family
 from chunk_model.fit import fit
 from chunk_model.goodput import job_s
+from chunk_model.hedge import hedged
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Lifetime
 from chunk_model.mixture import Mixture
@@ -93,7 +94,7 @@ class Choice:
 
     chunk            vertices
     push_every       vertices between two pushes; None if a chunk is all or nothing
-    push_interval_s  seconds of copying and training between two pushes
+    push_interval_s  seconds of training between two pushes
     goodput          the share of the machines' time that goes into training that is kept, from 0 to 1
     curve            goodput over the sizes that could be chosen, at the same push interval, by size; with the choice
     lifetime         the distribution this is for
@@ -122,11 +123,13 @@ def choose(
 ) -> Choice:
     """The size of a chunk, and its push interval where costs.push_s is given, for workers that live as `lifetime` says.
 
-    `observations` are the lives that `lifetime` was fitted to: they show how sure the choice is. For a worker that has
-    lived for some time already give `lifetime.after(age_s)`.
+    `observations` are the lives that `lifetime` was fitted to: they show how sure the choice is, and it is made for the
+    two together (`hedged`), which `Choice.lifetime` then is. For a worker that has lived for some time already give
+    `lifetime.after(age_s)`.
 
     Raises ChoiceError if practically no chunk would ever finish; the text says why and what to change.
     """
+    fitted, lifetime = lifetime, lifetime if observations is None else hedged(lifetime, observations)
     sizes, limit = _bounded(lifetime, costs, work)
     k, j = sizes.best()
     if _brought_home(sizes, sizes.lowest, sizes.lowest) < _NEVER and float(sizes.goodput(k, j)) < _NEVER:
@@ -144,11 +147,11 @@ def choose(
             k = whole
     points = dict(zip(curve.tolist(), sizes.goodput(curve, j, CLOSE).tolist(), strict=True))
     points[k] = goodput = float(sizes.goodput(k, j))
-    regret = None if observations is None else _regret(allowed, k, j, observations)
+    regret = None if observations is None else _regret(allowed, k, j, fitted, observations)
     return Choice(
         chunk=k * sizes.batch,
         push_every=None if j is None else j * sizes.batch,
-        push_interval_s=None if j is None else j * sizes.batch * costs.vertex_s,
+        push_interval_s=None if j is None else j * sizes.batch * costs.exec_s,
         goodput=goodput,
         curve=tuple(Point(each * sizes.batch, points[each]) for each in sorted(points)),
         lifetime=lifetime,
@@ -198,10 +201,10 @@ def _brought_home(sizes: Sizes, k: int, j: int) -> float:
     return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.pushes else None))
 
 
-def _regret(sizes: Sizes, k: int, j: int | None, observations: Observations) -> tuple[float, float]:
+def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations: Observations) -> tuple[float, float]:
     """Median and 95th percentile of the share of the best goodput that is lost, if other lifetimes hold."""
     lost: list[float] = []
-    for lifetime in _alike(sizes.lifetime, observations):
+    for lifetime in _alike(fitted, observations):
         other = replace(sizes, lifetime=lifetime)
         mine = float(other.goodput(k, j, ROUGH))
         best = max(mine, other.highest_goodput())
@@ -258,7 +261,7 @@ def _reason(
     costs, chunk = sizes.costs, k * sizes.batch
     lasts = _span(job_s(costs, chunk, None if j is None else j * sizes.batch))
     pushed = (
-        "" if j is None else f", pushed every {j * sizes.batch:,} ({_span(j * sizes.batch * costs.vertex_s)} of work)"
+        "" if j is None else f", pushed every {j * sizes.batch:,} ({_span(j * sizes.batch * costs.exec_s)} of work)"
     )
     said = [
         f"{chunk:,} vertices a chunk ({lasts} if it is not killed){pushed}: {_percent(goodput)} of the machines' time "

@@ -1,12 +1,13 @@
 """Goodput of a chunk size: the share of a machine's time that goes into training that is kept, from 0 to 1.
 
 Symbols, in seconds: T the life of a worker, counted from when its job begins to run, S(t) = P[T > t];
-R(t) = E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, u = x + `copy_s`, s = `start_s`, e = `end_s`, c = `push_s`, w = `wait_s`,
-b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk.
+R(t) = E[min(T, t)] = ∫₀ᵗ S; x = `exec_s`, y = `copy_s`, u = x + y, s = `start_s`, e = `end_s`, c = `push_s`,
+w = `wait_s`, b = `boot_s`; n vertices a chunk, m vertices between two pushes, K = ⌈n/m⌉ pushes a chunk.
 
 All or nothing (c is None): a chunk takes A = s + nu + e, and its n vertices count if the worker outlives A.
-With pushes: push i < K brings home m vertices and is over at aᵢ = s + i(mu + c); the last brings what is left,
-n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends, A = a_K + e. What was pushed counts whatever happens then.
+With pushes: the chunk is copied whole before the first vertex is trained; push i < K brings home m vertices and is over
+at aᵢ = s + ny + i(mx + c); the last brings what is left, n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends,
+A = a_K + e. What was pushed counts whatever happens then.
 
     one_chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
     many_chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
@@ -163,8 +164,8 @@ def _planned(costs: Costs, n: float | Numbers, push_every: float | Numbers | Non
     plan = _Plan(
         vertices=sizes,
         pushes=pushes,
-        first_s=np.full_like(sizes, costs.start_s),
-        step_s=between * costs.vertex_s + push_s,
+        first_s=costs.start_s + sizes * costs.copy_s,
+        step_s=between * costs.exec_s + push_s,
         each=between,
         last_s=cycle if costs.push_s is None else pushed,
         last=sizes - (pushes - 1) * between,

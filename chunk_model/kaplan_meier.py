@@ -71,6 +71,16 @@ class KaplanMeier(Lifetime):
             len(seen) - deaths,
         )
 
+    def __eq__(self, other: object) -> bool:
+        """Whether all steps and the tail are the same: then it is the same law."""
+        if not isinstance(other, KaplanMeier):
+            return NotImplemented
+        tails = (self.tail_from_s, self.tail_rate) == (other.tail_from_s, other.tail_rate)
+        return tails and np.array_equal(self.time_s, other.time_s) and np.array_equal(self.alive, other.alive)
+
+    def __hash__(self) -> int:
+        return hash((self.tail_from_s, self.tail_rate, self.deaths, self.censored))
+
     def __str__(self) -> str:
         """A short description. It cannot be read back: the observations themselves are the parameters."""
         return f"kaplan_meier({self.deaths} deaths, {self.censored} censored, median {self.quantile(0.5):.6g}s)"

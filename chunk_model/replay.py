@@ -1,8 +1,8 @@
 """Goodput of a chunk size by replaying given lives, event by event: a check on `goodput` that shares no formula.
 
 A worker's events do not depend on when it dies, only their number does. So one timetable is written down, by adding up
-one duration after the other (boot, start, work, push, end, start, …), and every life is cut off where it ends. A life
-that outlasts the timetable, which stops after `_EVENTS` events, is counted by division instead.
+one duration after the other (boot, start and copying, training, push, …), and every life is cut off where it ends. A
+life that outlasts the timetable, which stops after `_EVENTS` events, is counted by division instead.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Replayed:
     goodput   credited·exec_s / paid_s, from 0 to 1; 0 if nothing was paid
     credited  vertices that were brought home, of all lives together
     paid_s    seconds of machines, waiting for them included
-    lost_s    seconds of copying and training that were not brought home
+    lost_s    seconds of training that were not brought home
     """
 
     goodput: float
@@ -61,13 +61,25 @@ def simulate(
     Raises ChunkError for no lives, a life that is negative or not finite, a chunk or push below one vertex, pushes
     without a cost, or `instants` of another shape.
     """
+    credited, paid, lost = outcomes(lives, costs, n, push_every, many)
+    if instants is not None and np.shape(instants) != credited.shape:
+        raise ChunkError(f"instants must have one moment for each of {len(credited)} lives, got {np.shape(instants)}")
+    goodput, low, high = _ratio(credited * costs.exec_s, paid, instants)
+    return Replayed(goodput, low, high, float(credited.sum()), float(paid.sum()), float(lost.sum()))
+
+
+def outcomes(
+    lives: Floats, costs: Costs, n: int, push_every: int | None = None, many: bool = False
+) -> tuple[Floats, Floats, Floats]:
+    """What became of each life, three float64 [lives]: vertices credited, seconds paid, seconds of work lost.
+
+    Arguments and errors as for `simulate`; for those who sum them up in another way, such as over resampled lives.
+    """
     lives = np.asarray(lives, np.float64)
     if lives.ndim != 1 or not len(lives):
         raise ChunkError(f"lives must be a row of at least one time in seconds, got shape {lives.shape}")
     if not bool(np.all(np.isfinite(lives) & (lives >= 0))):
         raise ChunkError("a life must be a time in seconds, finite and at least 0; censor or leave out the others")
-    if instants is not None and np.shape(instants) != lives.shape:
-        raise ChunkError(f"instants must have one moment for each of {len(lives)} lives, got {np.shape(instants)}")
     if n < 1 or (push_every is not None and push_every < 1):
         raise ChunkError(f"a chunk and a push have at least 1 vertex, got n={n} and push_every={push_every}")
     if push_every is not None and costs.push_s is None:
@@ -79,17 +91,15 @@ def simulate(
     credited, lost = script.by_events(working, many)
     if bool(np.any(long := working > script.timetable_s(many))):
         credited[long], lost[long] = script.by_division(working[long], many)
-    paid = costs.wait_s + (lives if many else np.minimum(lives, script.chunk_s))
-    goodput, low, high = _ratio(credited * costs.exec_s, paid, instants)
-    return Replayed(goodput, low, high, float(credited.sum()), float(paid.sum()), float(lost.sum()))
+    return credited, costs.wait_s + (lives if many else np.minimum(lives, script.chunk_s)), lost
 
 
 @dataclass(frozen=True)
 class _Script:
     """One chunk as a sequence of stretches, each ended by an event that credits vertices."""
 
-    idle_s: Floats  # [events] before the work of the stretch: the start of the chunk, or nothing
-    work_s: Floats  # [events] copying and training
+    idle_s: Floats  # [events] before the work of the stretch: start and copying of the chunk, or nothing
+    work_s: Floats  # [events] training
     done_s: Floats  # [events] after it: the push; the end of an all-or-nothing chunk
     credit: Floats  # [events] vertices
     end_s: float  # after the last event
@@ -105,13 +115,11 @@ class _Script:
         if events <= _EVENTS:
             credit[-1] = n - (events - 1) * each
         idle = np.zeros_like(credit)
-        idle[0] = costs.start_s
+        idle[0] = costs.start_s + n * costs.copy_s
         push_s, end_s = (0.0, costs.end_s) if costs.push_s is None else (costs.push_s, 0.0)
         done = np.full_like(credit, push_s + end_s)
         chunk_s = costs.start_s + n * (costs.copy_s + costs.exec_s) + events * push_s + costs.end_s
-        return _Script(
-            idle, credit * (costs.copy_s + costs.exec_s), done, credit, costs.end_s - end_s, events, chunk_s, n
-        )
+        return _Script(idle, credit * costs.exec_s, done, credit, costs.end_s - end_s, events, chunk_s, n)
 
     def _repeats(self, many: bool) -> int:
         return _EVENTS // len(self.credit) if many and self.events <= _EVENTS else 1

@@ -53,7 +53,8 @@ class Sizes:
         boot_s = self.costs.boot_s if self.many else 0.0
         if j is None:
             return boot_s + job_s(self.costs, k * self.batch)
-        return boot_s + job_s(self.costs, j * self.batch) - self.costs.end_s
+        copied_s = self.costs.start_s + k * self.batch * self.costs.copy_s
+        return boot_s + copied_s + j * self.batch * self.costs.exec_s + (self.costs.push_s or 0.0)
 
     def best(self) -> tuple[int, int | None]:
         """The size with the highest goodput, and its push interval."""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridml.commands import plan
+from gridml.commands import plan, simulate
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
 if TYPE_CHECKING:
@@ -354,6 +354,7 @@ def cancel(run: RunArgument) -> None:
 
 
 app.command(epilog=plan.EXAMPLE)(plan.plan)
+app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
 
 
 def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool) -> None:

@@ -49,9 +49,13 @@ class Failure:
 class Sync:
     """What a worker says. `have` is the version it holds, `holds` the leases it works on.
 
-    `trained` and `train_s` count vertices and seconds of training in this process's life, `push_s` are the seconds its
-    last push cost it; a push's tensors travel beside the message. `leaving` means that nothing will come after this.
-    `process` tells the processes of one worker apart, and comes back in the reply.
+    A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
+    processes of one worker apart, and comes back in the reply. `kind` says in a few words what machine it is.
+
+    What its work costs it: `trained` and `train_s` count vertices and seconds of training in this process's life. The
+    last of the `begun` chunks had `begun_vertices` and took `begin_s` seconds from the lease in hand to the first
+    batch; before it the worker had waited `end_s` at the end of another. Its last push kept it from training for
+    `push_s`, and was answered after `travel_s`.
     """
 
     worker: str
@@ -65,6 +69,12 @@ class Sync:
     trained: int = 0
     train_s: float = 0.0
     push_s: float = 0.0
+    travel_s: float = 0.0
+    kind: str = ""
+    begun: int = 0
+    begun_vertices: int = 0
+    begin_s: float = 0.0
+    end_s: float = 0.0
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,14 @@ def batch_size(batch: int, min_batch: int, live: int) -> int:
     return max(min_batch, min(batch, round(batch / math.cbrt(max(1, live)))))
 
 
+def evenly(left: int, size: int) -> int:
+    """The next batch of at most `size`, when the `left` vertices of a lease are cut into batches of nearly one size.
+
+    A short last batch would be a noisy step, and one of a single vertex none at all where f has a BatchNorm.
+    """
+    return -(-left // -(-left // size))
+
+
 def push_every(live: int, batch: int, rate: float, push_cost_s: float, budget: float) -> tuple[int, str]:
     """Vertices between two pushes, and why.
 

@@ -89,7 +89,8 @@ class Exchange:
         self._cpu = cpu  # seconds of this thread
         self.known = Correspondence()
         self._enough_versions = 0  # how many are kept before any is removed
-        self._push_s = 0.0  # CPU seconds from a push's letter to its answer, a running mean
+        self.push_s = 0.0  # CPU seconds from a push's letter to its answer,
+        self.grant_s = 0.0  # and to cut the chunk of a lease: running means
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
@@ -112,16 +113,18 @@ class Exchange:
             grants = [
                 None if d.dropping or not granting else self._grants.grant(d.sync, self.live(), now) for d in drafts
             ]
-        began += self._cpu() - cutting  # the cost of a chunk, not of a push
+        cutting = self._cpu() - cutting
+        began += cutting  # the cost of a chunk, not of a push
+        if granted := sum(grant is not None for grant in grants):
+            self.grant_s = _running_mean(self.grant_s, cutting / granted)
         self._hook("after-grants")
         for draft, grant in zip(drafts, grants, strict=True):
-            # Read again: it may have been cut for another worker of the group.
-            self._answer(draft, None if grant is None else self._ledger.leases[grant.id])
+            # Read again: it may have been cut for another worker of the group, or given to it.
+            self._answer(draft, None if grant is None else self._ledger.leases.get(grant.id))
         self._hook("after-answers")
         self._forget_versions()
         if merged:
-            cost = (self._cpu() - began) / len(merged)
-            self._push_s = cost if self._push_s == 0 else 0.8 * self._push_s + 0.2 * cost
+            self.push_s = _running_mean(self.push_s, (self._cpu() - began) / len(merged))
         return len(merged)
 
     def live(self) -> int:
@@ -135,7 +138,7 @@ class Exchange:
         """
         held = [*self._ledger.held.get(worker, {}).values()]
         self.known.end(worker, now + HOPE_S if heir and held else None)
-        self._grants.rates.pop(worker, None)
+        self._grants.gone(worker)
         for row in held:
             self._grants.end(row, now, because)
             if heir:
@@ -228,6 +231,7 @@ class Exchange:
         epochs = {self._ledger.leases[push.lease].epoch for _, push, _ in accepted}
         for _, push, staleness in accepted:
             row = self._ledger.credit(self._ledger.leases[push.lease], push.upto, version, staleness, now)
+            self._grants.credited(row, now)
             rows.append(row)
         complete = [e for e in epochs if self._grants.complete(e)]
         if complete:
@@ -302,9 +306,8 @@ class Exchange:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync = draft.sync
         known = self.known.hear(sync, draft.letter.number)
-        if known.rate > 0:
-            self._grants.rates[sync.worker] = known.rate
-        self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload))
+        self._grants.sizing.measures.heard(sync, now)
+        self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload), sync.kind)
         self._ledger.worker_sent(sync.worker, known.bytes_down)
         known.bytes_down = 0
         if sync.failure is not None:
@@ -354,7 +357,7 @@ class Exchange:
         if self._replica.tensors and not draft.dropping:
             tensors = self._replica.outgoing(*self._lacking(draft, known, grant))
         row = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
-        pace = self._pace(known)
+        pace = self._pace(sync.worker, known)
         reply = Reply(
             version=version,
             pace=pace,
@@ -388,14 +391,15 @@ class Exchange:
                 fresh = union([fresh, known.holding[grant.id]])  # its chunk's rows start from the master's
         return touched, self._replica.version if draft.fast_forward else sync.have, fresh
 
-    def _pace(self, worker: Correspondent) -> Pace:
+    def _pace(self, worker: str, known: Correspondent) -> Pace:
         live = max(1, self.live())
         update = self._grants.program.update
         size = batch_size(update.batch or 1, update.min_batch, live)
         every = self._settings.push_every
         if every is None:
-            every, _ = push_every(live, size, worker.rate, worker.push_s + self._push_s, self._settings.push_budget)
-        self._grants.push_every = every
+            ruled, _ = push_every(live, size, known.rate, known.push_s + self.push_s, self._settings.push_budget)
+            every, _ = self._grants.sizing.push_every(worker, ruled, size, live, self.push_s)
+        self._grants.told(worker, every)
         return Pace(live, self._ledger.credited, self._grants.total, every)
 
     def _forget_versions(self) -> None:
@@ -418,3 +422,7 @@ class Exchange:
 
     def _size(self) -> int:
         return sum(t.nbytes for t in self._replica.tensors.values())
+
+
+def _running_mean(mean: float, new: float) -> float:
+    return new if mean == 0 else 0.8 * mean + 0.2 * new

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,6 +21,7 @@ from master.decisions.leasing import Holding, LeaseRow, Span, choose_span, chunk
 from master.ledger import Ledger
 from master.replica import Touched, union
 from master.settings import Settings
+from master.sizing import Sizing
 
 Ids = NDArray[np.int64]
 
@@ -56,8 +57,10 @@ class Grants:
         self._orders: dict[int, EpochOrder] = {}
         self._cuts: dict[int, Cut] = {}
         self._hoped: dict[int, tuple[Span, float]] = {}  # by lease: what may still be brought, and until when
-        self.rates: dict[str, float] = {}  # vertices per second, by worker, as they last said
-        self.push_every = settings.push_every or 0  # the push interval that workers were last told
+        self.sizing = Sizing(settings, self._count, program.update.batch or 1)
+        self._push_every: dict[str, int] = {}  # by worker: the interval it was last told
+        self._since: dict[int, float] = {}  # by lease: its last credit, or when it was granted
+        self._uncut_s = -1.0  # when it was last found that no lease can be had from another worker
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -110,9 +113,25 @@ class Grants:
         if again is not None or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
             return again
         span, _ = self._span(now)
-        if span is None and self._cut(sync, live):
-            span, _ = self._span(now)
+        if span is None and not sync.holds and now != self._uncut_s:
+            if self._cut(sync, live, now) or self._overtake(sync, now):
+                span, _ = self._span(now)
+            else:
+                self._uncut_s = now  # nor will there be anything for the others that ask at this moment
         return None if span is None else self._lease(span, sync.worker, live, now)
+
+    def credited(self, row: LeaseRow, now: float) -> None:
+        """A push of a lease was merged."""
+        self._since[row.id] = now
+
+    def told(self, worker: str, push_every: int) -> None:
+        """A worker hears how often to push."""
+        self._push_every[worker] = push_every
+
+    def gone(self, worker: str) -> None:
+        """A worker has ended."""
+        self.sizing.measures.gone(worker)
+        self._push_every.pop(worker, None)
 
     def end(self, row: LeaseRow, now: float, because: str, *, failed: bool = False) -> None:
         """End a lease; what is not credited is free again."""
@@ -121,6 +140,7 @@ class Grants:
         self._ledger.end_lease(row, now, because, trained=trained, failed=failed)
         self._office.retract(_chunk_name(row))
         self._cuts.pop(row.id, None)
+        self._since.pop(row.id, None)
 
     def hope(self, row: LeaseRow, until_s: float) -> None:
         """What an ended lease left may still be brought, trained, by the worker that its holder is started again as.
@@ -187,15 +207,12 @@ class Grants:
             return closed
         return newest == 0 or self.complete(newest - 1)
 
-    def _cut(self, sync: Sync, live: int) -> bool:
+    def _cut(self, sync: Sync, live: int, now: float) -> bool:
         """Cut a straggler's lease in two for a worker that would idle. Returns whether that freed something."""
-        holdings = [
-            Holding(r.id, r.upto, r.stop, self.rates.get(r.worker, 1.0))
-            for r in self._ledger.leases.values()
-            if r.worker != sync.worker
-        ]
-        chosen, _ = leasing.cut(holdings, self._batch(1), max(self.push_every, self._batch(live)))
-        if chosen is None or sync.holds:
+        rate = self.sizing.measures.speeds[sync.worker]
+        holdings = self._holdings(sync.worker, now)
+        chosen, _ = leasing.cut(holdings, self._batch(1), self._batch(live), rate)
+        if chosen is None:
             return False
         row = self._ledger.leases[chosen[0]]
         stop = self.order(row.epoch).boundary(chosen[1])
@@ -204,26 +221,86 @@ class Grants:
         self._ledger.cut(row, stop)
         return True
 
+    def _overtake(self, sync: Sync, now: float) -> bool:
+        """Take a lease that cannot be cut from a straggler, for a worker that would idle. Returns whether it did."""
+        measures = self.sizing.measures
+        rate, start_s = measures.speeds[sync.worker] or measures.speeds.mean, self.sizing.start_s(sync.worker)
+        if rate is None:
+            return False
+        holdings = self._holdings(sync.worker, now)
+        chosen, _ = leasing.overtake(holdings, rate, start_s)
+        if chosen is None:
+            return False
+        row = self._ledger.leases[chosen]
+        noted = self._office.noted(row.worker)  # only of this one: it may be a file far away
+        at = noted[1] if noted is not None and noted[0] == row.id else None
+        known = [replace(h, at=at) for h in holdings if h.lease == chosen]
+        chosen, reason = leasing.overtake(known, rate, start_s)
+        if chosen is None:
+            return False
+        self._ledger.event(now, "straggler", f"{row.worker}: lease {row.id} is {reason}")
+        self.end(row, now, reason)
+        return True
+
+    def _holdings(self, but: str, now: float) -> list[Holding]:
+        """What every other worker holds, the leases of each in the order in which it trains them."""
+        speeds = self.sizing.measures.speeds
+        found = []
+        for worker, rows in self._ledger.held.items():
+            if worker == but:
+                continue
+            rate, before = speeds[worker] or speeds.mean or 1.0, 0
+            for row in rows.values():
+                since_s = now - self._since.setdefault(row.id, now)
+                every = self._push_every.get(worker, 0)
+                found.append(Holding(row.id, row.upto, row.stop, rate, every, since_s, before=before))
+                before += row.left
+        return found
+
     def _batch(self, live: int) -> int:
         update = self.program.update
         return batch_size(update.batch or 1, update.min_batch, live)
 
-    def _lease(self, span: Span, worker: str, live: int, now: float) -> LeaseRow:
+    def _lease(self, span: Span, worker: str, live: int, now: float) -> LeaseRow | None:
+        """Lease from a span as much as the worker should have, None where that is nothing."""
         left = self._ledger.free_spans.count(span.epoch)
         # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of
         # it.
+        batch = self.program.update.batch or 1
+        rate, mean = self.sizing.measures.speeds[worker], self.sizing.measures.speeds.mean
         size, reason = chunk_size(
             left,
             max(live, self._settings.workers),
-            self.program.update.batch or 1,
+            batch,
             wanted=self._settings.chunk,
             per_epoch=self._count,
+            speed=rate / mean if rate and mean else 1.0,
+            sized=self.sizing.chunk(worker),
         )
+        most, slow = self._most(span.epoch, worker, batch)
+        if most is not None and most < size:
+            size, reason = most, slow
+        if size < 1:
+            return None
         order = self.order(span.epoch)
         stop = order.boundary(min(span.start + size, span.stop))
         row = self._ledger.lease(span, stop, worker, now, reason)
+        self._since[row.id] = now
         self._ledger.worker_sent(worker, self._publish(row))
         return row
+
+    def _most(self, epoch: int, worker: str, batch: int) -> tuple[int | None, str]:
+        """What a worker can train of an epoch while the others train the rest of it; None for no limit."""
+        held = self._ledger.held.get(worker, {})
+        if len(self._ledger.held) == (1 if held else 0):
+            return None, "nobody else is at work"
+        speeds = self.sizing.measures.speeds
+        rate = speeds[worker]
+        if rate is None:
+            return None, "it has not trained yet"
+        own = sum(row.left for row in held.values() if row.epoch == epoch)
+        uncredited = self._ledger.uncredited(epoch) - own
+        return leasing.most(uncredited, rate, len(speeds) - 1, speeds.total - rate, batch, held=own)
 
     def _publish(self, row: LeaseRow) -> int:
         """Cut and publish the chunk of a lease; returns its bytes."""

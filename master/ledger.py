@@ -24,7 +24,7 @@ from master.free import Free
 from master.pending import Pending
 from master.rundir import command
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 _SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -40,7 +40,7 @@ CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEG
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
   at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
-CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, graceful INTEGER,
+CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
   trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0,
   bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
@@ -211,6 +211,10 @@ class Ledger:
 
     def epoch_complete(self, epoch: int) -> bool:
         return self._left.get(epoch, 1) <= 0
+
+    def uncredited(self, epoch: int) -> int:
+        """Vertices of an epoch that are still to be credited."""
+        return self._left[epoch]
 
     def newest_epoch(self) -> tuple[int, bool]:
         """The last epoch that was opened, and whether it is closed."""
@@ -388,8 +392,9 @@ class Ledger:
             [(State.LOST.value, at_s, worker) for worker in orphans],
         )
 
-    def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int) -> None:
-        self._pending.said(worker, at_s, trained, train_s, up)
+    def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int, kind: str = "") -> None:
+        """What a worker said of itself: vertices and seconds of training, the bytes of that, its kind of machine."""
+        self._pending.said(worker, at_s, trained, train_s, up, kind)
 
     def worker_sent(self, worker: str, down: int) -> None:
         self._pending.sent(worker, down)

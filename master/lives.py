@@ -15,9 +15,9 @@ from chunk_model.record import read_record
 from chunk_model.select import Selected, select
 from chunk_model.trace import TraceError
 from gridml.errors import UsageError
-from master.backends.base import State
+from master.measures import died
 from master.reading import connect, explained, snapshot
-from master.report import ORPHANED, read_clock, read_settings
+from master.report import read_clock, read_settings
 from master.rundir import RunDirectory
 from master.settings import Settings
 
@@ -115,20 +115,20 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
     rows = db.execute(f"SELECT {columns} FROM workers WHERE started_s IS NOT NULL ORDER BY started_s").fetchall()
     if not rows:
         raise UsageError(f"--run: no worker of {root} has started yet. Look again later, or give --lifetime.")
-    lasted, died, until = [], [], []
+    lasted, ended, until = [], [], []
     for worker, state, cancelled, detail, started_s, first_sync_s, ended_s in rows:
         end_s, dead = clock.end_s if ended_s is None else ended_s, False
         if worker in silent:
             end_s, dead = max(started_s, first_sync_s or 0.0, last_credit.get(worker, 0.0)), True
-        elif not cancelled:
-            dead = state == State.EVICTED or (state == State.LOST and detail != ORPHANED)
+        else:
+            dead = died(state, bool(cancelled), detail or "")
         lasted.append(max(0.0, end_s - started_s))
-        died.append(dead)
+        ended.append(dead)
         until.append(max(0.0, end_s - clock.start_s))
     trained, train_s = db.execute("SELECT sum(trained), sum(train_s) FROM workers").fetchone()
     vertices = db.execute("SELECT max(vertices) FROM epochs").fetchone()[0]
     return RunLives(
-        Observations(np.array(lasted), np.array(died), np.array(until)),
+        Observations(np.array(lasted), np.array(ended), np.array(until)),
         exec_s=train_s / trained if trained and train_s > 0 else None,
         many=settings.condor is None or settings.condor.chunks_per_job != 1,
         workers=settings.workers,

@@ -22,6 +22,7 @@ class _Said:
     train_s: float = 0.0
     up: int = 0
     down: int = 0
+    kind: str = ""
 
 
 @dataclass
@@ -55,11 +56,12 @@ class Pending:
         self._changed[row.id] = row
         self._closed[row.id] = at_s, because
 
-    def said(self, worker: str, at_s: float, trained: int, train_s: float, up: int) -> None:
+    def said(self, worker: str, at_s: float, trained: int, train_s: float, up: int, kind: str) -> None:
         known = self._said.setdefault(worker, _Said())
         known.at_s = at_s if known.at_s is None else known.at_s
         known.trained, known.train_s = max(known.trained, trained), max(known.train_s, train_s)
         known.up += up
+        known.kind = kind
 
     def sent(self, worker: str, down: int) -> None:
         self._said.setdefault(worker, _Said()).down += down
@@ -104,8 +106,9 @@ class Pending:
         if self._said:
             db.executemany(
                 "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
-                "train_s = max(train_s, ?), bytes_up = bytes_up + ?, bytes_down = bytes_down + ? WHERE worker = ?",
-                [(s.at_s, s.trained, s.train_s, s.up, s.down, worker) for worker, s in self._said.items()],
+                "train_s = max(train_s, ?), bytes_up = bytes_up + ?, bytes_down = bytes_down + ?, "
+                "kind = coalesce(nullif(?, ''), kind) WHERE worker = ?",
+                [(s.at_s, s.trained, s.train_s, s.up, s.down, s.kind, worker) for worker, s in self._said.items()],
             )
         self._opened.clear()
         self._changed.clear()

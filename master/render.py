@@ -14,6 +14,8 @@ from rich.text import Text
 from master.report import Report
 from master.rundir import command
 
+MACHINES = 20  # lines of a table of machines
+
 
 def render(found: Report) -> RenderableType:
     """The report as tables for a terminal."""
@@ -106,8 +108,17 @@ def _machine_table(found: Report) -> Table:
     table = _table("kills by machine")
     for title in ("machine", "lives", "SIGTERM", "SIGKILL"):
         table.add_column(title, justify="left" if title == "machine" else "right")
-    for machine in found.machines:
+    shown = found.machines
+    if len(shown) > MACHINES:  # those that were taken away most
+        shown = sorted(shown, key=lambda m: m.sigterm + m.sigkill, reverse=True)[:MACHINES]
+    for machine in shown:
         table.add_row(machine.machine, str(machine.workers), str(machine.sigterm), str(machine.sigkill))
+    if len(found.machines) > len(shown):
+        rest = found.machines[:]
+        for machine in shown:
+            rest.remove(machine)
+        lives, sigterm, sigkill = (sum(getattr(m, what) for m in rest) for what in ("workers", "sigterm", "sigkill"))
+        table.add_row(f"{len(rest):,} others", f"{lives:,}", f"{sigterm:,}", f"{sigkill:,}")
     return table
 
 

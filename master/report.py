@@ -24,6 +24,7 @@ from master.rundir import RunDirectory
 from master.settings import Settings
 
 Ints = NDArray[np.int64]
+_LAST_SIZING = "SELECT text FROM events WHERE kind = 'sizing' ORDER BY rowid DESC LIMIT 1"
 ORPHANED = "its master ended"  # what the ledger says of workers that an earlier master left behind
 
 
@@ -78,7 +79,8 @@ class Report:
 
     `kills` = `sigterm` (asked to leave first) + `sigkill` (not asked); `crashed` ended in a way nobody asked for.
     `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the workers' own
-    training speed, `flops` the floating-point operations per second of credited work.
+    training speed, `flops` the floating-point operations per second of credited work. `sizing` says what sizes the
+    chunks have at last, and why; None while nothing was known of lifetimes.
     """
 
     run_dir: str
@@ -110,6 +112,7 @@ class Report:
     staleness: float | None
     bytes_up: int
     bytes_down: int
+    sizing: str | None
     machines: list[MachineReport]
     failures: list[FailureReport]
     epochs: list[EpochReport]
@@ -200,6 +203,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
         staleness=staleness,
         bytes_up=sum(w["bytes_up"] for w in workers),
         bytes_down=sum(w["bytes_down"] for w in workers),
+        sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
         machines=_machines(workers),
         failures=[
             FailureReport(clock.at(f["at_s"]), f["worker"], f["epoch"] + 1, f["message"], f["first"], f["last"])

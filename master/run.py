@@ -110,10 +110,18 @@ class Run:
         )
         self.backend = outside.backend(settings, directory)
         self.workforce = Workforce(
-            settings, directory, self.ledger, self.office, self.exchange, self.backend, self._event
+            settings,
+            directory,
+            self.ledger,
+            self.office,
+            self.exchange,
+            self.backend,
+            self.grants.sizing.measures,
+            self._event,
         )
         self._judge = outside.judge()
         self._judging: tuple[int, Future[Metrics]] | None = None
+        self._events = directory.events.open("a", buffering=1)
         self._leaving = False
         self._backed_up = 0  # epochs closed at the last copy of the ledger
         if network is not None:
@@ -125,6 +133,7 @@ class Run:
                 self._begin_life()
         except BaseException:
             self.backend.leave()
+            self._events.close()
             raise
 
     def _begin_life(self) -> None:
@@ -166,14 +175,18 @@ class Run:
                 self.workforce.expect(worker, now)
         if not alike:
             self.office.clear()  # letters of workers that this ledger may not even know
-        for gone in {row["worker"] for row in self.ledger.workers()}.difference(survivors):
+        workers = self.ledger.workers()
+        self.grants.sizing.measures.take_up(workers)
+        alive = {*survivors}
+        for gone in [row["worker"] for row in workers if row["worker"] not in alive]:
             self.office.close(gone)
         self.exchange.known.forget_others(survivors)
         self._settle_epochs()
 
     def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
-        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in map(job_of, survivors))
+        living = {job_of(worker) for worker in survivors}
+        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in living)
         brought = self._brought(ended)
         letters = [*brought.values(), *self.office.collect()]
         speaking = {letter.worker for letter in letters}.union(survivors)
@@ -186,8 +199,10 @@ class Run:
 
     def _brought(self, workers: Iterable[str]) -> dict[Path, Letter]:
         """What jobs that have ended could not send, and brought home, by the files that hold it."""
-        letters = {}
-        for path in {self.directory.brought / job_of(worker) for worker in workers}:
+        letters: dict[Path, Letter] = {}
+        if not self.directory.brought.is_dir():
+            return letters
+        for path in dict.fromkeys(self.directory.brought / job_of(worker) for worker in workers):
             found = read_unsent(path)
             if found is not None and is_life(found.sync.worker, path.name):  # nobody speaks for another job
                 last = replace(found, sync=replace(found.sync, wants=False))  # who wrote it is gone
@@ -208,6 +223,7 @@ class Run:
             self.backend.close()
         self._judge.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
+        self._events.close()
         self._lock.release()
 
     def leave(self) -> None:
@@ -275,6 +291,7 @@ class Run:
         self.workforce.staff(now, work_left=not self.grants.finished())
         self._settle_epochs()
         judged = self._evaluate()
+        self._size(now)
         if (self.directory.root / "cancel").exists():
             (self.directory.root / "cancel").unlink()
             raise RunError(
@@ -297,6 +314,17 @@ class Run:
         if self.ledger.epochs_closed() > self._backed_up:
             self._backed_up = self.ledger.epochs_closed()
             self.ledger.backup()
+
+    def _size(self, now: float) -> None:
+        """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
+
+        def say(what: str, why: str) -> None:
+            with self.ledger.transaction():
+                self.ledger.event(now, "sizing", f"{what}. {why}")
+            self._tell("sizing", what)
+
+        workers = max(self.exchange.live(), self.settings.workers)
+        self.grants.sizing.turn(now, workers, self.exchange.push_s, self.exchange.grant_s, self._judge, say)
 
     def _evaluate(self) -> bool:
         """Judge the oldest epoch that is not judged yet, on a thread of its own while the run goes on."""
@@ -350,8 +378,7 @@ class Run:
         self._tell(kind, text)
 
     def _tell(self, kind: str, text: str) -> None:
-        with self.directory.events.open("a") as file:
-            file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind:9} {text}\n")
+        self._events.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind:9} {text}\n")
         self.outside.told(kind, text)
 
 

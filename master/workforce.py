@@ -11,6 +11,7 @@ from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_hold, after_stillbirth, to_submit
 from master.exchange import Exchange
 from master.ledger import Ledger
+from master.measures import Measures, died
 from master.presence import Presence
 from master.rundir import RunDirectory
 from master.settings import Settings
@@ -29,6 +30,7 @@ class Workforce:
         office: MasterEnd,
         exchange: Exchange,
         backend: Backend,
+        measures: Measures,
         say: Say,
     ) -> None:
         self._settings = settings
@@ -37,6 +39,7 @@ class Workforce:
         self._office = office
         self._exchange = exchange
         self._backend = backend
+        self._measures = measures
         self._say = say
         workers = ledger.workers()
         known = {row["worker"] for row in workers}
@@ -55,6 +58,7 @@ class Workforce:
     def expect(self, worker: str, now: float) -> None:
         """A worker will come, or lives on: it has a row and a mailbox. Must be called inside a transaction."""
         self._ledger.worker_submitted(worker, now)
+        self._measures.submitted(worker, now)
         self._office.open(worker)
         self._presence.expect(worker)
 
@@ -89,6 +93,7 @@ class Workforce:
         """Give up on workers that are silent for too long: something took them that nobody reported."""
         for worker, reason in self._presence.silent(now):
             self._presence.stops(worker)
+            self._measures.silent(worker, now)
             with self._ledger.transaction():
                 self._exchange.gone(worker, reason, now)
                 self._say(now, "silent", f"{worker}: {reason}; its leases go to others")
@@ -121,6 +126,7 @@ class Workforce:
             self._presence.expect(worker)  # one that was held, too
         elif event.state is State.RUNNING:
             self._presence.runs(worker, now)
+            self._measures.runs(worker, now)
         elif event.state is State.OUT_OF_REACH:
             self._presence.lost_sight(worker)
         elif event.state is State.HELD:
@@ -130,9 +136,10 @@ class Workforce:
                 self._exchange.crashed(worker, event.detail, self._last_words(worker), now)
             because = f"worker {event.state.value}: {event.detail}"
             self._exchange.gone(worker, because, now, heir=bool(event.heir))
-            self._end(event)
+            self._end(event, now)
 
-    def _end(self, event: JobEvent) -> None:
+    def _end(self, event: JobEvent, now: float) -> None:
+        self._measures.ended(event.worker, now, died=died(event.state, event.cancelled, event.detail))
         self._presence.stops(event.worker)
         if event.worker in self._presence.spoken or (event.state is State.EVICTED and not event.cancelled):
             self._stillborn = self._unfit = 0

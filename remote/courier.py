@@ -28,6 +28,7 @@ class Courier(ABC):
     unsent: Unsent | None = None  # the push under way, until its reply is here
     gone = False  # the mailbox does not exist any more: the master has given this worker up
     last_push_s = 0.0  # CPU seconds that carrying the last push cost
+    last_travel_s = 0.0  # from sending the last push to its answer
 
     @property
     @abstractmethod
@@ -122,6 +123,7 @@ class ThreadCourier(Courier):
         number, payload = letter.number, letter.payload
         self._number += 1
         self.unsent = letter if sync.push is not None else None
+        sent_s = time.perf_counter()
         while not self._closed:
             try:
                 self._carrier.send(number, payload)
@@ -137,6 +139,8 @@ class ThreadCourier(Courier):
             except FileNotFoundError:
                 return None
             if found is not None:
+                if sync.push is not None:
+                    self.last_travel_s = time.perf_counter() - sent_s
                 self.unsent = None
                 return found
         return None
@@ -170,7 +174,8 @@ class StepCourier(Courier):
         self._clock = clock
         self._number = number - 1  # of the last letter
         self._payload: bytes | None = None
-        self._again_s = 0.0  # when the sync under way is sent (again)
+        self._posted_s = 0.0  # when the sync under way was posted,
+        self._again_s = 0.0  # and when it is sent (again)
 
     @property
     def busy(self) -> bool:
@@ -182,7 +187,7 @@ class StepCourier(Courier):
         letter = Unsent(self._number, replace(sync, process=self._process), tensors())
         self._payload = letter.payload
         self.unsent = letter if sync.push is not None else None
-        self._again_s = self._clock()
+        self._posted_s = self._again_s = self._clock()
         self._send()
 
     def take(self) -> tuple[Reply, Tensors] | None:
@@ -197,6 +202,8 @@ class StepCourier(Courier):
         if found is None:
             self._send()
             return None
+        if self.unsent is not None:
+            self.last_travel_s = self._clock() - self._posted_s
         self._payload = self.unsent = None
         return found
 

@@ -17,9 +17,11 @@ MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
 TORCH_MEMORY = 512 * MEBIBYTE  # importing torch takes 220, a small network in training 320
 DISK = 50 * MEBIBYTE
+KIND = 64  # characters of a machine's kind at most
 # torch 2.13 trains on an emulated Nehalem, which has no AVX; without SSE4.1 its convolutions cannot be made.
 TORCH_FLAGS = frozenset({"sse4_1"})
 _X86 = ("x86_64", "AMD64")
+_VECTORS = {"avx512f": "avx512", "avx2": "avx2", "avx": "avx"}  # what makes one processor train faster than another
 
 
 class Unfit(GridmlError):
@@ -99,6 +101,25 @@ def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
         memory=min(limits, default=None),
         disk=_free(folder),
     )
+
+
+def kind(uses_torch: bool, proc: Path = Path("/proc")) -> str:
+    """What machine this is, in the few words by which its speed can be compared with others': "x86_64 avx2",
+    "cuda NVIDIA H200". A processor that tells no flags is named without; a GPU counts where the program has torch."""
+    model = _gpu(proc) if uses_torch else None
+    if model is not None:
+        return f"cuda {model}"[:KIND]
+    flags = frozenset((_field(proc / "cpuinfo", "flags") or "").split())
+    vectors = next((name for flag, name in _VECTORS.items() if flag in flags), "")
+    return f"{platform.machine()} {vectors}".strip()[:KIND]
+
+
+def _gpu(proc: Path) -> str | None:
+    """The model of the first NVIDIA GPU that this process may use; None where there is none."""
+    if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1", "none", "NoDevFiles"):
+        return None
+    found = sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information"))
+    return _field(found[0], "Model") if found else None
 
 
 def missing_module(error: BaseException) -> str | None:

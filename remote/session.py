@@ -20,7 +20,7 @@ from gridml.carriers.base import WorkerEnd
 from gridml.chunk import Chunk
 from gridml.engine import BatchFailed, Engine, Snapshot
 from gridml.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict
-from gridml.pace import batch_size
+from gridml.pace import batch_size, evenly
 from gridml.program import Program, user_traceback
 from gridml.unsent import Unsent
 from remote.courier import Courier, Tensors
@@ -69,7 +69,7 @@ class Travelling:
 class Session:
     """The life of the process `worker`. `evicted()` says whether the machine asked it to leave; it leaves by itself
     after `chunks`, and when a push had no answer for `patience_s` while there was nothing to train. `unsent` is what
-    an earlier process of the same job got no answer to.
+    an earlier process of the same job got no answer to; `kind` says what machine this is.
 
     It is written as a generator, so that one thread can drive thousands of workers under a clock of its own.
     """
@@ -87,6 +87,7 @@ class Session:
         unsent: Unsent | None = None,
         patience_s: float = math.inf,
         engine: Engine | None = None,
+        kind: str = "",
     ) -> None:
         self._worker = worker
         self._program = program
@@ -110,6 +111,11 @@ class Session:
         self._trained = 0  # vertices trained in this life
         self._counted = 0  # those of them that pace.credited counts
         self._train_s = 0.0
+        self._kind = kind
+        self._begun = self._begun_vertices = 0  # chunks, and vertices of the last one
+        self._begin_s = self._end_s = 0.0  # what its beginning took, and the end of the one before it
+        self._ended_s: float | None = None  # when the last lease was trained to its end, until another is in hand
+        self._snapshot_s = 0.0  # what taking the last push's snapshot took
         self.answered = False  # whether the master ever did
 
     def run(self) -> None:
@@ -166,8 +172,14 @@ class Session:
                 if reply.leave:
                     raise Leaving
                 if reply.lease is None:
+                    self._end_measured()  # that there is no work is no cost of a chunk
                     yield reply.wait_s
+        self._end_measured()
         return self._next.popleft()
+
+    def _end_measured(self) -> None:
+        if self._ended_s is not None:
+            self._end_s, self._ended_s = self._clock() - self._ended_s, None
 
     @property
     def _done(self) -> bool:
@@ -175,6 +187,7 @@ class Session:
         return self._left is not None and self._left <= 0
 
     def _begin(self, lease: Lease) -> None:
+        began = self._clock()
         try:
             chunk = Chunk.decode(self._carrier.fetch(lease.chunk, lease.sha256))
         except (OSError, ValueError):
@@ -186,6 +199,7 @@ class Session:
         self._work = Work(lease)
         self._left = None if self._left is None else self._left - 1
         self._carrier.note(lease.id, lease.start)
+        self._begun, self._begun_vertices, self._begin_s = self._begun + 1, self._work.count, self._clock() - began
 
     def _advance(self, work: Work) -> Waiting[None]:
         """One batch, and what is due after it; or the end of the lease."""
@@ -204,19 +218,23 @@ class Session:
 
     def _finish(self, work: Work) -> Waiting[None]:
         """Push what is left of a lease and let go of it; the next one is begun while that push travels."""
+        ended = self._clock()
         yield from self._settle(wait=True)
         if self._work is not work or work.at < work.count:
             return  # the push before was refused: the lease is gone, or some of it is to be trained again
         if work.at > work.count:  # the lease was cut behind our back: what lies beyond belongs to another worker
             self._drop()
             return
-        self._work = None
+        self._work, self._ended_s = None, ended
         if work.at > work.pushed:
             self._push(work)
 
     def _train(self, work: Work) -> Waiting[None]:
         declared = self._program.update
-        size = batch_size(declared.batch or 1, declared.min_batch, self._pace.live)
+        whole = declared.batch or 1
+        size = batch_size(whole, declared.min_batch, self._pace.live)
+        if size < whole or (work.lease.start + work.at) % whole:  # else these are the batches of one worker alone
+            size = evenly(work.count - work.at, size)
         stop, work.whole = self._engine.batch_end(work.at, size, work.count)
         share = min(1.0, (self._pace.credited + self._trained - self._counted) / self._pace.total)
         began = self._clock()
@@ -232,6 +250,7 @@ class Session:
 
     def _push(self, work: Work, *, leaving: bool = False) -> None:
         """Send what was trained since the last push. The snapshot is taken here, the rest is the courier's."""
+        began = self._clock()
         snapshot = self._engine.snapshot()
         fields = self._engine.changed_fields(work.pushed, work.at)
         work.sequence += 1
@@ -247,6 +266,7 @@ class Session:
         work.pushed = work.at
         self._travelling = Travelling(work, snapshot, self._trained)
         wire = self._engine.wire(snapshot)
+        self._snapshot_s = self._clock() - began
         wants = not self._next and not self._done
         self._courier.post(self._sync(wants=wants, push=push, leaving=leaving), lambda: {**wire, **fields})
 
@@ -378,5 +398,11 @@ class Session:
             failure=failure,
             trained=self._trained,
             train_s=self._train_s,
-            push_s=self._courier.last_push_s,
+            push_s=self._courier.last_push_s + self._snapshot_s,
+            travel_s=self._courier.last_travel_s,
+            kind=self._kind,
+            begun=self._begun,
+            begun_vertices=self._begun_vertices,
+            begin_s=self._begin_s,
+            end_s=self._end_s,
         )

@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bool]) -> int:
     """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder."""
     kept = unsent.read(Path(unsent.FILE)) if options.carrier in REMOTE else None
-    status = 0
+    status, kind = 0, fitness.kind(loaded.uses_torch)
     for name, carrier in _carriers(options):
         courier = ThreadCourier(carrier, kept.number if kept is not None and kept.sync.worker == name else 1)
         session = Session(
@@ -88,6 +88,7 @@ def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bo
             chunks=options.chunks,
             unsent=kept,
             patience_s=options.patience,
+            kind=kind,
         )
         try:
             session.run()

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, final
 
+from gridml.errors import RunError, UsageError
 from master.backends.base import Backend, JobEvent, State
 from master.backends.script import PlannedLife, Script
 from master.simulation.clock import VirtualClock
@@ -21,14 +22,18 @@ from master.simulation.clock import VirtualClock
 class Player(Protocol):
     """A worker process of a simulation."""
 
-    interruptible: bool
-    woken: Callable[[], None]
+    interruptible: bool  # whether the wait that was yielded last may be cut short
+    woken: Callable[[], None]  # the player calls it when something has come that such a wait was for
 
     def life(self) -> Iterator[float]:
-        """Everything it does; yields the seconds to wait before it goes on, and ends when the process does."""
+        """Everything it does; yields the seconds to wait before it goes on, and ends when the process does.
+
+        An exception is a crash of the process (exit status 1), SystemExit its exit status. AssertionError is neither:
+        it says that the simulation itself is wrong, and passes through.
+        """
 
     def evict(self) -> None:
-        """Its machine asks it to leave."""
+        """SIGTERM: somebody asks it to leave."""
 
 
 Hire = Callable[[str, int], Player]  # (worker, slot): starts its process
@@ -43,16 +48,19 @@ class _Job:
     player: Player
     steps: Iterator[float]
     wake: int = 0  # only the newest planned wake counts
-    evicted: bool = False
+    asked: bool = False  # somebody wants its end: the first one is the cause,
+    cancelled: bool = False  # which was the master,
+    graceful: bool = False  # with SIGTERM first
     ended: bool = False
 
 
 @dataclass
 class Tally:
-    """What happened to machines, for the report of a simulation."""
+    """What happened to machines, for the report of a simulation. A master that cancels is no kill."""
 
     kills: int = 0
     graceful: int = 0
+    crashes: int = 0
     lived_s: float = 0.0
 
 
@@ -66,8 +74,9 @@ class Pool:
         self._hire = hire
         self._wait_s = wait_s
         self._start_s = clock.now_s
-        self._queue: deque[tuple[str, float]] = deque()  # (worker, when it may start)
-        self._withdrawn: set[str] = set()
+        self._names: set[str] = set()
+        self._queue: deque[tuple[str, float]] = deque()  # (worker, when it may start); withdrawn ones are passed over
+        self._queued: set[str] = set()
         self._jobs: dict[str, _Job] = {}
         self._hosted = [0] * script.slots
         self._free: list[tuple[float, int]] = []  # (when it opens, slot)
@@ -80,6 +89,11 @@ class Pool:
     # --- what a master asks
 
     def submit(self, worker: str) -> None:
+        """Raises UsageError for a name that was used before."""
+        if worker in self._names or not worker:
+            raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run")
+        self._names.add(worker)
+        self._queued.add(worker)
         self._queue.append((worker, self._clock.now_s + self._wait_s))
         self._tell(worker, State.QUEUED)
         self._clock.at(self._clock.now_s + self._wait_s, self._match)
@@ -88,28 +102,40 @@ class Pool:
         events, self._events = self._events, []
         return events
 
-    def cancel(self, worker: str) -> None:
+    def cancel(self, worker: str, grace_s: float = 0.0) -> None:
         job = self._jobs.get(worker)
         if job is not None:
-            self._end(job, State.EVICTED, "cancelled", cancelled=True)
-        elif any(name == worker for name, _ in self._queue) and worker not in self._withdrawn:
-            self._withdrawn.add(worker)
+            self._ask(job, grace_s, cancelled=True)
+        elif worker in self._queued:
+            self._queued.discard(worker)
             self._tell(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
 
     def living(self) -> list[str]:
-        return [*self._jobs, *(name for name, _ in self._queue if name not in self._withdrawn)]
+        """Workers that run, then those that are queued."""
+        return [*self._jobs, *(name for name, _ in self._queue if name in self._queued)]
 
     def tell_again(self) -> None:
         """For a master that inherits: the state that everybody is in."""
         self._events = []
-        for job in self._jobs.values():
-            self._tell(job.worker, State.RUNNING, self._script.machine(job.slot))
+        for worker in self.living():
+            job = self._jobs.get(worker)
+            if job is None:
+                self._tell(worker, State.QUEUED)
+            else:
+                self._tell(worker, State.RUNNING, self._script.machine(job.slot))
 
     def cancel_all(self) -> None:
         for worker in self.living():
             self.cancel(worker)
 
     # --- machines
+
+    def _offer_again(self, slot: int, life: PlannedLife) -> None:
+        """A machine is free after a life, or after one that nobody lived."""
+        free_s = self._clock.now_s - self._start_s
+        if life.closes_s is not None and self._start_s + life.closes_s <= self._clock.now_s:
+            free_s = max(free_s, life.closes_s)  # else rounding can leave an instant of it, for ever
+        self._offer(slot, free_s)
 
     def _offer(self, slot: int, free_s: float) -> None:
         life = self._script.life(slot, self._hosted[slot], free_s)
@@ -123,8 +149,7 @@ class Pool:
         now = self._clock.now_s
         while self._queue and self._free:
             worker, ready_s = self._queue[0]
-            if worker in self._withdrawn:
-                self._withdrawn.discard(worker)
+            if worker not in self._queued:
                 self._queue.popleft()
                 continue
             opens_s, slot = self._free[0]
@@ -133,9 +158,10 @@ class Pool:
             heapq.heappop(self._free)
             life = self._offers.pop(slot)
             if life.closes_s is not None and self._start_s + life.closes_s <= now:  # it came and went
-                self._offer(slot, now - self._start_s)
+                self._offer_again(slot, life)
                 continue
             self._queue.popleft()
+            self._queued.discard(worker)
             self._start(worker, slot, life)
 
     def _start(self, worker: str, slot: int, life: PlannedLife) -> None:
@@ -152,17 +178,25 @@ class Pool:
         self._clock.at(now, lambda: self._step(job, 0))
 
     def _take(self, job: _Job) -> None:
-        """The machine is taken away: SIGTERM and, after the grace, SIGKILL; or SIGKILL at once."""
-        if job.ended:
+        """The machine is taken away."""
+        if not job.ended and not job.asked:
+            grace_s = job.life.grace_s if job.life.graceful else 0.0
+            self.tally.kills += 1
+            self.tally.graceful += grace_s > 0
+            self._ask(job, grace_s, cancelled=False)
+
+    def _ask(self, job: _Job, grace_s: float, *, cancelled: bool) -> None:
+        """SIGTERM and, after the grace, SIGKILL; or SIGKILL at once. Who asks later may only shorten the grace."""
+        first, job.asked = not job.asked, True
+        if first:
+            job.cancelled, job.graceful = cancelled, grace_s > 0
+        how = ("SIGTERM, then SIGKILL" if job.graceful else "SIGKILL") + (" (cancelled)" if job.cancelled else "")
+        if grace_s <= 0:
+            self._end(job, State.EVICTED, how)
             return
-        self.tally.kills += 1
-        if not job.life.graceful:
-            self._end(job, State.EVICTED, "SIGKILL")
-            return
-        self.tally.graceful += 1
-        job.evicted = True
-        self._clock.at(self._clock.now_s + job.life.grace_s, lambda: self._end(job, State.EVICTED, "SIGTERM, SIGKILL"))
-        job.player.evict()
+        self._clock.at(self._clock.now_s + grace_s, lambda: self._end(job, State.EVICTED, how))
+        if first:
+            job.player.evict()
 
     def _woken(self, job: _Job) -> None:
         if not job.ended and job.player.interruptible:
@@ -183,24 +217,44 @@ class Pool:
             while seconds <= 0:
                 seconds = next(job.steps)
         except StopIteration:
-            state = State.EVICTED if job.evicted else State.FINISHED
-            self._end(job, state, "SIGTERM, left" if job.evicted else "left")
-            return
-        self._plan(job, seconds)
+            self._left(job, 0, "exit status 0")
+        except SystemExit as left:
+            code = left.code if isinstance(left.code, int) else int(left.code is not None)
+            self._left(job, code, f"exit status {code}")
+        except AssertionError:
+            raise
+        except Exception as error:
+            self._left(job, 1, f"exit status 1: {type(error).__name__}: {error}")
+        else:
+            self._plan(job, seconds)
 
-    def _end(self, job: _Job, state: State, detail: str, *, cancelled: bool = False) -> None:
+    def _left(self, job: _Job, code: int, how: str) -> None:
+        """Its process ended by itself: evicted all the same, if it was asked to."""
+        if job.asked:
+            self._end(job, State.EVICTED, f"SIGTERM, left with {how}" + (" (cancelled)" if job.cancelled else ""), code)
+            return
+        self.tally.crashes += code != 0
+        self._end(job, State.LOST if code else State.FINISHED, how, code)
+
+    def _end(self, job: _Job, state: State, detail: str, exit_code: int | None = None) -> None:
         if job.ended:
             return
         job.ended = True
         job.player.woken = lambda: None
+        job.steps = iter(())  # whatever it held can go
         del self._jobs[job.worker]
         now = self._clock.now_s
         self.tally.lived_s += now - job.began_s
-        graceful = job.evicted and not cancelled
         self._tell(
-            job.worker, state, self._script.machine(job.slot), detail=detail, graceful=graceful, cancelled=cancelled
+            job.worker,
+            state,
+            self._script.machine(job.slot),
+            detail=detail,
+            graceful=job.graceful,
+            exit_code=exit_code,
+            cancelled=job.cancelled,
         )
-        self._offer(job.slot, now - self._start_s)
+        self._offer_again(job.slot, job.life)
 
     def _tell(
         self,
@@ -210,20 +264,29 @@ class Pool:
         *,
         detail: str = "",
         graceful: bool = False,
+        exit_code: int | None = None,
         cancelled: bool = False,
     ) -> None:
-        self._events.append(JobEvent(self._clock.now_s, worker, state, machine, detail, graceful, cancelled=cancelled))
+        now = self._clock.now_s
+        self._events.append(JobEvent(now, worker, state, machine, detail, graceful, exit_code, cancelled=cancelled))
 
 
 @final
 class Simulated(Backend):
-    """One master's hold on a pool. `crashed()` says whether the master was killed: then nobody cancels anything."""
+    """One master's hold on a pool. `crashed()` says whether the master was killed: then nobody cancels anything, and
+    `reached` is told before a job is asked for, so that it may be killed there."""
 
     name = "simulated"
 
-    def __init__(self, pool: Pool, crashed: Callable[[], bool] = lambda: False) -> None:
+    def __init__(
+        self,
+        pool: Pool,
+        crashed: Callable[[], bool] = lambda: False,
+        reached: Callable[[str], None] = lambda point: None,
+    ) -> None:
         self._pool = pool
         self._crashed = crashed
+        self._reached = reached
         self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
@@ -236,13 +299,17 @@ class Simulated(Backend):
         return living
 
     def submit(self, worker: str) -> None:
+        """Raises UsageError for a name that was used before, RunError after `close`."""
+        if self._closed:
+            raise RunError(f"worker {worker} was submitted to a simulated pool that is closed: start a new one")
+        self._reached("submit")
         self._pool.submit(worker)
 
     def poll(self) -> list[JobEvent]:
         return self._pool.poll()
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        self._pool.cancel(worker)
+        self._pool.cancel(worker, grace_s)
 
     def leave(self) -> None:
         self._closed = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -43,34 +44,83 @@ class LeaseRow(NamedTuple):
 
 @dataclass(frozen=True)
 class Holding:
-    """An open lease as far as cutting it matters: `upto` is credited; `rate` is its worker's vertices per second."""
+    """An open lease as far as it matters to a worker that idles.
+
+    `upto` is credited, since `since_s` seconds; `at` is how far its worker says that it has come since then, if it
+    does. It trains `rate` vertices per second, pushes every `push_every`, and has `before` others to train first.
+    """
 
     lease: int
     upto: int
     stop: int
     rate: float
+    push_every: int = 0
+    since_s: float = 0.0
+    at: int | None = None
+    before: int = 0
+
+    @property
+    def left(self) -> int:
+        return self.stop - self.upto
 
 
 SHARE = 8  # chunks a worker gets per epoch while nothing better is known of lifetimes
 SMALLEST = 4  # batches; below that the round trip is felt
 
 
-def chunk_size(left: int, workers: int, batch: int, *, wanted: int | None, per_epoch: int) -> tuple[int, str]:
+def chunk_size(
+    left: int,
+    workers: int,
+    batch: int,
+    *,
+    wanted: int | None,
+    per_epoch: int,
+    speed: float = 1.0,
+    sized: tuple[int, str] | None = None,
+) -> tuple[int, str]:
     """Vertices of the next chunk, in whole batches, and why.
 
-    `left` vertices of the epoch are not leased yet. By default a worker gets an eighth of its share of the epoch; at
-    the end chunks shrink to half of what is left per worker (factoring), so that the last wave does not wait for one
-    worker.
+    `left` vertices of the epoch are not leased yet. The size is `wanted`, or as the chunk model has it (`sized`, with
+    its reason), or an eighth of a worker's share of the epoch; at the end chunks shrink to half of what is left per
+    worker (factoring), so that the last wave does not wait for one worker. Shares are equal in time: `speed` is the
+    worker's against the mean of all.
     """
-    usual = wanted if wanted is not None else max(SMALLEST * batch, per_epoch // (max(1, workers) * SHARE))
-    tail = max(SMALLEST * batch, -(-left // (2 * max(1, workers))))
-    chosen, reason = (usual, "asked for" if wanted else f"1/{SHARE} of a worker's share of the epoch")
+    share = speed / max(1, workers)
+    if wanted is not None:
+        usual, reason = wanted, "asked for"
+    elif sized is not None:
+        usual, reason = max(SMALLEST * batch, sized[0]), sized[1]
+    else:
+        usual, reason = max(SMALLEST * batch, int(per_epoch * share / SHARE)), f"1/{SHARE} of a worker's share"
+        reason += " of the epoch"
+    tail = max(SMALLEST * batch, math.ceil(left * share / 2))
+    chosen = usual
     if tail < usual and workers > 1:
         chosen, reason = tail, f"the epoch ends: half of {left:,} left among {workers} workers"
     whole = -(-chosen // batch) * batch
     if left - whole < batch:  # do not leave less than a batch behind
         whole = left
     return min(whole, left), reason
+
+
+def most(
+    uncredited: int, rate: float, others: int, others_rate: float, batch: int, *, held: int = 0
+) -> tuple[int | None, str]:
+    """Vertices that a slow worker may be given at most, in whole batches, so that an epoch does not wait for it; None
+    for no limit, 0 for nothing at all.
+
+    `uncredited` vertices of the epoch are still to be trained, by it with `rate` vertices per second and by `others`
+    that train `others_rate` together. They are done with those in uncredited/others_rate seconds; if one of them took
+    n vertices more, that would be n/(their mean rate) later. The worker must not need longer for n than that, beside
+    the vertices that it has `held` from before.
+    """
+    if others < 1 or rate <= 0 or others_rate <= 0:
+        return None, "nobody else is known"
+    mean = others_rate / others
+    if rate >= mean * (1 - 1e-9):  # by rounding equal rates differ, and below there is division by their difference
+        return None, "it is as fast as the others"
+    bound = max(0.0, uncredited / others_rate - held / rate) / (1 / rate - 1 / mean)
+    return int(bound / batch) * batch, f"it is slow: the others have trained {uncredited:,} before it has trained more"
 
 
 def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] = ()) -> tuple[Span | None, str]:
@@ -97,20 +147,63 @@ def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] 
     return None, f"epoch {newest_epoch + 1} waits for the one before"
 
 
-def cut(holdings: Sequence[Holding], batch: int, push_every: int) -> tuple[tuple[int, int] | None, str]:
+def cut(
+    holdings: Sequence[Holding], batch: int, push_every: int, rate: float | None = None
+) -> tuple[tuple[int, int] | None, str]:
     """((lease, new stop), reason) of the lease to cut for a worker that would otherwise idle, None when it does not
     pay.
 
-    What the holder trains before it hears of the cut must stay within its part: at least two push intervals stay with
-    it, and at least as much must be won.
+    Both parts are done at one time: that is half each, unless the `rate` of the idle worker is known, or the holder
+    has something else to do first. What the holder trains before it hears of the cut must stay within its part: at
+    least two push intervals stay with it, and at least as much must be won.
     """
-    margin = -(-2 * max(push_every, batch) // batch) * batch
-    worth = [(h.stop - h.upto) / max(h.rate, 1e-9) for h in holdings]
+    worth = [(h.before + h.left) / max(h.rate, 1e-9) if h.left > 0 else 0.0 for h in holdings]
     if not holdings or max(worth) <= 0:
         return None, "nothing is leased"
     slowest = holdings[worth.index(max(worth))]
-    left = slowest.stop - slowest.upto
+    left = slowest.left
+    margin = -(-2 * max(push_every, slowest.push_every, batch) // batch) * batch
     if left < 2 * margin:
         return None, f"the slowest lease has {left} vertices left: not worth a cut"
-    keep = left // 2 // batch * batch  # at least the margin, which is whole batches too
-    return (slowest.lease, slowest.upto + keep), f"lease {slowest.lease} has {left} vertices left while a worker idles"
+    its_rate = max(slowest.rate, 1e-9)
+    share = 0.5 if rate is None else its_rate / (its_rate + max(rate, 1e-9))
+    part = share * left - (1 - share) * slowest.before
+    if left - part < margin:
+        return None, f"the idle worker is too slow for a part of lease {slowest.lease}"
+    keep = max(int(part), margin)
+    return (
+        (slowest.lease, slowest.upto + keep // batch * batch),
+        f"lease {slowest.lease} has {left} vertices left while a worker idles",
+    )
+
+
+OVERTAKEN = 3.0  # times as long as another worker would take: then a lease is taken from its worker,
+OVERTAKEN_S = 1.0  # if that wins so many seconds at least
+
+
+def overtake(holdings: Sequence[Holding], rate: float, start_s: float) -> tuple[int | None, str]:
+    """(lease, reason) of the lease to end and to lease a second time, to a worker that would otherwise idle and trains
+    `rate` vertices per second after `start_s`; None when that does not pay.
+
+    It begins at the last credit. The holder goes on from where it says it is; and who is late already, by what its rate
+    promised, is taken to be late by as much again. What it pushes later is refused, so credits stay exact.
+    """
+    best: tuple[float, float, float, Holding] | None = None
+    for held in holdings:
+        if held.left <= 0:
+            continue
+        its_rate = max(held.rate, 1e-9)
+        late_s = held.since_s - start_s - held.left / its_rate
+        own_s = max((held.before + held.stop - max(held.upto, held.at or 0)) / its_rate, late_s)
+        another_s = start_s + held.left / max(rate, 1e-9)
+        if best is None or own_s - another_s > best[0]:
+            best = own_s - another_s, own_s, another_s, held
+    if best is None:
+        return None, "nothing is leased"
+    won_s, own_s, another_s, held = best
+    told = (
+        f"its worker needs {own_s:.3g} s more for {held.left} vertices, another {another_s:.3g} s from its last credit"
+    )
+    if won_s < OVERTAKEN_S or own_s <= OVERTAKEN * another_s:
+        return None, f"lease {held.lease} stays: {told}"
+    return held.lease, f"leased a second time: {told}"

@@ -4,15 +4,23 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from chunk_model.costs import Costs
+from chunk_model.lifetime import Lifetime
 from gridml.carriers.faulty import Chances
 from gridml.errors import UsageError
 from master.backends.script import PlannedLife, Script
+from master.simulation.mortal import POINTS
 
-_SPEED, _STORM, _CRASH, _WIRE = range(100, 104)  # streams of random numbers, apart from those of scripts
+Numbers = NDArray[np.float64]
+# Streams of random numbers, apart from those of scripts.
+_SPEED, _STORM, _CRASH, _WIRE, _ABSENT, _LIVES = range(100, 106)
+_WAKING = 0.25  # the share of masters that are killed as they take over
 
 
 @dataclass(frozen=True)
@@ -39,6 +47,44 @@ class Speeds:
         rng = np.random.default_rng([seed, _SPEED, slot])
         kind = self.factor if rng.random() < self.fast else 1.0
         return kind * math.exp(self.sigma * float(rng.standard_normal()))
+
+
+@dataclass(frozen=True)
+class ManyLives(Script):
+    """As `master.backends.script.Lives`, for simulations in which drawing would take most of the time: lives are drawn
+    `BLOCK` at a time, so the same seed gives other ones."""
+
+    workers: int
+    lifetime: Lifetime
+    seed: int = 0
+    graceful_share: float = 0.5
+    grace_s: float = 120.0
+    gap_s: float = 0.0
+
+    BLOCK: ClassVar[int] = 32
+
+    @property
+    def slots(self) -> int:
+        return self.workers
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
+        lasting, gaps, kinds = self._block(slot, k // self.BLOCK)
+        at = k % self.BLOCK
+        opens_s = free_s + (float(gaps[at]) * self.gap_s if k else 0.0)
+        return PlannedLife(opens_s, float(lasting[at]), None, bool(kinds[at] < self.graceful_share), self.grace_s)
+
+    def _block(self, slot: int, block: int) -> tuple[Numbers, Numbers, Numbers]:
+        """(seconds of life, gaps before them in units of `gap_s`, numbers in [0, 1) that decide on grace)."""
+        found = self._blocks.get(slot)
+        if found is None or found[0] != block:
+            rng = np.random.default_rng([self.seed, _LIVES, slot, block])
+            drawn = self.lifetime.sample(rng, self.BLOCK), rng.exponential(size=self.BLOCK), rng.random(self.BLOCK)
+            found = self._blocks[slot] = block, drawn
+        return found[1]
+
+    @cached_property
+    def _blocks(self) -> dict[int, tuple[int, tuple[Numbers, Numbers, Numbers]]]:
+        return {}
 
 
 @dataclass(frozen=True)
@@ -76,19 +122,61 @@ class Storms(Script):
         moment."""
         interval = math.floor(after_s / self.every_s)
         while True:
-            draw = np.random.default_rng([self.seed, _STORM, interval])
-            moment = (interval + float(draw.random())) * self.every_s
-            taken = np.random.default_rng([self.seed, _STORM, interval, slot]).random() < self.share
-            if moment > after_s and taken:
+            moment, taken = self._storm(interval)
+            if moment > after_s and taken[slot]:
                 return moment
             interval += 1
+
+    def _storm(self, interval: int) -> tuple[float, NDArray[np.bool_]]:
+        """(when the storm of an interval comes, whether it takes each machine)."""
+        found = self._drawn.get(interval)
+        if found is None:
+            rng = np.random.default_rng([self.seed, _STORM, interval])
+            found = (interval + float(rng.random())) * self.every_s, rng.random(self.slots) < self.share
+            if len(self._drawn) >= 64:  # time goes on, so the oldest are not asked for any more
+                del self._drawn[next(iter(self._drawn))]
+            self._drawn[interval] = found
+        return found
+
+    @cached_property
+    def _drawn(self) -> dict[int, tuple[float, NDArray[np.bool_]]]:
+        return {}
+
+
+@dataclass(frozen=True)
+class Absent(Script):
+    """Another script of whose machines a share never comes, though they were promised."""
+
+    base: Script
+    share: float
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 1:
+            raise UsageError(f"a share {self.share} of the machines never comes; expected 0 to below 1.")
+
+    @property
+    def slots(self) -> int:
+        return self.base.slots
+
+    def machine(self, slot: int) -> str:
+        return self.base.machine(slot)
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
+        return None if slot in self._missing else self.base.life(slot, k, free_s)
+
+    @cached_property
+    def _missing(self) -> frozenset[int]:
+        order = np.random.default_rng([self.seed, _ABSENT]).permutation(self.slots)
+        return frozenset(int(slot) for slot in order[: int(self.share * self.slots)])
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """All of it. `crash_every_s` kills the master that often on average, and `restart_s` later the next one begins;
-    `turn_s` is how often the master looks for letters, `travel_s` how long one takes; `chunks_per_job` ends a worker
-    after so many chunks, 0: never."""
+    """All of it. `crash_every_s` kills the master that often on average, at any of its commit points, and of those that
+    take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
+    letters, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; a run that
+    has not finished after `limit_s` never will."""
 
     script: Script
     costs: Costs
@@ -99,6 +187,7 @@ class Scenario:
     turn_s: float = 0.05
     travel_s: float = 0.0
     chunks_per_job: int = 0
+    limit_s: float = math.inf
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -106,12 +195,16 @@ class Scenario:
             raise UsageError(f"the master crashes every {self.crash_every_s} s; expected a number above 0.")
         if not self.turn_s > 0:
             raise UsageError(f"the master looks for letters every {self.turn_s} s; expected a number above 0.")
+        if not self.limit_s > 0:
+            raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 
-    def crash_s(self, k: int) -> float | None:
-        """How long the k-th master lives before it is killed, None if it is not."""
+    def crash(self, k: int) -> tuple[float, str] | None:
+        """(how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""
         if self.crash_every_s is None:
             return None
-        return float(np.random.default_rng([self.seed, _CRASH, k]).exponential(self.crash_every_s))
+        rng = np.random.default_rng([self.seed, _CRASH, k])
+        lives_s, waking = float(rng.exponential(self.crash_every_s)), k > 0 and rng.random() < _WAKING
+        return 0.0 if waking else lives_s, POINTS[int(rng.integers(len(POINTS)))]
 
     @property
     def wire_seed(self) -> int:

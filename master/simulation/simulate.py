@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import random
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import Any, final
 
-from gridml.wording import Handed
+import numpy as np
+
+from gridml.errors import RunError
 from master.backends.simulated import Player, Pool, Simulated
 from master.beginning import resume, start
 from master.run import Outside
 from master.settings import Settings
 from master.simulation.clock import VirtualClock
+from master.simulation.mortal import Mortal
 from master.simulation.scenario import Scenario
-from master.simulation.walker import Walker
 from master.simulation.wire import Wire
+from master.simulation.workers import Passing, Trainer, Training
 
 START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
+SOON_S = 60.0  # a master that does not come to the point where it should be killed is killed at the next one after this
+STILL_S = 86_400.0  # when nothing is planned for so long, nothing will ever happen again
 
 
 class MasterKilled(BaseException):
@@ -41,79 +49,106 @@ class Inline(Executor):
 
 @final
 class World:
-    """Everything around the master: clock, machines, workers and wire. They outlive it."""
+    """Everything around the master: clock, machines, workers and what carries their letters. They outlive it.
 
-    def __init__(self, settings: Settings, scenario: Scenario) -> None:
+    With a `trainer` workers really train; without one they only take time. `master_s` and `world_s` are CPU seconds of
+    the master's code and of everything around it, workers included.
+    """
+
+    def __init__(self, settings: Settings, scenario: Scenario, trainer: Trainer | None = None) -> None:
         self.settings = settings
         self.scenario = scenario
         self.clock = VirtualClock(START_S)
-        fate = None if scenario.faults is None else scenario.faults.fate(scenario.wire_seed)
-        self.wire = Wire(self.clock, fate, scenario.travel_s)
-        self.pool = Pool(self.clock, scenario.script, self.hire, wait_s=scenario.costs.wait_s)
+        self.workers = Passing(self.clock, scenario) if trainer is None else Training(self.clock, scenario, trainer)
+        self.pool = Pool(self.clock, scenario.script, self._hire, wait_s=scenario.costs.wait_s)
         self.masters = 0
         self.crashed = False
-        self._dies_s: float | None = None
+        self.master_s = self.world_s = 0.0
+        self._mark_s = time.process_time()
+        self._speeds: dict[int, float] = {}
+        self._dies: tuple[float, str] | None = None  # when the master is killed, and where
+        self._still_s = 0.0  # for how long nothing has been planned
 
-    def hire(self, worker: str, slot: int) -> Player:
-        """A worker process on a machine."""
-        scenario = self.scenario
-        speed = scenario.speeds.of(slot, scenario.seed)
-        walker = Walker(worker, scenario.costs, _Line(self, worker), speed, scenario.chunks_per_job or None)
-        self.wire.listen(worker, walker.heard)
-        return walker
+    @property
+    def messages(self) -> int:
+        """Letters and answers that were sent."""
+        return self.workers.sent
+
+    @property
+    def lost(self) -> int:
+        """Those of them of which no copy arrived whole."""
+        return self.workers.lost
+
+    @property
+    def wire(self) -> Wire:
+        """What carries the letters of workers that only take time."""
+        assert isinstance(self.workers, Passing), "there is none where workers train"
+        return self.workers.wire
+
+    def _hire(self, worker: str, slot: int) -> Player:
+        speed = self._speeds.get(slot)
+        if speed is None:
+            speed = self._speeds[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
+        return self.workers.hire(worker, speed)
 
     def outside(self, told: Callable[[str, str], None]) -> Outside:
         """What the next master sees."""
-        lives_s = self.scenario.crash_s(self.masters)
-        self._dies_s = None if lives_s is None else self.clock.now_s + lives_s
+        crash = self.scenario.crash(self.masters)
+        self._dies = None if crash is None else (self.clock.now_s + crash[0], crash[1])
         self.masters += 1
         self.crashed = False
+        end = self.workers.office()
+        office = end if crash is None else Mortal(end, self._reached)
         return Outside(
-            lambda settings, directory: Simulated(self.pool, lambda: self.crashed),
+            lambda settings, directory: Simulated(self.pool, lambda: self.crashed, self._reached),
             clock=self.clock,
             rest=self.rest,
             told=told,
             hook=self._reached,
-            office=lambda folder: self.wire,
+            office=lambda folder: office,
             durable=False,
-            wording=Handed(),
+            wording=self.workers.wording,
             cpu=lambda: 0.0,
             judge=Inline,
         )
 
     def rest(self, seconds: float) -> None:
-        """While the master rests, time goes on to the next thing that happens, and a turn beyond it."""
+        """While the master rests, time goes on to the next thing that happens, and a turn beyond it.
+
+        Raises RunError when nothing will ever happen again, or the run takes too long.
+        """
+        self.master_s += self.lap()
         next_s = self.clock.next_s
         now = self.clock.now_s
-        idle = seconds if next_s is None else max(0.0, next_s - now)
+        if next_s is None:
+            idle = max(seconds, self._still_s)
+            self._still_s += idle
+            if self._still_s > STILL_S:
+                raise RunError("no machine comes any more, and nobody works: give the simulation more or longer lives.")
+        else:
+            idle, self._still_s = max(0.0, next_s - now), 0.0
+        if now - START_S > self.scenario.limit_s:
+            raise RunError(
+                f"the simulated run has not finished after {now - START_S:,.0f} s: lives may be too short for a chunk "
+                f"to be begun, or for a push to be made."
+            )
         self.clock.advance(now + max(seconds, idle) + self.scenario.turn_s)
+        self.world_s += self.lap()
+
+    def lap(self) -> float:
+        """CPU seconds of this process since this was last asked."""
+        before, self._mark_s = self._mark_s, time.process_time()
+        return self._mark_s - before
 
     def _reached(self, point: str) -> None:
-        """The master is killed at the first commit point after its time."""
-        if self._dies_s is not None and self.clock.now_s >= self._dies_s:
-            self._dies_s = None
+        """The master is killed at its point, the first time that it comes there after its time."""
+        if self._dies is None:
+            return
+        late_s = self.clock.now_s - self._dies[0]
+        if late_s >= 0 and (point == self._dies[1] or late_s >= SOON_S):
+            self._dies = None
             self.crashed = True
             raise MasterKilled
-
-
-@final
-class _Line:
-    """A worker's end of the wire."""
-
-    def __init__(self, world: World, worker: str) -> None:
-        self._clock = world.clock
-        self._wire = world.wire
-        self._worker = worker
-
-    @property
-    def now_s(self) -> float:
-        return self._clock.now_s
-
-    def send(self, number: int, payload: bytes) -> None:
-        self._wire.send(self._worker, number, payload)
-
-    def note(self, lease: int, upto: int) -> None:
-        self._wire.note(self._worker, lease, upto)
 
 
 def simulate(
@@ -121,24 +156,49 @@ def simulate(
     scenario: Scenario,
     root: Path,
     told: Callable[[str, str], None] = lambda kind, text: None,
+    trainer: Trainer | None = None,
+    killed: Callable[[], object] = lambda: None,
 ) -> World:
-    """Play a scenario to the end of its run, whose directory is `root`. Raises as a run does."""
-    world = World(settings, scenario)
-    run = start(settings, root, world.outside(told))
+    """Play a scenario to the end of its run, whose directory is `root`; `killed` is called whenever the master was.
+
+    Raises as a run does.
+    """
+    world = World(settings, scenario, trainer)
+    with _seeded(scenario.seed):
+        _play(world, root, told, killed)
+    return world
+
+
+def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Callable[[], object]) -> None:
+    run = start(world.settings, root, world.outside(told))
     while True:
         try:
             with run:
                 run.finish()
-            return world
+            world.master_s += world.lap()
+            return
         except MasterKilled:
-            pass
+            killed()
         while True:
-            world.clock.advance(world.clock.now_s + scenario.restart_s)
+            world.clock.advance(world.clock.now_s + world.scenario.restart_s)
             try:
                 run = resume(root, world.outside(told))
                 break
-            except MasterKilled:
-                pass  # while it was waking
+            except MasterKilled:  # while it was waking
+                killed()
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """What the user's code draws on the submit host comes from the scenario's seed, too."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
 
 
 def dump(root: Path) -> Iterator[str]:

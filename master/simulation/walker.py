@@ -42,9 +42,11 @@ class _Work:
 @final
 class Walker:
     """The life of one worker process, one wait at a time. `speed` divides its training time; `chunks` it trains at
-    most."""
+    most; `kind` says what machine it is on."""
 
-    def __init__(self, name: str, costs: Costs, line: Line, speed: float = 1.0, chunks: int | None = None) -> None:
+    def __init__(
+        self, name: str, costs: Costs, line: Line, speed: float = 1.0, chunks: int | None = None, kind: str = ""
+    ) -> None:
         self.name = name
         self._costs = costs
         self._line = line
@@ -60,6 +62,11 @@ class Walker:
         self._evicted = False
         self._trained = 0
         self._train_s = 0.0
+        self._kind = kind
+        self._begun = self._begun_vertices = 0
+        self._begin_s = self._end_s = self._travel_s = 0.0
+        self._ended_s: float | None = None  # when the last lease was trained to its end, until another is in hand
+        self._posted_s = 0.0  # when the letter under way was posted first
         self.woken: Callable[[], None] = lambda: None  # called when something comes that a wait may be cut short for
         self.interruptible = False  # whether the wait that was yielded last may be cut short
 
@@ -73,6 +80,8 @@ class Walker:
         if number == self._number and self._sync is not None and isinstance(payload, Spoken):
             message = payload.message
             if isinstance(message, Reply):
+                if self._reply is None and self._sync.push is not None:
+                    self._travel_s = self._line.now_s - self._posted_s
                 self._reply = message
                 self.woken()
 
@@ -101,12 +110,20 @@ class Walker:
                 self._post(self._said(wants=True))
                 reply = yield from self._settle()
                 if reply.lease is None:
+                    self._end_measured()
                     yield reply.wait_s
+        self._end_measured()
         lease = self._leases.popleft()
         self._chunks = None if self._chunks is None else self._chunks - 1
         self._work = _Work(lease, lease.start, lease.start)
         self._line.note(lease.id, lease.start)
-        yield self._costs.start_s + (lease.stop - lease.start) * self._costs.copy_s
+        began, vertices = self._line.now_s, lease.stop - lease.start
+        yield self._costs.start_s + vertices * self._costs.copy_s
+        self._begun, self._begun_vertices, self._begin_s = self._begun + 1, vertices, self._line.now_s - began
+
+    def _end_measured(self) -> None:
+        if self._ended_s is not None:
+            self._end_s, self._ended_s = self._line.now_s - self._ended_s, None
 
     def _advance(self, work: _Work) -> Iterator[float]:
         """Train up to the next push, and send it; or let go of the lease."""
@@ -137,6 +154,7 @@ class Walker:
             yield from self._push(work)
 
     def _finish(self, work: _Work) -> Iterator[float]:
+        ended = self._line.now_s
         while self._sync is not None:
             yield from self._settle()
         if self._work is not work or work.at < work.lease.stop:
@@ -146,7 +164,7 @@ class Walker:
             return
         if self._costs.end_s:
             yield self._costs.end_s
-        self._work = None
+        self._work, self._ended_s = None, ended
         if work.at > work.pushed:
             yield from self._push(work)
 
@@ -210,7 +228,7 @@ class Walker:
 
     def _post(self, sync: Sync) -> None:
         self._number += 1
-        self._sync, self._reply = sync, None
+        self._sync, self._reply, self._posted_s = sync, None, self._line.now_s
         self._line.send(self._number, spoken(sync))
 
     def _said(self, *, wants: bool = False, leaving: bool = False, push: Push | None = None) -> Sync:
@@ -225,4 +243,10 @@ class Walker:
             trained=self._trained,
             train_s=self._train_s,
             push_s=self._costs.push_s or 0.0,
+            travel_s=self._travel_s,
+            kind=self._kind,
+            begun=self._begun,
+            begun_vertices=self._begun_vertices,
+            begin_s=self._begin_s,
+            end_s=self._end_s,
         )

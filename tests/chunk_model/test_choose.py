@@ -143,7 +143,7 @@ def test_bounds_hold(
     if choice.push_every is not None:
         assert choice.push_every % unit == 0 and 1 <= choice.push_every <= choice.chunk
         assert choice.push_every >= min(push_at_least, most // unit * unit)
-        assert choice.push_interval_s == pytest.approx(choice.push_every * costs.vertex_s)
+        assert choice.push_interval_s == pytest.approx(choice.push_every * costs.exec_s)
     assert (choice.push_every is None) == (costs.push_s is None)
 
 
@@ -168,7 +168,7 @@ def test_young_is_the_check_of_the_push_interval() -> None:
 
 
 def test_pushes_are_worth_having_where_they_are_cheap() -> None:
-    assert choose(LIFE, PUSHED).goodput > choose(LIFE, COSTS).goodput + 0.2
+    assert choose(LIFE, PUSHED).goodput > choose(LIFE, COSTS).goodput + 0.15
 
 
 def test_the_same_question_has_the_same_answer_and_soon() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def test_formulas_agree_with_replayed_lives(life: Lifetime, many: bool) -> None:
         (PUSHED, 8_000, None),
         (PUSHED, 100_000, 7),
         (PUSHED, 5_000, 450),
-        (PUSHED, 10**8, 1_000),
+        (replace(PUSHED, copy_s=0.0), 10**8, 1_000),
     ]:
         replayed = simulate(lives, costs, n, push_every, many)
         error = (replayed.high - replayed.low) / (2 * 1.96)

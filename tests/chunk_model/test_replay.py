@@ -25,10 +25,10 @@ def slowly(life: float, costs: Costs, n: int, push_every: int | None, many: bool
     clock = costs.boot_s if many else 0.0
     credited = lost = 0.0
     while True:
-        clock += costs.start_s
+        clock += costs.start_s + n * costs.copy_s
         for first in range(0, n, push_every or n):
             size = min(push_every or n, n - first)
-            before, clock = clock, clock + size
+            before, clock = clock, clock + size * costs.exec_s
             done = clock + (costs.end_s if costs.push_s is None else costs.push_s)
             if done > life:
                 return credited, costs.wait_s + life, lost + max(0.0, min(life, clock) - before)
@@ -44,11 +44,11 @@ def slowly(life: float, costs: Costs, n: int, push_every: int | None, many: bool
 def test_by_hand() -> None:
     """Chunks of 10 take 8 + 10 + 2: a life of 19 s loses all ten, one of 100 s brings ten home and is given back."""
     replayed = simulate(np.array([19.0, 100.0]), COSTS, 10)
-    assert (replayed.credited, replayed.paid_s, replayed.lost_s) == (10, 19 + 20 + 2 * 4, 10)
+    assert (replayed.credited, replayed.paid_s, replayed.lost_s) == (10, 19 + 20 + 2 * 4, 7.5)
     assert replayed.goodput == pytest.approx(10 * 0.75 / 47)
-    # Pushes of 4, 4 and 2 are over at 12.5, 17 and 19.5 s: two of them by 19 s, in the midst of the third.
-    assert simulate(np.array([19.0]), PUSHED, 10, 4).credited == 8
-    assert simulate(np.array([19.0]), PUSHED, 10, 4).lost_s == 2
+    # The chunk is copied by 10.5 s; pushes of 4, 4 and 2 are over at 14, 17.5 and 19.5 s: two by 18.5 s.
+    assert simulate(np.array([18.5]), PUSHED, 10, 4).credited == 8
+    assert simulate(np.array([18.5]), PUSHED, 10, 4).lost_s == 1
     # Boot 16 s, then 20 s a chunk, the fourth until 96 s.
     assert simulate(np.array([96.0]), COSTS, 10, many=True).credited == 40
 

@@ -7,7 +7,19 @@ import pytest
 
 from gridml.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict, reply_from, sync_from, to_json
 
-SYNC = Sync("w1", have=3, holds=(4, 5), push=Push(4, 1, 2, 3, 640, 64), failure=Failure(5, 1, "no", "text", 1, 2))
+SYNC = Sync(
+    "w1",
+    have=3,
+    holds=(4, 5),
+    push=Push(4, 1, 2, 3, 640, 64),
+    failure=Failure(5, 1, "no", "text", 1, 2),
+    kind="x86_64 avx2",
+    begun=2,
+    begun_vertices=640,
+    begin_s=0.5,
+    end_s=0.1,
+    travel_s=0.3,
+)
 REPLY = Reply(7, Pace(2, 10, 100, 64), Verdict.MERGED, "fits", lease=Lease(6, 1, 0, 0, 64, "lease-000006", "ab"))
 
 
@@ -40,6 +52,10 @@ def test_messages_come_back_equal() -> None:
         (("holds",), [2**70]),
         (("train_s",), float("nan")),
         (("push_s",), float("inf")),
+        (("kind",), 7),
+        (("begun",), 1.5),
+        (("begin_s",), "2"),
+        (("travel_s",), float("nan")),
     ],
 )
 def test_a_field_of_another_type_is_no_sync(path: tuple[str, ...], value: object) -> None:

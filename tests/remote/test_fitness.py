@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import platform
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,7 +17,20 @@ import remote.worker
 from gridml.carriers.chirp_proxy import proxy
 from gridml.errors import ProgramError
 from master.backends.condor import UNFIT
-from remote.fitness import DISK, MEMORY, TORCH_MEMORY, Facts, Needs, Unfit, demand, judge, missing_module, needs, read
+from remote.fitness import (
+    DISK,
+    MEMORY,
+    TORCH_MEMORY,
+    Facts,
+    Needs,
+    Unfit,
+    demand,
+    judge,
+    kind,
+    missing_module,
+    needs,
+    read,
+)
 
 ROOT = Path(remote.fitness.__file__).parents[1]
 LIMIT_S = 60
@@ -148,3 +162,36 @@ def test_a_mistake_of_the_users_stays_one(tmp_path: Path, source: str, carrier: 
     ended = worker(tmp_path, source, *carrier)
     assert ended.returncode == ProgramError.exit_status
     assert "Traceback" in ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        ("fpu sse4_1", ""),
+        ("fpu sse4_1 avx", " avx"),
+        ("fpu avx avx2", " avx2"),
+        ("fpu avx avx2 avx512f avx512bw", " avx512"),
+        (None, ""),
+    ],
+)
+def test_a_kind_of_machine_is_its_processor(tmp_path: Path, flags: str | None, told: str) -> None:
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
+    assert kind(uses_torch=True, proc=tmp_path) == platform.machine() + told
+
+
+def test_a_kind_of_machine_is_its_gpu_where_the_program_may_use_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    card = tmp_path / "driver" / "nvidia" / "gpus" / "0000:19:00.0"
+    card.mkdir(parents=True)
+    (card / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 32\n")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    assert kind(uses_torch=True, proc=tmp_path) == "cuda NVIDIA H200"
+    assert kind(uses_torch=False, proc=tmp_path) == platform.machine()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert kind(uses_torch=True, proc=tmp_path) == platform.machine()
+
+
+def test_the_kind_of_this_machine_is_a_few_words() -> None:
+    assert 0 < len(kind(uses_torch=True)) <= 64

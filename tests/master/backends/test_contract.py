@@ -7,6 +7,7 @@ master's loop, and checks on the way what holds for every sequence of events.
 from __future__ import annotations
 
 import re
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
@@ -26,8 +27,10 @@ from master.backends.base import Backend, JobEvent, State
 from master.backends.condor import Condor
 from master.backends.local import Local
 from master.backends.script import PlannedLife, Script
+from master.backends.simulated import Pool, Simulated
 from master.rundir import RunDirectory
 from master.settings import CondorOptions, Settings
+from master.simulation.clock import VirtualClock
 
 pytestmark = pytest.mark.real
 MACHINES = 2
@@ -180,8 +183,63 @@ class CondorHarness(Harness):
         return log.read_text() if log.exists() else ""
 
 
+class Actor:
+    """What stands for a worker process in a simulation: it behaves so."""
+
+    def __init__(self, behaviour: Behaviour) -> None:
+        self.interruptible = False
+        self.woken: Callable[[], None] = lambda: None
+        self.steps = 0
+        self._behaviour = behaviour
+        self._asked = False
+
+    def life(self) -> Iterator[float]:
+        self.steps += 1
+        if self._behaviour is Behaviour.CRASHES:
+            sys.exit(3)
+        while self._behaviour is not Behaviour.FINISHES and not self._asked:
+            self.interruptible = True
+            yield 1e9
+
+    def evict(self) -> None:
+        if self._behaviour is not Behaviour.STAYS:
+            self._asked = True
+            self.woken()
+
+
+class SimulatedHarness(Harness):
+    """Actors under a virtual clock, which goes on only while somebody rests."""
+
+    def __init__(self, folder: Path) -> None:
+        self._behaviours: dict[str, Behaviour] = {}
+        self._actors: dict[str, Actor] = {}
+        self._clock = VirtualClock(1e6)
+        self._pool = Pool(self._clock, OneLongLife(), self._hire)
+        self.backend = Simulated(self._pool)
+
+    def _hire(self, worker: str, slot: int) -> Actor:
+        self._actors[worker] = Actor(self._behaviours[worker])
+        return self._actors[worker]
+
+    def submit(self, worker: str, behaviour: Behaviour) -> None:
+        self._behaviours.setdefault(worker, behaviour)
+        self.backend.submit(worker)
+
+    def settled(self, worker: str) -> bool:
+        return worker in self._actors and self._actors[worker].steps > 0
+
+    def rest(self) -> None:
+        self._clock.advance(self._clock.now_s + 0.02)
+
+    def take_machines(self) -> None:
+        self._clock.advance(self._clock.now_s + OneLongLife.duration_s)
+
+    def alive(self, event: JobEvent) -> bool:
+        return event.worker in self._pool.living()
+
+
 # A back end with a module of its own joins here.
-HARNESSES: dict[str, type[Harness]] = {"local": LocalHarness, "condor": CondorHarness}
+HARNESSES: dict[str, type[Harness]] = {"local": LocalHarness, "condor": CondorHarness, "simulated": SimulatedHarness}
 
 
 class Watch:

@@ -6,7 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.decisions.leasing import SHARE, SMALLEST, Holding, Span, choose_span, chunk_size, cut
+from master.decisions.leasing import (
+    OVERTAKEN,
+    OVERTAKEN_S,
+    SHARE,
+    SMALLEST,
+    Holding,
+    Span,
+    choose_span,
+    chunk_size,
+    cut,
+    most,
+    overtake,
+)
 
 counts = st.integers(1, 10**6)
 
@@ -106,3 +118,94 @@ def test_too_little_left_to_cut() -> None:
     chosen, reason = cut([Holding(1, 0, 79, 1.0)], 10, 20)
     assert chosen is None
     assert "79 vertices left" in reason
+
+
+def test_a_worker_four_times_as_fast_gets_four_times_the_vertices() -> None:
+    for left in (64_000, 4_000):  # in the middle of an epoch and at its end
+        slow, fast = (chunk_size(left, 8, 1, wanted=None, per_epoch=64_000, speed=speed)[0] for speed in (0.5, 2.0))
+        assert fast == 4 * slow
+
+
+def test_the_model_says_how_large_until_the_epoch_ends() -> None:
+    assert chunk_size(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(700, "as it says")) == (700, "as it says")
+    assert chunk_size(60_000, 4, 10, wanted=90, per_epoch=64_000, sized=(700, "as it says")) == (90, "asked for")
+    assert chunk_size(800, 4, 10, wanted=None, per_epoch=64_000, sized=(700, ""))[0] == 100
+    assert chunk_size(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(1, ""))[0] == SMALLEST * 10
+
+
+rates = st.floats(0.01, 1e4)
+
+
+@given(counts, rates, st.integers(1, 1000), rates, st.integers(1, 64), st.integers(0, 1000))
+def test_a_slow_worker_is_never_given_more_than_the_others_need_for_the_rest(
+    uncredited: int, rate: float, others: int, mean: float, batch: int, held: int
+) -> None:
+    found, reason = most(uncredited, rate, others, others * mean, batch, held=held)
+    assert reason
+    if found is None:
+        assert rate >= mean * 0.999
+        return
+    assert found % batch == 0
+    if found:
+        assert (held + found) / rate <= (uncredited / (others * mean) + found / mean) * (1 + 1e-9)
+
+
+def test_alone_or_fast_there_is_no_limit() -> None:
+    assert most(100, 1.0, 0, 0.0, 10)[0] is None
+    assert most(100, 0.0, 5, 50.0, 10)[0] is None
+    assert most(100, 10.0, 5, 50.0, 10)[0] is None
+
+
+def test_a_machine_a_hundred_times_slower_gets_nothing_at_the_end() -> None:
+    assert most(100, 1.0, 10, 1000.0, 10)[0] == 0
+    assert most(100_000, 1.0, 10, 1000.0, 10)[0] == 100
+
+
+def test_a_cut_leaves_each_as_much_as_it_can_train_meanwhile() -> None:
+    held = [Holding(1, 0, 1000, 10.0)]
+    assert cut(held, 10, 20, 30.0)[0] == (1, 250)
+    assert cut(held, 10, 20, 10.0)[0] == (1, 500)
+    assert cut(held, 10, 20, 0.1) == (None, "the idle worker is too slow for a part of lease 1")
+    assert cut([Holding(1, 0, 1000, 10.0, before=600)], 10, 20, 10.0)[0] == (1, 200)
+    assert cut([Holding(1, 0, 1000, 10.0, push_every=300)], 10, 20, 10.0)[0] is None
+
+
+def test_a_cut_waits_for_the_whole_of_what_its_holder_has_to_do() -> None:
+    held = [Holding(1, 0, 800, 10.0), Holding(2, 800, 1500, 10.0, before=500)]
+    assert cut(held, 10, 20)[0] == (2, 900)
+
+
+def test_a_straggler_is_overtaken() -> None:
+    slow = Holding(7, 100, 150, 0.5, since_s=3.0)
+    assert overtake([Holding(1, 0, 50, 50.0), slow], 50.0, 1.0) == (
+        7,
+        "leased a second time: its worker needs 100 s more for 50 vertices, another 2 s from its last credit",
+    )
+
+
+def test_what_is_nearly_done_is_left_alone() -> None:
+    assert overtake([Holding(7, 100, 150, 0.5, at=149)], 50.0, 1.0)[0] is None
+
+
+def test_who_is_late_is_taken_to_be_late_by_as_much_again() -> None:
+    fast = Holding(7, 100, 150, 50.0, since_s=2.0)
+    assert overtake([fast], 50.0, 1.0)[0] is None
+    stopped = Holding(7, 100, 150, 50.0, since_s=60.0, at=149)
+    assert overtake([stopped], 50.0, 1.0)[0] == 7
+
+
+@pytest.mark.parametrize("held", [[], [Holding(1, 100, 100, 1.0)]])
+def test_nothing_to_overtake(held: list[Holding]) -> None:
+    assert overtake(held, 1.0, 0.0) == (None, "nothing is leased")
+
+
+@given(st.lists(holdings, unique_by=lambda h: h.lease), rates, st.floats(0, 100))
+def test_only_what_wins_enough_is_leased_a_second_time(held: list[Holding], rate: float, start_s: float) -> None:
+    chosen, reason = overtake(held, rate, start_s)
+    assert reason
+    if chosen is None:
+        return
+    lease = next(h for h in held if h.lease == chosen)
+    own_s, another_s = lease.left / max(lease.rate, 1e-9), start_s + lease.left / rate
+    assert own_s > OVERTAKEN * another_s
+    assert own_s - another_s >= OVERTAKEN_S

@@ -1,0 +1,50 @@
+"""The plot of `benchmarks.chunk_size`: goodput over four decades of chunk size, with the choices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunk_model.lifetime import Floats
+from master.plot import new_figure, save
+
+SHOWN = ("figure 4", "exponential", "lognormal", "mixture", "bamboo p3-trace", "bamboo gcp-v100x1-east1c")
+FLOOR = 1e-4  # of the axis; below, nothing finishes
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Sizes are in mean lives: 1 is what a mean life could train. Goodput from 0 to 1."""
+
+    name: str
+    size: Floats
+    goodput: Floats
+    chosen: float
+    chosen_goodput: float
+    paper: float
+
+
+def draw(curves: Sequence[Curve], file: Path) -> None:
+    """Log-log, all or nothing, one chunk a life."""
+    figure = new_figure((10, 7))
+    axes = figure.subplots()
+    shown = [curve for curve in curves if curve.name in SHOWN]
+    for number, curve in enumerate(shown):
+        colour = f"C{number}"
+        axes.plot(curve.size, curve.goodput.clip(FLOOR / 10), color=colour, label=curve.name)
+        axes.plot(curve.chosen, curve.chosen_goodput, "o", color=colour, markersize=10, markeredgecolor="black")
+        at_paper = float(curve.goodput[abs(curve.size / curve.paper - 1).argmin()])
+        axes.plot(curve.paper, max(at_paper, FLOOR), "X", color=colour, markersize=10, markeredgecolor="black")
+    best = max(curve.chosen_goodput for curve in shown)
+    axes.axhspan(best / 100, best, color="tab:grey", alpha=0.12, label="two orders of magnitude (the paper's claim)")
+    axes.plot([], [], "o", color="white", markeredgecolor="black", label="chosen")
+    axes.plot([], [], "X", color="white", markeredgecolor="black", label="the paper's, n = T/(t_c + t_x)")
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.set_ylim(FLOOR, 1)
+    axes.set_xlabel("vertices a chunk, in what a mean life could train")
+    axes.set_ylabel("goodput, simulated")
+    axes.set_title("All or nothing, one chunk a life: what a chunk size is worth")
+    axes.legend(loc="lower left")
+    save(figure, file)

@@ -1,0 +1,97 @@
+"""How many decisions a second the real master makes, and what it needs for them, at 100, 1,000 and 10,000 workers.
+
+The workers only take time: what is measured is the master with its ledger (transactions as in a run, synchronous off).
+Every size runs in a process of its own; the work grows with the workers, so all simulate the same time.
+
+    python -m benchmarks.simulated_scale [--one WORKERS]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import resource
+import shutil
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from benchmarks.table import Cell, write
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential
+from master.backends.script import Lives
+from master.settings import Settings
+from master.simulation import cost_program
+from master.simulation.outcome import outcome
+from master.simulation.scenario import Scenario
+from master.simulation.simulate import simulate
+
+SIZES = (100, 1_000, 10_000)
+VERTICES = 1_000  # of each worker
+PUSH_EVERY = 25
+TURN_S = 1.0  # of the virtual clock: what arrives in it is one transaction
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
+    parser.add_argument("--one", type=int, help="simulate so many workers (what this file calls itself with)")
+    one = parser.parse_args().one
+    if one is not None:
+        print(json.dumps(measure(one)))
+        return
+    rows: list[dict[str, Cell]] = []
+    for workers in SIZES:
+        command = [sys.executable, "-m", "benchmarks.simulated_scale", "--one", str(workers)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        rows.append(json.loads(done.stdout))
+        print(rows[-1], flush=True)
+    write(
+        "simulated_scale",
+        "Decisions a second of the real master, by workers",
+        rows,
+        [
+            "decisions: pushes credited, leases granted and ended, workers asked for and ended, all in the ledger",
+            "us each: CPU of the master's code for one of them; the simulated world around it is not counted",
+            f"{VERTICES:,} vertices a worker, a push every {PUSH_EVERY}, lives exponential with mean 45 minutes, a "
+            f"turn of the master every {TURN_S:g} simulated seconds",
+            "MB: the process at its largest, less what it had before the simulation began",
+        ],
+    )
+
+
+def measure(workers: int) -> dict[str, Cell]:
+    """Simulate one size."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    folder = Path(tempfile.mkdtemp(prefix="gridml-"))
+    try:
+        program = folder / "cost.py"
+        program.write_text(cost_program.source(VERTICES * workers, 1))
+        scenario = Scenario(
+            Lives(workers, Exponential(2700.0), seed=1, late=0),
+            Costs(exec_s=0.1, start_s=1.0, push_s=0.05),
+            turn_s=TURN_S,
+        )
+        settings = Settings(program, backend="simulated", workers=workers, push_every=PUSH_EVERY)
+        world = simulate(settings, scenario, folder / "run")
+        found = outcome(world, folder / "run")
+    finally:
+        shutil.rmtree(folder)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    assert found.report.duplicated == found.report.lost == 0
+    return {
+        "workers": workers,
+        "vertices": found.report.vertices,
+        "kills": found.report.kills,
+        "decisions": found.decisions,
+        "master s": round(found.master_s, 2),
+        "world s": round(found.world_s, 2),
+        "decisions/s": round(found.decisions / found.master_s),
+        "us each": round(1e6 * found.master_s / found.decisions, 1),
+        "MB": round((peak - before) / 1024, 1),
+        "simulated s": round(found.report.wall_s),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,135 @@
+"""`gridml simulate`: a run on machines that are only imagined, by the real master, under a clock that jumps."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridml.errors import UsageError
+
+EXAMPLE = "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)'"
+_WORK, _MACHINES, _WRONG = "The work", "The machines", "What goes wrong"
+
+
+def _work(text: str) -> typer.models.OptionInfo:
+    return typer.Option(help=text, rich_help_panel=_WORK, show_default=False)  # type: ignore[no-any-return]
+
+
+def _machines(text: str, *, default: bool = True) -> typer.models.OptionInfo:
+    return typer.Option(help=text, rich_help_panel=_MACHINES, show_default=default)  # type: ignore[no-any-return]
+
+
+def _wrong(text: str, *, default: bool = False) -> typer.models.OptionInfo:
+    return typer.Option(help=text, rich_help_panel=_WRONG, show_default=default)  # type: ignore[no-any-return]
+
+
+def simulate(
+    program: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[PROGRAM]",
+            help="Really train this program; without it workers only take time.",
+            show_default=False,
+        ),
+    ] = None,
+    cost: Annotated[
+        str,
+        typer.Option(
+            metavar="t_x=S,...",
+            help="Seconds: t_x trains a vertex; t_c copies one; t_s, t_e start and end a chunk; push; boot; wait.",
+            rich_help_panel=_WORK,
+        ),
+    ] = "t_x=0.01,t_s=5,push=0.1",
+    vertices: Annotated[int | None, _work("Vertices of an epoch, without a program; otherwise 100,000.")] = None,
+    epochs: Annotated[int | None, _work("Passes over them; otherwise the program's, or 1.")] = None,
+    chunk: Annotated[int | None, _work("Vertices of a chunk; otherwise as the run sees fit.")] = None,
+    push_every: Annotated[int | None, _work("Vertices between two pushes; otherwise as the run sees fit.")] = None,
+    no_push: Annotated[
+        bool, typer.Option("--no-push", help="Push at a chunk's end only.", rich_help_panel=_WORK)
+    ] = False,
+    chunks_per_job: Annotated[int, _work("A worker leaves after so many chunks; otherwise never.")] = 0,
+    workers: Annotated[int, _machines("Machines at once.")] = 100,
+    lifetime: Annotated[
+        str | None,
+        _machines("How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", default=False),
+    ] = None,
+    trace: Annotated[Path | None, _machines("Machines that came and went (Bamboo's format).", default=False)] = None,
+    fast: Annotated[float, _machines("Share of the machines that are faster, those with AVX say.")] = 0.0,
+    fast_factor: Annotated[float, _machines("How many times as fast they are.")] = 4.0,
+    spread: Annotated[float, _machines("Standard deviation of the logarithm of all speeds.")] = 0.0,
+    late: Annotated[int, _machines("Machines that come later, within half a mean life.")] = 0,
+    grace_share: Annotated[float, _wrong("Share of the evictions that come with a warning.", default=True)] = 0.5,
+    storm_every: Annotated[str | None, _wrong("Take many machines at one instant, so often on average: 20m.")] = None,
+    storm_share: Annotated[float, _wrong("Share of the machines that a storm takes.", default=True)] = 0.3,
+    faults: Annotated[
+        str | None,
+        _wrong("What happens to letters: chances lose, repeat, tear, flip, and the longest delay in seconds."),
+    ] = None,
+    crash_every: Annotated[str | None, _wrong("Kill the master so often on average: 30m.")] = None,
+    silence: Annotated[str, _wrong("Silence after which a worker's leases go to others.", default=True)] = "120s",
+    turn: Annotated[str, _wrong("How often the master looks for letters, in seconds.", default=True)] = "0.05",
+    seed: Annotated[int, typer.Option(help="The same seed gives the same run, byte for byte.")] = 0,
+    run_dir: Annotated[
+        Path | None, typer.Option(help="Where the run is kept; otherwise runs/PROGRAM-TIME.", show_default=False)
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="JSON on standard output, for programs.")] = False,
+) -> None:
+    """Play a run on machines that are only imagined.
+
+    Ledger and decisions are those of a real run; time, machines and letters are simulated, and the report is in
+    simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
+    """
+    from master.simulation import cost_program
+    from master.simulation.asked import Asked, scenario, settings
+    from master.simulation.outcome import outcome
+    from master.simulation.progress import watched
+    from master.simulation.simulate import simulate
+    from master.terminal import print_report
+    from remote.stepped import Trainer
+
+    if program is not None and vertices is not None:
+        raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
+    asked = Asked(
+        cost=cost,
+        workers=workers,
+        epochs=epochs,
+        lifetime=lifetime,
+        trace=trace,
+        seed=seed,
+        chunk=chunk,
+        push_every=push_every,
+        no_push=no_push,
+        grace_share=grace_share,
+        late=late,
+        fast=fast,
+        fast_factor=fast_factor,
+        spread=spread,
+        storm_every=storm_every,
+        storm_share=storm_share,
+        faults=faults,
+        crash_every=crash_every,
+        chunks_per_job=chunks_per_job,
+        turn=turn,
+        silence=silence,
+    )
+    name = "cost" if program is None else program.stem
+    root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    file = root.parent / f"{root.name}.py" if program is None else program.absolute()
+    chosen = settings(asked, file)
+    played = scenario(asked, chosen.workers)
+    if program is None:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(cost_program.source(100_000 if vertices is None else vertices, epochs or 1))
+    with watched(root, quiet=as_json) as told:
+        trainer = None if program is None else Trainer(file, played.costs, seed)
+        world = simulate(chosen, played, root, told, trainer)
+    found = outcome(world, root)
+    if as_json:
+        typer.echo(json.dumps(found.to_json(), indent=2))
+    else:
+        print_report(found.report)
+        typer.echo(found.said())

@@ -1,0 +1,219 @@
+"""Many small runs in which everything goes wrong at once, each checked: what a seed draws can be played again.
+
+`python -c "from master.simulation.campaign import play; print(play(SEED))"` is the replay of one.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential, LogNormal, Normal, Weibull
+from chunk_model.lifetime import Lifetime
+from chunk_model.mixture import Mixture
+from chunk_model.trace import TraceEvent
+from gridml.carriers.faulty import Chances
+from gridml.errors import LedgerError, UsageError
+from master.backends.script import Replay, Script
+from master.settings import Settings
+from master.simulation import cost_program
+from master.simulation.exact import check
+from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
+from master.simulation.simulate import simulate
+
+_DRAWN = 110  # the stream of random numbers that scenarios are drawn from
+PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take about a thousand seconds
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """What a seed gives."""
+
+    scenario: Scenario
+    vertices: int
+    epochs: int
+    workers: int
+    chunk: int | None
+    push_every: int | None
+    silent_s: float
+
+    def settings(self, program: Path, seed: int) -> Settings:
+        return Settings(
+            program,
+            backend="simulated",
+            workers=self.workers,
+            seed=seed,
+            chunk=self.chunk,
+            push_every=self.push_every,
+            silent_s=self.silent_s,
+        )
+
+
+@dataclass(frozen=True)
+class Played:
+    """What happened, in one run or in many: of the `kills` some were `graceful`, `masters` counts all that took part,
+    `lost` the letters and answers of which no copy arrived whole."""
+
+    runs: int = 0
+    kills: int = 0
+    graceful: int = 0
+    masters: int = 0
+    sent: int = 0
+    lost: int = 0
+    credits: int = 0
+    credited: int = 0
+
+    def __add__(self, other: Played) -> Played:
+        return Played(*(mine + theirs for mine, theirs in zip(_values(self), _values(other), strict=True)))
+
+
+def _values(played: Played) -> tuple[int, ...]:
+    p = played
+    return p.runs, p.kills, p.graceful, p.masters, p.sent, p.lost, p.credits, p.credited
+
+
+def draw(seed: int) -> Drawn:
+    """A scenario with every kind of fault, each more or less likely."""
+    rng = np.random.default_rng([seed, _DRAWN])
+    workers = round(20 * 8.0 ** float(rng.random()))
+    life_s = float(rng.uniform(8.0, 40.0))
+    wanted = int(rng.integers(5, 30)) * workers  # kills
+    lasts_s = wanted * life_s / workers
+    exec_s = life_s / float(rng.integers(40, 400))
+    costs = Costs(
+        exec_s=exec_s,
+        copy_s=float(rng.uniform(0, 0.1)) * exec_s,
+        start_s=float(rng.uniform(0, 0.1)) * life_s,
+        end_s=float(rng.uniform(0, 0.02)) * life_s,
+        push_s=float(rng.uniform(0, 0.02)) * life_s,
+        wait_s=float(rng.choice([0.0, rng.uniform(0, 5)])),
+        boot_s=float(rng.uniform(0, 0.05)) * life_s,
+    )
+    often = float(rng.uniform(0, 1))  # how bad the carrier is
+    faults = Chances(
+        lose=0.1 * often * float(rng.random()),
+        repeat=0.2 * often * float(rng.random()),
+        truncate=0.05 * often * float(rng.random()),
+        corrupt=0.05 * often * float(rng.random()),
+        delay_s=life_s * often * float(rng.random()),
+    )
+    scenario = Scenario(
+        _machines(rng, workers, life_s, lasts_s, seed),
+        costs,
+        Speeds(fast=float(rng.uniform(0, 0.5)), factor=float(rng.uniform(1, 6)), sigma=float(rng.uniform(0, 0.6))),
+        faults,
+        crash_every_s=lasts_s / float(rng.uniform(0.3, 4)),
+        restart_s=life_s * float(rng.uniform(0, 1)),
+        turn_s=life_s * float(rng.uniform(0.05, 0.3)),
+        travel_s=float(rng.choice([0.0, rng.uniform(0, 1)])),
+        chunks_per_job=int(rng.choice([0, 0, 1, 3])),
+        limit_s=PATIENT_S,
+        seed=seed,
+    )
+    life = round(life_s / exec_s)  # in vertices
+    return Drawn(
+        scenario,
+        vertices=max(500, round(0.5 * workers * lasts_s / exec_s)) // (epochs := int(rng.integers(1, 4))),
+        epochs=epochs,
+        workers=workers,
+        chunk=[None, max(1, life // 4), life, life, 4 * life, 4 * life][int(rng.integers(6))],
+        push_every=[None, max(1, life // 8), max(1, life // 3), max(1, life // 3), 4 * life][int(rng.integers(5))],
+        silent_s=life_s * float(rng.uniform(1, 6)),
+    )
+
+
+def _machines(rng: np.random.Generator, workers: int, life_s: float, lasts_s: float, seed: int) -> Script:
+    """Lives of some law, or of a trace; some machines never come, and storms take many at one instant."""
+    graceful, grace_s = float(rng.random()), life_s * float(rng.uniform(0, 0.3))
+    script: Script
+    if rng.random() < 0.25:
+        script = Replay(_trace(rng, workers, life_s, lasts_s), seed, graceful, grace_s)
+    else:
+        gap_s = life_s * float(rng.choice([0.0, rng.uniform(0, 0.3)]))
+        script = ManyLives(workers, _law(rng, life_s), seed, graceful, grace_s, gap_s)
+    if rng.random() < 0.5:
+        script = Absent(script, float(rng.uniform(0, 0.3)), seed)
+    if rng.random() < 0.5:
+        script = Storms(script, life_s * float(rng.uniform(1, 8)), float(rng.uniform(0.1, 0.9)), seed)
+    return script
+
+
+def _law(rng: np.random.Generator, mean_s: float) -> Lifetime:
+    laws: list[Lifetime] = [
+        Exponential(mean_s),
+        Weibull(0.7, mean_s / 1.27),
+        Weibull(2.0, mean_s / 0.886),
+        Normal(mean_s, mean_s / 4),
+        LogNormal(mean_s / 1.38, 0.8),
+        Mixture((0.3, 0.7), (Exponential(mean_s / 5), Weibull(1.5, 1.5 * mean_s))),
+    ]
+    return laws[int(rng.integers(len(laws)))]
+
+
+def _trace(rng: np.random.Generator, nodes: int, life_s: float, lasts_s: float) -> tuple[TraceEvent, ...]:
+    """Nodes that join and leave for three times as long as the run should last, some together, and stay then."""
+    events: list[TraceEvent] = []
+    for node in range(nodes):
+        at_s = float(rng.choice([0.0, rng.uniform(0, life_s)]))
+        while at_s < 3 * lasts_s:
+            until_s = at_s + float(rng.exponential(life_s))
+            if rng.random() < 0.2:
+                until_s = (at_s // life_s + 1) * life_s  # an instant that others leave at, too
+            events += [TraceEvent(at_s, f"node-{node}", True), TraceEvent(until_s, f"node-{node}", False)]
+            at_s = until_s + float(rng.exponential(0.2 * life_s))
+        events.append(TraceEvent(at_s, f"node-{node}", True))
+    return tuple(sorted(events, key=lambda event: event.time_s))
+
+
+def play(seed: int, folder: Path | None = None) -> Played:
+    """Play what a seed draws, in a new run below `folder`, which is removed when all is well.
+
+    Its credits are checked whenever its master was killed, and at its end. Raises LedgerError naming the seed when they
+    are not exact, when the run did not finish, or when anything else failed.
+    """
+    root = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-", dir=folder))
+    try:
+        played = _played(draw(seed), seed, root)
+    except Exception as error:
+        raise LedgerError(
+            f"the simulated run of seed {seed} is wrong: {type(error).__name__}: {error}. It lies in {root}; "
+            f"play it again with master.simulation.campaign.play({seed})."
+        ) from error
+    shutil.rmtree(root)
+    return played
+
+
+def _played(drawn: Drawn, seed: int, root: Path) -> Played:
+    program = root / "costs.py"
+    program.write_text(cost_program.source(drawn.vertices, drawn.epochs))
+    run = root / "run"
+    world = simulate(drawn.settings(program, seed), drawn.scenario, run, killed=lambda: check(run))
+    found, total = check(run), drawn.vertices * drawn.epochs
+    if (found.credited, found.finished) != (total, drawn.epochs):
+        raise LedgerError(f"{found.credited} of {total} vertices are credited, in {found.finished} finished epochs")
+    tally = world.pool.tally
+    return Played(
+        1, tally.kills, tally.graceful, world.masters, world.messages, world.lost, found.credits, found.credited
+    )
+
+
+def campaign(
+    kills: int, seed: int = 0, folder: Path | None = None, told: Callable[[Played], None] = lambda played: None
+) -> Played:
+    """Play what seed, seed + 1, … draw until so many workers were killed; `told` hears the sums after each run.
+
+    Raises LedgerError, which names the seed, for the first run that is not exact.
+    """
+    if kills < 1:
+        raise UsageError(f"a campaign of {kills} kills was asked for; expected 1 or more.")
+    played = Played()
+    while played.kills < kills:
+        played += play(seed + played.runs, folder)
+        told(played)
+    return played

@@ -1,0 +1,197 @@
+"""The two kinds of workers a simulation can have, each with the carrier they speak through: some that only take time,
+and some that really train."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Protocol, final
+from weakref import WeakValueDictionary
+
+from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+from gridml.carriers.faulty import Fate, Post, on_time
+from gridml.wording import Handed, Wording, Written
+from master.backends.simulated import Player
+from master.simulation.clock import VirtualClock
+from master.simulation.scenario import Scenario
+from master.simulation.walker import Walker
+from master.simulation.wire import Wire
+
+
+class Workers(ABC):
+    """Workers of one kind. They outlive every master."""
+
+    wording: Wording
+
+    @property
+    @abstractmethod
+    def sent(self) -> int:
+        """Letters and answers so far."""
+
+    @property
+    @abstractmethod
+    def lost(self) -> int:
+        """Those of them of which no copy arrived whole, or will."""
+
+    @abstractmethod
+    def office(self) -> MasterEnd:
+        """The next master's end of the carrier."""
+
+    @abstractmethod
+    def hire(self, worker: str, speed: float) -> Player:
+        """A worker process, on a machine of that speed."""
+
+
+class Pupil(Player, Protocol):
+    """A player that really trains."""
+
+    def heard(self) -> None:
+        """A reply may have come."""
+
+
+class Trainer(Protocol):
+    """Makes workers that really train: from a name, its end of the carrier, the time, how fast its machine is, and
+    after how many chunks it leaves. `remote.stepped` has one; the master knows nothing of it."""
+
+    def __call__(
+        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None
+    ) -> Pupil: ...
+
+
+def fate_of(scenario: Scenario) -> Fate | None:
+    """What happens to payloads, None where nothing does."""
+    return None if scenario.faults is None else scenario.faults.fate(scenario.wire_seed)
+
+
+@final
+class Passing(Workers):
+    """They only let time pass, and hand their messages over."""
+
+    def __init__(self, clock: VirtualClock, scenario: Scenario) -> None:
+        self.wording = Handed()
+        self.wire = Wire(clock, fate_of(scenario), scenario.travel_s)
+        self._clock = clock
+        self._scenario = scenario
+
+    @property
+    def sent(self) -> int:
+        return self.wire.sent
+
+    @property
+    def lost(self) -> int:
+        return self.wire.lost
+
+    def office(self) -> MasterEnd:
+        return self.wire
+
+    def hire(self, worker: str, speed: float) -> Player:
+        line = _Line(self._clock, self.wire, worker)
+        walker = Walker(worker, self._scenario.costs, line, speed, self._scenario.chunks_per_job or None)
+        self.wire.listen(worker, walker.heard)
+        return walker
+
+
+@final
+class _Line:
+    """A worker's end of the wire."""
+
+    def __init__(self, clock: VirtualClock, wire: Wire, worker: str) -> None:
+        self._clock = clock
+        self._wire = wire
+        self._worker = worker
+
+    @property
+    def now_s(self) -> float:
+        return self._clock.now_s
+
+    def send(self, number: int, payload: bytes) -> None:
+        self._wire.send(self._worker, number, payload)
+
+    def note(self, lease: int, upto: int) -> None:
+        self._wire.note(self._worker, lease, upto)
+
+
+@final
+class Training(Workers):
+    """They train as `trainer` makes them, and write to the master as real workers do."""
+
+    def __init__(self, clock: VirtualClock, scenario: Scenario, trainer: Trainer) -> None:
+        self.wording = Written()
+        self.post = Post(clock, self._fate)
+        self._fated = fate_of(scenario) or on_time
+        self._travel_s = scenario.travel_s
+        self._sent = self._lost = 0
+        self._clock = clock
+        self._trainer = trainer
+        self._chunks = scenario.chunks_per_job or None
+        self._pupils: WeakValueDictionary[str, Pupil] = WeakValueDictionary()  # the pool holds those that live
+
+    @property
+    def sent(self) -> int:
+        return self._sent
+
+    @property
+    def lost(self) -> int:
+        return self._lost
+
+    def office(self) -> MasterEnd:
+        return _Waking(self.post, self._wake)
+
+    def hire(self, worker: str, speed: float) -> Player:
+        pupil = self._trainer(worker, self.post.worker(worker), self._clock, speed, self._chunks)
+        self._pupils[worker] = pupil
+        return pupil
+
+    def _fate(self, payload: bytes) -> Sequence[tuple[float, bytes]]:
+        """What happens to a letter, an answer or a chunk on its way."""
+        found = [(delay + self._travel_s, arrived) for delay, arrived in self._fated(payload)]
+        self._sent += 1
+        self._lost += all(arrived != payload for _, arrived in found)
+        return found
+
+    def _wake(self, worker: str, at_s: float) -> None:
+        """A reply reaches a worker then, which need not look for it before."""
+        pupil = self._pupils.get(worker)
+        if pupil is not None:
+            self._clock.at(at_s, pupil.heard)
+
+
+@final
+class _Waking(MasterEnd):
+    """A master's end that says when each reply arrives."""
+
+    def __init__(self, post: Post, wake: Callable[[str, float], None]) -> None:
+        self._post = post
+        self._end = post.master()
+        self._wake = wake
+
+    def open(self, worker: str) -> None:
+        self._end.open(worker)
+
+    def collect(self) -> list[Letter]:
+        return self._end.collect()
+
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        box = self._post.boxes.get(worker)
+        before = 0 if box is None else len(box.replies)
+        self._end.answer(worker, number, payload)
+        for parcel in [] if box is None else box.replies[before:]:
+            self._wake(worker, parcel.at_s)
+
+    def discard(self, worker: str, number: int) -> None:
+        self._end.discard(worker, number)
+
+    def publish(self, name: str, payload: bytes) -> None:
+        self._end.publish(name, payload)
+
+    def retract(self, name: str) -> None:
+        self._end.retract(name)
+
+    def noted(self, worker: str) -> tuple[int, int] | None:
+        return self._end.noted(worker)
+
+    def clear(self) -> None:
+        self._end.clear()
+
+    def close(self, worker: str) -> None:
+        self._end.close(worker)

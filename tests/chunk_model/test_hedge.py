@@ -1,0 +1,52 @@
+"""The lifetime that a chunk is chosen for: half the family, half the lives as seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from chunk_model.choose import choose
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential
+from chunk_model.fit import fit
+from chunk_model.goodput import one_chunk
+from chunk_model.hedge import ENOUGH, hedged
+from chunk_model.kaplan_meier import KaplanMeier
+from chunk_model.observations import Observations
+
+COSTS = Costs(exec_s=0.1, start_s=60.0)
+
+
+def two_kinds(count: int) -> Observations:
+    """Lives that no family has: half of them end at about 5 minutes, half at about 3 hours."""
+    rng = np.random.default_rng(5)
+    kind = np.arange(count) % 2
+    return Observations(np.where(kind, rng.normal(300, 20, count), rng.normal(10_800, 500, count)), np.ones(count))
+
+
+def test_survival_is_the_mean_of_both() -> None:
+    seen = two_kinds(60)
+    family, estimate = fit("exponential", seen).lifetime, KaplanMeier.of(seen)
+    t = np.geomspace(1, 1e5, 50)
+    expected = (family.survival(t) + estimate.survival(t)) / 2
+    assert hedged(family, seen).survival(t) == pytest.approx(expected, abs=1e-12)
+
+
+def test_few_deaths_and_lives_as_seen_stay_what_they_are() -> None:
+    few, many = two_kinds(ENOUGH - 1), two_kinds(100)
+    family = Exponential(600.0)
+    assert hedged(family, few) is family
+    estimate = KaplanMeier.of(many)
+    assert hedged(estimate, many) is estimate
+    at_once = Observations(np.full(40, 600.0), np.ones(40), np.full(40, 9000.0))
+    assert hedged(family, at_once) is family  # forty deaths, but one event
+
+
+def test_the_choice_holds_where_the_family_is_wrong() -> None:
+    seen = two_kinds(100)
+    family, truth = fit("lognormal", seen).lifetime, KaplanMeier.of(seen)
+    best = max(one_chunk(truth, COSTS, np.geomspace(100, 2e5, 2000)))
+    assert one_chunk(truth, COSTS, choose(family, COSTS).chunk) < 0.7 * best
+    choice = choose(family, COSTS, observations=seen)
+    assert one_chunk(truth, COSTS, choice.chunk) > 0.95 * best
+    assert choice.lifetime == hedged(family, seen)

@@ -1,0 +1,93 @@
+"""`gridml simulate` from the outside."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gridml import cli
+
+Answer = tuple[int, str, str]
+PROGRAM = Path(__file__).parent.parent.parent / "programs" / "tally.py"
+SMALL = ("--cost", "t_x=0.1,t_s=1,push=0.1", "--vertices", "3000", "--workers", "10", "--lifetime", "exponential(1m)")
+
+
+@pytest.fixture
+def gridml(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
+    """Calls `gridml simulate` in a folder of its own: (exit status, stdout, stderr)."""
+    monkeypatch.chdir(tmp_path)
+
+    def call(*arguments: str) -> Answer:
+        with pytest.raises(SystemExit) as ended:
+            cli.main(["simulate", *arguments])
+        out, err = capfd.readouterr()
+        code = ended.value.code
+        assert code is None or isinstance(code, int)
+        return code or 0, out, err
+
+    return call
+
+
+def test_help_shows_an_example(gridml: Callable[..., Answer]) -> None:
+    status, out, _ = gridml("--help")
+    assert status == 0 and "Example: gridml simulate --cost t_x=0.05,t_s=30" in " ".join(out.split())
+
+
+def test_what_a_person_sees(gridml: Callable[..., Answer], tmp_path: Path) -> None:
+    status, out, err = gridml(*SMALL, "--run-dir", "somewhere")
+    assert status == 0
+    assert "10 on the simulated back end" in out and "finished" in out and "Ledger" in out
+    assert "epoch 1 is credited in full" in err
+    assert (tmp_path / "somewhere" / "ledger.db").is_file()
+
+
+def test_the_same_seed_gives_the_same_ledger(gridml: Callable[..., Answer]) -> None:
+    first, second, other = (
+        json.loads(gridml(*SMALL, "--seed", seed, "--run-dir", folder, "--json")[1])
+        for seed, folder in (("1", "a"), ("1", "b"), ("2", "c"))
+    )
+    assert first["sha256"] == second["sha256"] != other["sha256"]
+    assert first["report"]["credited"] == 3000 and first["report"]["duplicated"] == first["report"]["lost"] == 0
+    assert first["report"]["kills"] > 0 and first["decisions"] > 0
+
+
+def test_everything_that_can_go_wrong_at_once(gridml: Callable[..., Answer]) -> None:
+    faults = ("--faults", "lose=0.05,repeat=0.05,tear=0.05,flip=0.05,delay=3", "--crash-every", "20s")
+    storms = ("--storm-every", "15s", "--storm-share", "0.5", "--fast", "0.2", "--spread", "0.3", "--late", "3")
+    status, out, _ = gridml(*SMALL, *faults, *storms, "--json")
+    found = json.loads(out)
+    assert status == 0 and found["lost"] > 0
+    assert found["report"]["masters"] > 1 and found["report"]["credited"] == 3000
+
+
+def test_a_program_is_really_trained(gridml: Callable[..., Answer]) -> None:
+    status, out, _ = gridml(str(PROGRAM), "--workers", "2", "--cost", "t_x=1,t_s=1", "--json", "--run-dir", "tally")
+    found = json.loads(out)["report"]
+    assert status == 0 and found["credited"] == 26 and found["epochs_wanted"] in (None, 2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--cost", "t_x=-1"), "--cost"),
+        (("--cost", "t_s=1"), "at least t_x"),
+        (("--faults", "lose=2"), "chances from 0 to 1"),
+        (("--lifetime", "soon"), "--lifetime"),
+        (("--trace", "nowhere.csv"), "nowhere.csv"),
+        (("--workers", "0"), "--workers is 0"),
+        (("--crash-every", "-3"), "--crash-every"),
+        (("--storm-every", "20m", "--storm-share", "2", "--lifetime", "exponential(1h)"), "a storm takes a share"),
+        (("--fast", "2"), "share of fast machines"),
+        ((str(PROGRAM), "--vertices", "9"), "both a program and --vertices"),
+        (("nowhere.py",), "nowhere.py"),
+    ],
+)
+def test_one_message_for_a_mistake(
+    gridml: Callable[..., Answer], tmp_path: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    status, _, err = gridml(*arguments)
+    assert status == 2 and err.startswith("Error: ") and said in err and "Traceback" not in err
+    assert not list(tmp_path.rglob("ledger.db"))

@@ -1,0 +1,177 @@
+"""When lifetimes are fitted again, what sizes come out, and how they bound the push interval."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from chunk_model.costs import Costs
+from chunk_model.observations import Observations
+from master.decisions.sizing import (
+    APART_S,
+    FIRST_EXPOSURE_S,
+    Facts,
+    KindFacts,
+    Seen,
+    Size,
+    is_due,
+    is_notable,
+    push_interval,
+    size,
+    span,
+)
+
+COSTS = Costs(exec_s=0.1, start_s=5.0, push_s=0.1, boot_s=2.0)
+
+
+def lives(mean_s: float, count: int = 100, seed: int = 0) -> Observations:
+    rng = np.random.default_rng(seed)
+    return Observations(rng.exponential(mean_s, count), np.ones(count, np.bool_))
+
+
+def facts(*kinds: KindFacts, vertices: int = 10**7, merge_s: float = 0.0, grant_s: float = 0.0) -> Facts:
+    return Facts(kinds, vertices, 100, 10, True, merge_s, grant_s)
+
+
+# --- when
+
+
+def test_the_first_fit_waits_for_three_deaths_or_ten_minutes() -> None:
+    assert is_due(Seen(2, 100.0, 5.0), None) == (False, "2 deaths in 100 s of work")
+    assert is_due(Seen(3, 100.0, 5.0), None)[0]
+    assert is_due(Seen(0, FIRST_EXPOSURE_S, 5.0), None)[0]
+    assert not is_due(Seen(0, 0.0, 5.0), None)[0]
+
+
+@pytest.mark.parametrize(
+    ("seen", "due"),
+    [
+        (Seen(100, 1999.0, 1100.0), False),
+        (Seen(124, 1999.0, 1100.0), False),
+        (Seen(125, 1999.0, 1100.0), True),
+        (Seen(100, 2000.0, 1100.0), True),
+        (Seen(500, 9000.0, 1000.0 + APART_S - 1), False),  # a few times a minute at most
+    ],
+)
+def test_another_fit_waits_until_there_is_more_to_know(seen: Seen, due: bool) -> None:
+    found, reason = is_due(seen, Seen(100, 1000.0, 1000.0))
+    assert found is due
+    assert reason
+
+
+@given(st.integers(1, 10**6))
+def test_fits_are_few_however_many_die(deaths: int) -> None:
+    count, last = 0, None
+    at = 0
+    while at < deaths:
+        at = at + max(1, at // 20)
+        seen = Seen(at, 1000.0, at * 100.0)
+        if is_due(seen, last)[0]:
+            count, last = count + 1, seen
+    assert count <= 2 + np.log(max(3, deaths)) / np.log(1.25)
+
+
+# --- which
+
+
+def test_sizes_follow_lifetimes() -> None:
+    short, _ = size(facts(KindFacts("", COSTS, lives(60.0))))
+    long, _ = size(facts(KindFacts("", COSTS, lives(3600.0))))
+    assert long[""].chunk_s > 2 * short[""].chunk_s
+    assert long[""].push_s > 3 * short[""].push_s
+    assert "for lives of" in short[""].why
+
+
+def test_a_fast_kind_gets_as_many_more_vertices() -> None:
+    slow, fast = COSTS, Costs(exec_s=0.025, start_s=5.0, push_s=0.1, boot_s=2.0)
+    few = lives(1800.0, 3)  # too few deaths to tell the kinds' lives apart
+    sizes, reason = size(
+        facts(KindFacts("", slow, lives(1800.0)), KindFacts("plain", slow, few), KindFacts("fast", fast, few))
+    )
+    assert sizes["fast"].chunk == pytest.approx(4 * sizes["plain"].chunk, rel=0.1)
+    assert sizes["fast"].chunk_s == pytest.approx(sizes["plain"].chunk_s, rel=0.1)
+    assert all(f"{name}: " in reason for name in ("all workers", "plain", "fast"))
+
+
+def test_a_kind_with_enough_deaths_has_lives_of_its_own() -> None:
+    sizes, _ = size(facts(KindFacts("", COSTS, lives(1800.0)), KindFacts("frail", COSTS, lives(60.0))))
+    assert sizes["frail"].push_s < sizes[""].push_s / 2
+
+
+def test_nobody_has_died_yet() -> None:
+    alive = Observations(np.full(20, 100.0), np.zeros(20, np.bool_))
+    sizes, reason = size(facts(KindFacts("", COSTS, alive)))
+    assert sizes[""].chunk_s > 60
+    assert "nobody has died" in reason
+
+
+def test_the_master_is_not_asked_for_more_than_it_can_do() -> None:
+    kind = KindFacts("", Costs(exec_s=0.001, push_s=1e-4), lives(600.0))
+    free, _ = size(facts(kind))
+    busy, _ = size(facts(kind, merge_s=0.05, grant_s=0.1))
+    assert busy[""].push_s >= 100 * 0.05 / 0.5 * 0.99 > free[""].push_s
+    assert busy[""].chunk_s >= 100 * 0.1 / 0.25
+
+
+def test_nobody_pushes_oftener_than_pushes_are_answered() -> None:
+    sizes, _ = size(facts(KindFacts("", COSTS, lives(60.0), travel_s=30.0)))
+    assert sizes[""].push_s >= 29.0
+
+
+def test_where_nothing_would_finish_sizes_stay_and_a_person_hears_why() -> None:
+    sizes, reason = size(facts(KindFacts("", Costs(exec_s=0.1, start_s=900.0, push_s=1.0), lives(1.0))))
+    assert sizes == {}
+    assert "sizes stay as they were: no chunk would ever finish" in reason
+
+
+# --- changes
+
+
+def of(chunk_s: float, push_s: float = 1.0) -> Size:
+    return Size(chunk_s, push_s, 10, 10, "why")
+
+
+def test_only_a_notable_change_is_one() -> None:
+    assert is_notable({}, {"": of(10)})[0]
+    assert not is_notable({"": of(10)}, {"": of(10.9, 1.05)})[0]
+    assert is_notable({"": of(10)}, {"": of(11.2)}) == (True, "chunks of all workers change from 10 s to 11.2 s")
+    assert is_notable({"": of(10)}, {"": of(10, 0.8)})[0]
+    assert not is_notable({"": of(10)}, {})[0]
+
+
+# --- push intervals
+
+
+@given(
+    st.integers(1, 1000),
+    st.none() | st.floats(1e-3, 1e4),
+    st.floats(0, 1e4),
+    st.integers(1, 64),
+    st.integers(1, 10_000),
+    st.floats(0, 0.1),
+)
+def test_a_push_interval_is_whole_batches_and_never_longer_than_the_rule_wants(
+    ruled: int, push_s: float | None, rate: float, batch: int, live: int, merge_s: float
+) -> None:
+    sized = None if push_s is None else of(10.0, push_s)
+    every, reason = push_interval(ruled * batch, sized, rate, batch, live, merge_s)
+    assert reason
+    assert batch <= every <= ruled * batch
+    assert every % batch == 0
+    if every < ruled * batch:
+        assert push_s is not None
+        assert every >= min(push_s, live * merge_s) * rate - batch
+
+
+def test_short_lives_push_oftener_than_the_rule() -> None:
+    assert push_interval(640, of(10.0, 2.0), 100.0, 10, 1, 0.0)[0] == 200
+    assert push_interval(640, of(10.0, 60.0), 100.0, 10, 1, 0.0)[0] == 640
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(0.05, "0.05 s"), (90, "90 s"), (270, "4.5 min"), (7200, "2 h"), (864000, "10 days")]
+)
+def test_times_in_words(seconds: float, text: str) -> None:
+    assert span(seconds) == text

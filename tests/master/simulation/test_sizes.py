@@ -1,0 +1,172 @@
+"""Sizes in simulated runs: they follow lifetimes and speeds, nobody waits for a slow machine, and credits stay exact."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential
+from master import grants
+from master.backends.script import Lives, Script, Steady
+from master.decisions import leasing
+from master.report import report
+from master.settings import Settings
+from master.simulation import cost_program
+from master.simulation.scenario import Scenario, Speeds
+from master.simulation.simulate import fingerprint, simulate
+
+COSTS = Costs(exec_s=0.1, start_s=1.0, push_s=0.1, boot_s=2.0)
+
+
+@dataclass(frozen=True)
+class Played:
+    """A run that was played to its end."""
+
+    root: Path
+
+    def rows(self, query: str) -> list[tuple[float, ...]]:
+        db = sqlite3.connect(self.root / "ledger.db")
+        try:
+            return db.execute(query).fetchall()
+        finally:
+            db.close()
+
+    def one(self, query: str) -> float:
+        return self.rows(query)[0][0]
+
+    @property
+    def epoch_s(self) -> float:
+        return self.one("SELECT max(closed_s) - min(opened_s) FROM epochs")
+
+    @property
+    def wait_s(self) -> float:
+        """How long a worker waits at the end of an epoch, on average: from its last credit to the end."""
+        return self.one(
+            "SELECT avg((SELECT max(closed_s) FROM epochs) - last) FROM "
+            "(SELECT max(at_s) AS last FROM credits GROUP BY worker)"
+        )
+
+
+Play = Callable[..., Played]
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Play:
+    """Plays a run and checks that every vertex was credited exactly once."""
+    number = 0
+
+    def play(
+        script: Script,
+        vertices: int,
+        *,
+        costs: Costs = COSTS,
+        speeds: Speeds | None = None,
+        chunk: int | None = None,
+        push_every: int | None = None,
+        crash_every_s: float | None = None,
+    ) -> Played:
+        nonlocal number
+        number += 1
+        program, root = tmp_path / f"cost{number}.py", tmp_path / f"run{number}"
+        program.write_text(cost_program.source(vertices, 1))
+        settings = Settings(program, backend="simulated", workers=script.slots, chunk=chunk, push_every=push_every)
+        scenario = Scenario(script, costs, speeds or Speeds(), crash_every_s=crash_every_s)
+        simulate(settings, scenario, root)
+        found = report(root)
+        assert (found.credited, found.duplicated, found.lost) == (vertices, 0, 0)
+        return Played(root)
+
+    return play
+
+
+def living(workers: int, mean_s: float, seed: int = 1) -> Lives:
+    return Lives(workers, Exponential(mean_s), seed=seed, late=0)
+
+
+def sizes_of(run: Played) -> tuple[float, float]:
+    """Vertices: of a whole chunk as the model has it, and between two of the later pushes, on average."""
+    chunk = run.one("SELECT max(stop - start) FROM leases WHERE reason LIKE '%for lives of%' AND id > 100")
+    push = run.one("SELECT avg(stop - start) FROM credits WHERE at_s > (SELECT avg(at_s) FROM credits)")
+    return chunk, push
+
+
+def test_sizes_follow_lifetimes(play: Play) -> None:
+    # Chunks of machines that live for long must be worth their start; those that die at once push before they do.
+    costs = Costs(exec_s=0.1, start_s=5.0, push_s=0.2)
+    short_chunk, short_push = sizes_of(play(living(16, 60.0), 300_000, costs=costs))
+    long_chunk, long_push = sizes_of(play(living(16, 3600.0), 300_000, costs=costs))
+    print(f"chunks {short_chunk:.0f} and {long_chunk:.0f}, pushes {short_push:.0f} and {long_push:.0f} vertices")
+    assert long_chunk > short_chunk
+    assert long_push > 1.5 * short_push
+
+
+def test_every_change_is_in_the_ledger_with_its_reason(play: Play) -> None:
+    run = play(living(16, 300.0), 50_000)
+    told = run.rows("SELECT at_s, text FROM events WHERE kind = 'sizing' ORDER BY at_s")
+    assert told
+    assert all("vertices a chunk" in str(text) and "Lives: " in str(text) for _, text in told)
+    moments = [at_s for at_s, _ in told]
+    assert all(after - before >= 15 for before, after in zip(moments, moments[1:], strict=False))
+
+
+def test_what_is_asked_for_wins(play: Play) -> None:
+    run = play(living(8, 120.0), 20_000, chunk=50, push_every=25)
+    assert run.one("SELECT max(stop - start) FROM leases") <= 51  # no crumb of less than a batch is left
+    assert not run.rows("SELECT text FROM events WHERE kind = 'sizing'")
+
+
+def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    machines, speeds = Steady(32), Speeds(sigma=0.7)
+    shrinking = play(machines, 60_000, speeds=speeds)
+
+    def fixed(left: int, *args: object, **named: object) -> tuple[int, str]:
+        return min(left, 60_000 // 32 // leasing.SHARE), "always the same"
+
+    monkeypatch.setattr(grants, "chunk_size", fixed)
+    monkeypatch.setattr(leasing, "most", lambda *args, **named: (None, "no limit"))
+    monkeypatch.setattr(leasing, "cut", lambda *args: (None, "never"))
+    monkeypatch.setattr(leasing, "overtake", lambda *args: (None, "never"))
+    same = play(machines, 60_000, speeds=speeds)
+    print(
+        f"workers wait {shrinking.wait_s:.1f} s at the end of an epoch of {shrinking.epoch_s:.0f} s; with fixed chunks "
+        f"{same.wait_s:.1f} of {same.epoch_s:.0f} s"
+    )
+    assert shrinking.wait_s < same.wait_s / 4
+    assert shrinking.epoch_s < same.epoch_s
+
+
+@dataclass(frozen=True)
+class OneSlow(Speeds):
+    """One machine is a hundred times slower than the others."""
+
+    def of(self, slot: int, seed: int) -> float:
+        return 0.01 if slot == 0 else 1.0
+
+
+def test_one_slow_machine_does_not_hold_the_epoch(play: Play) -> None:
+    without = play(Steady(15), 30_000)
+    with_it = play(Steady(16), 30_000, speeds=OneSlow())
+    print(f"{without.epoch_s:.1f} s without the slow machine, {with_it.epoch_s:.1f} s with it")
+    assert with_it.epoch_s < 1.1 * without.epoch_s
+    stragglers = with_it.rows("SELECT text FROM events WHERE kind = 'straggler'")
+    assert stragglers
+    assert "leased a second time" in str(stragglers[0][0])
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_credits_are_exact_under_kills_crashes_and_second_leases(play: Play, seed: int) -> None:
+    run = play(living(12, 90.0, seed), 12_000, speeds=Speeds(sigma=1.5), crash_every_s=60.0)
+    assert run.one("SELECT count(*) FROM workers") > 12
+
+
+def test_the_same_seed_gives_the_same_sizes(play: Play) -> None:
+    first, second = (play(living(16, 60.0), 20_000, speeds=Speeds(sigma=1.0)) for _ in range(2))
+    query = "SELECT * FROM {} ORDER BY rowid"
+    for table in ("events", "leases", "credits", "workers"):
+        assert first.rows(query.format(table)) == second.rows(query.format(table))
+    assert fingerprint(first.root) != ""

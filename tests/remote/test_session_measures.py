@@ -1,0 +1,160 @@
+"""What a worker says of its own costs: to begin a chunk, to end it, to push; idle times are none."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gridml
+from gridml.carriers.base import WorkerEnd
+from gridml.engine import Engine
+from gridml.messages import Lease, Pace, Reply, Sync, Verdict
+from remote.courier import Courier, Tensors
+from remote.session import Session
+
+
+class Clock:
+    now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+class SlowEngine(Engine):
+    """Two seconds to begin a chunk, a tenth for a vertex, a quarter for a snapshot."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._time = clock
+
+    def begin(self, chunk: Any) -> None:
+        self._time.now_s += 2.0
+
+    def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
+        return min(at + 10, count), True
+
+    def train(self, start: int, stop: int, rate: float = 1.0) -> None:
+        self._time.now_s += 0.1 * (stop - start)
+
+    def snapshot(self) -> Any:
+        self._time.now_s += 0.25
+
+    def changed_fields(self, start: int, stop: int) -> Any:
+        return {}
+
+    def wire(self, snapshot: Any) -> Any:
+        return {}
+
+
+class Answers(Courier):
+    """Gives the next of some replies three seconds after each sync."""
+
+    last_push_s = 0.5
+    last_travel_s = 3.0
+
+    def __init__(self, clock: Clock, replies: list[Reply]) -> None:
+        self.clock = clock
+        self.replies = deque(replies)
+        self.syncs: list[Sync] = []
+        self.due_s: float | None = None
+
+    @property
+    def busy(self) -> bool:
+        return self.due_s is not None
+
+    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+        self.syncs.append(sync)
+        self.due_s = self.clock.now_s + 3.0
+
+    def take(self) -> tuple[Reply, Tensors] | None:
+        if self.due_s is None or self.clock.now_s < self.due_s:
+            return None
+        self.due_s = None
+        return self.replies.popleft(), {}
+
+    def wait(self, seconds: float) -> None:
+        self.clock.now_s += seconds
+
+    def close(self) -> None:
+        pass
+
+
+class Shelf(WorkerEnd):
+    """Chunks that nobody looks into."""
+
+    poll_s = (0.1, 0.1)
+
+    def send(self, number: int, payload: bytes) -> None:
+        raise NotImplementedError
+
+    def receive(self, number: int) -> bytes | None:
+        raise NotImplementedError
+
+    def fetch(self, name: str, sha256: str) -> bytes:
+        return b""
+
+    def note(self, lease: int, upto: int) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Network(gridml.Vertex):
+    aggregate = gridml.mean()
+
+
+class Item(gridml.Vertex):
+    network = gridml.edge(Network)
+
+
+@gridml.update(batch=10)
+def train(items: gridml.Batch[Item], network: Network) -> None:
+    """Nothing: the engine does not call it."""
+
+
+def lease(number: int, start: int, stop: int) -> Lease:
+    return Lease(number, 1, 0, start, stop, f"lease-{number}", "")
+
+
+def test_a_worker_measures_what_its_chunks_cost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("remote.session.Chunk.decode", lambda payload: None)
+    clock, merged = Clock(), Verdict.MERGED
+    pace = Pace(push_every=50)
+    courier = Answers(
+        clock,
+        [
+            Reply(0, pace, lease=lease(1, 0, 40)),
+            Reply(1, pace, merged, lease=lease(2, 40, 70)),  # the answer to the push at the end of the first
+            Reply(2, pace, merged),  # to the one at the end of the second: no work any more
+            Reply(2, pace, wait_s=60.0),
+            Reply(2, pace, lease=lease(3, 70, 80)),
+            Reply(3, pace, merged),
+            Reply(3, pace, leave=True),
+        ],
+    )
+    program = gridml.Program(lambda: gridml.Graph(), train)
+    session = Session(
+        "w1",
+        program,
+        Path("p.py"),
+        Shelf(),
+        courier,
+        lambda: False,
+        clock,
+        engine=SlowEngine(clock),
+        kind="x86_64 avx2",
+    )
+    session.run()
+    first, second, third = (sync for sync in courier.syncs if sync.push is not None)
+    assert {sync.kind for sync in courier.syncs} == {"x86_64 avx2"}
+    assert (first.begun, first.begun_vertices, first.begin_s) == (1, 40, pytest.approx(2.0))
+    assert (first.trained, first.train_s) == (40, pytest.approx(4.0))
+    assert (first.push_s, first.travel_s) == (pytest.approx(0.75), 3.0)
+    assert (second.begun, second.begun_vertices) == (2, 30)
+    assert second.end_s == pytest.approx(3.25, abs=0.1)  # the snapshot, and the way of the push
+    assert third.begun == 3
+    assert third.end_s == pytest.approx(6.25, abs=0.2)  # the push and one question; not the minute without work
