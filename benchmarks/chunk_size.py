@@ -15,10 +15,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks import chunk_correlated
 from benchmarks.chunk_master import play_lives
 from benchmarks.chunk_plot import Curve, draw
+from benchmarks.chunk_tables import MANY_LIVES, write_halves, write_master, write_sizes
 from benchmarks.chunk_traces import (
     DECADES,
     MODES,
@@ -32,16 +34,13 @@ from benchmarks.chunk_traces import (
     trace_files,
     traces,
 )
-from benchmarks.table import RESULTS, Cell, write
+from benchmarks.table import RESULTS, Cell
 from chunk_model.costs import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.observations import Observations
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
 from chunk_model.replay import simulate
-
-GOAL = 5.0  # percent of regret
-MANY_LIVES = 300  # from which the goal holds for lives that were not seen
 
 
 @dataclass(frozen=True)
@@ -51,7 +50,6 @@ class Effort:
     lives: int = 120  # that the real master plays at a point
     resamplings: int = 100
     traces: int | None = None
-    plays: bool = True
 
 
 QUICK = Effort(a_decade=3, seeds=3, lives=40, resamplings=50, traces=3)
@@ -62,7 +60,7 @@ class Split:
     """A law fitted to one part of a trace, and who is left to judge it: bool [lives]."""
 
     law: Lifetime
-    judges: np.ndarray[tuple[int], np.dtype[np.bool_]]
+    judges: NDArray[np.bool_]
     by_time: bool
 
 
@@ -93,10 +91,10 @@ def main() -> None:
                     master += played(setting, name, costs, mode, row, effort)
         print(f"{time.monotonic() - began:4.0f} s  {setting.name}", flush=True)
     without = [] if files else ["GRIDML_DATA named no folder with spot/ in it: families and Figure 4 only"]
-    _write_sizes(sizes, without, options.results)
+    write_sizes(sizes, without, options.results)
     if halves:
-        _write_halves(halves, options.results)
-    _write_master(master, without, options.results)
+        write_halves(halves, options.results)
+    write_master(master, without, options.results)
     chunk_correlated.compare(files, quick=options.quick, folder=options.results)
     draw(curves, options.results / "chunk_size.png")
     print(f"{time.monotonic() - began:.0f} s in all", flush=True)
@@ -119,9 +117,9 @@ def measure(
     found = sweep(setting, costs, mode, effort.a_decade, [*chosen, *decades])
     goodput = found.goodput()
     grid = len(goodput) - len(chosen) - len(decades)
-    best = int(np.argmax(goodput[:grid]))
+    best = int(np.argmax(goodput[: grid + 2]))  # the two choices too: where curves are ragged, a grid misses the best
     lives = setting.duration_s
-    apart = setting.groups()[np.isfinite(lives)].max() + 1
+    apart = setting.groups().max() + 1
     replayed = simulate(lives, mode.costs(costs), choice.chunk, choice.push_every, mode.many)
     worst = float(goodput[:grid].min())
     row: dict[str, Cell] = {
@@ -152,7 +150,7 @@ def measure(
         found.chunk[:grid] / most,
         goodput[:grid],
         choice.chunk / most,
-        row["simulated"],
+        replayed.goodput,
         paper[0][0] / most,
     )
     judged = [_judged(setting, name, mode, found, grid, splits, effort)] if splits else []
@@ -213,7 +211,7 @@ def _judged(
     return row
 
 
-def _resampled(found: Sweep, grid: int, first: int, weight: Floats, groups: Floats, times: int) -> Floats:
+def _resampled(found: Sweep, grid: int, first: int, weight: Floats, groups: NDArray[np.intp], times: int) -> Floats:
     """[splits, times] regret in percent, with the judges resampled; deaths at one instant are drawn together."""
     rng, count = np.random.default_rng(0), int(groups.max()) + 1
     lost = np.empty((len(weight), times))
@@ -224,6 +222,15 @@ def _resampled(found: Sweep, grid: int, first: int, weight: Floats, groups: Floa
         best = goodput[:, :grid].max(axis=1)
         lost[at] = 100 * (1 - goodput[:, first + at] / np.maximum(best, 1e-300))
     return lost
+
+
+def _interval(lost: Floats) -> str:
+    low, high = np.quantile(lost, [0.025, 0.975])
+    return f"{max(low, 0):.1f} to {max(high, 0):.1f}"
+
+
+def _percent_lost(mine: float, best: float) -> float:
+    return float(100 * (1 - mine / best))
 
 
 # --- the real master
@@ -262,131 +269,6 @@ def played(
             }
         )
     return rows
-
-
-# --- tables
-
-
-def _write_sizes(rows: list[dict[str, Cell]], without: list[str], folder: Path) -> None:
-    drawn = [row for row in rows if row["law"] == _head(row["setting"]) or row["setting"] == "figure 4"]
-    off = {id(row): abs(100 * (_of(row, "predicted") / _of(row, "simulated") - 1)) for row in rows}
-    most = max(drawn, key=lambda row: off[id(row)])
-    missed = [row for row in rows if _of(row, "regret %") > GOAL]
-    pushed = [row for row in rows if "pushes" in str(row["mode"])]
-    enough = [row for row in rows if _of(row, "lives") >= MANY_LIVES]
-    notes = [
-        "every row: four decades of chunk size, from 1/1000 to 10 times what a mean life could train; with "
-        "pushes every "
-        "interval, too; simulated by chunk_model.replay on the same lives for all points",
-        "families: chosen for the true law, 20,000 lives drawn. Traces: chosen for the selected family and the "
-        "lives as "
-        "seen, half and half (law: the family), judged on the trace's own lives; lives that went on are completed by "
-        "Kaplan and Meier. apart: deaths at one instant count once",
-        "light: a mean life holds 100,000 vertices, start 1% of it, push 0.1%; heavy: 10,000 vertices, start "
-        "5%, push 1%; "
-        "both: copying a tenth of training, end a tenth of start, wait and boot as long as start",
-        "figure 4: a million vertices, lives normal(45m,10m) as in the paper; t_x 0.1 s, t_c 0.01 s, t_s 60 s, "
-        "t_e 6 s, "
-        "push 6 s, wait and boot 60 s are ours",
-        f"regret: what the choice loses against the best of the sweep; goal at most {GOAL:g}%. Missed in "
-        f"{len(missed)} of "
-        f"{len(rows)} rows; worst: {_worst(rows)}; with pushes: {_worst(pushed)}; "
-        f"with {MANY_LIVES} lives or more: {_worst(enough)}",
-        f"regret, as seen: the same for a choice for the lives as seen alone; worst: {_worst(rows, 'regret, as seen %')}",
-        f"predicted against simulated where the law is known: at most {off[id(most)]:.2f}% off "
-        f"({most['setting']}, {most['costs']}, {most['mode']}); goal 2%",
-        "at 0.001 … 10: simulated goodput of chunks of that share of a mean life, at the chosen push interval",
-        *_paper(rows),
-        *without,
-    ]
-    write("chunk_size", "The chosen chunk size against the best of a sweep", rows, notes, folder)
-
-
-def _paper(rows: list[dict[str, Cell]]) -> list[str]:
-    bare = [row for row in rows if row["mode"] == str(MODES[0])]
-    ratios = [float(str(row["best/worst"])) for row in bare if str(row["best/worst"])[0].isdigit()]
-    never = len(bare) - len(ratios)
-    kept = {
-        name: [_of(row, f"paper, {name}") / _of(row, "best") for row in bare]
-        for name in ("deterministic", "stochastic")
-    }
-    return [
-        f"the paper: a bad size costs up to two orders of magnitude. Here, all or nothing, one chunk a life, "
-        "the best is "
-        f"{min(ratios):.3g} to {max(ratios):.3g} times as good as the worst of the four decades, and in {never} of "
-        f"{len(bare)} rows nothing at all finishes at the worst",
-        f"the paper's choices there: deterministic, n = T/(t_c + t_x), has {100 * min(kept['deterministic']):.2g} to "
-        f"{100 * max(kept['deterministic']):.2g}% of the best goodput; stochastic as printed, always the largest size, "
-        f"{100 * min(kept['stochastic']):.2g} to {100 * max(kept['stochastic']):.2g}%",
-    ]
-
-
-def _write_halves(rows: list[dict[str, Cell]], folder: Path) -> None:
-    enough = [row for row in rows if _of(row, "lives") >= MANY_LIVES]
-    missed = [row for row in enough if _of(row, "random halves %") > GOAL]
-    later = [row for row in enough if _of(row, "second half %") > GOAL]
-    notes = [
-        "regret in percent on lives that the choice was not fitted to, against the size that is best for them, which "
-        "nobody could have known; second half: fitted to what was known when half of the lives had begun",
-        "random halves: mean and worst of 20; deaths at one instant stay in one half",
-        "best of all: what even the size that is best for the whole trace loses on the random halves: chance",
-        "95%: of the regret over resampled judges (and halves), for traces of less than 300 lives",
-        f"with {MANY_LIVES} lives or more, random halves: more than {GOAL:g}% in {len(missed)} of {len(enough)} rows"
-        + "".join(f"; {r['trace']}, {r['costs']}, {r['mode']}: {_of(r, 'random halves %'):.1f}%" for r in missed),
-        f"second half: more than {GOAL:g}% in {len(later)} of {len(enough)} rows"
-        + "".join(f"; {r['trace']}, {r['costs']}, {r['mode']}: {_of(r, 'second half %'):.1f}%" for r in later),
-    ]
-    write("chunk_size_halves", "Chosen on half of a trace, judged on the other half", rows, notes, folder)
-
-
-def _write_master(rows: list[dict[str, Cell]], without: list[str], folder: Path) -> None:
-    def off(chosen: list[dict[str, Cell]]) -> str:
-        values = [_of(row, "off %") for row in chosen if row["off %"] is not None]
-        return f"{min(values):+.2f} to {max(values):+.2f}%, median {np.median(values):+.2f}%"
-
-    notes = [
-        "the real master in the simulator plays the lives that the replay walks through, each once, one after "
-        "the other "
-        "on 32 machines; goodput: credited vertices · t_x / (seconds from start to end of every worker + its wait)",
-        f"all or nothing: master against replay {off([r for r in rows if r['push every'] is None])}",
-        f"pushes, at the choice: {off([r for r in rows if r['push every'] is not None and r['of the choice'] == 1])}",
-        f"pushes, other sizes: {off([r for r in rows if r['push every'] is not None and r['of the choice'] != 1])}: "
-        "the "
-        "master leases what a killed worker left over as it is, so chunks are shorter than asked for, which "
-        "costs where "
-        "starting is dear and helps where chunks are too large",
-        *without,
-    ]
-    write(
-        "chunk_size_master",
-        "The real master in the simulator against the replay of the same lives",
-        rows,
-        notes,
-        folder,
-    )
-
-
-def _worst(rows: list[dict[str, Cell]], column: str = "regret %") -> str:
-    row = max(rows, key=lambda each: _of(each, column))
-    return f"{_of(row, column):.2f}% ({row['setting']}, {row['lives']} lives, {row['costs']}, {row['mode']})"
-
-
-def _interval(lost: Floats) -> str:
-    low, high = np.quantile(lost, [0.025, 0.975])
-    return f"{max(low, 0):.1f} to {max(high, 0):.1f}"
-
-
-def _percent_lost(mine: float, best: float) -> float:
-    return float(100 * (1 - mine / best))
-
-
-def _of(row: dict[str, Cell], column: str) -> float:
-    value = row.get(column)
-    return 0.0 if value is None else float(value)
-
-
-def _head(text: Cell) -> str:
-    return str(text).split(",")[0]
 
 
 if __name__ == "__main__":

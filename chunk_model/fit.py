@@ -30,6 +30,9 @@ _LEAST_SPREAD = 0.01
 _SHAPES = (0.1, 1.28 / _LEAST_SPREAD)  # Weibull: below, the mean is more than a million scales; sd/mean → 1.28/shape
 _SIGMAS = (_LEAST_SPREAD, 5.0)  # log-normal: above, the mean is more than 10⁵ medians
 _FARTHEST = 1e3  # where most lives are censored, a typical life is at most so many times the longest observed
+# A part in which nobody was seen to die is as likely with any scale beyond the record: without a bound of its own it
+# becomes a kind of machine that lives a thousand times as long as was looked, and chunks are made for that one.
+_FARTHEST_PART = 3.0  # longest lives observed
 # A part of a mixture that is sharper, or rarer, than this is a group that died together and no kind of machine.
 _PART_SHAPES = (0.2, 20.0)
 _LEAST_WEIGHT = 0.02
@@ -164,7 +167,7 @@ def _two_parts(t: Floats, ended: NDArray[np.bool_], *, free: bool) -> tuple[Floa
     The first shape is 1 unless `free`.
     """
     shapes = (math.log(_PART_SHAPES[0]), math.log(_PART_SHAPES[1]))
-    scales = (math.log(float(np.min(t))) - 1, math.log(float(np.max(t)) * _FARTHEST))
+    scales = (math.log(float(np.min(t))) - 1, math.log(float(np.max(t)) * _FARTHEST_PART))
     weights = (math.log(_LEAST_WEIGHT / (1 - _LEAST_WEIGHT)), -math.log(_LEAST_WEIGHT / (1 - _LEAST_WEIGHT)))
     bounds = [weights, shapes if free else (0.0, 0.0), shapes, scales, scales]
     starts = [np.log([w, 1.0, k, first, second]) for w, k, first, second in _STARTS]

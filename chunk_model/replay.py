@@ -85,9 +85,9 @@ def outcomes(
     if push_every is not None and costs.push_s is None:
         raise ChunkError(f"push_every is {push_every}, but the costs say no pushes: give push_s, what one costs")
 
-    script = _Script.of(costs, n, push_every)
     boot_s = costs.boot_s if many else 0.0
     working = np.maximum(lives - boot_s, 0.0)
+    script = _Script.of(costs, n, push_every, float(working.max()))
     credited, lost = script.by_events(working, many)
     if bool(np.any(long := working > script.timetable_s(many))):
         credited[long], lost[long] = script.by_division(working[long], many)
@@ -106,9 +106,10 @@ class _Script:
     events: int  # of a whole chunk; the arrays hold no more than _EVENTS
     chunk_s: float
     vertices: int
+    longest_s: float  # no life is longer, so no timetable need be
 
     @staticmethod
-    def of(costs: Costs, n: int, push_every: int | None) -> _Script:
+    def of(costs: Costs, n: int, push_every: int | None, longest_s: float) -> _Script:
         each = min(n, push_every or n)
         events = -(-n // each)
         credit = np.full(min(events, _EVENTS), float(each))
@@ -119,10 +120,12 @@ class _Script:
         push_s, end_s = (0.0, costs.end_s) if costs.push_s is None else (costs.push_s, 0.0)
         done = np.full_like(credit, push_s + end_s)
         chunk_s = costs.start_s + n * (costs.copy_s + costs.exec_s) + events * push_s + costs.end_s
-        return _Script(idle, credit * costs.exec_s, done, credit, costs.end_s - end_s, events, chunk_s, n)
+        return _Script(idle, credit * costs.exec_s, done, credit, costs.end_s - end_s, events, chunk_s, n, longest_s)
 
     def _repeats(self, many: bool) -> int:
-        return _EVENTS // len(self.credit) if many and self.events <= _EVENTS else 1
+        if not many or self.events > _EVENTS:
+            return 1
+        return int(min(_EVENTS // len(self.credit), self.longest_s // self.chunk_s + 2))
 
     def timetable_s(self, many: bool) -> float:
         """Until when `by_events` holds; for ever, where one chunk is all there is and fits."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -24,6 +25,7 @@ from master.settings import Settings
 from master.sizing import Sizing
 
 Ids = NDArray[np.int64]
+LOOK_S = 1e-4  # a look at one lease costs a few microseconds: looking at all takes a few hundredths of the time
 
 
 @dataclass(frozen=True)
@@ -60,7 +62,7 @@ class Grants:
         self.sizing = Sizing(settings, self._count, program.update.batch or 1)
         self._push_every: dict[str, int] = {}  # by worker: the interval it was last told
         self._since: dict[int, float] = {}  # by lease: its last credit, or when it was granted
-        self._uncut_s = -1.0  # when it was last found that no lease can be had from another worker
+        self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -113,11 +115,11 @@ class Grants:
         if again is not None or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
             return again
         span, _ = self._span(now)
-        if span is None and not sync.holds and now != self._uncut_s:
-            if self._cut(sync, live, now) or self._overtake(sync, now):
+        if span is None and not sync.holds and now >= self._look_again_s:
+            if self._reclaim(sync, live, now):
                 span, _ = self._span(now)
             else:
-                self._uncut_s = now  # nor will there be anything for the others that ask at this moment
+                self._look_again_s = now + LOOK_S * (1 + len(self._ledger.leases))
         return None if span is None else self._lease(span, sync.worker, live, now)
 
     def credited(self, row: LeaseRow, now: float) -> None:
@@ -207,11 +209,14 @@ class Grants:
             return closed
         return newest == 0 or self.complete(newest - 1)
 
-    def _cut(self, sync: Sync, live: int, now: float) -> bool:
-        """Cut a straggler's lease in two for a worker that would idle. Returns whether that freed something."""
-        rate = self.sizing.measures.speeds[sync.worker]
+    def _reclaim(self, sync: Sync, live: int, now: float) -> bool:
+        """Take a part of a straggler's lease, or all of it, for a worker that would idle. Returns whether anything came
+        free."""
         holdings = self._holdings(sync.worker, now)
-        chosen, _ = leasing.cut(holdings, self._batch(1), self._batch(live), rate)
+        return self._cut(holdings, sync.worker, live) or self._overtake(holdings, sync.worker, now)
+
+    def _cut(self, holdings: Sequence[Holding], worker: str, live: int) -> bool:
+        chosen, _ = leasing.cut(holdings, self._batch(1), self._batch(live), self.sizing.rate(worker))
         if chosen is None:
             return False
         row = self._ledger.leases[chosen[0]]
@@ -221,13 +226,10 @@ class Grants:
         self._ledger.cut(row, stop)
         return True
 
-    def _overtake(self, sync: Sync, now: float) -> bool:
-        """Take a lease that cannot be cut from a straggler, for a worker that would idle. Returns whether it did."""
-        measures = self.sizing.measures
-        rate, start_s = measures.speeds[sync.worker] or measures.speeds.mean, self.sizing.start_s(sync.worker)
+    def _overtake(self, holdings: Sequence[Holding], worker: str, now: float) -> bool:
+        rate, start_s = self.sizing.rate(worker), self.sizing.start_s(worker)
         if rate is None:
             return False
-        holdings = self._holdings(sync.worker, now)
         chosen, _ = leasing.overtake(holdings, rate, start_s)
         if chosen is None:
             return False
@@ -244,12 +246,11 @@ class Grants:
 
     def _holdings(self, but: str, now: float) -> list[Holding]:
         """What every other worker holds, the leases of each in the order in which it trains them."""
-        speeds = self.sizing.measures.speeds
         found = []
         for worker, rows in self._ledger.held.items():
             if worker == but:
                 continue
-            rate, before = speeds[worker] or speeds.mean or 1.0, 0
+            rate, before = self.sizing.rate(worker) or 1.0, 0
             for row in rows.values():
                 since_s = now - self._since.setdefault(row.id, now)
                 every = self._push_every.get(worker, 0)
@@ -267,7 +268,7 @@ class Grants:
         # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of
         # it.
         batch = self.program.update.batch or 1
-        rate, mean = self.sizing.measures.speeds[worker], self.sizing.measures.speeds.mean
+        rate, mean = self.sizing.rate(worker), self.sizing.measures.speeds.mean
         size, reason = chunk_size(
             left,
             max(live, self._settings.workers),
@@ -294,13 +295,14 @@ class Grants:
         held = self._ledger.held.get(worker, {})
         if len(self._ledger.held) == (1 if held else 0):
             return None, "nobody else is at work"
-        speeds = self.sizing.measures.speeds
-        rate = speeds[worker]
+        speeds, rate = self.sizing.measures.speeds, self.sizing.rate(worker)
         if rate is None:
             return None, "it has not trained yet"
         own = sum(row.left for row in held.values() if row.epoch == epoch)
         uncredited = self._ledger.uncredited(epoch) - own
-        return leasing.most(uncredited, rate, len(speeds) - 1, speeds.total - rate, batch, held=own)
+        measured = speeds[worker]
+        others = len(speeds) - (measured is not None)
+        return leasing.most(uncredited, rate, others, speeds.total - (measured or 0.0), batch, held=own)
 
     def _publish(self, row: LeaseRow) -> int:
         """Cut and publish the chunk of a lease; returns its bytes."""

@@ -226,6 +226,8 @@ class Measures:
                 self.lives.began(worker, started_s)
                 self._is_of(worker, row["kind"])
             if ended_s is not None:
+                self.gone(worker)  # it may have been heard meanwhile
+                self._workers.pop(worker, None)
                 self.lives.ended(worker, ended_s, died=died(row["state"], bool(row["cancelled"]), row["detail"] or ""))
 
     def submitted(self, worker: str, now: float) -> None:

@@ -69,6 +69,8 @@ class Merger:
 
     def check(self, pushed: Mapping[str, Array]) -> str | None:
         """Why tensors of a push cannot be of this program, by name, shape and dtype; None if they can."""
+        if not pushed:
+            return None
         mine = self._replica.tensors
         for name, values in pushed.items():
             if name.startswith("@rows/"):

@@ -133,7 +133,7 @@ class Run:
                 self._begin_life()
         except BaseException:
             self.backend.leave()
-            self._events.close()
+            self._close_events()
             raise
 
     def _begin_life(self) -> None:
@@ -223,7 +223,7 @@ class Run:
             self.backend.close()
         self._judge.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
-        self._events.close()
+        self._close_events()
         self._lock.release()
 
     def leave(self) -> None:
@@ -380,6 +380,10 @@ class Run:
     def _tell(self, kind: str, text: str) -> None:
         self._events.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind:9} {text}\n")
         self.outside.told(kind, text)
+
+    def _close_events(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk was told of when it was written to
+            self._events.close()
 
 
 def describe_metrics(metrics: Metrics) -> str:

@@ -44,14 +44,23 @@ class Sizing:
 
     def chunk(self, worker: str) -> tuple[int, str] | None:
         """Vertices of the next chunk for a worker, and why; None while nothing is known."""
-        sized, rate = self._of(worker), self._rate(worker)
+        sized, rate = self._of(worker), self.rate(worker)
         if sized is None or rate is None:
             return None
         return max(1, round(sized.chunk_s * rate)), sized.why
 
     def push_every(self, worker: str, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
         """Vertices between two pushes of a worker, given what the merge rule and the push budget want, and why."""
-        return push_interval(ruled, self._of(worker), self._rate(worker) or 0.0, batch, live, merge_s)
+        return push_interval(ruled, self._of(worker), self.rate(worker) or 0.0, batch, live, merge_s)
+
+    def rate(self, worker: str) -> float | None:
+        """Vertices per second, as measured; of a worker that has not trained yet, those of its kind. None while nobody
+        has."""
+        measured = self.measures.speeds[worker]
+        if measured is not None:
+            return measured
+        exec_s = self.measures.exec_s(self.measures.kind_of(worker))
+        return None if exec_s is None else 1 / exec_s
 
     def start_s(self, worker: str) -> float:
         """What the beginning of a small chunk takes a worker."""
@@ -78,13 +87,13 @@ class Sizing:
         assert self._fit is not None
         (new, reason), self._fit = self._fit.result(), None
         notable, change = is_notable(self._sizes, new)
-        if new:
+        if new or not reason:
             self._refused = ""
         if notable:
             self._sizes = {**self._sizes, **new}
             told = (f"{name or 'all workers'} {_in_words(each)}" for name, each in new.items())
             say(f"{'; '.join(told)}: {change}", reason)
-        elif not new and not self._refused:
+        elif not new and reason and not self._refused:
             self._refused = reason
             say("no size of chunks can be chosen for these lifetimes", reason)
         return notable
@@ -100,18 +109,10 @@ class Sizing:
                 return None
             lives = measures.lives.observations(now, name or None)
             kinds.append(KindFacts(name, costs, lives, measures.travel_s(name)))
-        return Facts(kinds, self._vertices, workers, self._batch, self._many, merge_s, grant_s)
+        return Facts(kinds, self._vertices, workers, self._batch, self._many, merge_s, grant_s, self._sizes)
 
     def _of(self, worker: str) -> Size | None:
         return self._sizes.get(self.measures.kind_of(worker)) or self._sizes.get("")
-
-    def _rate(self, worker: str) -> float | None:
-        """As it was measured; of one that has not trained yet, what its kind does."""
-        measured = self.measures.speeds[worker]
-        if measured is not None:
-            return measured
-        exec_s = self.measures.exec_s(self.measures.kind_of(worker))
-        return None if exec_s is None else 1 / exec_s
 
 
 def _in_words(sized: Size) -> str:

@@ -7,7 +7,7 @@ known, chunks are an eighth of a worker's share of the epoch (`leasing`), and pu
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chunk_model.costs import Costs
@@ -20,7 +20,8 @@ FIRST_DEATHS = 3  # that make a first guess worth while,
 FIRST_EXPOSURE_S = 600.0  # or so many seconds of all workers together in which nobody died
 MORE_DEATHS, MORE_EXPOSURE = 1.25, 2.0  # a fit is made again when there is so many times as much to know
 APART_S = 15.0  # seconds between two fits at least: sizes change a few times a minute at most
-NOTABLE = 1.1  # a size that changes by less stays as it is
+NOTABLE = 1.1  # a size that changes by less stays as it is,
+STAYS = 0.99  # and so does one that is worth so much of the best: the hill is flat at its top
 KNOWN_DEATHS = 10  # independent ones; a kind with fewer is taken to live as all do
 # A master computes on one core. Merging and granting may each take so much of it.
 MERGING, GRANTING = 0.5, 0.25
@@ -52,7 +53,7 @@ class KindFacts:
 class Facts:
     """`kinds` begins with all workers together. `vertices` are those of an epoch, shared by `workers`, whose programs
     have batches of `batch`; `many`: a worker takes chunk after chunk. Merging a push and granting a lease cost the
-    master `merge_s` and `grant_s`."""
+    master `merge_s` and `grant_s`. `sizes` are in force."""
 
     kinds: Sequence[KindFacts]
     vertices: int
@@ -61,6 +62,7 @@ class Facts:
     many: bool
     merge_s: float = 0.0
     grant_s: float = 0.0
+    sizes: Sizes = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -97,11 +99,15 @@ def is_due(seen: Seen, last: Seen | None) -> tuple[bool, str]:
 def size(facts: Facts) -> tuple[Sizes, str]:
     """The sizes for every kind that any can be chosen for, and why, kind by kind.
 
-    The law of lifetimes is fitted to the kind's own lives if it has enough deaths, to all otherwise. Takes some 50 ms a
-    kind.
+    The law of lifetimes is fitted to the kind's own lives if it has enough deaths, to all otherwise. Kinds whose sizes
+    in force are nearly the best are left out. Takes some 50 ms a kind.
     """
-    from chunk_model.choose import Work, choose  # here, not above: a master would wait 0.3 s for scipy as it starts
+    # Here, not above: a master would wait 0.3 s for scipy as it starts.
+    from chunk_model.choose import Work, choose
+    from chunk_model.goodput import many_chunks, one_chunk
     from chunk_model.select import select
+
+    worth = many_chunks if facts.many else one_chunk
 
     pooled: Selected | None = None
     typical_s = facts.kinds[0].costs.exec_s
@@ -124,11 +130,18 @@ def size(facts: Facts) -> tuple[Sizes, str]:
                 push_at_least=max(1, round(push_least_s / exec_s)),
             )
             choice = choose(selected.lifetime, costs, work)
-        except ValueError as error:  # lives, costs or sizes that make no sense together: it says which, and what to do
+            before = facts.sizes.get(kind.name)
+            least_s = facts.workers * facts.grant_s / GRANTING
+            if before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
+                chunk = max(1, round(before.chunk_s / exec_s))
+                push = min(chunk, max(1, round(before.push_s / exec_s)))
+                if worth(selected.lifetime, costs, chunk, push_every=push) >= STAYS * choice.goodput:
+                    continue
+        except (ValueError, ArithmeticError) as error:  # they make no sense together: it says why, and what to do
             reasons.append(f"{kind.name or 'all workers'}: sizes stay as they were: {error}")
             continue
         push_every = choice.push_every or choice.chunk
-        chunk_s = max(choice.chunk * exec_s, facts.workers * facts.grant_s / GRANTING)
+        chunk_s = max(choice.chunk * exec_s, least_s)
         why = f"{span(chunk_s)} of work, for lives of {span(selected.lifetime.mean())}"
         found[kind.name] = Size(chunk_s, push_every * exec_s, max(1, round(chunk_s / exec_s)), push_every, why)
         reasons.append(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.pace import batch_size, push_every
+from gridml.pace import batch_size, evenly, push_every
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
@@ -37,6 +37,18 @@ def test_the_batch_falls_with_the_cube_root(live: int, expected: int) -> None:
 @pytest.mark.parametrize(("live", "expected"), [(1, 512), (4, 256), (16, 128), (64, 64), (256, 64)])
 def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live: int, expected: int) -> None:
     assert push_every(live, 64, rate=1000.0, push_cost_s=0.0, budget=0.03)[0] == expected
+
+
+@given(st.integers(1, 10_000), batches)
+def test_a_lease_is_cut_into_batches_of_nearly_one_size(left: int, size: int) -> None:
+    """However many it holds, no batch is much smaller than the others: at the end of one there was a single vertex."""
+    found, rest = [], left
+    while rest:
+        found.append(evenly(rest, size))
+        rest -= found[-1]
+    assert max(found) <= size
+    assert max(found) - min(found) <= 1
+    assert len(found) == -(-left // size)  # not one batch more than there must be
 
 
 def test_dear_pushes_come_less_often_and_the_reason_says_so() -> None:

@@ -218,6 +218,7 @@ def test_the_ledger_tells_of_the_lives_before() -> None:
     row = {"submitted_s": 0.0, "first_sync_s": 12.0, "cancelled": None, "detail": None, "kind": None}
     measures = Measures()
     measures.submitted("w3", 99.0)
+    heard(measures, "w1", 1, 0.1)  # what it sent last came while no master was there
     measures.take_up(
         [
             {**row, "worker": "w1", "state": "evicted", "started_s": 10.0, "ended_s": 40.0, "kind": "fast"},
@@ -231,4 +232,5 @@ def test_the_ledger_tells_of_the_lives_before() -> None:
     assert seen.duration_s.tolist() == [30.0, 40.0, 100.0]
     assert seen.ended.tolist() == [True, False, False]
     assert measures.lives.observations(110.0, "fast").deaths == 1
+    assert len(measures.speeds) == 0
     assert not measures.all.waits  # the wait of w3 was seen by a master before

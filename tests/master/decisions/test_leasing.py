@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -209,3 +211,11 @@ def test_only_what_wins_enough_is_leased_a_second_time(held: list[Holding], rate
     own_s, another_s = lease.left / max(lease.rate, 1e-9), start_s + lease.left / rate
     assert own_s > OVERTAKEN * another_s
     assert own_s - another_s >= OVERTAKEN_S
+
+
+def test_equal_rates_that_differ_by_rounding_are_equal() -> None:
+    rate = 4.054166666666667
+    others = 31
+    total = sum([rate] * others)
+    for slower in (rate, math.nextafter(rate, 0.0), rate * (1 - 1e-12)):
+        assert most(10**6, slower, others, total, 1)[0] is None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -124,6 +126,16 @@ def test_where_nothing_would_finish_sizes_stay_and_a_person_hears_why() -> None:
     sizes, reason = size(facts(KindFacts("", Costs(exec_s=0.1, start_s=900.0, push_s=1.0), lives(1.0))))
     assert sizes == {}
     assert "sizes stay as they were: no chunk would ever finish" in reason
+
+
+def test_sizes_that_are_nearly_the_best_stay() -> None:
+    kind = KindFacts("", COSTS, lives(600.0))
+    first, _ = size(facts(kind))
+    assert size(replace(facts(kind), sizes=first)) == ({}, "")
+    for factor in (0.02, 50.0):
+        others = {"": replace(first[""], push_s=factor * first[""].push_s, chunk_s=50 * first[""].chunk_s)}
+        assert size(replace(facts(kind), sizes=others))[0] == first
+    assert size(replace(facts(kind, merge_s=0.5), sizes=first))[0][""].push_s > first[""].push_s
 
 
 # --- changes

@@ -1,0 +1,62 @@
+"""Everything goes wrong at once, many times over: credits stay exact, and a seed can be played again."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from gridml.errors import LedgerError, UsageError
+from master.backends.script import Replay
+from master.simulation import campaign as module
+from master.simulation.campaign import Played, campaign, draw, play
+from master.simulation.exact import Exact
+from master.simulation.scenario import Absent, Storms
+
+
+def test_thousands_of_kills_with_every_kind_of_fault_leave_every_credit_exact(tmp_path: Path) -> None:
+    heard: list[Played] = []
+    played = campaign(4000, seed=1, folder=tmp_path, told=heard.append)
+    assert played.kills >= 4000
+    assert 0 < played.graceful < played.kills
+    assert played.masters > 2 * played.runs  # masters were killed, too,
+    assert 0 < played.lost < played.sent  # and letters lost
+    assert heard[-1] == played
+    assert [one.runs for one in heard] == list(range(1, played.runs + 1))
+    assert not list(tmp_path.iterdir())  # what is right is not kept
+
+
+def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
+    assert play(9, tmp_path) == play(9, tmp_path)
+
+
+def test_the_scenarios_differ_and_every_kind_of_machine_is_among_them() -> None:
+    scripts = []
+    for seed in range(40):
+        script = draw(seed).scenario.script
+        while isinstance(script, Storms | Absent):
+            scripts.append(type(script).__name__)
+            script = script.base
+        scripts.append(type(script).__name__)
+        assert isinstance(script, Replay) or script.slots == draw(seed).workers
+    assert {*scripts} == {"Storms", "Absent", "Replay", "ManyLives"}
+    assert len({draw(seed).vertices for seed in range(40)}) > 35
+
+
+def test_a_failure_names_the_seed_and_keeps_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(root: Path) -> Exact:
+        raise LedgerError("epoch 1: [3, 4) is credited in version 1 and credited in version 2")
+
+    monkeypatch.setattr(module, "check", wrong)
+    with pytest.raises(LedgerError, match=r"seed 12 is wrong: .*\[3, 4\).*play\(12\)"):
+        campaign(10, seed=12, folder=tmp_path)
+    (kept,) = tmp_path.iterdir()
+    with sqlite3.connect(kept / "run" / "ledger.db") as db:
+        assert db.execute("SELECT count(*) FROM leases").fetchone()[0] > 0
+    db.close()
+
+
+def test_a_campaign_of_no_kills_is_refused() -> None:
+    with pytest.raises(UsageError, match="0 kills"):
+        campaign(0)

@@ -1,0 +1,83 @@
+"""The check of credits finds what is wrong, and says in which epoch and range."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from chunk_model.costs import Costs
+from gridml.errors import LedgerError
+from master.backends.script import Steady
+from master.settings import Settings
+from master.simulation import cost_program
+from master.simulation.exact import Exact, check
+from master.simulation.scenario import Scenario
+from master.simulation.simulate import simulate
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    program = tmp_path / "costs.py"
+    program.write_text(cost_program.source(400, 2))
+    settings = Settings(program, backend="simulated", workers=3, chunk=50, push_every=20)
+    simulate(settings, Scenario(Steady(3), Costs(exec_s=1.0)), tmp_path / "run")
+    return tmp_path / "run"
+
+
+def altered(root: Path, *statements: str) -> None:
+    with sqlite3.connect(root / "ledger.db") as db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+
+
+def test_a_finished_run_is_exact(root: Path) -> None:
+    found = check(root)
+    assert found == Exact(800, 2, 2, found.credits)
+    assert found.credits >= 2 * 400 / 50
+
+
+FIRST = "(SELECT min(rowid) FROM credits WHERE epoch = 1 AND start = 0)"
+
+
+@pytest.mark.parametrize(
+    ("statement", "says"),
+    [
+        (f"DELETE FROM credits WHERE rowid = {FIRST}", r"epoch 2: \[20, \d+\) is credited to lease \d+"),
+        ("INSERT INTO spans VALUES (1, 30, 40, 0)", r"epoch 2: \[30, 40\) is .*(free|credited).* and"),
+        ("INSERT INTO spans VALUES (7, 30, 40, 0)", r"epoch 8: .* never opened"),
+        ("UPDATE epochs SET vertices = 410 WHERE epoch = 0", r"epoch 1: \[400, 410\) is neither"),
+        ("UPDATE epochs SET credited = 399 WHERE epoch = 0", "epoch 1: 399 vertices are said"),
+        (f"UPDATE credits SET stop = start WHERE rowid = {FIRST}", r"epoch 2: \[0, 0\) is credited, which"),
+        ("UPDATE versions SET credited = credited + 1 WHERE version = 3", "version 3 says"),
+        ("DELETE FROM versions WHERE version = (SELECT max(version) FROM versions)", "which does not exist"),
+    ],
+)
+def test_what_is_wrong_is_found_and_named(root: Path, statement: str, says: str) -> None:
+    altered(root, statement)
+    with pytest.raises(LedgerError, match=says):
+        check(root)
+
+
+def test_a_range_that_is_credited_and_leased_is_found(root: Path) -> None:
+    altered(root, "UPDATE leases SET closed_s = NULL, stop = stop + 10 WHERE id = 1")
+    with pytest.raises(LedgerError, match=r"epoch 1: \[\d+, \d+\) is (leased to|credited in) .* and"):
+        check(root)
+
+
+def test_an_epoch_that_is_closed_too_early_is_found(root: Path) -> None:
+    altered(
+        root,
+        "DELETE FROM credits WHERE epoch = 1 AND lease = (SELECT max(lease) FROM credits WHERE epoch = 1)",
+        "INSERT INTO spans SELECT 1, start, stop, 0 FROM leases WHERE id = (SELECT max(id) FROM leases)",
+        "UPDATE epochs SET credited = (SELECT sum(stop - start) FROM credits WHERE epoch = 1) WHERE epoch = 1",
+    )
+    with pytest.raises(LedgerError, match=r"epoch 2: closed with \d+ of \[0, 400\) credited"):
+        check(root)
+
+
+def test_a_folder_that_is_no_run_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a run"):
+        check(tmp_path)

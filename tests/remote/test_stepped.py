@@ -1,0 +1,210 @@
+"""Real workers under a virtual clock: they train what they would train on machines, and it takes as long as told."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import random
+import sqlite3
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+import torch
+
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential
+from gridml import bundle
+from gridml.carriers.faulty import Chances, Post
+from gridml.program import load
+from master.backends.script import Lives, PlannedLife, Script, Steady
+from master.beginning import resume
+from master.report import report
+from master.settings import Settings
+from master.simulation.exact import check
+from master.simulation.scenario import Absent, Scenario, Speeds, Storms
+from master.simulation.simulate import dump, simulate
+from remote.stepped import PATIENT_S, Dice, Stepped, Trainer, Watch
+
+COSTS = Costs(exec_s=0.5, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
+FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=3.0)
+
+
+@pytest.fixture(autouse=True)
+def threads() -> object:
+    """Trainers leave torch with one thread."""
+    before = torch.get_num_threads()
+    yield
+    torch.set_num_threads(before)
+
+
+def trained(root: Path) -> dict[str, np.ndarray]:
+    return bundle.decode((root / "final.safetensors").read_bytes())[1]
+
+
+def module_at(path: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def bad(workers: int, life_s: float, seed: int) -> Scenario:
+    script = Storms(Absent(Lives(workers, Exponential(life_s), seed, grace_s=5.0, gap_s=2.0), 0.1), 8 * life_s, 0.5)
+    speeds = Speeds(0.2, 4.0, 0.3)
+    return Scenario(script, COSTS, speeds, FAULTS, crash_every_s=life_s, turn_s=0.2, limit_s=1e5, seed=seed)
+
+
+@pytest.mark.parametrize(("chunk", "push_every"), [(None, None), (96, 32), (320, 64)])
+def test_one_worker_equals_a_plain_loop_bit_for_bit(
+    tmp_path: Path, programs: Path, chunk: int | None, push_every: int | None
+) -> None:
+    source = programs / "perceptron.py"
+    settings = Settings(source, backend="simulated", workers=1, seed=5, chunk=chunk, push_every=push_every)
+    simulate(settings, Scenario(Steady(1), COSTS), tmp_path / "run", trainer=Trainer(source, COSTS, 5))
+    expected = module_at(programs.parent / "master" / "test_one_worker.py").plain_loop(source, 5)
+    found = trained(tmp_path / "run")
+    assert found.keys() == expected.keys()
+    for name, values in expected.items():
+        np.testing.assert_array_equal(found[name], values, err_msg=name)
+
+
+def test_a_run_takes_as_long_as_its_costs_say(tmp_path: Path, programs: Path) -> None:
+    source = programs / "perceptron.py"  # 1000 vertices, three times
+    settings = Settings(source, backend="simulated", workers=1, chunk=320, push_every=10_000)
+    for name, speed in (("one", 1.0), ("four", 4.0)):
+        scenario = Scenario(Steady(1), COSTS, Speeds(1.0, speed))
+        world = simulate(settings, scenario, tmp_path / name, trainer=Trainer(source, COSTS))
+        (chunks,), (pushes,) = rows(tmp_path / name, "leases"), rows(tmp_path / name, "credits")
+        least = 3000 * 0.5 / speed + chunks * 1.0 + 3000 * 0.01 + pushes * 0.1 + 2.0
+        assert least <= report(tmp_path / name).wall_s <= least + (chunks + pushes) * 0.2
+        assert world.pool.tally.lived_s >= least
+
+
+def rows(root: Path, table: str) -> list[int]:
+    return asked(root, f"SELECT count(*) FROM {table}")
+
+
+def asked(root: Path, query: str) -> list[int]:
+    """The first column of what a ledger answers."""
+    with contextlib.closing(sqlite3.connect(root / "ledger.db")) as db:
+        return [row[0] for row in db.execute(query)]
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_sixteen_workers_converge_under_evictions_faults_and_crashes(tmp_path: Path, programs: Path, seed: int) -> None:
+    source = programs / "perceptron.py"
+    settings = Settings(source, backend="simulated", workers=16, seed=seed)
+    root = tmp_path / "run"
+    world = simulate(
+        settings, bad(16, 60.0, seed), root, trainer=Trainer(source, COSTS, seed), killed=lambda: check(root)
+    )
+    assert check(root).credited == 3000
+    assert world.pool.tally.kills > 20
+    assert world.masters > 1
+    assert world.lost > 0
+    (accuracy,) = asked(root, "SELECT json_extract(metrics, '$.accuracy') FROM epochs WHERE epoch = 2")
+    assert accuracy > 0.97
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_counts_are_exact_under_evictions_faults_and_crashes(tmp_path: Path, programs: Path, seed: int) -> None:
+    source = programs / "tally.py"
+    root, epochs = tmp_path / "run", 12
+    settings = Settings(source, backend="simulated", workers=6, epochs=epochs, chunk=4, push_every=2, seed=seed)
+    costs = replace(COSTS, exec_s=3.0)
+    scenario = replace(bad(6, 40.0, seed), costs=costs)
+    played = simulate(settings, scenario, root, trainer=Trainer(source, costs, seed), killed=lambda: check(root))
+    assert check(root).finished == epochs
+    assert played.pool.tally.kills > 0
+    module = sys.modules["gridml_program_tally"]
+    expected = module.counted(np.full(module.COUNT, epochs))
+    np.testing.assert_array_equal(trained(root)["Word/count"], expected["Word/count"])
+    run = resume(root, played.outside(lambda kind, text: None))
+    with run:
+        table = run.graph.tables["Document"].columns
+        np.testing.assert_array_equal(table["visits"], expected["Document/visits"])
+        np.testing.assert_array_equal(table["mood"], expected["Document/mood"])
+
+
+class Warned(Script):
+    """One machine, taken once with a warning, and then there for ever."""
+
+    slots = 1
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
+        return PlannedLife(free_s, None if k else 100.0, None, True, 60.0)
+
+
+def test_on_a_warning_it_pushes_what_it_has_and_leaves(tmp_path: Path, programs: Path) -> None:
+    source = programs / "perceptron.py"
+    settings = Settings(source, backend="simulated", workers=1, chunk=320, push_every=10_000)
+    simulate(settings, Scenario(Warned(), COSTS), tmp_path / "run", trainer=Trainer(source, COSTS))
+    (first,) = [line for line in dump(tmp_path / "run") if line.startswith("('w1'")]
+    assert "SIGTERM, left with exit status 0" in first
+    # 100 s, less boot, start, copying and a push, hold 187 vertices of half a second: five batches and one begun
+    assert asked(tmp_path / "run", "SELECT sum(stop - start) FROM credits WHERE worker = 'w1'") == [192]
+    assert check(tmp_path / "run").credited == 3000
+
+
+def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -> None:
+    now = 0.0
+    post = Post(lambda: now)
+    post.master().open("w1")
+    source = programs / "counts.py"
+    player = Stepped("w1", load(source), source, post.worker("w1"), lambda: now, COSTS)
+    life = player.life()
+    assert next(life) == COSTS.boot_s
+    while not player.interruptible:
+        waits = next(life)
+    assert waits == PATIENT_S
+    woken: list[str] = []
+    player.woken = lambda: woken.append("woken")
+    player.heard()
+    player.evict()
+    assert woken == ["woken", "woken"]
+    next(life, None)
+    player.interruptible = False
+    player.heard()
+    assert len(woken) == 2
+
+
+def test_time_is_spent_until_it_is_settled() -> None:
+    watch = Watch(lambda: 10.0)
+    watch.spend(2.0)
+    watch.spend(0.5)
+    assert watch() == 12.5
+    assert watch.settle() == 2.5
+    assert watch() == 10.0
+
+
+def test_every_worker_has_random_numbers_of_its_own_and_the_process_keeps_its() -> None:
+    def drawn(dice: Dice | None) -> tuple[float, float, float]:
+        if dice is not None:
+            dice.swap()
+        found = random.random(), float(np.random.random()), float(torch.rand(1))
+        if dice is not None:
+            dice.swap()
+        return found
+
+    def outside() -> Callable[[], tuple[float, float, float]]:
+        random.seed(1)
+        np.random.seed(1)
+        torch.manual_seed(1)
+        return lambda: drawn(None)
+
+    undisturbed = outside()
+    expected = [undisturbed() for _ in range(2)]
+    disturbed = outside()
+    one, two = Dice("0/w1", torch=True), Dice("0/w2", torch=True)
+    found = [disturbed(), drawn(one), drawn(two), disturbed(), drawn(one)]
+    assert [found[0], found[3]] == expected
+    again = Dice("0/w1", torch=True)
+    assert [drawn(again), drawn(again)] == [found[1], found[4]]
+    assert len({*found}) == 5
