@@ -30,7 +30,9 @@ LIFE = Normal(2_700.0, 600.0)
 HOURS, TFLOPS = 0.87, 12.0  # of the paper
 IMAGE_FLOP = TFLOPS * 1e12 * HOURS * 3_600 / IMAGES
 PLAIN_FLOPS, AVX, FACTOR = 4e9, 0.12, 4.0
-COSTS = Costs(exec_s=IMAGE_FLOP / PLAIN_FLOPS, copy_s=0.01, start_s=30.0, end_s=5.0, push_s=2.0, wait_s=20.0)
+COSTS = Costs(
+    exec_s=IMAGE_FLOP / PLAIN_FLOPS, copy_s=0.01, start_s=1.0, end_s=1.0, push_s=0.5, wait_s=20.0, boot_s=30.0
+)
 
 
 @dataclass(frozen=True)
@@ -64,7 +66,7 @@ def main() -> None:
             f"the paper: {HOURS} h and {TFLOPS:g} TFLOPS, so {IMAGE_FLOP / 1e9:.1f} GFLOP an image",
             f"assumed: {PLAIN_FLOPS / 1e9:g} GFLOPS a machine, {FACTOR:g} times that with AVX; seconds: t_x "
             f"{COSTS.exec_s:.2f} without AVX, t_c {COSTS.copy_s:g}, t_s {COSTS.start_s:g}, t_e {COSTS.end_s:g}, "
-            f"a push {COSTS.push_s:g}, the queue {COSTS.wait_s:g}; half of the evictions with a warning",
+            f"a push {COSTS.push_s:g}, a job's boot {COSTS.boot_s:g}, the queue {COSTS.wait_s:g}; half of the evictions with a warning",
             "TFLOPS: of credited images over the epoch's wall time; goodput: their share of the machines' time",
         ],
     )

@@ -72,6 +72,12 @@ def simulate(
     crash_every: Annotated[str | None, _wrong("Kill the master so often on average: 30m.")] = None,
     silence: Annotated[str, _wrong("Silence after which a worker's leases go to others.", default=True)] = "120s",
     turn: Annotated[str, _wrong("How often the master looks for letters, in seconds.", default=True)] = "0.05",
+    campaign: Annotated[
+        int | None,
+        _wrong(
+            "Instead of one run, play drawn ones with every fault until so many workers were killed; all are checked."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="The same seed gives the same run, byte for byte.")] = 0,
     run_dir: Annotated[
         Path | None, typer.Option(help="Where the run is kept; otherwise runs/PROGRAM-TIME.", show_default=False)
@@ -91,6 +97,9 @@ def simulate(
     from master.terminal import print_report
     from remote.stepped import Trainer
 
+    if campaign is not None:
+        _campaign(campaign, seed, as_json=as_json)
+        return
     if program is not None and vertices is not None:
         raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
     asked = Asked(
@@ -133,3 +142,26 @@ def simulate(
     else:
         print_report(found.report)
         typer.echo(found.said())
+
+
+def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
+    """Run after run until so many workers were killed. Raises LedgerError, naming the seed, for one that is wrong."""
+    import dataclasses
+
+    from rich.console import Console
+
+    from master.simulation.campaign import Played, campaign
+
+    with Console(stderr=True).status("playing") as status:
+
+        def told(played: Played) -> None:
+            status.update(f"{played.kills:,} of {kills:,} kills, {played.runs:,} runs, all exact")
+
+        found = campaign(kills, seed, told=told)
+    if as_json:
+        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(found)}, indent=2))
+        return
+    typer.echo(
+        f"{found.kills:,} kills in {found.runs:,} runs (seeds {seed} to {seed + found.runs - 1}), {found.masters:,} masters, "
+        f"{found.sent:,} letters and answers of which {found.lost:,} were lost: every vertex was credited exactly once."
+    )

@@ -69,6 +69,14 @@ def test_a_program_is_really_trained(gridml: Callable[..., Answer]) -> None:
     assert status == 0 and found["credited"] == 26 and found["epochs_wanted"] in (None, 2)
 
 
+def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> None:
+    status, out, _ = gridml("--campaign", "1", "--seed", "7", "--json")
+    found = json.loads(out)
+    assert status == 0 and found["seed"] == 7 and found["runs"] == 1 and found["kills"] > 0
+    status, out, _ = gridml("--campaign", "1", "--seed", "7")
+    assert status == 0 and f"{found['kills']:,} kills in 1 runs (seeds 7 to 7)" in out
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -83,6 +91,7 @@ def test_a_program_is_really_trained(gridml: Callable[..., Answer]) -> None:
         (("--fast", "2"), "share of fast machines"),
         ((str(PROGRAM), "--vertices", "9"), "both a program and --vertices"),
         (("nowhere.py",), "nowhere.py"),
+        (("--campaign", "0"), "a campaign of 0 kills"),
     ],
 )
 def test_one_message_for_a_mistake(
