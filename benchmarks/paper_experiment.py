@@ -66,7 +66,8 @@ def main() -> None:
             f"the paper: {HOURS} h and {TFLOPS:g} TFLOPS, so {IMAGE_FLOP / 1e9:.1f} GFLOP an image",
             f"assumed: {PLAIN_FLOPS / 1e9:g} GFLOPS a machine, {FACTOR:g} times that with AVX; seconds: t_x "
             f"{COSTS.exec_s:.2f} without AVX, t_c {COSTS.copy_s:g}, t_s {COSTS.start_s:g}, t_e {COSTS.end_s:g}, "
-            f"a push {COSTS.push_s:g}, a job's boot {COSTS.boot_s:g}, the queue {COSTS.wait_s:g}; half of the evictions with a warning",
+            f"a push {COSTS.push_s:g}, a job's boot {COSTS.boot_s:g}, the queue {COSTS.wait_s:g}; half of the "
+            "evictions come with a warning",
             "TFLOPS: of credited images over the epoch's wall time; goodput: their share of the machines' time",
         ],
     )

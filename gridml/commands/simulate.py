@@ -162,6 +162,6 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
         typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(found)}, indent=2))
         return
     typer.echo(
-        f"{found.kills:,} kills in {found.runs:,} runs (seeds {seed} to {seed + found.runs - 1}), {found.masters:,} masters, "
-        f"{found.sent:,} letters and answers of which {found.lost:,} were lost: every vertex was credited exactly once."
+        f"{found.kills:,} kills in {found.runs:,} runs (seeds {seed} to {seed + found.runs - 1}), {found.masters:,} "
+        f"masters, {found.sent:,} letters and answers, {found.lost:,} of them lost: every vertex was credited once."
     )

@@ -105,6 +105,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
     # Here, not above: a master would wait 0.3 s for scipy as it starts.
     from chunk_model.choose import Work, choose
     from chunk_model.goodput import many_chunks, one_chunk
+    from chunk_model.hedge import hedged
     from chunk_model.select import select
 
     worth = many_chunks if facts.many else one_chunk
@@ -117,10 +118,10 @@ def size(facts: Facts) -> tuple[Sizes, str]:
         costs, exec_s = kind.costs, kind.costs.exec_s
         try:
             if kind.lives.independent_deaths >= KNOWN_DEATHS or pooled is None:
-                selected = select(kind.lives, FAMILIES)
+                selected, lives = select(kind.lives, FAMILIES), kind.lives
                 pooled = pooled or selected
             else:
-                selected = pooled
+                selected, lives = pooled, facts.kinds[0].lives
             push_least_s = max(kind.travel_s, facts.workers * facts.merge_s / MERGING)
             work = Work(
                 vertices=max(1, round(facts.vertices * typical_s / exec_s)),  # as if all were of this kind
@@ -129,7 +130,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
                 many=facts.many,
                 push_at_least=max(1, round(push_least_s / exec_s)),
             )
-            choice = choose(selected.lifetime, costs, work)
+            choice = choose(hedged(selected.lifetime, lives), costs, work)
             before = facts.sizes.get(kind.name)
             least_s = facts.workers * facts.grant_s / GRANTING
             if before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
