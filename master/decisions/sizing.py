@@ -130,13 +130,14 @@ def size(facts: Facts) -> tuple[Sizes, str]:
                 many=facts.many,
                 push_at_least=max(1, round(push_least_s / exec_s)),
             )
-            choice = choose(hedged(selected.lifetime, lives), costs, work)
+            law = hedged(selected.lifetime, lives)
+            choice = choose(law, costs, work)
             before = facts.sizes.get(kind.name)
             least_s = facts.workers * facts.grant_s / GRANTING
             if before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
                 chunk = max(1, round(before.chunk_s / exec_s))
                 push = min(chunk, max(1, round(before.push_s / exec_s)))
-                if worth(selected.lifetime, costs, chunk, push_every=push) >= STAYS * choice.goodput:
+                if worth(law, costs, chunk, push_every=push) >= STAYS * choice.goodput:
                     continue
         except (ValueError, ArithmeticError) as error:  # they make no sense together: it says why, and what to do
             reasons.append(f"{kind.name or 'all workers'}: sizes stay as they were: {error}")
