@@ -24,10 +24,9 @@ def write_sizes(rows: list[dict[str, Cell]], without: list[str], folder: Path) -
         "every row: four decades of chunk size, from 1/1000 to 10 times what a mean life could train; with "
         "pushes every "
         "interval, too; simulated by chunk_model.replay on the same lives for all points",
-        "families: chosen for the true law, 20,000 lives drawn. Traces: chosen for the selected family and the "
-        "lives as "
-        "seen, half and half (law: the family), judged on the trace's own lives; lives that went on are completed by "
-        "Kaplan and Meier. apart: deaths at one instant count once",
+        "families: chosen for the true law, 20,000 lives drawn. Traces: chosen for the lives as seen (four fifths) "
+        "and the selected family (law), judged on the trace's own lives; lives that went on are completed by Kaplan "
+        "and Meier. apart: deaths at one instant count once",
         "light: a mean life holds 100,000 vertices, start 1% of it, push 0.1%; heavy: 10,000 vertices, start "
         "5%, push 1%; "
         "both: copying a tenth of training, end a tenth of start, wait and boot as long as start",

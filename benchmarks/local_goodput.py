@@ -34,7 +34,7 @@ from master.settings import Settings
 
 PROGRAM = Path(__file__).parent / "programs" / "timed.py"
 WORKERS = 6
-SECONDS = 60  # what a run takes if nothing is lost
+SECONDS = 45  # what a run takes if nothing is lost
 
 
 @dataclass(frozen=True)
