@@ -40,6 +40,6 @@ def push_every(live: int, batch: int, rate: float, push_cost_s: float, budget: f
 
 
 def ask_again_s(waiting: int) -> float:
-    """Seconds until a worker without work asks again: all that wait together ask at most 50 times a second, but each
+    """Seconds until a worker without work asks again: all that wait together ask at most 500 times a second, but each
     at least every 5 seconds."""
-    return min(5.0, max(0.1, waiting / 50))
+    return min(5.0, max(0.1, waiting / 500))

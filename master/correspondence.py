@@ -63,9 +63,9 @@ class Correspondence:
         self._stood_on[version] += 1
 
     def heard(self) -> list[str]:
-        """The workers that were heard since this was last asked."""
+        """The workers that were heard since this was last asked, and are there still."""
         found, self._heard = self._heard, []
-        return found
+        return [worker for worker in found if worker in self.workers]  # not those who only brought something home
 
     def await_survivors(self, workers: Collection[str], versions: Collection[int]) -> None:
         """`workers` go on from an earlier master's time, and stand on some of `versions`."""

@@ -2,11 +2,13 @@
 
 Everything that must change together changes in one `with ledger.transaction()`. What is asked for often (open leases,
 free spans, kept versions) is mirrored in memory, and what changes often is written once, at the end of its transaction.
-A transaction that fails leaves the mirror behind, so the master then ends and a resume reads the file again.
+A transaction that fails leaves both as they were at the last commit; the master then ends, because what else it holds
+in memory may be ahead of them.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
 import sqlite3
@@ -152,11 +154,22 @@ class Ledger:
             self._write_pending()
             self._db.execute("COMMIT")
         except BaseException as error:
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
+            self._undo()
             if isinstance(error, sqlite3.Error):
                 raise self.explain(error) from error
             raise
+
+    def _undo(self) -> None:
+        """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
+        of the one that failed."""
+        self._pending = Pending()
+        self.free_spans.changes()
+        term = self.term
+        with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._read_mirror()
+        self.term = term
 
     def _write_pending(self) -> None:
         self._pending.write(self._db, *self.free_spans.changes())

@@ -105,7 +105,7 @@ def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
 
 def kind(uses_torch: bool, proc: Path = Path("/proc")) -> str:
     """What machine this is, in the few words by which its speed can be compared with others': "x86_64 avx2",
-    "cuda NVIDIA H200". A processor that tells no flags is named without; a GPU counts where the program has torch."""
+    "cuda NVIDIA A100". A processor that tells no flags is named without; a GPU counts where the program has torch."""
     model = _gpu(proc) if uses_torch else None
     if model is not None:
         return f"cuda {model}"[:KIND]

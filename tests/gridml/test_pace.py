@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.pace import batch_size, evenly, push_every
+from gridml.pace import ask_again_s, batch_size, evenly, push_every
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
@@ -68,3 +68,11 @@ def test_an_interval_is_whole_batches_and_within_the_budget(
     assert every + 1 >= 512 / math.sqrt(max(1, live))  # one vertex of rounding
     assert every + 1 >= rate * cost / budget
     assert reason
+
+
+@given(st.integers(0, 10**6))
+def test_the_more_wait_the_more_rarely_each_asks(waiting: int) -> None:
+    seconds = ask_again_s(waiting)
+    assert 0.1 <= seconds <= 5.0
+    assert waiting / seconds <= 500 or seconds == 5.0
+    assert ask_again_s(waiting + 1) >= seconds

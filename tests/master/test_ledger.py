@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from gridml.errors import LedgerError, StorageError
 from master.decisions.leasing import Span
 from master.ledger import SCHEMA_VERSION, LeaseRow, Ledger
+from master.pending import Pending
 
 COUNT = 20
 
@@ -65,6 +66,39 @@ def test_a_transaction_that_fails_leaves_nothing_in_the_file(ledger: Ledger) -> 
     assert reread(ledger) == before
     assert ledger.get("status", "untouched") == "untouched"
     assert list(ledger.credits()) == []
+
+
+@pytest.mark.parametrize("failing", ["before", "within"])
+def test_the_next_transaction_writes_nothing_of_one_that_failed(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    with ledger.transaction():
+        held = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
+    before = reread(ledger)
+
+    def no_room(self: Pending, *arguments: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    def fail() -> None:
+        with ledger.transaction(), monkeypatch.context() as patched:
+            ledger.credit(held, 3, 1, 0.0, 1.0)
+            ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
+            ledger.worker_said("w1", 1.0, 3, 1.0, 10)
+            if failing == "before":
+                raise OSError(28, "No space left on device")
+            patched.setattr(Pending, "write", no_room)
+            ledger._write_pending()
+
+    with pytest.raises((OSError, StorageError)):
+        fail()
+    with ledger.transaction():
+        ledger.set("status", "failed")  # as a master does that gives up
+    assert reread(ledger) == before == state(ledger)
+    assert list(ledger.credits()) == []
+    with ledger.transaction():
+        row = ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
+        ledger.end_lease(row, 2.0, "test")
+    assert reread(ledger) == state(ledger)
 
 
 def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:

@@ -185,9 +185,9 @@ def test_a_kind_of_machine_is_its_gpu_where_the_program_may_use_it(
 ) -> None:
     card = tmp_path / "driver" / "nvidia" / "gpus" / "0000:19:00.0"
     card.mkdir(parents=True)
-    (card / "information").write_text("Model: \t\t NVIDIA H200\nIRQ:   \t\t 32\n")
+    (card / "information").write_text("Model: \t\t NVIDIA A100\nIRQ:   \t\t 32\n")
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert kind(uses_torch=True, proc=tmp_path) == "cuda NVIDIA H200"
+    assert kind(uses_torch=True, proc=tmp_path) == "cuda NVIDIA A100"
     assert kind(uses_torch=False, proc=tmp_path) == platform.machine()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert kind(uses_torch=True, proc=tmp_path) == platform.machine()
