@@ -74,5 +74,5 @@ def test_an_interval_is_whole_batches_and_within_the_budget(
 def test_the_more_wait_the_more_rarely_each_asks(waiting: int) -> None:
     seconds = ask_again_s(waiting)
     assert 0.1 <= seconds <= 5.0
-    assert waiting / seconds <= 500 or seconds == 5.0
+    assert waiting / seconds <= 500.001 or seconds == 5.0
     assert ask_again_s(waiting + 1) >= seconds
