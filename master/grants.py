@@ -18,7 +18,7 @@ from gridml.order import EpochOrder, Shuffle
 from gridml.pace import batch_size
 from gridml.program import Program
 from master.decisions import leasing
-from master.decisions.leasing import Holding, LeaseRow, Span, choose_span, chunk_size
+from master.decisions.leasing import Delay, Holding, LeaseRow, Span, choose_span, chunk_size
 from master.ledger import Ledger
 from master.replica import Touched, union
 from master.settings import Settings
@@ -61,7 +61,9 @@ class Grants:
         self._hoped: dict[int, tuple[Span, float]] = {}  # by lease: what may still be brought, and until when
         self.sizing = Sizing(settings, self._count, program.update.batch or 1)
         self._push_every: dict[str, int] = {}  # by worker: the interval it was last told
-        self._since: dict[int, float] = {}  # by lease: its last credit, or when it was granted
+        self._since: dict[int, float] = {}  # by lease: its worker's last credit, or when it was granted
+        self._again: list[tuple[Span, int]] = []  # ranges that were overtaken, and how often
+        self._overtaken: dict[int, int] = {}  # by lease: how often its range was; not if never
         self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
@@ -123,8 +125,8 @@ class Grants:
         return None if span is None else self._lease(span, sync.worker, live, now)
 
     def credited(self, row: LeaseRow, now: float) -> None:
-        """A push of a lease was merged."""
-        self._since[row.id] = now
+        """A push of a lease was merged; what its worker holds besides could not come before."""
+        self._since.update(dict.fromkeys(self._ledger.held.get(row.worker, ()), now))
 
     def told(self, worker: str, push_every: int) -> None:
         """A worker hears how often to push."""
@@ -143,6 +145,7 @@ class Grants:
         self._office.retract(_chunk_name(row))
         self._cuts.pop(row.id, None)
         self._since.pop(row.id, None)
+        self._overtaken.pop(row.id, None)
 
     def hope(self, row: LeaseRow, until_s: float) -> None:
         """What an ended lease left may still be brought, trained, by the worker that its holder is started again as.
@@ -227,34 +230,50 @@ class Grants:
         return True
 
     def _overtake(self, holdings: Sequence[Holding], worker: str, now: float) -> bool:
-        rate, start_s = self.sizing.rate(worker), self.sizing.start_s(worker)
+        rate, delay = self.sizing.rate(worker), self.sizing.delay(worker)
         if rate is None:
             return False
-        chosen, _ = leasing.overtake(holdings, rate, start_s)
+        chosen, _ = leasing.overtake(holdings, rate, delay)
         if chosen is None:
             return False
         row = self._ledger.leases[chosen]
         noted = self._office.noted(row.worker)  # only of this one: it may be a file far away
         at = noted[1] if noted is not None and noted[0] == row.id else None
         known = [replace(h, at=at) for h in holdings if h.lease == chosen]
-        chosen, reason = leasing.overtake(known, rate, start_s)
+        chosen, reason = leasing.overtake(known, rate, delay)
         if chosen is None:
             return False
         self._ledger.event(now, "straggler", f"{row.worker}: lease {row.id} is {reason}")
+        self._count_overtaking(row)
         self.end(row, now, reason)
         return True
 
+    def _count_overtaking(self, row: LeaseRow) -> None:
+        """Leases of what this one leaves will have been overtaken once more than it."""
+        left = Span(row.epoch, row.upto, row.stop)
+        kept = [
+            (span, times)
+            for span, times in self._again
+            if not self.complete(span.epoch) and _overlap(span, left) != span.count
+        ]
+        self._again = [*kept, (left, self._overtaken.get(row.id, 0) + 1)]
+
     def _holdings(self, but: str, now: float) -> list[Holding]:
         """What every other worker holds, the leases of each in the order in which it trains them."""
-        found = []
+        found, delays = [], dict[str, Delay]()
         for worker, rows in self._ledger.held.items():
             if worker == but:
                 continue
             rate, before = self.sizing.rate(worker) or 1.0, 0
+            kind = self.sizing.measures.kind_of(worker)
+            delay = delays.get(kind) or delays.setdefault(kind, self.sizing.delay(worker))
+            every = self._push_every.get(worker, 0)
             for row in rows.values():
                 since_s = now - self._since.setdefault(row.id, now)
-                every = self._push_every.get(worker, 0)
-                found.append(Holding(row.id, row.upto, row.stop, rate, every, since_s, before=before))
+                delay_s, times = delay.of(before + row.left, rate, every), self._overtaken.get(row.id, 0)
+                found.append(
+                    Holding(row.id, row.upto, row.stop, rate, every, since_s, None, before, delay_s, overtaken=times)
+                )
                 before += row.left
         return found
 
@@ -287,6 +306,9 @@ class Grants:
         stop = order.boundary(min(span.start + size, span.stop))
         row = self._ledger.lease(span, stop, worker, now, reason)
         self._since[row.id] = now
+        times = max((n for again, n in self._again if _overlap(again, Span(row.epoch, row.start, row.stop))), default=0)
+        if times:
+            self._overtaken[row.id] = times
         self._ledger.worker_sent(worker, self._publish(row))
         return row
 
@@ -325,6 +347,13 @@ class Grants:
             self._components,
             bsp=self.program.bsp,
         )
+
+
+def _overlap(one: Span, other: Span) -> int:
+    """Positions that are in both."""
+    if one.epoch != other.epoch:
+        return 0
+    return max(0, min(one.stop, other.stop) - max(one.start, other.start))
 
 
 def _chunk_name(row: LeaseRow) -> str:

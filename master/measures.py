@@ -18,13 +18,15 @@ from chunk_model.costs import Costs
 from chunk_model.observations import Observations
 from gridml.messages import Sync
 from master.backends.base import State
+from master.decisions.leasing import Delay
 from master.report import ORPHANED
 
 REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
 KINDS = 16  # that are told apart: their names come from other machines
 LIVES = 512  # in a sample
-UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told
+UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
+UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
 _FADING = 0.999  # training is weighed over the last thousand or so syncs
 
 
@@ -218,6 +220,8 @@ class Measures:
         """The workers of earlier masters, as the ledger has them."""
         for row in rows:
             worker, started_s, ended_s = row["worker"], row["started_s"], row["ended_s"]
+            if row["state"] == State.HELD:
+                continue  # it ended when it was held, and lives anew when it is released
             if ended_s is None:
                 known = self._workers.setdefault(worker, _Worker())
                 known.submitted_s, known.started_s = row["submitted_s"], started_s
@@ -236,10 +240,13 @@ class Measures:
     def runs(self, worker: str, now: float) -> None:
         known = self._workers.setdefault(worker, _Worker())
         self.lives.began(worker, now if known.started_s is None else known.started_s)
+        self.lives.is_of(worker, known.kind)
         if known.started_s is None:
             known.started_s = now
             if known.submitted_s is not None:
-                self.all.waits.append(now - known.submitted_s)
+                self.all.waits.append(max(0.0, now - known.submitted_s))  # clocks are set back at times
+            if known.heard_s is not None:  # before the back end told of it
+                self._booted(known, known.heard_s - now)
 
     def ended(self, worker: str, now: float, *, died: bool) -> None:
         self.gone(worker)
@@ -262,10 +269,9 @@ class Measures:
             known = self._workers[sync.worker] = _Worker()
         if sync.kind != known.kind:
             known.kind = self._is_of(sync.worker, sync.kind)
-        kinds = (self.all,) if not known.kind else (self.all, self.kinds[known.kind])
+        kinds = self._kinds(known)
         if known.heard_s is None and known.started_s is not None:
-            for kind in kinds:
-                kind.boots.append(now - known.started_s)
+            self._booted(known, now - known.started_s)
         known.heard_s = now
         if sync.trained < known.trained:  # another process of the same worker
             known.trained, known.train_s, known.begun = 0, 0.0, 0
@@ -319,6 +325,25 @@ class Measures:
     def travel_s(self, name: str = "") -> float:
         """From sending a push to its answer: a worker cannot push more often."""
         return self._mean(name, "travels") or 0.0
+
+    def delay(self, name: str = "") -> Delay:
+        """What passes beside training until a lease of such a worker is credited; infinite measures stay so."""
+        kind = self.kinds.get(name, self.all)
+        start_s, copy_s = line(kind.begun if len(kind.begun) >= ENOUGH else self.all.begun)
+        push_s, travel_s = self._mean(name, "pushes"), self._mean(name, "travels")
+        return Delay(
+            start_s + (self._mean(name, "ends") or 0.0),
+            copy_s,
+            UNMEASURED_PUSH_S if push_s is None else push_s,
+            UNMEASURED_TRAVEL_S if travel_s is None else travel_s,
+        )
+
+    def _kinds(self, known: _Worker) -> tuple[Kind, ...]:
+        return (self.all,) if not known.kind else (self.all, self.kinds[known.kind])
+
+    def _booted(self, known: _Worker, seconds: float) -> None:
+        for kind in self._kinds(known):
+            kind.boots.append(max(0.0, seconds))
 
     def _mean(self, name: str, what: str) -> float | None:
         found: deque[float] = getattr(self.kinds.get(name, self.all), what)

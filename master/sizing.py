@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
 
+from master.decisions.leasing import Delay
 from master.decisions.sizing import (
     Facts,
     KindFacts,
@@ -62,10 +63,9 @@ class Sizing:
         exec_s = self.measures.exec_s(self.measures.kind_of(worker))
         return None if exec_s is None else 1 / exec_s
 
-    def start_s(self, worker: str) -> float:
-        """What the beginning of a small chunk takes a worker."""
-        costs = self.measures.costs(self.measures.kind_of(worker))
-        return 0.0 if costs is None else costs.start_s
+    def delay(self, worker: str) -> Delay:
+        """What passes beside training until a lease of the worker is credited."""
+        return self.measures.delay(self.measures.kind_of(worker))
 
     def turn(self, now: float, workers: int, merge_s: float, grant_s: float, executor: Executor, say: Say) -> bool:
         """Hear the fit under way, or begin one that is due. Returns whether sizes have changed, after `say`ing why."""
@@ -76,7 +76,10 @@ class Sizing:
         lives = self.measures.lives
         seen = Seen(lives.deaths, lives.exposure_s(now), now)
         due, _ = is_due(seen, self._last)
-        facts = self._facts(now, workers, merge_s, grant_s) if due else None
+        try:
+            facts = self._facts(now, workers, merge_s, grant_s) if due else None
+        except ValueError:  # what workers told makes no sense together
+            facts = None
         if facts is None:
             return False
         self._last = seen
@@ -85,7 +88,14 @@ class Sizing:
 
     def _take(self, say: Say) -> bool:
         assert self._fit is not None
-        (new, reason), self._fit = self._fit.result(), None
+        fit, self._fit = self._fit, None
+        try:
+            new, reason = fit.result()
+        except Exception as error:  # sizes are advice: a run goes on without it, whatever a fit stumbles over
+            if not self._refused:
+                self._refused = f"{type(error).__name__}: {error}"
+                say("sizes stay as they were: lifetimes could not be fitted", self._refused)
+            return False
         notable, change = is_notable(self._sizes, new)
         if new or not reason:
             self._refused = ""

@@ -130,7 +130,7 @@ class Workforce:
         elif event.state is State.OUT_OF_REACH:
             self._presence.lost_sight(worker)
         elif event.state is State.HELD:
-            self._hold(event)
+            self._hold(event, now)
         else:
             if event.state is State.LOST and event.exit_code is not None:
                 self._exchange.crashed(worker, event.detail, self._last_words(worker), now)
@@ -153,8 +153,9 @@ class Workforce:
                 f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(event.worker)}"
             )
 
-    def _hold(self, event: JobEvent) -> None:
+    def _hold(self, event: JobEvent, now: float) -> None:
         """A held job waits for a person; when none has ever run, so does the run."""
+        self._measures.ended(event.worker, now, died=False)  # it lives anew when it is released
         self._presence.stops(event.worker)
         self._held.add(event.worker)
         again, reason = after_hold(

@@ -47,7 +47,8 @@ class Holding:
     """An open lease as far as it matters to a worker that idles.
 
     `upto` is credited, since `since_s` seconds; `at` is how far its worker says that it has come since then, if it
-    does. It trains `rate` vertices per second, pushes every `push_every`, and has `before` others to train first.
+    does. It trains `rate` vertices per second, pushes every `push_every`, and has `before` others to train first. A
+    credit may be `delay_s` longer under way than the training takes. Its range was `overtaken` so many times before.
     """
 
     lease: int
@@ -58,10 +59,31 @@ class Holding:
     since_s: float = 0.0
     at: int | None = None
     before: int = 0
+    delay_s: float = 0.0
+    overtaken: int = 0
 
     @property
     def left(self) -> int:
         return self.stop - self.upto
+
+
+@dataclass(frozen=True)
+class Delay:
+    """What passes beside training from a grant to the last credit of its lease, in seconds: its start and its end, the
+    copying of a vertex, what a push keeps a worker from training, and a push's way to the master and the answer's back.
+    """
+
+    start_s: float = 0.0
+    copy_s: float = 0.0
+    push_s: float = 0.0
+    travel_s: float = 0.0
+
+    def of(self, vertices: int, rate: float, push_every: int = 0) -> float:
+        """Seconds for so many vertices at `rate`, with a push every `push_every` of them (0: one at the end), but none
+        before the last is answered. The answer with the lease travels one way, and the last push both: it may wait for
+        the answer to the one before."""
+        pushes = 1 + vertices / max(push_every, self.travel_s * rate) if push_every > 0 else 1
+        return self.start_s + self.copy_s * vertices + self.push_s * pushes + 1.5 * self.travel_s
 
 
 SHARE = 8  # chunks a worker gets per epoch while nothing better is known of lifetimes
@@ -181,29 +203,38 @@ OVERTAKEN = 3.0  # times as long as another worker would take: then a lease is t
 OVERTAKEN_S = 1.0  # if that wins so many seconds at least
 
 
-def overtake(holdings: Sequence[Holding], rate: float, start_s: float) -> tuple[int | None, str]:
+def overtake(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[int | None, str]:
     """(lease, reason) of the lease to end and to lease a second time, to a worker that would otherwise idle and trains
-    `rate` vertices per second after `start_s`; None when that does not pay.
+    `rate` vertices per second with its own `delay`; None when that does not pay.
 
     It begins at the last credit. The holder goes on from where it says it is; and who is late already, by what its rate
-    promised, is taken to be late by as much again. What it pushes later is refused, so credits stay exact.
+    and its delay promised, is taken to be late by as much again. So a lease that is trained to its end is left alone
+    until its push is late by several travel times. What its holder pushes later is refused, so credits stay exact.
+
+    Each time that a range is overtaken again must pay twice as well: measures may be wrong, and then every holder would
+    be overtaken in turn, with its push under way.
     """
     best: tuple[float, float, float, Holding] | None = None
     for held in holdings:
         if held.left <= 0:
             continue
         its_rate = max(held.rate, 1e-9)
-        late_s = held.since_s - start_s - held.left / its_rate
+        late_s = held.since_s - held.delay_s - (held.before + held.left) / its_rate
         own_s = max((held.before + held.stop - max(held.upto, held.at or 0)) / its_rate, late_s)
-        another_s = start_s + held.left / max(rate, 1e-9)
-        if best is None or own_s - another_s > best[0]:
-            best = own_s - another_s, own_s, another_s, held
+        another_s = delay.of(held.left, rate) + held.left / max(rate, 1e-9)
+        won = (own_s - another_s) / _dearer(held)
+        if best is None or won > best[0]:
+            best = won, own_s, another_s, held
     if best is None:
         return None, "nothing is leased"
     won_s, own_s, another_s, held = best
     told = (
         f"its worker needs {own_s:.3g} s more for {held.left} vertices, another {another_s:.3g} s from its last credit"
     )
-    if won_s < OVERTAKEN_S or own_s <= OVERTAKEN * another_s:
-        return None, f"lease {held.lease} stays: {told}"
-    return held.lease, f"leased a second time: {told}"
+    if won_s >= OVERTAKEN_S and own_s > OVERTAKEN * _dearer(held) * another_s:
+        return held.lease, f"leased a second time: {told}"
+    return None, f"lease {held.lease} stays: {told}"
+
+
+def _dearer(held: Holding) -> float:
+    return math.ldexp(1.0, min(held.overtaken, 1000))

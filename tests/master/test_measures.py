@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from scipy.optimize import nnls
 
 from gridml.messages import Push, Sync
-from master.measures import KINDS, Lives, Measures, Speeds, died, line
+from master.decisions.leasing import Delay
+from master.measures import (
+    KINDS,
+    UNMEASURED_PUSH_S,
+    UNMEASURED_TRAVEL_S,
+    Lives,
+    Measures,
+    Speeds,
+    died,
+    line,
+)
 
 points = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e4)), min_size=1, max_size=64)
 
@@ -234,3 +244,43 @@ def test_the_ledger_tells_of_the_lives_before() -> None:
     assert measures.lives.observations(110.0, "fast").deaths == 1
     assert len(measures.speeds) == 0
     assert not measures.all.waits  # the wait of w3 was seen by a master before
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
+    measures = Measures()
+    measures.submitted("w1", 100.0)
+    measures.runs("w1", 40.0)
+    measures.heard(sync("w1"), 30.0)
+    heard(measures, "w1", 1, 0.1, now=20.0)
+    costs = measures.costs()
+    assert costs is not None
+    assert (costs.wait_s, costs.boot_s) == (0.0, 0.0)
+
+
+def test_who_is_heard_before_it_is_said_to_run_is_measured_as_well() -> None:
+    measures = Measures()
+    measures.submitted("w1", 0.0)
+    measures.heard(sync("w1", kind="fast"), 9.0)
+    measures.runs("w1", 10.0)
+    measures.heard(sync("w1", kind="fast"), 11.0)
+    assert list(measures.kinds["fast"].boots) == list(measures.all.boots) == [0.0]
+    assert len(measures.lives.observations(20.0, "fast")) == 1
+
+
+def test_a_delay_is_that_of_the_kind_and_cautious_while_nothing_has_travelled() -> None:
+    measures = Measures()
+    assert measures.delay() == Delay(0.0, 0.0, UNMEASURED_PUSH_S, UNMEASURED_TRAVEL_S)
+    heard(measures, "w1", 5, 0.1, "known")
+    delay = measures.delay("known")
+    assert (delay.start_s, delay.copy_s) == pytest.approx((3.25, 0.01))
+    assert (delay.push_s, delay.travel_s) == pytest.approx((0.02, 0.5))
+    assert measures.delay("never seen") == delay
+
+
+def test_a_held_worker_of_an_earlier_master_lives_anew_when_it_is_released() -> None:
+    measures = Measures()
+    row = {"worker": "w1", "state": "held", "submitted_s": 0.0, "started_s": 10.0, "ended_s": None, "kind": None}
+    measures.take_up([{**row, "first_sync_s": 12.0, "cancelled": None, "detail": "out of disk"}])
+    assert measures.lives.exposure_s(1000.0) == 0
+    measures.runs("w1", 1000.0)
+    assert measures.lives.exposure_s(1010.0) == 10.0

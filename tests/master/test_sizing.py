@@ -26,6 +26,15 @@ class Later(Executor):
         return future
 
 
+class Failing(Executor):
+    """Nothing that it is asked succeeds."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.set_exception(KeyError("a fault of the fit"))
+        return future
+
+
 def tell(told: list[str]) -> Callable[[str, str], None]:
     return lambda what, why: told.append(f"{what}. {why}")
 
@@ -113,3 +122,27 @@ def test_who_asks_for_both_sizes_needs_no_fit() -> None:
     lived(found, 20, 60.0)
     assert not found.turn(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
     assert not later.asked
+
+
+def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
+    found, later, told = sizing(), Later(), list[str]()
+    lived(found, 20, 60.0)
+    found.turn(100.0, 4, 0.0, 0.0, later, tell(told))
+    later.asked.pop()()
+    assert found.turn(101.0, 4, 0.0, 0.0, later, tell(told))
+    before = found.chunk("w")
+    for number, now in enumerate((200.0, 300.0)):
+        lived(found, 40 * (number + 1), 60.0, start=1000 * (number + 1))
+        assert not found.turn(now, 4, 0.0, 0.0, Failing(), tell(told))
+    assert found.chunk("w") == before
+    assert len(told) == 2
+    assert "sizes stay as they were" in told[1] and "KeyError: 'a fault of the fit'" in told[1]
+
+
+def test_measures_that_make_no_sense_are_no_facts() -> None:
+    found, later, told = sizing(), Later(), list[str]()
+    lived(found, 20, 60.0)
+    found.measures.all.boots.append(-5.0)
+    found.measures.all.ends.append(float("inf"))
+    assert not found.turn(100.0, 4, 0.0, 0.0, later, tell(told))
+    assert not later.asked and not told

