@@ -40,10 +40,19 @@ from chunk_model.lifetime import Lifetime
 
 
 def deterministic_chunk(lifetime_mean: float, costs: Costs) -> int:
-    """n = T/(t_c + t_x) in whole vertices, at least one; T = `lifetime_mean` in seconds, above 0 (ChunkError)."""
+    """n = T/(t_c + t_x) in whole vertices, at least one; T = `lifetime_mean` in seconds, above 0.
+
+    Raises ChunkError for another T, or when so many vertices cannot be counted.
+    """
     if not (math.isfinite(lifetime_mean) and lifetime_mean > 0):
         raise ChunkError(f"lifetime_mean must be a time in seconds, finite and above 0, got {lifetime_mean!r}")
-    return max(1, math.floor(lifetime_mean / costs.vertex_s))
+    vertices = lifetime_mean / costs.vertex_s
+    if not math.isfinite(vertices):
+        raise ChunkError(
+            f"{lifetime_mean} s of life at {costs.vertex_s} s a vertex are more vertices than can be counted: give a "
+            f"longer time for a vertex, or shorter lives"
+        )
+    return max(1, math.floor(vertices))
 
 
 @overload

@@ -128,7 +128,7 @@ def grid(low: int, high: int, points: int) -> Ints:
 
 def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
     """The whole number with the highest value, as far as the values at some, in rising order, show its hill."""
-    values = value(at)
+    values = _known(value(at))
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops: Ints = np.flatnonzero((values >= before) & (values >= after))
     tops = tops[np.argsort(-values[tops], kind="stable")][:peaks]
@@ -137,11 +137,16 @@ def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
     return max(found, key=lambda pair: pair[1])[0]
 
 
+def _known(values: Floats) -> Floats:
+    """The values with −∞ for what is not a number, which then is never the best."""
+    return np.where(np.isnan(values), -np.inf, values)
+
+
 def _zoom(value: Callable[[Ints], Floats], low: int, high: int) -> tuple[int, float]:
     """The best of low..high, to a thousandth, and its value, where there is one hill between them."""
     while True:
         at = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
-        values = value(at)
+        values = _known(value(at))
         top = int(np.argmax(values))
         if high - low <= max(16, low // 1000):
             return int(at[top]), float(values[top])

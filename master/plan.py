@@ -12,7 +12,7 @@ from chunk_model.choose import Choice, ChoiceError, Work, choose
 from chunk_model.costs import CostError, Costs
 from chunk_model.goodput import ChunkError, job_s, many_chunks, one_chunk
 from chunk_model.kaplan_meier import KaplanMeier
-from chunk_model.lifetime import LifetimeError, parse_duration
+from chunk_model.lifetime import LEAST_S, MOST_S, LifetimeError, parse_duration
 from chunk_model.paper import deterministic_chunk
 from chunk_model.replay import simulate
 from gridml.errors import UsageError
@@ -145,7 +145,8 @@ def plan(asked: Asked) -> Plan:
 
 
 def seconds(option: str, text: str | None) -> float | None:
-    """The seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, infinite."""
+    """The seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
+    LEAST_S to MOST_S and not 0."""
     if text is None:
         return None
     try:
@@ -154,7 +155,8 @@ def seconds(option: str, text: str | None) -> float | None:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"{option} is {text!r}; expected a time of at least 0: seconds such as 0.05, or 90s, 45m, 1.5h."
+            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {LEAST_S:g} to {MOST_S:g} s): seconds "
+            f"such as 0.05, or 90s, 45m, 1.5h."
         )
     return value
 

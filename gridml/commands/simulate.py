@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridml.errors import UsageError
+from gridml.errors import StorageError, UsageError
+
+if TYPE_CHECKING:
+    from master.rundir import RunDirectory
 
 EXAMPLE = "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)'"
+COST_PROGRAM = "cost.py"  # in the run directory, where every run keeps its program
 _WORK, _MACHINES, _WRONG = "The work", "The machines", "What goes wrong"
 
 
@@ -89,7 +93,7 @@ def simulate(
     Ledger and decisions are those of a real run; time, machines and letters are simulated, and the report is in
     simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
     """
-    from master.simulation import cost_program
+    from master.rundir import RunDirectory
     from master.simulation.asked import Asked, scenario, settings
     from master.simulation.outcome import outcome
     from master.simulation.progress import watched
@@ -105,6 +109,7 @@ def simulate(
     asked = Asked(
         cost=cost,
         workers=workers,
+        vertices=vertices,
         epochs=epochs,
         lifetime=lifetime,
         trace=trace,
@@ -127,21 +132,39 @@ def simulate(
     )
     name = "cost" if program is None else program.stem
     root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    file = root.parent / f"{root.name}.py" if program is None else program.absolute()
+    directory = RunDirectory(root)
+    file = directory.program(Path(COST_PROGRAM)).absolute() if program is None else program.absolute()
     chosen = settings(asked, file)
     played = scenario(asked, chosen.workers)
     if program is None:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(cost_program.source(100_000 if vertices is None else vertices, epochs or 1))
-    with watched(root, quiet=as_json) as told:
-        trainer = None if program is None else Trainer(file, played.costs, seed)
-        world = simulate(chosen, played, root, told, trainer)
+        _write(directory, file, 100_000 if vertices is None else vertices, epochs or 1)
+    try:
+        with watched(root, quiet=as_json) as told:
+            trainer = None if program is None else Trainer(file, played.costs, seed)
+            world = simulate(chosen, played, root, told, trainer)
+    except MemoryError:
+        raise UsageError("this simulation does not fit into memory; expected fewer --vertices or --workers.") from None
     found = outcome(world, root)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
         print_report(found.report)
         typer.echo(found.said())
+
+
+def _write(directory: RunDirectory, file: Path, vertices: int, epochs: int) -> None:
+    """Make the run directory with the program of which only the costs matter. Raises UsageError, StorageError."""
+    from master.simulation import cost_program
+
+    directory.create()
+    try:
+        file.parent.mkdir(exist_ok=True)
+        with file.open("x") as new:
+            new.write(cost_program.source(vertices, epochs))
+    except FileExistsError:
+        raise UsageError(f"{file} is there already, and no run is; name another --run-dir.") from None
+    except OSError as error:
+        raise StorageError(f"{file} cannot be written: {error}. Make room, or name another --run-dir.") from error
 
 
 def _campaign(kills: int, seed: int, *, as_json: bool) -> None:

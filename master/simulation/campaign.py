@@ -24,7 +24,7 @@ from master.backends.script import Replay, Script
 from master.settings import Settings
 from master.simulation import cost_program
 from master.simulation.exact import check
-from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
+from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms, check_seed
 from master.simulation.simulate import simulate
 
 _DRAWN = 110  # the stream of random numbers that scenarios are drawn from
@@ -79,7 +79,8 @@ def _values(played: Played) -> tuple[int, ...]:
 
 
 def draw(seed: int) -> Drawn:
-    """A scenario with every kind of fault, each more or less likely."""
+    """A scenario with every kind of fault, each more or less likely. Raises UsageError for a seed out of range."""
+    check_seed(seed)
     rng = np.random.default_rng([seed, _DRAWN])
     workers = round(20 * 8.0 ** float(rng.random()))
     life_s = float(rng.uniform(8.0, 40.0))
@@ -177,9 +178,10 @@ def play(seed: int, folder: Path | None = None) -> Played:
     Its credits are checked whenever its master was killed, and at its end. Raises LedgerError naming the seed when they
     are not exact, when the run did not finish, or when anything else failed.
     """
+    drawn = draw(seed)
     root = Path(tempfile.mkdtemp(prefix=f"campaign-{seed}-", dir=folder))
     try:
-        played = _played(draw(seed), seed, root)
+        played = _played(drawn, seed, root)
     except Exception as error:
         raise LedgerError(
             f"the simulated run of seed {seed} is wrong: {type(error).__name__}: {error}. It lies in {root}; "

@@ -20,7 +20,18 @@ from master.simulation.mortal import POINTS
 Numbers = NDArray[np.float64]
 # Streams of random numbers, apart from those of scripts.
 _SPEED, _STORM, _CRASH, _WIRE, _ABSENT, _LIVES = range(100, 106)
+MOST_TIMES, MOST_SIGMA = 1000.0, 2.0  # by which the speeds of machines may differ, and the logarithm's deviation
+MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
+LEAST_STORM_S, LEAST_STORM = 1.0, 1e-3  # seconds between two storms, and the share that one takes
+_FAR = 5.0  # standard deviations that nothing lies beyond: one in three million does
+_SPARED = 20.0  # storms that would have taken a machine on average and did not: one in half a billion escapes them
 _WAKING = 0.25  # the share of masters that are killed as they take over
+
+
+def check_seed(seed: int) -> None:
+    """Raises UsageError for a seed that not every generator takes."""
+    if not 0 <= seed <= MOST_SEED:
+        raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
 @dataclass(frozen=True)
@@ -35,10 +46,23 @@ class Speeds:
     def __post_init__(self) -> None:
         if not 0 <= self.fast <= 1:
             raise UsageError(f"the share of fast machines is {self.fast}; expected 0 to 1.")
-        if not (math.isfinite(self.factor) and self.factor > 0):
-            raise UsageError(f"fast machines are {self.factor} times as fast; expected a number above 0.")
-        if not (math.isfinite(self.sigma) and self.sigma >= 0):
-            raise UsageError(f"the spread of speeds is {self.sigma}; expected a number from 0.")
+        if not 1 / MOST_TIMES <= self.factor <= MOST_TIMES:
+            raise UsageError(
+                f"fast machines are {self.factor} times as fast; expected a number from {1 / MOST_TIMES:g} to "
+                f"{MOST_TIMES:g}."
+            )
+        if not 0 <= self.sigma <= MOST_SIGMA:
+            raise UsageError(f"the spread of speeds is {self.sigma}; expected a number from 0 to {MOST_SIGMA:g}.")
+
+    @property
+    def fastest(self) -> float:
+        """A speed that practically no machine exceeds."""
+        return (max(1.0, self.factor) if self.fast else 1.0) * math.exp(_FAR * self.sigma)
+
+    @property
+    def slowest(self) -> float:
+        """A speed that practically every machine has."""
+        return (min(1.0, self.factor) if self.fast else 1.0) * math.exp(-_FAR * self.sigma)
 
     def of(self, slot: int, seed: int) -> float:
         """The speed of one machine, the same in every life."""
@@ -97,10 +121,12 @@ class Storms(Script):
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.every_s) and self.every_s > 0):
-            raise UsageError(f"storms come every {self.every_s} s; expected a number of seconds above 0.")
-        if not 0 < self.share <= 1:
-            raise UsageError(f"a storm takes a share {self.share} of the machines; expected above 0, at most 1.")
+        if not (math.isfinite(self.every_s) and self.every_s >= LEAST_STORM_S):
+            raise UsageError(
+                f"storms come every {self.every_s} s; expected a number of seconds from {LEAST_STORM_S:g}."
+            )
+        if not LEAST_STORM <= self.share <= 1:
+            raise UsageError(f"a storm takes a share {self.share} of the machines; expected {LEAST_STORM:g} to 1.")
 
     @property
     def slots(self) -> int:
@@ -114,18 +140,18 @@ class Storms(Script):
         if planned is None:
             return None
         struck_s = self._next(slot, planned.opens_s)
-        ends = [struck_s] if planned.closes_s is None else [struck_s, planned.closes_s]
-        return PlannedLife(planned.opens_s, planned.duration_s, min(ends), planned.graceful, planned.grace_s)
+        closes_s = min((end for end in (struck_s, planned.closes_s) if end is not None), default=None)
+        return PlannedLife(planned.opens_s, planned.duration_s, closes_s, planned.graceful, planned.grace_s)
 
-    def _next(self, slot: int, after_s: float) -> float:
+    def _next(self, slot: int, after_s: float) -> float | None:
         """The first storm after an instant that takes this machine: one in every interval of `every_s`, at a drawn
-        moment."""
-        interval = math.floor(after_s / self.every_s)
-        while True:
+        moment. None if that would be so far off that practically no machine is spared for so long."""
+        first = math.floor(after_s / self.every_s)
+        for interval in range(first, first + math.ceil(_SPARED / self.share) + 1):
             moment, taken = self._storm(interval)
             if moment > after_s and taken[slot]:
                 return moment
-            interval += 1
+        return None
 
     def _storm(self, interval: int) -> tuple[float, NDArray[np.bool_]]:
         """(when the storm of an interval comes, whether it takes each machine)."""
@@ -191,6 +217,9 @@ class Scenario:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_seed(self.seed)
+        if self.chunks_per_job < 0:
+            raise UsageError(f"--chunks-per-job is {self.chunks_per_job}; expected at least 0, which means never.")
         if self.crash_every_s is not None and not self.crash_every_s > 0:
             raise UsageError(f"the master crashes every {self.crash_every_s} s; expected a number above 0.")
         if not self.turn_s > 0:

@@ -18,11 +18,12 @@ import numpy as np
 from gridml.errors import RunError
 from master.backends.simulated import Player, Pool, Simulated
 from master.beginning import resume, start
-from master.run import Outside
+from master.run import Outside, Run
 from master.settings import Settings
 from master.simulation.clock import VirtualClock
 from master.simulation.mortal import Mortal
 from master.simulation.scenario import Scenario
+from master.simulation.standstill import LONGEST_S, Since, check
 from master.simulation.wire import Wire
 from master.simulation.workers import Passing, Trainer, Training
 
@@ -69,6 +70,10 @@ class World:
         self._speeds: dict[int, float] = {}
         self._dies: tuple[float, str] | None = None  # when the master is killed, and where
         self._still_s = 0.0  # for how long nothing has been planned
+        self._run: Run | None = None
+        self._lives = self._turns = 0
+        self._credited = 0  # vertices, and when the last of them was, which master and which life it then was:
+        self._credited_at = START_S, 0, 0, 0
 
     @property
     def messages(self) -> int:
@@ -87,6 +92,7 @@ class World:
         return self.workers.wire
 
     def _hire(self, worker: str, slot: int) -> Player:
+        self._lives += 1
         speed = self._speeds.get(slot)
         if speed is None:
             speed = self._speeds[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
@@ -113,12 +119,37 @@ class World:
             judge=Inline,
         )
 
+    def drive(self, run: Run) -> None:
+        """A master has taken the run over. Raises RunError when too many have in vain."""
+        self._run = run
+        self.look()
+
+    def look(self) -> None:
+        """Raises RunError when the run does not go on."""
+        assert self._run is not None, "a run is driven before it rests"
+        standing = self.clock.now_s, self._turns, self._lives, self.masters
+        if (credited := self._run.ledger.credited) != self._credited:
+            self._credited, self._credited_at = credited, standing
+        then_s, turns, lives, masters = self._credited_at
+        since = Since(standing[0] - then_s, standing[1] - turns, standing[2] - lives, standing[3] - masters)
+        check(since, self.scenario.script.slots, self._alone_s(self._run.grants.total))
+
+    def _alone_s(self, vertices: int) -> float:
+        """More than the slowest machine would take for everything, and for letters that come late besides."""
+        costs, faults = self.scenario.costs, self.scenario.faults
+        around_s = costs.wait_s + costs.boot_s + costs.start_s + costs.end_s + (costs.push_s or 0.0)
+        delay_s = self.scenario.travel_s + (0.0 if faults is None else faults.delay_s)
+        work_s = vertices * (costs.copy_s + costs.exec_s / self.scenario.speeds.slowest)
+        return 2 * (around_s + work_s) + 100 * delay_s + 10 * STILL_S
+
     def rest(self, seconds: float) -> None:
         """While the master rests, time goes on to the next thing that happens, and a turn beyond it.
 
-        Raises RunError when nothing will ever happen again, or the run takes too long.
+        Raises RunError when nothing will ever happen again, nothing is credited any more, or the run takes too long.
         """
         self.master_s += self.lap()
+        self._turns += 1
+        self.look()
         next_s = self.clock.next_s
         now = self.clock.now_s
         if next_s is None:
@@ -132,6 +163,11 @@ class World:
             raise RunError(
                 f"the simulated run has not finished after {now - START_S:,.0f} s: lives may be too short for a chunk "
                 f"to be begun, or for a push to be made."
+            )
+        if now + idle - START_S > LONGEST_S:
+            raise RunError(
+                f"the simulated run would go on for longer than {LONGEST_S:.0e} s, which no clock here can tell: give "
+                f"fewer vertices, or shorter times."
             )
         self.clock.advance(now + max(seconds, idle) + self.scenario.turn_s)
         self.world_s += self.lap()
@@ -173,6 +209,7 @@ def simulate(
 def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Callable[[], object]) -> None:
     run = start(world.settings, root, world.outside(told))
     while True:
+        world.drive(run)
         try:
             with run:
                 run.finish()
@@ -182,6 +219,7 @@ def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Ca
             killed()
         while True:
             world.clock.advance(world.clock.now_s + world.scenario.restart_s)
+            world.look()
             try:
                 run = resume(root, world.outside(told))
                 break

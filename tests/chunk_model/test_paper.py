@@ -38,6 +38,8 @@ def test_deterministic() -> None:
     for mean in (0.0, -1.0, math.nan, math.inf):
         with pytest.raises(ChunkError, match="lifetime_mean must be"):
             deterministic_chunk(mean, COSTS)
+    with pytest.raises(ChunkError, match="more vertices than can be counted"):
+        deterministic_chunk(2700.0, Costs(exec_s=1e-320))
 
 
 def test_stochastic_is_the_printed_product() -> None:

@@ -73,6 +73,11 @@ def test_a_trace_and_a_plot(gridml: Callable[..., Answer], tmp_path: Path) -> No
         (("--t-exec", "nan", *NORMAL), 2, "--t-exec is 'nan'"),
         ((*BASE, "--t-copy", "inf", *NORMAL), 2, "--t-copy is 'inf'"),
         ((*BASE, "--push-cost", "-2", *NORMAL), 2, "--push-cost is '-2'"),
+        (("--t-exec", "1e-320", *NORMAL), 2, "--t-exec is '1e-320'"),
+        ((*BASE, "--push-cost", "1e308", *NORMAL), 2, "--push-cost is '1e308'"),
+        ((*BASE, "--wait", "1e308", *NORMAL), 2, "0 itself, or 1e-09 to 1e+12 s"),
+        ((*BASE, "--lifetime", "exponential(1e308)"), 2, 'the duration "1e308" is 1e+308 s'),
+        ((*BASE, "--lifetimes", "endless.csv"), 2, "endless.csv, line 2: duration_s"),
         ((*BASE,), 2, "got none of them; expected one of --lifetime"),
         ((*BASE, *NORMAL, "--trace", "trace.csv"), 2, "got --lifetime and --trace; expected one of"),
         ((*NORMAL,), 2, "got no --t-exec"),
@@ -94,6 +99,7 @@ def test_a_mistake_gets_one_message(
 ) -> None:
     (tmp_path / "empty.csv").write_text("")
     (tmp_path / "header.csv").write_text("duration_s,ended\n")
+    (tmp_path / "endless.csv").write_text("duration_s,ended\n1e308,1\n60,1\n")
     (tmp_path / "columns.csv").write_text("length,dead\n5,1\n")
     (tmp_path / "trace.csv").write_text("0,add,a\n")
     found, out, err = gridml(*options)

@@ -92,6 +92,32 @@ def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> N
         ((str(PROGRAM), "--vertices", "9"), "both a program and --vertices"),
         (("nowhere.py",), "nowhere.py"),
         (("--campaign", "0"), "a campaign of 0 kills"),
+        (("--campaign", "5", "--seed", "-4"), "--seed is -4"),
+        (("--seed", "-1"), "--seed is -1"),
+        (("--seed", "99999999999"), "--seed is 99999999999"),
+        (("--spread", "500"), "spread of speeds is 500"),
+        (("--fast", "1", "--fast-factor", "1e-300"), "1e-300 times as fast"),
+        (("--cost", "t_x=1e300"), "t_x in --cost is '1e300'"),
+        (("--cost", "t_x=1e-300"), "t_x in --cost is '1e-300'"),
+        (("--cost", "t_x=1e-9"), "expected at least 1e-08 s"),
+        (("--cost", "t_x=1,t_s=2h", "--lifetime", "normal(45m,10m)"), "no chunk could ever finish"),
+        (
+            ("--chunk", "9000", "--no-push", "--cost", "t_x=1", "--lifetime", "normal(45m,10m)", "--grace-share", "0"),
+            "9,000 s of work",
+        ),
+        (("--chunks-per-job", "-1"), "--chunks-per-job is -1"),
+        (("--storm-every", "20m", "--storm-share", "1e-12"), "a storm takes a share"),
+        (("--storm-every", "0.1"), "storms come every 0.1 s"),
+        (("--faults", "delay=1e9"), "expected at most 86400 s"),
+        (("--faults", "lose=often"), "expected a chance"),
+        (("--turn", "0"), "--turn is '0'"),
+        (("--silence", "0"), "--silence is '0'"),
+        (("--cost", "t_x=1,t_s=10m"), "--silence is 120 s, but it takes 600 s to start a chunk"),
+        (("--late", "2"), "--late 2 without --lifetime"),
+        (("--vertices", "99999999999999"), "--vertices is 99999999999999"),
+        (("--vertices", "0"), "--vertices is 0"),
+        (("--workers", "99999999999999"), "--workers is 99999999999999"),
+        (("--run-dir", "/proc/x"), "/proc/x cannot be made"),
     ],
 )
 def test_one_message_for_a_mistake(
@@ -99,4 +125,29 @@ def test_one_message_for_a_mistake(
 ) -> None:
     status, _, err = gridml(*arguments)
     assert status == 2 and err.startswith("Error: ") and said in err and "Traceback" not in err
-    assert not list(tmp_path.rglob("ledger.db"))
+    assert len(err.strip().splitlines()) == 1 and not list(tmp_path.iterdir())
+
+
+def test_nothing_of_the_users_is_overwritten(gridml: Callable[..., Answer], tmp_path: Path) -> None:
+    mine = tmp_path / "mine.py"
+    mine.write_text("precious = 1\n")
+    assert gridml(*SMALL, "--run-dir", "mine")[0] == 0
+    assert mine.read_text() == "precious = 1\n" and {path.name for path in tmp_path.iterdir()} == {"mine", "mine.py"}
+    status, _, err = gridml(*SMALL, "--run-dir", "mine")
+    assert status == 2 and "holds a run already" in err
+    kept = tmp_path / "other" / "program" / "cost.py"
+    kept.parent.mkdir(parents=True)
+    kept.write_text("precious = 2\n")
+    status, _, err = gridml(*SMALL, "--run-dir", "other")
+    assert status == 2 and "is there already" in err and kept.read_text() == "precious = 2\n"
+
+
+def test_a_simulation_that_memory_cannot_hold_gets_one_message(
+    gridml: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("master.simulation.simulate.simulate", full)
+    status, _, err = gridml(*SMALL)
+    assert status == 2 and "does not fit into memory" in err

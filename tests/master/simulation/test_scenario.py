@@ -52,6 +52,12 @@ def test_storms_come_once_an_interval_and_the_same_whoever_asks_first() -> None:
     assert [math.floor(moment / 10.0) for moment in moments] == list(range(200))
 
 
+def test_a_machine_that_no_storm_takes_for_long_is_never_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Storms, "_storm", lambda storms, interval: (interval * 100.0, np.zeros(1, np.bool_)))
+    life = Storms(Steady(1), 100.0, 0.01).life(0, 0)
+    assert life is not None and life.closes_s is None
+
+
 def test_a_storm_ends_only_what_its_base_does_not_end_before() -> None:
     storms = Storms(Absent(Lives(4, Exponential(5.0), late=0), 0.5, 1), 1e6, 1.0, 1)
     lives = [storms.life(slot, 0) for slot in range(4)]
@@ -113,6 +119,11 @@ def test_masters_are_killed_that_often_at_every_point_and_some_as_they_wake() ->
         (lambda: Speeds(sigma=math.nan), "spread of speeds is nan"),
         (lambda: Storms(Steady(1), 0.0, 0.5), "storms come every 0.0 s"),
         (lambda: Storms(Steady(1), 1.0, 0.0), "a share 0.0"),
+        (lambda: Storms(Steady(1), 1.0, 1e-4), "expected 0.001 to 1"),
+        (lambda: Speeds(factor=1e4), "from 0.001 to 1000"),
+        (lambda: Speeds(sigma=3.0), "from 0 to 2"),
+        (lambda: Scenario(Steady(1), COSTS, chunks_per_job=-1), "--chunks-per-job is -1"),
+        (lambda: Scenario(Steady(1), COSTS, seed=2**32), "--seed is 4294967296"),
         (lambda: Absent(Steady(1), 1.0), "a share 1.0"),
         (lambda: Scenario(Steady(1), COSTS, crash_every_s=0.0), "crashes every 0.0 s"),
         (lambda: Scenario(Steady(1), COSTS, turn_s=0.0), "every 0.0 s"),
