@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from gridml.carriers.base import Letter, MasterEnd
+from gridml.carriers.base import MasterEnd
+from gridml.carriers.forwarding import Forwarding
 
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
           "after-answers", "submit", "publish", "answer", "close")  # fmt: skip
@@ -13,40 +14,21 @@ POINTS = ("before-version", "after-version", "after-patch", "before-commit", "af
 
 
 @final
-class Mortal(MasterEnd):
+class Mortal(Forwarding):
     """Tells `reached` the name of what is about to be done."""
 
     def __init__(self, end: MasterEnd, reached: Callable[[str], None]) -> None:
-        self._end = end
+        super().__init__(end)
         self._reached = reached
-        self.carries_chunks = end.carries_chunks
-
-    def open(self, worker: str) -> None:
-        self._end.open(worker)
-
-    def collect(self) -> list[Letter]:
-        return self._end.collect()
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
         self._reached("answer")
-        self._end.answer(worker, number, payload)
-
-    def discard(self, worker: str, number: int) -> None:
-        self._end.discard(worker, number)
+        super().answer(worker, number, payload)
 
     def publish(self, name: str, payload: bytes) -> None:
         self._reached("publish")
-        self._end.publish(name, payload)
-
-    def retract(self, name: str) -> None:
-        self._end.retract(name)
-
-    def noted(self, worker: str) -> tuple[int, int] | None:
-        return self._end.noted(worker)
-
-    def clear(self) -> None:
-        self._end.clear()
+        super().publish(name, payload)
 
     def close(self, worker: str) -> None:
         self._reached("close")
-        self._end.close(worker)
+        super().close(worker)

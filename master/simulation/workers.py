@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, final
 from weakref import WeakValueDictionary
 
-from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+from gridml.carriers.base import MasterEnd, WorkerEnd
 from gridml.carriers.faulty import Fate, Post, on_time
+from gridml.carriers.forwarding import Forwarding
 from gridml.wording import Handed, Wording, Written
 from master.backends.simulated import Player
 from master.simulation.clock import VirtualClock
@@ -157,41 +158,17 @@ class Training(Workers):
 
 
 @final
-class _Waking(MasterEnd):
+class _Waking(Forwarding):
     """A master's end that says when each reply arrives."""
 
     def __init__(self, post: Post, wake: Callable[[str, float], None]) -> None:
+        super().__init__(post.master())
         self._post = post
-        self._end = post.master()
         self._wake = wake
-
-    def open(self, worker: str) -> None:
-        self._end.open(worker)
-
-    def collect(self) -> list[Letter]:
-        return self._end.collect()
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
         box = self._post.boxes.get(worker)
         before = 0 if box is None else len(box.replies)
-        self._end.answer(worker, number, payload)
+        super().answer(worker, number, payload)
         for parcel in [] if box is None else box.replies[before:]:
             self._wake(worker, parcel.at_s)
-
-    def discard(self, worker: str, number: int) -> None:
-        self._end.discard(worker, number)
-
-    def publish(self, name: str, payload: bytes) -> None:
-        self._end.publish(name, payload)
-
-    def retract(self, name: str) -> None:
-        self._end.retract(name)
-
-    def noted(self, worker: str) -> tuple[int, int] | None:
-        return self._end.noted(worker)
-
-    def clear(self) -> None:
-        self._end.clear()
-
-    def close(self, worker: str) -> None:
-        self._end.close(worker)

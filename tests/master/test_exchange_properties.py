@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml import bundle, unsent
-from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+from gridml.carriers.base import WorkerEnd
 from gridml.carriers.faulty import Post, corrupted, truncated
 from gridml.engine import BatchFailed
 from gridml.errors import GridmlError, RunError, UserCodeError
@@ -36,12 +36,11 @@ from master.backends.base import Backend, JobEvent, State
 from master.beginning import resume, start
 from master.run import Outside, Run
 from master.settings import Settings
+from master.simulation.mortal import POINTS, Mortal
 from remote.courier import StepCourier
 from remote.session import Session
 
 PROGRAMS = Path(__file__).parent.parent / "programs"
-POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
-          "after-answers", "submit", "publish", "answer", "close")  # fmt: skip
 LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
         "foreign ids", "nonsense", "huge")  # fmt: skip
 CALM_LIMIT = 3000  # turns in which a run without faults must finish
@@ -97,44 +96,6 @@ class Liar(WorkerEnd):
 
     def close(self) -> None:
         self._honest.close()
-
-
-class Mortal(MasterEnd):
-    """A master's end at which the master may die: between two chunks, or two answers."""
-
-    def __init__(self, end: MasterEnd, reached: Callable[[str], None]) -> None:
-        self._end = end
-        self._reached = reached
-
-    def open(self, worker: str) -> None:
-        self._end.open(worker)
-
-    def collect(self) -> list[Letter]:
-        return self._end.collect()
-
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
-        self._reached("answer")
-        self._end.answer(worker, number, payload)
-
-    def discard(self, worker: str, number: int) -> None:
-        self._end.discard(worker, number)
-
-    def publish(self, name: str, payload: bytes) -> None:
-        self._reached("publish")
-        self._end.publish(name, payload)
-
-    def retract(self, name: str) -> None:
-        self._end.retract(name)
-
-    def noted(self, worker: str) -> tuple[int, int] | None:
-        return self._end.noted(worker)
-
-    def clear(self) -> None:
-        self._end.clear()
-
-    def close(self, worker: str) -> None:
-        self._reached("close")
-        self._end.close(worker)
 
 
 def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:

@@ -11,27 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from gridml import cli
-
 Answer = tuple[int, str, str]
+COMMAND = "plan"  # that the fixture `gridml` calls
 BASE = ("--t-exec", "0.05", "--t-start", "90")
 NORMAL = ("--lifetime", "normal(45m,10m)")
-
-
-@pytest.fixture
-def gridml(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """Calls `gridml plan` in a folder of its own: (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["plan", *arguments])
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return code or 0, out, err
-
-    return call
 
 
 def test_help_shows_an_example(gridml: Callable[..., Answer]) -> None:

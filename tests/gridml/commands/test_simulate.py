@@ -8,27 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from gridml import cli
-
 Answer = tuple[int, str, str]
+COMMAND = "simulate"  # that the fixture `gridml` calls
 PROGRAM = Path(__file__).parent.parent.parent / "programs" / "tally.py"
 SMALL = ("--cost", "t_x=0.1,t_s=1,push=0.1", "--vertices", "3000", "--workers", "10", "--lifetime", "exponential(1m)")
-
-
-@pytest.fixture
-def gridml(capfd: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Answer]:
-    """Calls `gridml simulate` in a folder of its own: (exit status, stdout, stderr)."""
-    monkeypatch.chdir(tmp_path)
-
-    def call(*arguments: str) -> Answer:
-        with pytest.raises(SystemExit) as ended:
-            cli.main(["simulate", *arguments])
-        out, err = capfd.readouterr()
-        code = ended.value.code
-        assert code is None or isinstance(code, int)
-        return code or 0, out, err
-
-    return call
 
 
 def test_help_shows_an_example(gridml: Callable[..., Answer]) -> None:
