@@ -9,27 +9,28 @@ Needs matplotlib for the plot, and for recorded lives the folder named by GRIDML
 from __future__ import annotations
 
 import argparse
+import multiprocessing
 import time
 from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from benchmarks import chunk_correlated
+from benchmarks.chunk_halves import Split, judge, splits_of
 from benchmarks.chunk_master import play_lives
 from benchmarks.chunk_plot import Curve, draw
-from benchmarks.chunk_tables import MANY_LIVES, write_halves, write_master, write_sizes
+from benchmarks.chunk_tables import write_drawn, write_halves, write_master, write_sizes
 from benchmarks.chunk_traces import (
     DECADES,
     MODES,
     Mode,
     Setting,
-    Sweep,
     chosen_for,
     families,
-    fitted,
     sweep,
     trace_files,
     traces,
@@ -37,8 +38,6 @@ from benchmarks.chunk_traces import (
 from benchmarks.table import RESULTS, Cell
 from chunk_model.costs import Costs
 from chunk_model.kaplan_meier import KaplanMeier
-from chunk_model.lifetime import Floats, Lifetime
-from chunk_model.observations import Observations
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
 from chunk_model.replay import simulate
 
@@ -49,19 +48,25 @@ class Effort:
     seeds: int = 20
     lives: int = 120  # that the real master plays at a point
     resamplings: int = 100
+    draws: int = 10  # of each number of lives
     traces: int | None = None
 
 
-QUICK = Effort(a_decade=3, seeds=3, lives=40, resamplings=50, traces=3)
+QUICK = Effort(a_decade=3, seeds=3, lives=40, resamplings=50, draws=2, traces=3)
+
+
+Judged = tuple[dict[str, Cell], dict[str, Cell] | None]  # rows on halves of a trace, and on lives drawn from it
 
 
 @dataclass(frozen=True)
-class Split:
-    """A law fitted to one part of a trace, and who is left to judge it: bool [lives]."""
+class Measured:
+    """The rows of one setting, table by table, and its curves."""
 
-    law: Lifetime
-    judges: NDArray[np.bool_]
-    by_time: bool
+    sizes: list[dict[str, Cell]]
+    halves: list[dict[str, Cell]]
+    drawn: list[dict[str, Cell]]
+    master: list[dict[str, Cell]]
+    curves: list[Curve]
 
 
 def main() -> None:
@@ -77,36 +82,56 @@ def main() -> None:
     settings = [*families(), *traces(files[: effort.traces])]
     sizes: list[dict[str, Cell]] = []
     halves: list[dict[str, Cell]] = []
+    drawn: list[dict[str, Cell]] = []
     master: list[dict[str, Cell]] = []
     curves: list[Curve] = []
-    for setting in settings:
-        splits = _splits(setting, effort.seeds)
-        for name, costs in setting.costs.items():
-            for mode in MODES:
-                row, curve, judged = measure(setting, name, costs, mode, splits, effort)
-                sizes.append(row)
-                halves += judged
-                curves += [curve] if mode == MODES[0] and name != "light" else []
-                if name != "light":
-                    master += played(setting, name, costs, mode, row, effort)
-        print(f"{time.monotonic() - began:4.0f} s  {setting.name}", flush=True)
+    # Settings have nothing to do with each other, and no time is measured.
+    with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
+        for setting, found in zip(settings, pool.map(measured, settings, repeat(effort)), strict=True):
+            sizes += found.sizes
+            halves += found.halves
+            drawn += found.drawn
+            master += found.master
+            curves += found.curves
+            print(f"{time.monotonic() - began:4.0f} s  {setting.name}", flush=True)
     without = [] if files else ["GRIDML_DATA named no folder with spot/ in it: families and Figure 4 only"]
     write_sizes(sizes, without, options.results)
     if halves:
         write_halves(halves, options.results)
+    if drawn:
+        write_drawn(drawn, effort.draws, options.results)
     write_master(master, without, options.results)
     chunk_correlated.compare(files, quick=options.quick, folder=options.results)
     draw(curves, options.results / "chunk_size.png")
     print(f"{time.monotonic() - began:.0f} s in all", flush=True)
 
 
+def measured(setting: Setting, effort: Effort) -> Measured:
+    """Everything of one setting: both costs, all modes."""
+    sizes: list[dict[str, Cell]] = []
+    judged: list[Judged] = []
+    master: list[dict[str, Cell]] = []
+    curves: list[Curve] = []
+    splits = splits_of(setting, effort.seeds, effort.draws)
+    for name, costs in setting.costs.items():
+        for mode in MODES:
+            row, curve, others = measure(setting, name, costs, mode, splits, effort)
+            sizes.append(row)
+            judged += [others] if others is not None else []
+            curves += [curve] if mode == MODES[0] and name != "light" else []
+            if name != "light":
+                master += played(setting, name, costs, mode, row, effort)
+    halves, drawn = [each[0] for each in judged], [each[1] for each in judged if each[1] is not None]
+    return Measured(sizes, halves, drawn, master, curves)
+
+
 def measure(
     setting: Setting, name: str, costs: Costs, mode: Mode, splits: Sequence[Split], effort: Effort
-) -> tuple[dict[str, Cell], Curve, list[dict[str, Cell]]]:
+) -> tuple[dict[str, Cell], Curve, Judged | None]:
     """The choice against the sweep on all lives, the curve, and the choices of the splits against their judges."""
     choice = chosen_for(setting.law, costs, mode)
     seen = setting.law if setting.observations is None else KaplanMeier.of(setting.observations)
-    others = [chosen_for(law, costs, mode) for law in (seen, *(split.law for split in splits))]
+    others = [chosen_for(law, costs, mode) for law in (seen, *(law for split in splits for law in split.laws))]
     most = setting.mean_s / costs.vertex_s
     decades = [(max(1, round(most * share)), choice.push_every) for share in DECADES]
     decades = [(n, None if m is None else min(n, m)) for n, m in decades]
@@ -153,80 +178,9 @@ def measure(
         replayed.goodput,
         paper[0][0] / most,
     )
-    judged = [_judged(setting, name, mode, found, grid, splits, effort)] if splits else []
+    # The choices for all lives, and for them as seen, come before those of the splits.
+    judged = judge(setting, name, mode, found, grid, grid + 2, splits, effort.resamplings) if splits else None
     return row, curve, judged
-
-
-# --- lives that were not seen
-
-
-def _splits(setting: Setting, seeds: int) -> list[Split]:
-    """The first half of a trace against the second, and random halves; what died at one instant stays together."""
-    seen, start_s = setting.observations, setting.start_s
-    if seen is None or start_s is None or seen.end_at_s is None:
-        return []
-    middle = float(np.median(start_s))
-    early, late = start_s < middle, start_s >= middle
-    ended = seen.ended & (seen.end_at_s <= middle)
-    lasted = np.minimum(seen.duration_s, middle - start_s)
-    known = Observations(lasted[early], ended[early], np.minimum(seen.end_at_s, middle)[early])
-    splits = [Split(fitted(known)[0], late, by_time=True)] if early.any() else []
-    groups = seen.groups()
-    count = int(groups.max()) + 1
-    for seed in range(seeds):
-        mine = (np.random.default_rng(seed).permutation(count) < count / 2)[groups]
-        splits.append(Split(fitted(seen.take(mine))[0], ~mine, by_time=False))
-    return splits
-
-
-def _judged(
-    setting: Setting, name: str, mode: Mode, found: Sweep, grid: int, splits: Sequence[Split], effort: Effort
-) -> dict[str, Cell]:
-    """Regret of each split's choice on its judges; of what is best for all lives, for comparison; and its interval."""
-    groups = setting.groups()
-    weight = np.stack([split.judges for split in splits]).astype(np.float64)
-    goodput = found.goodput(weight)
-    first = grid + 2  # the choice for all lives, and the one for them as seen, come before
-    mine = goodput[np.arange(len(splits)), first + np.arange(len(splits))]
-    best = goodput[:, :grid].max(axis=1)
-    regret = 100 * (1 - mine / best)
-    everybody = 100 * (1 - goodput[:, int(np.argmax(found.goodput()[:grid]))] / best)
-    by_time = np.array([split.by_time for split in splits])
-    enough = len(setting.duration_s) >= MANY_LIVES
-    row: dict[str, Cell] = {
-        "trace": setting.name,
-        "lives": len(setting.duration_s),
-        "apart": int(groups.max()) + 1,
-        "costs": name,
-        "mode": str(mode),
-        "second half %": float(regret[by_time][0]) if by_time.any() else None,
-        "random halves %": float(regret[~by_time].mean()),
-        "worst %": float(regret[~by_time].max()),
-        "best of all %": float(everybody[~by_time].mean()),
-    }
-    if not enough:
-        lost = _resampled(found, grid, first, weight, groups, effort.resamplings)
-        row["95% of random halves"] = _interval(lost[~by_time])
-        row["95% of second half"] = _interval(lost[by_time]) if by_time.any() else None
-    return row
-
-
-def _resampled(found: Sweep, grid: int, first: int, weight: Floats, groups: NDArray[np.intp], times: int) -> Floats:
-    """[splits, times] regret in percent, with the judges resampled; deaths at one instant are drawn together."""
-    rng, count = np.random.default_rng(0), int(groups.max()) + 1
-    lost = np.empty((len(weight), times))
-    for at, judges in enumerate(weight):
-        inside = np.unique(groups[judges > 0])
-        drawn = np.stack([np.bincount(rng.choice(inside, len(inside)), minlength=count) for _ in range(times)])
-        goodput = found.goodput(drawn[:, groups] * judges)
-        best = goodput[:, :grid].max(axis=1)
-        lost[at] = 100 * (1 - goodput[:, first + at] / np.maximum(best, 1e-300))
-    return lost
-
-
-def _interval(lost: Floats) -> str:
-    low, high = np.quantile(lost, [0.025, 0.975])
-    return f"{max(low, 0):.1f} to {max(high, 0):.1f}"
 
 
 def _percent_lost(mine: float, best: float) -> float:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.chunk_halves import DRAWN, MANY_LIVES, RANDOM, REFITTED, SECOND_HALF
 from benchmarks.chunk_traces import MODES
 from benchmarks.table import Cell, write
 
 GOAL = 5.0  # percent of regret
-MANY_LIVES = 300  # from which the goal holds for lives that were not seen
 
 
 def write_sizes(rows: list[dict[str, Cell]], without: list[str], folder: Path) -> None:
@@ -70,20 +70,41 @@ def _paper(rows: list[dict[str, Cell]]) -> list[str]:
 
 def write_halves(rows: list[dict[str, Cell]], folder: Path) -> None:
     enough = [row for row in rows if _of(row, "lives") >= MANY_LIVES]
-    missed = [row for row in enough if _of(row, "random halves %") > GOAL]
-    later = [row for row in enough if _of(row, "second half %") > GOAL]
+    apart = [row for row in enough if _of(row, "apart") >= MANY_LIVES]
+    pushed = [row for row in enough if "pushes" in str(row["mode"])]
     notes = [
         "regret in percent on lives that the choice was not fitted to, against the size that is best for them, which "
-        "nobody could have known; second half: fitted to what was known when half of the lives had begun",
-        "random halves: mean and worst of 20 (of 3 with --quick); deaths at one instant stay in one half",
+        "nobody could have known",
+        "second half: fitted to what was known when half of the lives had begun; as a run refits: and again, for "
+        "lives that begin later, whenever a master would",
+        "random halves: mean and worst of 20 (of 3 with --quick); deaths at one instant stay in one half, so the "
+        "number of lives that tell something is that of those apart",
         "best of all: what even the size that is best for the whole trace loses on the random halves: chance",
         "95%: of the regret over resampled judges (and halves), for traces of less than 300 lives",
-        f"with {MANY_LIVES} lives or more, random halves: more than {GOAL:g}% in {len(missed)} of {len(enough)} rows"
-        + "".join(f"; {r['trace']}, {r['costs']}, {r['mode']}: {_of(r, 'random halves %'):.1f}%" for r in missed),
-        f"second half: more than {GOAL:g}% in {len(later)} of {len(enough)} rows"
-        + "".join(f"; {r['trace']}, {r['costs']}, {r['mode']}: {_of(r, 'second half %'):.1f}%" for r in later),
+        f"with {MANY_LIVES} lives or more, random halves: {_missed(enough, RANDOM)}",
+        f"with {MANY_LIVES} lives apart or more, random halves: {_missed(apart, RANDOM)}",
+        f"with {MANY_LIVES} lives or more and pushes, random halves: {_missed(pushed, RANDOM)}",
+        f"with {MANY_LIVES} lives or more, second half: {_missed(enough, SECOND_HALF)}",
+        f"with {MANY_LIVES} lives or more, as a run refits: {_missed(enough, REFITTED)}",
     ]
     write("chunk_size_halves", "Chosen on half of a trace, judged on the other half", rows, notes, folder)
+
+
+def write_drawn(rows: list[dict[str, Cell]], seeds: int, folder: Path) -> None:
+    missed = {kind: sum(_of(row, kind) > GOAL for row in rows) for kind in DRAWN}
+    notes = [
+        f"regret in percent, mean of {seeds}: chosen for so many independent lives drawn from a trace (as if it were "
+        "the law), and judged by as many others; deaths at one instant are drawn together and count once",
+        f"more than {GOAL:g}%: "
+        + ", ".join(f"{missed[kind]} of {len(rows)} rows {kind.removesuffix(' %')}" for kind in DRAWN),
+    ]
+    write("chunk_size_drawn", "How many independent lives a choice needs", rows, notes, folder)
+
+
+def _missed(rows: list[dict[str, Cell]], column: str) -> str:
+    over = [row for row in rows if _of(row, column) > GOAL]
+    each = "".join(f"; {row['trace']}, {row['costs']}, {row['mode']}: {_of(row, column):.1f}%" for row in over)
+    return f"more than {GOAL:g}% in {len(over)} of {len(rows)} rows{each}"
 
 
 def write_master(rows: list[dict[str, Cell]], without: list[str], folder: Path) -> None:
