@@ -73,13 +73,14 @@ def _known(seen: Observations, start_s: Floats, moment: float) -> Observations:
 
 def _refits(seen: Observations, start_s: Floats, begin: float) -> Iterator[float]:
     """The moments after `begin` at which a master would choose anew, having last chosen then."""
-    assert seen.end_at_s is not None
+    end_at_s = seen.end_at_s
+    assert end_at_s is not None
 
     def known(moment: float, deaths: int) -> Seen:
-        lived = np.clip(np.minimum(seen.end_at_s, moment) - start_s, 0, seen.duration_s)
+        lived = np.clip(np.minimum(end_at_s, moment) - start_s, 0, seen.duration_s)
         return Seen(deaths, float(lived.sum()), moment)
 
-    died = np.sort(seen.end_at_s[seen.ended])
+    died = np.sort(end_at_s[seen.ended])
     last = known(begin, int(np.searchsorted(died, begin, side="right")))
     for moment in np.unique(died[died > begin]).tolist():
         now = known(moment, int(np.searchsorted(died, moment, side="right")))

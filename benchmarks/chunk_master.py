@@ -124,6 +124,7 @@ def _play(
 
         root = Path(folder, "run")
         run = start(settings, root, replace(world.outside(lambda kind, text: None), tick=tick))
+        world.drive(run)
         try:
             with run:
                 run.leave()

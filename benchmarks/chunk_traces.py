@@ -171,8 +171,8 @@ class Sweep:
 
     chunk: Ints  # [points]
     every: Ints  # [points]
-    credited: Floats  # float32 [points, lives] vertices
-    paid_s: Floats  # float32 [points, lives]
+    credited: NDArray[np.float32]  # [points, lives] vertices
+    paid_s: NDArray[np.float32]  # [points, lives]
     exec_s: float
 
     def goodput(self, weight: Floats | None = None) -> Floats:

@@ -38,7 +38,7 @@ def main() -> None:
             trained += len(rows)
             loss = F.cross_entropy(model(pixels[rows].float() / 255), labels[rows])
             optimiser.zero_grad()
-            loss.backward()
+            torch.autograd.backward(loss)
             optimiser.step()
             if epoch or at >= 4096:  # after the first steps, which allocate
                 began = began or time.perf_counter()

@@ -23,9 +23,12 @@ from master.ledger import Ledger
 from master.replica import Touched, union
 from master.settings import Settings
 from master.sizing import Sizing
+from master.stragglers import Expected, Overtaken
 
 Ids = NDArray[np.int64]
-LOOK_S = 1e-4  # a look at one lease costs a few microseconds: looking at all takes a few hundredths of the time
+# Between two looks for a straggler that find nothing. One costs a few tenths of a millisecond however many leases there
+# are, so all that idle together, 10,000 or more, take a few hundredths of the master's time.
+LOOK_S = 0.01
 
 
 @dataclass(frozen=True)
@@ -62,7 +65,11 @@ class Grants:
         self.sizing = Sizing(settings, self._count, program.update.batch or 1)
         self._push_every: dict[str, int] = {}  # by worker: the interval it was last told
         self._since: dict[int, float] = {}  # by lease: its worker's last credit, or when it was granted
-        self._again: list[tuple[Span, int]] = []  # ranges that were overtaken, and how often
+        # Who trains at the rate that was expected has less left by as much as time has passed: a lease that is on
+        # schedule stays in its place, and credits need not move it. The others come to one of the ends in time.
+        self._expected = Expected()
+        self._delays: tuple[float, dict[str, Delay]] = 0.0, {}  # by kind of worker, as measured at a moment
+        self._again = Overtaken()
         self._overtaken: dict[int, int] = {}  # by lease: how often its range was; not if never
         self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
@@ -121,7 +128,7 @@ class Grants:
             if self._reclaim(sync, live, now):
                 span, _ = self._span(now)
             else:
-                self._look_again_s = now + LOOK_S * (1 + len(self._ledger.leases))
+                self._look_again_s = now + LOOK_S
         return None if span is None else self._lease(span, sync.worker, live, now)
 
     def credited(self, row: LeaseRow, now: float) -> None:
@@ -146,6 +153,7 @@ class Grants:
         self._cuts.pop(row.id, None)
         self._since.pop(row.id, None)
         self._overtaken.pop(row.id, None)
+        self._expected.drop(row.id)
 
     def hope(self, row: LeaseRow, until_s: float) -> None:
         """What an ended lease left may still be brought, trained, by the worker that its holder is started again as.
@@ -160,12 +168,14 @@ class Grants:
     def take_over(self, row: LeaseRow) -> None:
         """Answer for an open lease that an earlier master granted."""
         self._publish(row)
+        self._expected.add(row.id)
 
     def reopen(self, row: LeaseRow, upto: int, worker: str) -> LeaseRow:
         """An ended lease whose work up to `upto` has come after all, by `worker`, and was given to nobody else."""
         opened = self._ledger.reopen(row, upto, worker)
         chunk = self._chunk(opened)
         self._cuts[opened.id] = Cut("", *_sides(chunk, self._graph))
+        self._expected.add(opened.id)
         return opened
 
     def describe(self, row: LeaseRow) -> Lease:
@@ -215,10 +225,10 @@ class Grants:
     def _reclaim(self, sync: Sync, live: int, now: float) -> bool:
         """Take a part of a straggler's lease, or all of it, for a worker that would idle. Returns whether anything came
         free."""
-        holdings = self._holdings(sync.worker, now)
-        return self._cut(holdings, sync.worker, live) or self._overtake(holdings, sync.worker, now)
+        holdings = self._look(sync.worker, now)
+        return self._cut(holdings, sync.worker, live, now) or self._overtake(holdings, sync.worker, now)
 
-    def _cut(self, holdings: Sequence[Holding], worker: str, live: int) -> bool:
+    def _cut(self, holdings: Sequence[Holding], worker: str, live: int, now: float) -> bool:
         chosen, _ = leasing.cut(holdings, self._batch(1), self._batch(live), self.sizing.rate(worker))
         if chosen is None:
             return False
@@ -226,7 +236,7 @@ class Grants:
         stop = self.order(row.epoch).boundary(chosen[1])
         if stop >= row.stop:
             return False
-        self._ledger.cut(row, stop)
+        self._place(self._holding(self._ledger.cut(row, stop), now), now)
         return True
 
     def _overtake(self, holdings: Sequence[Holding], worker: str, now: float) -> bool:
@@ -250,32 +260,42 @@ class Grants:
 
     def _count_overtaking(self, row: LeaseRow) -> None:
         """Leases of what this one leaves will have been overtaken once more than it."""
-        left = Span(row.epoch, row.upto, row.stop)
-        kept = [
-            (span, times)
-            for span, times in self._again
-            if not self.complete(span.epoch) and _overlap(span, left) != span.count
-        ]
-        self._again = [*kept, (left, self._overtaken.get(row.id, 0) + 1)]
+        for epoch in self._again.epochs:
+            if self.complete(epoch):
+                self._again.drop(epoch)
+        self._again.add(Span(row.epoch, row.upto, row.stop), self._overtaken.get(row.id, 0) + 1)
 
-    def _holdings(self, but: str, now: float) -> list[Holding]:
-        """What every other worker holds, the leases of each in the order in which it trains them."""
-        found, delays = [], dict[str, Delay]()
-        for worker, rows in self._ledger.held.items():
-            if worker == but:
-                continue
-            rate, before = self.sizing.rate(worker) or 1.0, 0
-            kind = self.sizing.measures.kind_of(worker)
-            delay = delays.get(kind) or delays.setdefault(kind, self.sizing.delay(worker))
-            every = self._push_every.get(worker, 0)
-            for row in rows.values():
-                since_s = now - self._since.setdefault(row.id, now)
-                delay_s, times = delay.of(before + row.left, rate, every), self._overtaken.get(row.id, 0)
-                found.append(
-                    Holding(row.id, row.upto, row.stop, rate, every, since_s, None, before, delay_s, overtaken=times)
-                )
-                before += row.left
-        return found
+    def _look(self, but: str, now: float) -> list[Holding]:
+        """A few leases of other workers, those that are most overdue or far from done among them; each of them that is
+        in the wrong place goes to its own, so that the next look sees others."""
+        found = self._expected.ends(self._ledger.held.get(but, {}))
+        holdings = [self._holding(self._ledger.leases[lease], now) for lease in found]
+        for held in holdings:
+            self._place(held, now)
+        return holdings
+
+    def _place(self, held: Holding, now: float) -> None:
+        self._expected.add(held.lease, now + leasing.expected_s(held))
+
+    def _holding(self, row: LeaseRow, now: float) -> Holding:
+        """What is known of an open lease; its worker trains what it was given before it first."""
+        worker, before = row.worker, 0
+        for other in self._ledger.held[worker].values():
+            if other.id == row.id:
+                break
+            before += other.left
+        rate, every = self.sizing.rate(worker) or 1.0, self._push_every.get(worker, 0)
+        since_s = now - self._since.setdefault(row.id, now)
+        delay_s, times = self._delay(worker, now).of(before + row.left, rate, every), self._overtaken.get(row.id, 0)
+        return Holding(row.id, row.upto, row.stop, rate, every, since_s, None, before, delay_s, overtaken=times)
+
+    def _delay(self, worker: str, now: float) -> Delay:
+        """Alike for all workers of a kind, and worked out once for all that ask at a moment: it costs more than the
+        rest of a holding."""
+        if self._delays[0] != now:
+            self._delays = now, {}
+        kind, delays = self.sizing.measures.kind_of(worker), self._delays[1]
+        return delays.get(kind) or delays.setdefault(kind, self.sizing.delay(worker))
 
     def _batch(self, live: int) -> int:
         update = self.program.update
@@ -306,9 +326,9 @@ class Grants:
         stop = order.boundary(min(span.start + size, span.stop))
         row = self._ledger.lease(span, stop, worker, now, reason)
         self._since[row.id] = now
-        times = max((n for again, n in self._again if _overlap(again, Span(row.epoch, row.start, row.stop))), default=0)
-        if times:
+        if times := self._again.times(Span(row.epoch, row.start, row.stop)):
             self._overtaken[row.id] = times
+        self._place(self._holding(row, now), now)
         self._ledger.worker_sent(worker, self._publish(row))
         return row
 
@@ -347,13 +367,6 @@ class Grants:
             self._components,
             bsp=self.program.bsp,
         )
-
-
-def _overlap(one: Span, other: Span) -> int:
-    """Positions that are in both."""
-    if one.epoch != other.epoch:
-        return 0
-    return max(0, min(one.stop, other.stop) - max(one.start, other.start))
 
 
 def _chunk_name(row: LeaseRow) -> str:

@@ -16,9 +16,8 @@ from chunk_model.select import Selected, select
 from chunk_model.trace import TraceError
 from gridml.errors import UsageError
 from master.measures import died
-from master.reading import connect, explained, snapshot
+from master.reading import opened
 from master.report import read_clock, read_settings
-from master.rundir import RunDirectory
 from master.settings import Settings
 
 
@@ -98,13 +97,8 @@ def run_lives(root: Path, now: float | None = None) -> RunLives:
     with its last credit. One that still lives, or was ended by the master or because its work was done, would have
     lived on: it is censored. Raises LedgerError when the run cannot be read, UsageError when it has had no workers.
     """
-    connection = connect(root)
-    try:
-        settings = read_settings(root)
-        with explained(RunDirectory(root).ledger), snapshot(connection):
-            return _run_lives(connection, root, settings, now)
-    finally:
-        connection.close()
+    with opened(root) as connection:
+        return _run_lives(connection, root, read_settings(root), now)
 
 
 def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> RunLives:

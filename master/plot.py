@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 
 from gridml.errors import UsageError
-from master.reading import connect, explained, snapshot
+from master.reading import opened
 from master.report import Report, read_clock
-from master.rundir import RunDirectory
 
 
 def plot(found: Report, root: Path, file: Path) -> None:
@@ -62,17 +61,13 @@ def save(figure: Any, file: Path) -> None:
 
 def _credit(axes: Any, root: Path) -> None:
     """Credited vertices over time, and a tick for each worker that was killed: red by SIGKILL, orange by SIGTERM."""
-    connection = connect(root)
-    try:
-        with explained(RunDirectory(root).ledger), snapshot(connection):
-            clock = read_clock(connection, root)
-            rows = connection.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s").fetchall()
-            kills = connection.execute(
-                "SELECT ended_s, graceful FROM workers WHERE state = 'evicted' AND started_s IS NOT NULL "
-                "AND NOT coalesce(cancelled, 0)"
-            ).fetchall()
-    finally:
-        connection.close()
+    with opened(root) as connection:
+        clock = read_clock(connection, root)
+        rows = connection.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s").fetchall()
+        kills = connection.execute(
+            "SELECT ended_s, graceful FROM workers WHERE state = 'evicted' AND started_s IS NOT NULL "
+            "AND NOT coalesce(cancelled, 0)"
+        ).fetchall()
     credits = np.array(rows, np.float64).reshape(-1, 2)
     at_s = np.array([clock.at(t) for t in credits[:, 0]])
     axes.plot(at_s, np.cumsum(credits[:, 1]))

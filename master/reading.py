@@ -63,6 +63,17 @@ def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
         connection.execute("ROLLBACK")
 
 
+@contextmanager
+def opened(root: Path) -> Iterator[sqlite3.Connection]:
+    """A run's ledger as it stands at one moment. Raises LedgerError when there is none, or it cannot be read."""
+    connection = connect(root)
+    try:
+        with explained(RunDirectory(root).ledger), snapshot(connection):
+            yield connection
+    finally:
+        connection.close()
+
+
 def holder(root: Path) -> str | None:
     """Who drives a run ("pid 12 on host"), None when nobody does.
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import LedgerError
 from master.ledger import last_sign
-from master.reading import connect, explained, snapshot, standing
+from master.reading import opened, standing
 from master.rundir import RunDirectory
 from master.settings import Settings
 
@@ -140,13 +140,8 @@ def report(root: Path, now: float | None = None) -> Report:
 
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
-    connection = connect(root)
-    try:
-        settings = read_settings(root)
-        with explained(RunDirectory(root).ledger), snapshot(connection):
-            return _report(connection, root, settings, time.time() if now is None else now)
-    finally:
-        connection.close()
+    with opened(root) as connection:
+        return _report(connection, root, read_settings(root), time.time() if now is None else now)
 
 
 def read_settings(root: Path) -> Settings:

@@ -163,6 +163,7 @@ class Stepped:
         prices: Prices,
         speed: float = 1.0,
         chunks: int | None = None,
+        kind: str = "",
         seed: int = 0,
     ) -> None:
         self.interruptible = False
@@ -182,6 +183,7 @@ class Stepped:
             self._watch,
             chunks,
             engine=PricedEngine(program, prices, speed, self._watch, dice),
+            kind=kind,
         )
 
     def life(self) -> Iterator[float]:
@@ -224,6 +226,6 @@ class Trainer:
             torch.set_num_threads(1)
 
     def __call__(
-        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None
+        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
     ) -> Stepped:
-        return Stepped(worker, self._program, self._source, end, clock, self._prices, speed, chunks, self._seed)
+        return Stepped(worker, self._program, self._source, end, clock, self._prices, speed, chunks, kind, self._seed)

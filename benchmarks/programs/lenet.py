@@ -9,7 +9,7 @@ import torch.nn.functional as F
 import gridml
 
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
-from mnist import lenet
+from mnist import lenet as lenet
 
 BATCH = 64
 

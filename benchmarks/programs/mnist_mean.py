@@ -8,4 +8,4 @@ import gridml
 sys.path.append(str(Path(__file__).parents[2] / "examples"))
 from mnist import Network, program  # noqa: F401 - gridml finds the program in this file
 
-Network.aggregate = gridml.mean()
+Network.aggregate = gridml.mean()  # type: ignore[assignment]

@@ -14,7 +14,10 @@ from gridml.errors import StorageError, UsageError
 if TYPE_CHECKING:
     from master.rundir import RunDirectory
 
-EXAMPLE = "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)'"
+EXAMPLE = (
+    "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)' "
+    "--travel 0.5s"
+)
 COST_PROGRAM = "cost.py"  # in the run directory, where every run keeps its program
 _WORK, _MACHINES, _WRONG = "The work", "The machines", "What goes wrong"
 
@@ -73,6 +76,9 @@ def simulate(
         str | None,
         _wrong("What happens to letters: chances lose, repeat, tear, flip, and the longest delay in seconds."),
     ] = None,
+    travel: Annotated[
+        str, _wrong("How long a letter takes to the master, and an answer back: 0.5s.", default=True)
+    ] = "0",
     crash_every: Annotated[str | None, _wrong("Kill the master so often on average: 30m.")] = None,
     silence: Annotated[str, _wrong("Silence after which a worker's leases go to others.", default=True)] = "120s",
     turn: Annotated[str, _wrong("How often the master looks for letters, in seconds.", default=True)] = "0.05",
@@ -128,6 +134,7 @@ def simulate(
         crash_every=crash_every,
         chunks_per_job=chunks_per_job,
         turn=turn,
+        travel=travel,
         silence=silence,
     )
     name = "cost" if program is None else program.stem

@@ -199,6 +199,27 @@ def cut(
     )
 
 
+def late_s(held: Holding) -> float:
+    """Seconds since a lease should have been credited whole, by its worker's rate and delay from its last credit on;
+    negative before that."""
+    return held.since_s - held.delay_s - (held.before + held.left) / max(held.rate, 1e-9)
+
+
+PATIENCE = 0.25  # of the time that a lease is late by: it is looked at again when it is so much later
+
+
+def expected_s(held: Holding) -> float:
+    """Seconds until a lease is expected to be credited whole. One that is late already is given a little longer, in
+    proportion: so it does not hide others for ever, and is missed by no more than that when it becomes worth taking.
+
+    Never NaN nor infinite: without measures that make sense, it is the time that the training takes.
+    """
+    late = late_s(held)
+    if not math.isfinite(late):
+        return (held.before + held.left) / max(held.rate, 1e-9)
+    return max(-late, PATIENCE * late)
+
+
 OVERTAKEN = 3.0  # times as long as another worker would take: then a lease is taken from its worker,
 OVERTAKEN_S = 1.0  # if that wins so many seconds at least
 
@@ -219,8 +240,7 @@ def overtake(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[in
         if held.left <= 0:
             continue
         its_rate = max(held.rate, 1e-9)
-        late_s = held.since_s - held.delay_s - (held.before + held.left) / its_rate
-        own_s = max((held.before + held.stop - max(held.upto, held.at or 0)) / its_rate, late_s)
+        own_s = max((held.before + held.stop - max(held.upto, held.at or 0)) / its_rate, late_s(held))
         another_s = delay.of(held.left, rate) + held.left / max(rate, 1e-9)
         won = (own_s - another_s) / _dearer(held)
         if best is None or won > best[0]:

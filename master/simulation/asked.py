@@ -53,6 +53,7 @@ class Asked:
     crash_every: str | None = None
     chunks_per_job: int = 0
     turn: str = "0.05"
+    travel: str = "0"
     silence: str = "120"
 
 
@@ -140,7 +141,9 @@ def scenario(asked: Asked, workers: int) -> Scenario:
     script = _script(asked, workers)
     if isinstance(script, Lives):
         check_lives(script.lifetime, worth, _first(asked), speeds.fastest, script.grace_s if asked.grace_share else 0.0)
-    check_silence(worth, min(1.0, speeds.factor) if speeds.fast else 1.0, _above_0("--silence", asked.silence))
+    travel_s = _travel(asked.travel)
+    slowest = min(1.0, speeds.factor) if speeds.fast else 1.0
+    check_silence(worth, slowest, _above_0("--silence", asked.silence), travel_s)
     every_s = seconds("--storm-every", asked.storm_every)
     if every_s is not None:
         script = Storms(script, every_s, asked.storm_share, asked.seed)
@@ -151,6 +154,7 @@ def scenario(asked: Asked, workers: int) -> Scenario:
         faults=faults(asked.faults),
         crash_every_s=seconds("--crash-every", asked.crash_every),
         turn_s=_above_0("--turn", asked.turn),
+        travel_s=travel_s,
         chunks_per_job=asked.chunks_per_job,
         seed=asked.seed,
     )
@@ -163,6 +167,13 @@ def _first(asked: Asked) -> int:
         return 1
     every = asked.chunk if asked.no_push or asked.push_every is None else asked.push_every
     return min(asked.chunk, every, asked.vertices or asked.chunk)
+
+
+def _travel(text: str) -> float:
+    found = seconds("--travel", text) or 0.0
+    if found > MOST_DELAY_S:
+        raise UsageError(f"--travel is {text!r}; expected at most {MOST_DELAY_S:g} s, a day.")
+    return found
 
 
 def _above_0(option: str, text: str) -> float:

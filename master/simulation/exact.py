@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gridml.errors import LedgerError
+from master.reading import opened
 
 Part = tuple[int, int, str]  # (start, stop, whose)
 
@@ -27,16 +28,10 @@ def check(root: Path) -> Exact:
     """That in every epoch of the run in `root` credited, free and leased ranges are a partition, that a finished epoch
     has been credited in full, and that the sums which the ledger keeps are those of its rows.
 
-    Raises LedgerError naming epoch and range.
+    Raises LedgerError naming epoch and range, or why there is nothing to read.
     """
-    path = root / "ledger.db"
-    if not path.is_file():
-        raise LedgerError(f"{root} is not a run: it has no {path.name}.")
-    db = sqlite3.connect(f"file:{path}?mode=ro", uri=True)
-    try:
+    with opened(root) as db:
         return _checked(db)
-    finally:
-        db.close()
 
 
 def _checked(db: sqlite3.Connection) -> Exact:

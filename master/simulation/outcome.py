@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from master.reading import opened
 from master.report import Report, report
 from master.simulation.simulate import World, fingerprint
 
@@ -53,9 +53,8 @@ def outcome(world: World, root: Path) -> Outcome:
 
 
 def decisions(root: Path) -> int:
-    """The decisions that a ledger records."""
-    connection = sqlite3.connect(f"file:{root / 'ledger.db'}?mode=ro", uri=True)
-    try:
+    """The decisions that a ledger records. Raises LedgerError when there is none, or it is damaged."""
+    with opened(root) as connection:
         return sum(
             int(connection.execute(query).fetchone()[0])
             for query in (
@@ -64,5 +63,3 @@ def decisions(root: Path) -> int:
                 "SELECT count(*) + count(ended_s) FROM workers",
             )
         )
-    finally:
-        connection.close()

@@ -25,6 +25,8 @@ MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may 
 LEAST_STORM_S, LEAST_STORM = 1.0, 1e-3  # seconds between two storms, and the share that one takes
 _FAR = 5.0  # standard deviations that nothing lies beyond: one in three million does
 _SPARED = 20.0  # storms that would have taken a machine on average and did not: one in half a billion escapes them
+# Kinds of machines in the words of real workers: without AVX, and with it.
+PLAIN, VECTORS = "x86_64", "x86_64 avx"
 _WAKING = 0.25  # the share of masters that are killed as they take over
 
 
@@ -35,9 +37,20 @@ def check_seed(seed: int) -> None:
 
 
 @dataclass(frozen=True)
+class Machine:
+    """What a worker finds: how fast it trains against the costs' own speed, and the kind that it tells the master."""
+
+    speed: float = 1.0
+    kind: str = PLAIN
+
+
+@dataclass(frozen=True)
 class Speeds:
     """How fast machines are against the costs' own: a share `fast` of them is `factor` times as fast as the others
-    (those with AVX, say), and all vary log-normally with `sigma`. The median of the slow ones is 1."""
+    (those with AVX, say), and all vary log-normally with `sigma`. The median of the slow ones is 1.
+
+    Workers tell the master which of the two their machine is, as real ones do, and nothing of how it varies.
+    """
 
     fast: float = 0.0
     factor: float = 1.0
@@ -64,13 +77,13 @@ class Speeds:
         """A speed that practically every machine has."""
         return (min(1.0, self.factor) if self.fast else 1.0) * math.exp(-_FAR * self.sigma)
 
-    def of(self, slot: int, seed: int) -> float:
-        """The speed of one machine, the same in every life."""
+    def of(self, slot: int, seed: int) -> Machine:
+        """One machine, the same in every life."""
         if not self.fast and not self.sigma:
-            return 1.0
+            return Machine()
         rng = np.random.default_rng([seed, _SPEED, slot])
-        kind = self.factor if rng.random() < self.fast else 1.0
-        return kind * math.exp(self.sigma * float(rng.standard_normal()))
+        speed, kind = (self.factor, VECTORS) if rng.random() < self.fast else (1.0, PLAIN)
+        return Machine(speed * math.exp(self.sigma * float(rng.standard_normal())), kind)
 
 
 @dataclass(frozen=True)
@@ -224,6 +237,8 @@ class Scenario:
             raise UsageError(f"the master crashes every {self.crash_every_s} s; expected a number above 0.")
         if not self.turn_s > 0:
             raise UsageError(f"the master looks for letters every {self.turn_s} s; expected a number above 0.")
+        if not 0 <= self.travel_s < math.inf:
+            raise UsageError(f"a letter takes {self.travel_s} s; expected a number of at least 0.")
         if not self.limit_s > 0:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 

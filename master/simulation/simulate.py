@@ -6,7 +6,6 @@ import contextlib
 import gc
 import hashlib
 import random
-import sqlite3
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
@@ -18,11 +17,12 @@ import numpy as np
 from gridml.errors import RunError
 from master.backends.simulated import Player, Pool, Simulated
 from master.beginning import resume, start
+from master.reading import opened
 from master.run import Outside, Run
 from master.settings import Settings
 from master.simulation.clock import VirtualClock
 from master.simulation.mortal import Mortal
-from master.simulation.scenario import Scenario
+from master.simulation.scenario import Machine, Scenario
 from master.simulation.standstill import LONGEST_S, Since, check
 from master.simulation.wire import Wire
 from master.simulation.workers import Passing, Trainer, Training
@@ -67,7 +67,7 @@ class World:
         self.crashed = False
         self.master_s = self.world_s = 0.0
         self._mark_s = time.process_time()
-        self._speeds: dict[int, float] = {}
+        self._machines: dict[int, Machine] = {}
         self._dies: tuple[float, str] | None = None  # when the master is killed, and where
         self._still_s = 0.0  # for how long nothing has been planned
         self._run: Run | None = None
@@ -93,10 +93,10 @@ class World:
 
     def _hire(self, worker: str, slot: int) -> Player:
         self._lives += 1
-        speed = self._speeds.get(slot)
-        if speed is None:
-            speed = self._speeds[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
-        return self.workers.hire(worker, speed)
+        machine = self._machines.get(slot)
+        if machine is None:
+            machine = self._machines[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
+        return self.workers.hire(worker, machine)
 
     def outside(self, told: Callable[[str, str], None]) -> Outside:
         """What the next master sees."""
@@ -255,9 +255,11 @@ def _few_collections() -> Iterator[None]:
 
 
 def dump(root: Path) -> Iterator[str]:
-    """The ledger of a run as text, canonical: every row of every table in the order of its key."""
-    connection = sqlite3.connect(f"file:{root / 'ledger.db'}?mode=ro", uri=True)
-    try:
+    """The ledger of a run as text, canonical: every row of every table in the order of its key.
+
+    Raises LedgerError when there is none, or it is damaged.
+    """
+    with opened(root) as connection:
         tables = [
             name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
         ]
@@ -265,8 +267,6 @@ def dump(root: Path) -> Iterator[str]:
             yield f"-- {table}"
             for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid"):
                 yield repr(row)
-    finally:
-        connection.close()
 
 
 def fingerprint(root: Path) -> str:

@@ -45,10 +45,12 @@ def check_lives(lifetime: Lifetime, costs: Costs, vertices: int, fastest: float,
     )
 
 
-def check_silence(costs: Costs, slowest: float, silent_s: float) -> None:
+def check_silence(costs: Costs, slowest: float, silent_s: float, travel_s: float = 0.0) -> None:
     """Raises UsageError when something that a worker does without a word takes longer than it may be silent: its leases
-    would go to others, which would fall silent in turn. `slowest` is the speed of the slowest machines."""
+    would go to others, which would fall silent in turn. `slowest` is the speed of the slowest machines; its letters
+    take `travel_s`, which counts once: one that waits for an answer sends its letter again and again."""
     for what, takes_s in (
+        ("for the first letter to come (boot, --travel)", costs.boot_s + travel_s),
         ("to start a chunk (t_s)", costs.start_s + costs.copy_s),
         ("to train a vertex (t_x)", costs.exec_s / slowest),
         ("to end a chunk (t_e)", costs.end_s),

@@ -134,13 +134,15 @@ class Walker:
         overdue = due <= work.at  # the last push has no answer yet: train on until it has
         if overdue:
             due = work.lease.stop
-        planned = (due - work.at) * self._vertex_s
         began = self._line.now_s
         self.interruptible = overdue
-        yield planned
+        yield (due - work.at) * self._vertex_s
         self.interruptible = False
         passed = self._line.now_s - began
-        done = due - work.at if passed >= planned else min(due - work.at, round(passed / self._vertex_s))
+        done = due - work.at
+        if overdue and (self._reply is not None or self._evicted):  # the wait may have been cut short
+            done = min(done, round(passed / self._vertex_s))
+        # Else it was waited out and all is trained, whatever the clock tells: half of its last digit does not move it.
         work.at += done
         self._trained += done
         self._train_s += passed

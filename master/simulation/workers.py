@@ -14,7 +14,7 @@ from gridml.carriers.forwarding import Forwarding
 from gridml.wording import Handed, Wording, Written
 from master.backends.simulated import Player
 from master.simulation.clock import VirtualClock
-from master.simulation.scenario import Scenario
+from master.simulation.scenario import Machine, Scenario
 from master.simulation.walker import Walker
 from master.simulation.wire import Wire
 
@@ -39,8 +39,8 @@ class Workers(ABC):
         """The next master's end of the carrier."""
 
     @abstractmethod
-    def hire(self, worker: str, speed: float) -> Player:
-        """A worker process, on a machine of that speed."""
+    def hire(self, worker: str, machine: Machine) -> Player:
+        """A worker process on a machine."""
 
 
 class Pupil(Player, Protocol):
@@ -51,11 +51,11 @@ class Pupil(Player, Protocol):
 
 
 class Trainer(Protocol):
-    """Makes workers that really train: from a name, its end of the carrier, the time, how fast its machine is, and
-    after how many chunks it leaves. `remote.stepped` has one; the master knows nothing of it."""
+    """Makes workers that really train: from a name, its end of the carrier, the time, how fast its machine is, after
+    how many chunks it leaves, and the kind of its machine. `remote.stepped` has one; the master knows nothing of it."""
 
     def __call__(
-        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None
+        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
     ) -> Pupil: ...
 
 
@@ -85,9 +85,10 @@ class Passing(Workers):
     def office(self) -> MasterEnd:
         return self.wire
 
-    def hire(self, worker: str, speed: float) -> Player:
+    def hire(self, worker: str, machine: Machine) -> Player:
         line = _Line(self._clock, self.wire, worker)
-        walker = Walker(worker, self._scenario.costs, line, speed, self._scenario.chunks_per_job or None)
+        chunks = self._scenario.chunks_per_job or None
+        walker = Walker(worker, self._scenario.costs, line, machine.speed, chunks, machine.kind)
         self.wire.listen(worker, walker.heard)
         return walker
 
@@ -138,8 +139,9 @@ class Training(Workers):
     def office(self) -> MasterEnd:
         return _Waking(self.post, self._wake)
 
-    def hire(self, worker: str, speed: float) -> Player:
-        pupil = self._trainer(worker, self.post.worker(worker), self._clock, speed, self._chunks)
+    def hire(self, worker: str, machine: Machine) -> Player:
+        end = self.post.worker(worker)
+        pupil = self._trainer(worker, end, self._clock, machine.speed, self._chunks, machine.kind)
         self._pupils[worker] = pupil
         return pupil
 

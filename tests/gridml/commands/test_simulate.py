@@ -37,6 +37,16 @@ def test_the_same_seed_gives_the_same_ledger(gridml: Callable[..., Answer]) -> N
     assert first["report"]["kills"] > 0 and first["decisions"] > 0
 
 
+def test_letters_that_travel_for_longer_make_the_run_longer(gridml: Callable[..., Answer]) -> None:
+    walls = []
+    for travel in ("0", "0.5s", "20"):
+        status, out, _ = gridml(*SMALL, "--travel", travel, "--run-dir", f"travel-{travel}", "--json")
+        found = json.loads(out)["report"]
+        assert status == 0 and found["credited"] == 3000 and found["duplicated"] == found["lost"] == 0
+        walls.append(found["wall_s"])
+    assert walls[0] < walls[1] and walls[0] + 40 <= walls[2]  # a lease and its last push travel both ways
+
+
 def test_everything_that_can_go_wrong_at_once(gridml: Callable[..., Answer]) -> None:
     faults = ("--faults", "lose=0.05,repeat=0.05,tear=0.05,flip=0.05,delay=3", "--crash-every", "20s")
     storms = ("--storm-every", "15s", "--storm-share", "0.5", "--fast", "0.2", "--spread", "0.3", "--late", "3")
@@ -94,6 +104,10 @@ def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> N
         (("--faults", "delay=1e9"), "expected at most 86400 s"),
         (("--faults", "lose=often"), "expected a chance"),
         (("--turn", "0"), "--turn is '0'"),
+        (("--travel", "-1"), "--travel is '-1'"),
+        (("--travel", "nan"), "--travel is 'nan'"),
+        (("--travel", "2d"), "--travel is '2d'; expected at most 86400 s"),
+        (("--travel", "2m"), "120 s for the first letter to come"),
         (("--silence", "0"), "--silence is '0'"),
         (("--cost", "t_x=1,t_s=10m"), "--silence is 120 s, but it takes 600 s to start a chunk"),
         (("--late", "2"), "--late 2 without --lifetime"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from master.decisions.leasing import (
     OVERTAKEN,
     OVERTAKEN_S,
+    PATIENCE,
     SHARE,
     SMALLEST,
     Delay,
@@ -21,6 +22,8 @@ from master.decisions.leasing import (
     choose_span,
     chunk_size,
     cut,
+    expected_s,
+    late_s,
     most,
     overtake,
 )
@@ -237,6 +240,28 @@ def test_a_delay_counts_the_pushes_that_can_be_made() -> None:
     assert delay.of(100, 10.0) == pytest.approx(1.0 + 1.0 + 2.0 + 6.0)
     assert delay.of(100, 10.0, 50) == pytest.approx(1.0 + 1.0 + 3 * 2.0 + 6.0)
     assert delay.of(100, 10.0, 1) == pytest.approx(1.0 + 1.0 + 3.5 * 2.0 + 6.0)  # the next waits for an answer
+
+
+def test_who_is_on_schedule_is_expected_at_the_same_time_after_each_credit() -> None:
+    granted = Holding(7, 100, 200, 50.0, since_s=0.0, before=50, delay_s=4.0)
+    assert expected_s(granted) == -late_s(granted) == 7.0
+    ahead_done = replace(granted, since_s=0.0, before=0)  # one second later
+    half_done = replace(ahead_done, upto=150)  # and one more
+    assert [expected_s(held) for held in (ahead_done, half_done)] == [6.0, 5.0]
+    assert expected_s(replace(half_done, since_s=3.0)) == 2.0
+
+
+@given(st.floats(0, 1e6), st.floats(0, 1e6))
+def test_who_is_late_is_given_a_little_longer_the_later_it_is(since_s: float, more_s: float) -> None:
+    held = Holding(7, 100, 150, 50.0, since_s=since_s, delay_s=4.0)
+    assert expected_s(held) == (5.0 - since_s if since_s <= 5.0 else PATIENCE * (since_s - 5.0))
+    if since_s >= 5.0:
+        assert expected_s(replace(held, since_s=since_s + more_s)) >= expected_s(held)
+
+
+@pytest.mark.parametrize("nonsense", [math.inf, -math.inf, math.nan])
+def test_measures_that_make_no_sense_do_not_disturb_the_order(nonsense: float) -> None:
+    assert expected_s(Holding(7, 100, 150, 50.0, since_s=9.0, delay_s=nonsense)) == 1.0
 
 
 @pytest.mark.parametrize("held", [[], [Holding(1, 100, 100, 1.0)]])

@@ -64,6 +64,7 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
         crash_every="1h",
         chunks_per_job=2,
         turn="1",
+        travel="2s",
         silence="10m",
     )
     chosen = settings(asked, tmp_path / "cost.py")
@@ -73,7 +74,7 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
     assert isinstance(played.script.base, Lives)
     assert (played.script.every_s, played.script.share, played.script.slots) == (1200.0, 0.4, 7)
     assert played.speeds == Speeds(0.12, 4.0, 0.2)
-    assert (played.crash_every_s, played.chunks_per_job, played.turn_s) == (3600.0, 2, 1.0)
+    assert (played.crash_every_s, played.chunks_per_job, played.turn_s, played.travel_s) == (3600.0, 2, 1.0, 2.0)
 
 
 def test_a_trace_says_how_many_workers_there_are(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,7 +15,8 @@ from chunk_model.families import Exponential
 from gridml.errors import UsageError
 from master.backends.script import Lives, Steady
 from master.simulation.mortal import POINTS
-from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
+from master.simulation.scenario import Absent, Machine, ManyLives, Scenario, Speeds, Storms
+from remote import fitness
 
 COSTS = Costs(exec_s=1.0)
 
@@ -90,13 +92,22 @@ def test_many_lives_have_the_law_they_are_drawn_from_whatever_the_order() -> Non
 def test_speeds_are_of_machines_and_as_declared() -> None:
     speeds = Speeds(fast=0.25, factor=4.0)
     found = [speeds.of(slot, 1) for slot in range(2000)]
-    assert set(found) == {1.0, 4.0}
-    assert np.mean(np.array(found) == 4.0) == pytest.approx(0.25, abs=0.03)
+    assert set(found) == {Machine(1.0, "x86_64"), Machine(4.0, "x86_64 avx")}
+    assert np.mean([machine.speed == 4.0 for machine in found]) == pytest.approx(0.25, abs=0.03)
     assert found == [speeds.of(slot, 1) for slot in range(2000)]
-    spread = np.log([Speeds(sigma=0.5).of(slot, 1) for slot in range(2000)])
+    spread = np.log([Speeds(sigma=0.5).of(slot, 1).speed for slot in range(2000)])
     assert np.std(spread) == pytest.approx(0.5, abs=0.03)
     assert np.median(spread) == pytest.approx(0.0, abs=0.05)
-    assert Speeds().of(3, 1) == 1.0
+    assert Speeds().of(3, 1) == Machine(1.0, "x86_64")
+
+
+def test_kinds_of_machines_are_told_in_the_words_of_real_workers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    for flags, speeds in (("sse sse2", Speeds()), ("sse sse2 avx", Speeds(fast=1.0, factor=4.0))):
+        (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
+        assert speeds.of(0, 1).kind == fitness.kind(False, tmp_path)
 
 
 def test_masters_are_killed_that_often_at_every_point_and_some_as_they_wake() -> None:
@@ -118,6 +129,8 @@ def test_masters_are_killed_that_often_at_every_point_and_some_as_they_wake() ->
         (lambda: Speeds(factor=0.0), "0.0 times as fast"),
         (lambda: Speeds(sigma=math.nan), "spread of speeds is nan"),
         (lambda: Storms(Steady(1), 0.0, 0.5), "storms come every 0.0 s"),
+        (lambda: Scenario(Steady(1), COSTS, travel_s=-1.0), "a letter takes -1.0 s"),
+        (lambda: Scenario(Steady(1), COSTS, travel_s=math.nan), "a letter takes nan s"),
         (lambda: Storms(Steady(1), 1.0, 0.0), "a share 0.0"),
         (lambda: Storms(Steady(1), 1.0, 1e-4), "expected 0.001 to 1"),
         (lambda: Speeds(factor=1e4), "from 0.001 to 1000"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,15 +16,18 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from chunk_model.trace import TraceEvent
 from gridml.carriers.faulty import Chances
-from gridml.errors import RunError
+from gridml.errors import LedgerError, RunError
 from master.backends.script import Lives, Replay, Script, Steady
+from master.reading import connect
 from master.report import report
 from master.settings import Settings
 from master.simulation import cost_program
 from master.simulation.exact import check
 from master.simulation.mortal import POINTS
+from master.simulation.outcome import decisions
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
 from master.simulation.simulate import Inline, MasterKilled, World, dump, fingerprint, simulate
+from remote.stepped import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
 COSTS = Costs(exec_s=0.5, start_s=2.0, push_s=0.1, boot_s=1.0)
@@ -133,6 +138,32 @@ def test_workers_that_leave_after_a_chunk_are_replaced(tmp_path: Path) -> None:
     assert check(root).credited == VERTICES * EPOCHS
     assert world.pool.tally.kills == 0
     assert sum(line.startswith("('w") for line in dump(root)) >= VERTICES * EPOCHS / 100
+
+
+@pytest.mark.parametrize("trains", [False, True])
+def test_every_worker_says_what_machine_it_is_on(tmp_path: Path, programs: Path, trains: bool) -> None:
+    program, trainer = tmp_path / "costs.py", None
+    if trains:
+        program, trainer = programs / "tally.py", Trainer(programs / "tally.py", COSTS)
+    else:
+        program.write_text(cost_program.source(200, 1))
+    machines, speeds = Steady(6), Speeds(0.5, 4.0, 0.3)
+    settings = Settings(program, backend="simulated", workers=6, chunk=2)
+    simulate(settings, Scenario(machines, COSTS, speeds, FAULTS, seed=2), tmp_path / "run", trainer=trainer)
+    with contextlib.closing(connect(tmp_path / "run")) as ledger:
+        told = dict(ledger.execute("SELECT machine, kind FROM workers WHERE kind IS NOT NULL"))
+    assert told == {machines.machine(slot): speeds.of(slot, 2).kind for slot in range(6)}
+    assert len({*told.values()}) == 2
+
+
+@pytest.mark.parametrize("read", [lambda root: list(dump(root)), decisions, check])
+def test_a_ledger_that_is_damaged_is_said_to_be(tmp_path: Path, read: Callable[[Path], object]) -> None:
+    _, root = played(tmp_path, Scenario(Steady(2), COSTS))
+    (root / "ledger.db").write_bytes((root / "ledger.db").read_bytes()[:4096])
+    with pytest.raises(LedgerError, match=r"ledger\.db cannot be read: .*gridml resume"):
+        read(root)
+    with pytest.raises(LedgerError, match="is not a run"):
+        read(tmp_path)
 
 
 def test_when_no_machine_comes_any_more_it_says_so(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 import sqlite3
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -19,7 +20,7 @@ from master.measures import Measures
 from master.report import report
 from master.settings import Settings
 from master.simulation import cost_program
-from master.simulation.scenario import Scenario, Speeds
+from master.simulation.scenario import Machine, Scenario, Speeds
 from master.simulation.simulate import fingerprint, simulate
 
 COSTS = Costs(exec_s=0.1, start_s=1.0, push_s=0.1, boot_s=2.0)
@@ -72,6 +73,7 @@ def play(tmp_path: Path) -> Play:
         push_every: int | None = None,
         crash_every_s: float | None = None,
         travel_s: float = 0.0,
+        seed: int = 0,
     ) -> Played:
         nonlocal number
         number += 1
@@ -79,7 +81,13 @@ def play(tmp_path: Path) -> Play:
         program.write_text(cost_program.source(vertices, 1))
         settings = Settings(program, backend="simulated", workers=script.slots, chunk=chunk, push_every=push_every)
         scenario = Scenario(
-            script, costs, speeds or Speeds(), crash_every_s=crash_every_s, travel_s=travel_s, limit_s=1e5
+            script,
+            costs,
+            speeds or Speeds(),
+            crash_every_s=crash_every_s,
+            travel_s=travel_s,
+            limit_s=1e5,
+            seed=seed,
         )
         simulate(settings, scenario, root)
         found = report(root)
@@ -149,8 +157,8 @@ def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pyt
 class OneSlow(Speeds):
     """One machine is a hundred times slower than the others."""
 
-    def of(self, slot: int, seed: int) -> float:
-        return 0.01 if slot == 0 else 1.0
+    def of(self, slot: int, seed: int) -> Machine:
+        return Machine(0.01) if slot == 0 else Machine()
 
 
 def test_one_slow_machine_does_not_hold_the_epoch(play: Play) -> None:
@@ -195,6 +203,31 @@ def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, m
     overtaken = run.one("SELECT count(*) FROM events WHERE kind = 'straggler'")
     print(f"{run.epoch_s:.0f} s, {overtaken} leases overtaken")
     assert overtaken
+
+
+def sizes_told(run: Played) -> dict[str, tuple[int, float]]:
+    """(vertices, seconds of work) of a chunk for each kind of machine, as the run last said."""
+    units, found = {"s": 1.0, "min": 60.0}, {}
+    for (text,) in run.rows("SELECT text FROM events WHERE kind = 'sizing' ORDER BY at_s"):
+        for kind, vertices, work, unit in re.findall(
+            r"(x86_64(?: avx)?) get ([\d,]+) vertices a chunk \(([\d.]+) (s|min) of work\)", str(text)
+        ):
+            found[kind] = int(vertices.replace(",", "")), float(work) * units[unit]
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_machines_with_avx_get_more_vertices_and_as_much_work(play: Play, seed: int) -> None:
+    costs = Costs(exec_s=0.5, start_s=5.0, push_s=0.5, boot_s=10.0)
+    speeds = Speeds(fast=0.12, factor=4.0)
+    first, second = (play(living(100, 300.0, seed), 60_000, costs=costs, speeds=speeds, seed=seed) for _ in range(2))
+    assert fingerprint(first.root) == fingerprint(second.root)
+    told = sizes_told(first)
+    assert told.keys() == {"x86_64", "x86_64 avx"}
+    (plain, plain_s), (fast, fast_s) = told["x86_64"], told["x86_64 avx"]
+    print(f"{plain} and {fast} vertices, {plain_s:g} and {fast_s:g} s of work")
+    assert fast / plain == pytest.approx(4.0, rel=0.15)
+    assert fast_s == pytest.approx(plain_s, rel=0.15)
 
 
 @pytest.mark.parametrize("seed", range(3))

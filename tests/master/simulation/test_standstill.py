@@ -40,11 +40,21 @@ def test_a_start_that_no_life_outlasts_is_refused_with_what_to_change() -> None:
     check_lives(LIFE, Costs(exec_s=1.0), 10_000, 4.0, 0.0)
 
 
-@pytest.mark.parametrize("costs", [Costs(1.0, start_s=120.0), Costs(60.0), Costs(1.0, push_s=200.0), Costs(1.0, 120.0)])
+@pytest.mark.parametrize(
+    "costs",
+    [Costs(1.0, start_s=120.0), Costs(60.0), Costs(1.0, push_s=200.0), Costs(1.0, 120.0), Costs(1.0, boot_s=120.0)],
+)
 def test_what_takes_longer_than_a_worker_may_be_silent_is_refused(costs: Costs) -> None:
     with pytest.raises(UsageError, match=r"--silence is 120 s, but it takes .* such as --silence"):
         check_silence(costs, 0.5, 120.0)
     check_silence(costs, 0.5, 240.0)
+
+
+def test_a_first_letter_that_comes_too_late_is_refused() -> None:
+    costs = Costs(1.0, boot_s=60.0)
+    with pytest.raises(UsageError, match=r"it takes 120 s for the first letter to come \(boot, --travel\)"):
+        check_silence(costs, 1.0, 120.0, 60.0)
+    check_silence(costs, 1.0, 121.0, 60.0)
 
 
 @pytest.mark.parametrize(

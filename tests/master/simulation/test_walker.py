@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from chunk_model.costs import Costs
 from gridml.messages import Lease, Pace, Reply, Sync, Verdict
@@ -17,13 +18,15 @@ LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
 class Desk:
     """A worker's line: what it says, with the time it was said at. Whoever drives it moves the time."""
 
-    def __init__(self, costs: Costs = FREE, speed: float = 1.0, chunks: int | None = None) -> None:
-        self.now_s = 0.0
+    def __init__(
+        self, costs: Costs = FREE, speed: float = 1.0, chunks: int | None = None, kind: str = "", start_s: float = 0.0
+    ) -> None:
+        self.now_s = start_s
         self.said: list[tuple[float, int, Sync]] = []
         self.notes: list[tuple[int, int]] = []
-        self.walker = Walker("w1", costs, self, speed, chunks)
+        self.walker = Walker("w1", costs, self, speed, chunks, kind)
         self._life: Iterator[float] = self.walker.life()
-        self._wake_s = 0.0
+        self.wake_s = start_s
         self.gone = False
 
     def send(self, number: int, payload: bytes) -> None:
@@ -35,14 +38,14 @@ class Desk:
         self.notes.append((lease, upto))
 
     def run(self, until_s: float) -> None:
-        while self._wake_s <= until_s and not self.gone:
-            self.now_s = self._wake_s
+        while self.wake_s <= until_s and not self.gone:
+            self.now_s = self.wake_s
             self.step()
         self.now_s = until_s
 
     def step(self) -> None:
         try:
-            self._wake_s = self.now_s + next(self._life)
+            self.wake_s = self.now_s + next(self._life)
         except StopIteration:
             self.gone = True
 
@@ -83,6 +86,23 @@ def test_a_fast_machine_trains_in_less_time() -> None:
     assert desk.last.push is not None
     assert desk.last.trained == 8
     assert desk.last.train_s == 2.0
+
+
+def test_it_says_what_machine_it_is_on() -> None:
+    desk = Desk(kind="x86_64 avx")
+    desk.run(0.0)
+    assert desk.last.kind == "x86_64 avx"
+
+
+def test_a_vertex_that_is_too_short_for_the_clock_is_trained_all_the_same() -> None:
+    desk = Desk(Costs(exec_s=1e-8), start_s=2e8)  # the last digit of such a time is 3e-8 s
+    desk.run(2e8)
+    desk.answer(leased(lease=replace(LEASE, stop=LEASE.start + 1)))
+    for _ in range(10):
+        desk.now_s = desk.wake_s
+        desk.step()
+    assert desk.last.push is not None
+    assert (desk.last.push.upto, desk.last.trained) == (LEASE.start + 1, 1)
 
 
 def test_a_letter_without_an_answer_is_sent_again_under_its_number() -> None:
