@@ -68,7 +68,8 @@ class Grants:
         # Who trains at the rate that was expected has less left by as much as time has passed: a lease that is on
         # schedule stays in its place, and credits need not move it. The others come to one of the ends in time.
         self._expected = Expected()
-        self._delays: tuple[float, dict[str, Delay]] = 0.0, {}  # by kind of worker, as measured at a moment
+        # By kind of worker, as measured at a moment: what passes until a lease is credited, and around a chunk.
+        self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
         self._again = Overtaken()
         self._overtaken: dict[int, int] = {}  # by lease: how often its range was; not if never
         self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
@@ -286,16 +287,30 @@ class Grants:
             before += other.left
         rate, every = self.sizing.rate(worker) or 1.0, self._push_every.get(worker, 0)
         since_s = now - self._since.setdefault(row.id, now)
-        delay_s, times = self._delay(worker, now).of(before + row.left, rate, every), self._overtaken.get(row.id, 0)
-        return Holding(row.id, row.upto, row.stop, rate, every, since_s, None, before, delay_s, overtaken=times)
+        delay = self._delay(worker, now)[0]
+        return Holding(
+            row.id,
+            row.upto,
+            row.stop,
+            rate,
+            every,
+            since_s,
+            before=before,
+            delay_s=delay.of(before + row.left, rate, every),
+            overtaken=self._overtaken.get(row.id, 0),
+            travel_s=delay.travel_s,
+        )
 
-    def _delay(self, worker: str, now: float) -> Delay:
-        """Alike for all workers of a kind, and worked out once for all that ask at a moment: it costs more than the
-        rest of a holding."""
+    def _delay(self, worker: str, now: float) -> tuple[Delay, float]:
+        """What passes until a lease is credited, and the seconds around a chunk: alike for all workers of a kind, and
+        worked out once for all that ask at a moment, because it costs more than the rest of a holding."""
         if self._delays[0] != now:
             self._delays = now, {}
         kind, delays = self.sizing.measures.kind_of(worker), self._delays[1]
-        return delays.get(kind) or delays.setdefault(kind, self.sizing.delay(worker))
+        found = delays.get(kind)
+        if found is None:
+            found = delays[kind] = self.sizing.delay(worker), self.sizing.around_s(worker)
+        return found
 
     def _batch(self, live: int) -> int:
         update = self.program.update
@@ -316,6 +331,7 @@ class Grants:
             per_epoch=self._count,
             speed=rate / mean if rate and mean else 1.0,
             sized=self.sizing.chunk(worker),
+            around=round(rate * self._delay(worker, now)[1]) if rate else 0,
         )
         most, slow = self._most(span.epoch, worker, batch)
         if most is not None and most < size:

@@ -67,6 +67,15 @@ class Sizing:
         """What passes beside training until a lease of the worker is credited."""
         return self.measures.delay(self.measures.kind_of(worker))
 
+    def around_s(self, worker: str) -> float:
+        """What passes around the training of a chunk of the worker's, as far as it was measured: its start, its end,
+        and a push's way there and back; a machine's coming, too, where it has one chunk."""
+        kind = self.measures.kind_of(worker)
+        costs = self.measures.costs(kind, many=self._many)
+        if costs is None:
+            return 0.0
+        return costs.start_s + costs.end_s + self.measures.travel_s(kind) + (0.0 if self._many else costs.wait_s)
+
     def turn(self, now: float, workers: int, merge_s: float, grant_s: float, executor: Executor, say: Say) -> bool:
         """Hear the fit under way, or begin one that is due. Returns whether sizes have changed, after `say`ing why."""
         if not self._wanted:

@@ -47,8 +47,9 @@ class Holding:
     """An open lease as far as it matters to a worker that idles.
 
     `upto` is credited, since `since_s` seconds; `at` is how far its worker says that it has come since then, if it
-    does. It trains `rate` vertices per second, pushes every `push_every`, and has `before` others to train first. A
-    credit may be `delay_s` longer under way than the training takes. Its range was `overtaken` so many times before.
+    does. It trains `rate` vertices per second, pushes every `push_every`, each of which is answered after `travel_s`,
+    and has `before` others to train first. A credit may be `delay_s` longer under way than the training takes. Its
+    range was `overtaken` so many times before.
     """
 
     lease: int
@@ -61,6 +62,7 @@ class Holding:
     before: int = 0
     delay_s: float = 0.0
     overtaken: int = 0
+    travel_s: float = 0.0
 
     @property
     def left(self) -> int:
@@ -99,13 +101,14 @@ def chunk_size(
     per_epoch: int,
     speed: float = 1.0,
     sized: tuple[int, str] | None = None,
+    around: int = 0,
 ) -> tuple[int, str]:
     """Vertices of the next chunk, in whole batches, and why.
 
     `left` vertices of the epoch are not leased yet. The size is `wanted`, or as the chunk model has it (`sized`, with
     its reason), or an eighth of a worker's share of the epoch; at the end chunks shrink to half of what is left per
-    worker (factoring), so that the last wave does not wait for one worker. Shares are equal in time: `speed` is the
-    worker's against the mean of all.
+    worker (factoring), so that the last wave does not wait for one worker, but not below what it trains in the time
+    that passes `around` a chunk. Shares are equal in time: `speed` is the worker's against the mean of all.
     """
     share = speed / max(1, workers)
     if wanted is not None:
@@ -115,7 +118,7 @@ def chunk_size(
     else:
         usual, reason = max(SMALLEST * batch, int(per_epoch * share / SHARE)), f"1/{SHARE} of a worker's share"
         reason += " of the epoch"
-    tail = max(SMALLEST * batch, math.ceil(left * share / 2))
+    tail = max(SMALLEST * batch, around, math.ceil(left * share / 2))
     chosen = usual
     if tail < usual and workers > 1:
         chosen, reason = tail, f"the epoch ends: half of {left:,} left among {workers} workers"
@@ -176,15 +179,17 @@ def cut(
     pay.
 
     Both parts are done at one time: that is half each, unless the `rate` of the idle worker is known, or the holder
-    has something else to do first. What the holder trains before it hears of the cut must stay within its part: at
-    least two push intervals stay with it, and at least as much must be won.
+    has something else to do first. What the holder trains before it hears of the cut must stay within its part: it has
+    not been heard for a push interval, and hears of the cut with the answer to the next. So two intervals at least stay
+    with it, none of which is shorter than a push's way there and back, and at least as much must be won.
     """
     worth = [(h.before + h.left) / max(h.rate, 1e-9) if h.left > 0 else 0.0 for h in holdings]
     if not holdings or max(worth) <= 0:
         return None, "nothing is leased"
     slowest = holdings[worth.index(max(worth))]
     left = slowest.left
-    margin = -(-2 * max(push_every, slowest.push_every, batch) // batch) * batch
+    interval = max(push_every, slowest.push_every, batch, math.ceil(slowest.travel_s * slowest.rate))
+    margin = -(-2 * interval // batch) * batch
     if left < 2 * margin:
         return None, f"the slowest lease has {left} vertices left: not worth a cut"
     its_rate = max(slowest.rate, 1e-9)
