@@ -90,7 +90,7 @@ def main() -> None:
         rows,
         [
             f"medians of {runs} runs of {WORKERS} worker processes, every one ended by SIGKILL; goal: within 5%",
-            "off: a run's goodput against the prediction from the costs that its own master measured",
+            "off: a run's goodput against the model, with the costs that this very run's master measured",
             "goodput: seconds that credited vertices took, of all seconds that workers lived",
             "chunks shrink at the end of an epoch, in about the last tenth of each run, which the model leaves out",
             "every run credited each of its vertices exactly once (checked)",

@@ -323,6 +323,7 @@ class Grants:
         # it.
         batch = self.program.update.batch or 1
         rate, mean = self.sizing.rate(worker), self.sizing.measures.speeds.mean
+        delay, around_s = self._delay(worker, now)
         size, reason = chunk_size(
             left,
             max(live, self._settings.workers),
@@ -331,7 +332,7 @@ class Grants:
             per_epoch=self._count,
             speed=rate / mean if rate and mean else 1.0,
             sized=self.sizing.chunk(worker),
-            around=round(rate * self._delay(worker, now)[1]) if rate else 0,
+            around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
         )
         most, slow = self._most(span.epoch, worker, batch)
         if most is not None and most < size:

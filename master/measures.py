@@ -25,6 +25,8 @@ REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
 KINDS = 16  # that are told apart: their names come from other machines
 LIVES = 512  # in a sample
+# Seconds that a worker may tell. What cannot be is not believed, so no decision has to reckon with infinite ones.
+LEAST_VERTEX_S, MOST_S = 1e-12, 1e9
 UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
 UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
 _FADING = 0.999  # training is weighed over the last thousand or so syncs
@@ -54,6 +56,11 @@ def died(state: str, cancelled: bool, detail: str) -> bool:
     """Whether the end of a worker is one of its machine's: not when the master ended it, its work was done, or a master
     left it behind."""
     return not cancelled and (state == State.EVICTED or (state == State.LOST and detail != ORPHANED))
+
+
+def _a_speed(vertices: int, seconds: float) -> bool:
+    """Whether so many vertices can have been trained in that time."""
+    return vertices > 0 and LEAST_VERTEX_S * vertices <= seconds <= MOST_S
 
 
 def _recent() -> deque[float]:
@@ -275,21 +282,22 @@ class Measures:
         known.heard_s = now
         if sync.trained < known.trained:  # another process of the same worker
             known.trained, known.train_s, known.begun = 0, 0.0, 0
-        if sync.trained > known.trained and sync.train_s > known.train_s:
+        if _a_speed(sync.trained - known.trained, sync.train_s - known.train_s):
             for kind in kinds:
                 kind.train(sync.trained - known.trained, sync.train_s - known.train_s)
-            self.speeds.put(sync.worker, sync.trained / sync.train_s)
+            if _a_speed(sync.trained, sync.train_s):
+                self.speeds.put(sync.worker, sync.trained / sync.train_s)
         known.trained, known.train_s = sync.trained, sync.train_s
-        if sync.begun != known.begun and sync.begun_vertices > 0 and sync.begin_s >= 0:
+        if sync.begun != known.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= MOST_S:
             for kind in kinds:
                 kind.begun.append((sync.begun_vertices, sync.begin_s))
-                if sync.begun > 1:
-                    kind.ends.append(max(0.0, sync.end_s))
+                if sync.begun > 1 and 0 <= sync.end_s <= MOST_S:
+                    kind.ends.append(sync.end_s)
         known.begun = sync.begun
-        if sync.push is not None and sync.travel_s > 0:  # a push before this one was answered
+        if sync.push is not None and 0 < sync.travel_s <= MOST_S:  # a push before this one was answered
             for kind in kinds:
                 kind.travels.append(sync.travel_s)
-                if sync.push_s > 0:
+                if 0 < sync.push_s <= MOST_S:
                     kind.pushes.append(sync.push_s)
 
     def kind_of(self, worker: str) -> str:
@@ -327,7 +335,7 @@ class Measures:
         return self._mean(name, "travels") or 0.0
 
     def delay(self, name: str = "") -> Delay:
-        """What passes beside training until a lease of such a worker is credited; infinite measures stay so."""
+        """What passes beside training until a lease of such a worker is credited."""
         kind = self.kinds.get(name, self.all)
         start_s, copy_s = line(kind.begun if len(kind.begun) >= ENOUGH else self.all.begun)
         push_s, travel_s = self._mean(name, "pushes"), self._mean(name, "travels")

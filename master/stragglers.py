@@ -17,7 +17,8 @@ class Expected:
     """Open leases in the order in which they are expected to be credited whole.
 
     Those that have become late come first, whatever was expected of their workers, and those that will take longest
-    come last; between them nothing can be won yet. A change costs O(log n) of n leases, and a look at both ends less.
+    come last. What lies between them is on schedule as far as is known: a worker that has become slower since its lease
+    was placed is found when it is late. A change costs O(log n) of n leases, and a look at both ends less.
     """
 
     def __init__(self) -> None:

@@ -107,8 +107,9 @@ def chunk_size(
 
     `left` vertices of the epoch are not leased yet. The size is `wanted`, or as the chunk model has it (`sized`, with
     its reason), or an eighth of a worker's share of the epoch; at the end chunks shrink to half of what is left per
-    worker (factoring), so that the last wave does not wait for one worker, but not below what it trains in the time
-    that passes `around` a chunk. Shares are equal in time: `speed` is the worker's against the mean of all.
+    worker (factoring), so that the last wave does not wait for one worker, but not below `around`: the vertices that
+    take it as long as what passes around a chunk. Shares are equal in time: `speed` is the worker's against the mean of
+    all.
     """
     share = speed / max(1, workers)
     if wanted is not None:
@@ -118,10 +119,15 @@ def chunk_size(
     else:
         usual, reason = max(SMALLEST * batch, int(per_epoch * share / SHARE)), f"1/{SHARE} of a worker's share"
         reason += " of the epoch"
-    tail = max(SMALLEST * batch, around, math.ceil(left * share / 2))
+    half, least = math.ceil(left * share / 2), max(SMALLEST * batch, around)
     chosen = usual
-    if tail < usual and workers > 1:
-        chosen, reason = tail, f"the epoch ends: half of {left:,} left among {workers} workers"
+    if max(half, least) < usual and workers > 1:
+        chosen, reason = half, f"the epoch ends: half of {left:,} left among {workers} workers"
+        if half < least:
+            chosen, reason = (
+                least,
+                f"the epoch ends: to begin and to bring fewer than {least:,} takes as long as training",
+            )
     whole = -(-chosen // batch) * batch
     if left - whole < batch:  # do not leave less than a batch behind
         whole = left
@@ -217,7 +223,7 @@ def expected_s(held: Holding) -> float:
     """Seconds until a lease is expected to be credited whole. One that is late already is given a little longer, in
     proportion: so it does not hide others for ever, and is missed by no more than that when it becomes worth taking.
 
-    Never NaN nor infinite: without measures that make sense, it is the time that the training takes.
+    Never infinite: with a delay that makes no sense, it is the time that the training takes.
     """
     late = late_s(held)
     if not math.isfinite(late):

@@ -66,7 +66,7 @@ class Walker:
         self._begun = self._begun_vertices = 0
         self._begin_s = self._end_s = self._travel_s = 0.0
         self._ended_s: float | None = None  # when the last lease was trained to its end, until another is in hand
-        self._posted_s = 0.0  # when the letter under way was posted first
+        self._posted_s = self._sent_s = 0.0  # when the letter under way was posted first, and last
         self.woken: Callable[[], None] = lambda: None  # called when something comes that a wait may be cut short for
         self.interruptible = False  # whether the wait that was yielded last may be cut short
 
@@ -134,6 +134,9 @@ class Walker:
         overdue = due <= work.at  # the last push has no answer yet: train on until it has
         if overdue:
             due = work.lease.stop
+        if self._sync is not None:  # and send it again meanwhile
+            left_s = self._sent_s + RESEND_S - self._line.now_s
+            due = min(due, work.at + max(1, int(left_s / self._vertex_s)))
         began = self._line.now_s
         self.interruptible = overdue
         yield (due - work.at) * self._vertex_s
@@ -149,6 +152,8 @@ class Walker:
         self._line.note(work.lease.id, work.at)
         if self._reply is not None:
             self._hear()
+        elif self._sync is not None and self._line.now_s - self._sent_s > RESEND_S - self._vertex_s:
+            self._send(self._sync)
         self._leave_if_asked()
         enough = work.at - work.pushed >= self._push_every > 0
         nearly_done = work.lease.stop - work.at < self._push_every // 2
@@ -203,7 +208,7 @@ class Walker:
             yield RESEND_S
             self.interruptible = False
             if self._reply is None:
-                self._line.send(self._number, spoken(sync))
+                self._send(sync)
         return self._hear()
 
     def _hear(self) -> Reply:
@@ -231,6 +236,10 @@ class Walker:
     def _post(self, sync: Sync) -> None:
         self._number += 1
         self._sync, self._reply, self._posted_s = sync, None, self._line.now_s
+        self._send(sync)
+
+    def _send(self, sync: Sync) -> None:
+        self._sent_s = self._line.now_s
         self._line.send(self._number, spoken(sync))
 
     def _said(self, *, wants: bool = False, leaving: bool = False, push: Push | None = None) -> Sync:

@@ -13,7 +13,7 @@ import pytest
 from gridml.messages import Push, Sync
 from master import grants, stragglers
 from master.decisions import leasing
-from master.decisions.leasing import Holding, LeaseRow
+from master.decisions.leasing import Holding, LeaseRow, Span
 from master.grants import LOOK_S, Grants
 from master.ledger import Ledger
 from master.settings import Settings
@@ -179,6 +179,62 @@ def test_leases_that_are_all_late_do_not_hide_each_other(make: Make, looks: Seen
         now += LOOK_S
     seen = {lease for look in looks.leases for lease in look}
     assert seen == {*range(1, 501)}
+
+
+def test_who_stays_late_is_looked_at_more_rarely(make: Make, looks: Seen) -> None:
+    desk = make(2 * FEW + 4, 100)
+    all_leased(desk, 0.0)
+    desk.measure("idle", RATE)
+    gaps = []
+    for begin_s, until_s in ((110.0, 130.0), (1100.0, 1120.0)):
+        looks.clear()
+        now = begin_s
+        while now < until_s:
+            desk.ask("idle", now)
+            now += 0.5
+        gaps.append(sum(1 in look[:FEW] for look in looks.leases))
+    assert 0 < gaps[1] < gaps[0]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"train_s": 1e-300, "travel_s": 9e15},
+        {"train_s": 1e-305, "begin_s": 9e15},
+        {"trained": 2**52, "train_s": 1e-290, "travel_s": 9e15},
+        {"train_s": 5e-324},
+        {"travel_s": 1e9, "begin_s": 1e9, "end_s": 1e9, "push_s": 1e9},
+        {"train_s": 1e9},
+        {"trained": 2**52, "train_s": 2**52 * 1e-12, "travel_s": 1e9},
+    ],
+)
+def test_whatever_a_worker_tells_its_leases_are_granted(
+    make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
+) -> None:
+    desk = make(4, 1000)
+    monkeypatch.setattr(grants, "chunk_size", leasing.chunk_size)
+    said = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
+    for k in range(20):
+        push = Push(0, 0, 1, 0, 1, 1)
+        sync = Sync(f"w{k}", push=push, begun=2, begun_vertices=100, wants=True, **said)  # type: ignore[arg-type]
+        desk.grants.sizing.measures.heard(sync, 0.0)
+        assert desk.ask(f"w{k}", float(k)) is not None
+
+
+def test_ranges_of_epochs_that_are_complete_are_forgotten(make: Make) -> None:
+    desk = make(1, 100)
+    desk.grants._epochs = 2
+    desk.measure("slow", RATE)
+    desk.measure("quick", 100.0)
+    slow = desk.ask("slow", 0.0)
+    assert slow is not None
+    desk.grants._again.add(Span(0, 0, 50), 1)
+    desk.credit(slow, 100, 100.0)
+    assert desk.ask("slow", 100.0) is not None
+    taken = desk.ask("quick", 1000.0)
+    assert taken is not None and taken.epoch == 1
+    assert len(desk.stragglers()) == 1
+    assert desk.grants._again.epochs == [1]
 
 
 def test_a_look_sees_a_few_leases_however_many_there_are(make: Make, looks: Seen) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -275,6 +277,32 @@ def test_a_delay_is_that_of_the_kind_and_cautious_while_nothing_has_travelled() 
     assert (delay.start_s, delay.copy_s) == pytest.approx((3.25, 0.01))
     assert (delay.push_s, delay.travel_s) == pytest.approx((0.02, 0.5))
     assert measures.delay("never seen") == delay
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan, -1.0, 1e300, 9e15])
+@pytest.mark.parametrize("what", ["train_s", "begin_s", "end_s", "push_s", "travel_s"])
+def test_what_cannot_be_is_not_believed(what: str, odd: float) -> None:
+    measures = Measures()
+    heard(measures, "w1", 5, 0.1)
+    before = measures.costs(), measures.delay(), measures.travel_s(), measures.speeds["w1"]
+    values = {"train_s": 100.0, "begin_s": 4.0, "end_s": 0.25, "push_s": 0.02, "travel_s": 0.5, what: odd}
+    push = Push(6, 1, 1, 0, 100, 100)
+    measures.heard(sync("w1", push=push, trained=550 + 450, begun=6, begun_vertices=100, **values), 9.0)
+    costs = measures.costs()
+    assert costs is not None and before[0] is not None
+    assert costs.exec_s == pytest.approx(before[0].exec_s, rel=0.01)
+    assert costs.start_s == pytest.approx(before[0].start_s, rel=0.1)
+    assert (costs.end_s, costs.push_s) == pytest.approx((before[0].end_s, before[0].push_s))
+    assert measures.delay().travel_s == measures.travel_s() == pytest.approx(before[2])
+    assert measures.speeds["w1"] == pytest.approx(before[3], rel=0.01)
+
+
+@pytest.mark.parametrize("train_s", [5e-324, 1e-300, 1e-9])
+def test_nobody_trains_in_no_time(train_s: float) -> None:
+    measures = Measures()
+    measures.heard(sync("w1", trained=10**9, train_s=train_s), 1.0)
+    assert measures.exec_s() is None
+    assert measures.speeds["w1"] is None
 
 
 def test_a_held_worker_of_an_earlier_master_lives_anew_when_it_is_released() -> None:

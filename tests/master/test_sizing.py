@@ -139,6 +139,23 @@ def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
     assert "sizes stay as they were" in told[1] and "KeyError: 'a fault of the fit'" in told[1]
 
 
+@pytest.mark.parametrize(("many", "around_s"), [(0, 3.0 + 0.25 + 0.5), (1, 3.0 + 0.25 + 0.5 + 7.0 + 20.0)])
+def test_what_passes_around_a_chunk(many: int, around_s: float) -> None:
+    found = sizing(condor=CondorOptions(chunks_per_job=many))
+    assert found.around_s("w1") == 0.0  # nothing is known
+    measures = found.measures
+    measures.submitted("w1", 0.0)
+    measures.runs("w1", 20.0)
+    for number in range(1, 6):
+        push = Push(number, 1, 1, 0, 100, 100)
+        said = Sync(
+            "w1", push=push, trained=100 * number, train_s=float(number), push_s=0.1, travel_s=0.5,
+            begun=number, begun_vertices=100, begin_s=3.0, end_s=0.25,
+        )  # fmt: skip
+        measures.heard(said, 27.0)
+    assert found.around_s("w1") == pytest.approx(around_s)
+
+
 def test_measures_that_make_no_sense_are_no_facts() -> None:
     found, later, told = sizing(), Later(), list[str]()
     lived(found, 20, 60.0)

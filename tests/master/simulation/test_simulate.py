@@ -45,10 +45,10 @@ BAD = Scenario(
 )
 
 
-def played(folder: Path, scenario: Scenario, **chosen: object) -> tuple[World, Path]:
+def played(folder: Path, scenario: Scenario, epochs: int = EPOCHS, **chosen: object) -> tuple[World, Path]:
     folder.mkdir(exist_ok=True)
     program = folder / "costs.py"
-    program.write_text(cost_program.source(VERTICES, EPOCHS))
+    program.write_text(cost_program.source(VERTICES, epochs))
     settings = Settings(program, backend="simulated", workers=WORKERS, **chosen)  # type: ignore[arg-type]
     return simulate(settings, scenario, folder / "run", killed=lambda: check(folder / "run")), folder / "run"
 
@@ -105,8 +105,8 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
             raise
 
     monkeypatch.setattr(World, "_reached", noted)
-    world, root = played(tmp_path, replace(BAD, crash_every_s=1.0))
-    assert check(root).credited == VERTICES * EPOCHS
+    world, root = played(tmp_path, replace(BAD, crash_every_s=1.0), 2 * EPOCHS)
+    assert check(root).credited == VERTICES * 2 * EPOCHS
     assert world.masters == len(killed) + 1
     if point in ("after-patch", "publish"):  # to which this program does not come: they die a minute later, elsewhere
         assert len(killed) >= 4

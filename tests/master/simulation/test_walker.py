@@ -114,6 +114,20 @@ def test_a_letter_without_an_answer_is_sent_again_under_its_number() -> None:
     assert desk.said[-1][1] == 1
 
 
+def test_a_push_without_an_answer_is_sent_again_while_training_goes_on() -> None:
+    desk = Desk(replace(FREE, exec_s=2.0))
+    desk.run(0.0)
+    desk.answer(leased(push_every=5, lease=replace(LEASE, stop=1000)))
+    desk.run(60.0)
+    assert [(at, number) for at, number, _ in desk.said] == [(0.0, 1), (10.0, 2), (24.0, 2), (38.0, 2), (52.0, 2)]
+    assert desk.walker.interruptible
+    desk.answer(Reply(1, Pace(push_every=5), Verdict.MERGED))
+    desk.run(60.0)
+    push = desk.last.push
+    assert push is not None
+    assert (push.upto, desk.last.trained) == (130, 30)  # all the time was spent training
+
+
 def test_at_most_one_push_is_under_way_and_training_goes_on_meanwhile() -> None:
     desk = Desk()
     desk.run(0.0)
