@@ -146,7 +146,8 @@ class Workforce:
             return
         self._stillborn += 1
         self._unfit += event.exit_code == UNFIT
-        again, reason = after_stillbirth(self._stillborn, self._unfit)
+        others_work = not self._presence.alive.isdisjoint(self._presence.spoken)
+        again, reason = after_stillbirth(self._stillborn, self._unfit, others_work=others_work)
         if not again:
             log = self._directory.log(event.worker)
             self._stop = RunError(

@@ -8,7 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from gridml.errors import RunError
 from master.backends.base import JobEvent, State
+from master.decisions.staffing import MAX_STILLBORN
 from master.ledger import Ledger
 from master.measures import Measures
 from master.rundir import RunDirectory
@@ -25,6 +27,10 @@ class Nobody:
         return None
 
     def open(self, worker: str) -> None: ...
+
+    def close(self, worker: str) -> None: ...
+
+    def gone(self, worker: str, because: str, now: float, heir: bool = False) -> None: ...
 
     def advice(self, detail: str) -> str:
         return "Release it."
@@ -61,3 +67,18 @@ def test_a_held_worker_lives_no_longer_and_has_not_died(workforce: Workforce, me
     workforce.hear([JobEvent(100.0, "w1", State.QUEUED)], 100.0)
     workforce.hear([JobEvent(110.0, "w1", State.RUNNING)], 110.0)
     assert measures.lives.exposure_s(120.0) == 30.0 + 10.0 + 110.0
+
+
+def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(workforce: Workforce) -> None:
+    def lost(worker: str, at_s: float) -> None:
+        workforce.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
+
+    workforce.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
+    workforce.spoke(["w1"], 1.0)
+    for k in range(3 * MAX_STILLBORN):
+        lost(f"w{10 + k}", 2.0)
+    workforce.hear([JobEvent(3.0, "w1", State.EVICTED)], 3.0)
+    for k in range(MAX_STILLBORN - 1):
+        lost(f"w{50 + k}", 4.0)
+    with pytest.raises(RunError, match="5 workers in a row ended before they said a word"):
+        lost("w60", 5.0)

@@ -47,6 +47,8 @@ def test_workers_that_never_speak_end_the_run() -> None:
     again, reason = after_stillbirth(MAX_STILLBORN)
     assert not again
     assert reason == "5 workers in a row ended before they said a word"
+    assert after_stillbirth(10 * MAX_STILLBORN, others_work=True)[0]
+    assert not after_stillbirth(MAX_UNFIT, MAX_UNFIT, others_work=True)[0]
 
 
 def test_machines_that_lack_something_are_many_before_the_run_is_given_up() -> None:
