@@ -67,8 +67,11 @@ def test_the_same_workers_go_on_under_the_next_master(
 
 
 def test_what_nobody_answers_is_kept_through_an_eviction_without_grace(up: Pool, tmp_path: Path) -> None:
-    """The master is stopped, so workers train to the end of what they hold, save their last push, and wait."""
-    run = Submitted(up, tmp_path / "run", "--silence", "10")
+    """The master is stopped, so workers train to the end of what they hold, save their last push, and wait.
+
+    With one push a chunk: a second one could not be saved while the first has no answer, and would be trained again.
+    """
+    run = Submitted(up, tmp_path / "run", "--silence", "10", "--push-every", "500")
     run.under_way()
     master = run.master_pid
     os.kill(master, signal.SIGSTOP)
