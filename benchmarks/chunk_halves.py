@@ -100,8 +100,7 @@ def _at_random(seen: Observations, seeds: int) -> Iterator[Split]:
 def _drawn(seen: Observations, seeds: int) -> Iterator[Split]:
     """Fitted to so many events drawn from all, and judged by as many."""
     assert seen.end_at_s is not None
-    groups = seen.groups()
-    members = np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
+    groups, members = seen.groups(), seen.members()
     apart_s = 2 * (np.ptp(seen.end_at_s) + 1)  # an event that is drawn twice is two events
     for kind, count in DRAWN.items():
         for seed in range(seeds):

@@ -227,9 +227,7 @@ def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]
         rates = gammaincinv(known, (np.arange(_RESAMPLINGS) + 0.5) / _RESAMPLINGS) / known
         yield from (lifetime.scaled(1 / float(rate)) for rate in rates)
         return
-    groups = observations.groups()
-    by_group = np.argsort(groups, kind="stable")
-    members = np.split(by_group, np.cumsum(np.bincount(groups))[:-1])
+    members = observations.members()
     rng = np.random.default_rng(0)
     for _ in range(_RESAMPLINGS_OF_MIXTURE if isinstance(lifetime, Mixture) else _RESAMPLINGS):
         drawn = rng.integers(len(members), size=len(members))

@@ -98,6 +98,11 @@ class Observations:
         # A moment's number and a survivor's own number must differ.
         return np.unique(np.where(self.ended, of_death, len(self) + alone), return_inverse=True)[1]
 
+    def members(self) -> list[NDArray[np.intp]]:
+        """The lives of each of `groups`, by number: whoever draws lives anew draws these."""
+        groups = self.groups()
+        return np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
+
     def take(self, index: ArrayLike) -> Observations:
         """The lives that `index` names (numbers, which may repeat, or a mask)."""
         chosen = np.asarray(index)

@@ -311,10 +311,10 @@ class Measures:
         A push travels while its worker trains on, so its cost is what it takes of the worker's own time. Where a
         worker has one chunk only (not `many`), its boot is part of that chunk's start.
         """
-        kind, exec_s = self.kinds.get(name, self.all), self.exec_s(name)
+        exec_s = self.exec_s(name)
         if exec_s is None:
             return None
-        start_s, copy_s = line(kind.begun if len(kind.begun) >= ENOUGH else self.all.begun)
+        start_s, copy_s = self._begin(name)
         boot_s = self._mean(name, "boots") or 0.0
         return Costs(
             exec_s=exec_s,
@@ -336,8 +336,7 @@ class Measures:
 
     def delay(self, name: str = "") -> Delay:
         """What passes beside training until a lease of such a worker is credited."""
-        kind = self.kinds.get(name, self.all)
-        start_s, copy_s = line(kind.begun if len(kind.begun) >= ENOUGH else self.all.begun)
+        start_s, copy_s = self._begin(name)
         push_s, travel_s = self._mean(name, "pushes"), self._mean(name, "travels")
         return Delay(
             start_s + (self._mean(name, "ends") or 0.0),
@@ -345,6 +344,11 @@ class Measures:
             UNMEASURED_PUSH_S if push_s is None else push_s,
             UNMEASURED_TRAVEL_S if travel_s is None else travel_s,
         )
+
+    def _begin(self, name: str) -> tuple[float, float]:
+        """(t_s, t_c) of the chunks that workers of a kind have begun."""
+        begun = self.kinds.get(name, self.all).begun
+        return line(begun if len(begun) >= ENOUGH else self.all.begun)
 
     def _kinds(self, known: _Worker) -> tuple[Kind, ...]:
         return (self.all,) if not known.kind else (self.all, self.kinds[known.kind])
