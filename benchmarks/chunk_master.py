@@ -20,12 +20,12 @@ from chunk_model.costs import Costs
 from chunk_model.lifetime import Floats
 from chunk_model.observations import Observations
 from master.backends.script import PlannedLife, Script
-from master.beginning import start
-from master.lives import run_lives
-from master.settings import Settings
+from master.launch import start
+from master.planning.lifetime_sources import run_lives
 from master.simulation import cost_program
 from master.simulation.scenario import Scenario
-from master.simulation.simulate import World
+from master.simulation.world import World
+from master.store.settings import Settings
 
 WORKERS = 32
 TURN = 1e-6  # of a mean life: how often the master looks for letters

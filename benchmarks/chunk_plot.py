@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chunk_model.lifetime import Floats
-from master.plot import new_figure, save
+from master.views.plot import new_figure, save
 
 SHOWN = ("figure 4", "exponential", "lognormal", "mixture", "bamboo p3-trace", "bamboo gcp-v100x1-east1c")
 FLOOR = 1e-4  # of the axis; below, nothing finishes

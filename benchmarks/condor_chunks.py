@@ -19,8 +19,8 @@ from pathlib import Path
 import psutil
 
 from benchmarks.table import Cell, write
-from master.progress import Progress, read
-from master.reading import connect
+from master.store.reader import connect
+from master.views.progress import Progress, read
 from pools import daemons, pool
 from pools.pool import Pool
 from pools.release import NoCondor

@@ -29,11 +29,11 @@ from typing import Any
 
 from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMaster
-from master.backends import condor_submit
-from master.backends.condor import bindings
-from master.mail_server import MailServer
-from master.rundir import RunDirectory
-from master.settings import CondorOptions, Settings
+from master.backends.condor import submit_description as condor_submit
+from master.backends.condor.backend import bindings
+from master.sftp.server import MailServer
+from master.store.rundir import RunDirectory
+from master.store.settings import CondorOptions, Settings
 from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -301,7 +301,7 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
     from gridml.carriers.base import WorkerEnd
     from gridml.carriers.chirp import ChirpWorker
     from gridml.carriers.directory import DirectoryWorker
-    from gridml.carriers.files import FilesWorker
+    from gridml.carriers.file_link import FilesWorker
     from gridml.carriers.sftp import SftpLink, line_of_job
 
     end: WorkerEnd

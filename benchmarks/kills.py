@@ -26,13 +26,13 @@ import numpy as np
 
 from benchmarks.table import Cell, write
 from master.backends.base import JobEvent, State
-from master.backends.choose import worker_command
 from master.backends.local import Local
+from master.backends.registry import worker_command
 from master.backends.script import Steady
-from master.beginning import start
+from master.launch import start
 from master.run import Outside
-from master.rundir import RunDirectory
-from master.settings import Settings
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
 
 HERE = Path(__file__).parent
 PROGRAMS = {"stale_mean": HERE.parent / "examples" / "mnist.py", "mean": HERE / "programs" / "mnist_mean.py"}
@@ -143,7 +143,7 @@ def run(case: Case) -> dict[str, float]:
         settings = Settings(program=PROGRAMS[case.rule], workers=case.workers, epochs=case.epochs, seed=case.seed)
         with start(settings, root / "run", Outside(pool)) as made:
             made.finish()
-        from master.report import report
+        from master.views.report import report
 
         found = report(root / "run")
         for epoch in found.epochs:

@@ -23,14 +23,14 @@ from chunk_model.families import Exponential, Weibull
 from chunk_model.goodput import many_chunks
 from chunk_model.lifetime import Lifetime
 from master.backends.base import Backend
-from master.backends.choose import worker_command
 from master.backends.local import Local
+from master.backends.registry import worker_command
 from master.backends.script import Lives, Script
-from master.beginning import start
-from master.report import report
+from master.launch import start
 from master.run import Outside
-from master.rundir import RunDirectory
-from master.settings import Settings
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+from master.views.report import report
 
 PROGRAM = Path(__file__).parent / "programs" / "timed.py"
 WORKERS = 6

@@ -20,9 +20,9 @@ from numpy.lib.format import open_memmap
 
 import gridml
 from benchmarks.table import write
-from gridml.chunk import cut
-from gridml.graph import components
-from gridml.order import EpochOrder, Shuffle
+from gridml.model.chunk import cut
+from gridml.model.graph import components
+from gridml.model.order import EpochOrder, Shuffle
 
 WIDTH = 1024
 MEGABYTE = 1 << 20

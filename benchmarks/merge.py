@@ -20,8 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.table import Cell, write
-from gridml import bundle
 from gridml.aggregates import Merge, MergePlan, stale_mean
+from gridml.protocol import bundle
 
 Array = NDArray[Any]
 SIZES = ((1, 1, 2001), (25, 10, 101), (100, 60, 31))

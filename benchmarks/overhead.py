@@ -21,13 +21,13 @@ from pathlib import Path
 
 from benchmarks.table import Cell, write
 from master.backends.base import State
-from master.backends.choose import worker_command
 from master.backends.local import Local
+from master.backends.registry import worker_command
 from master.backends.script import Steady
-from master.beginning import start
+from master.launch import start
 from master.run import Outside
-from master.rundir import RunDirectory
-from master.settings import Settings
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
 
 PROGRAM = Path(__file__).parent / "programs" / "lenet.py"
 EPOCHS = 3

@@ -22,12 +22,12 @@ from chunk_model.costs import Costs
 from chunk_model.families import Normal
 from chunk_model.paper import deterministic_chunk
 from master.backends.script import Lives
-from master.settings import Settings
 from master.simulation import cost_program
-from master.simulation.asked import NO_PUSH
-from master.simulation.outcome import outcome
+from master.simulation.options import NO_PUSH
+from master.simulation.result import outcome
 from master.simulation.scenario import Scenario, Speeds
-from master.simulation.simulate import simulate
+from master.simulation.world import simulate
+from master.store.settings import Settings
 
 WORKERS, IMAGES = 2_600, 1_281_167
 LIFE = Normal(2_700.0, 600.0)

@@ -21,11 +21,11 @@ from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from master.backends.script import Lives
-from master.settings import Settings
 from master.simulation import cost_program
-from master.simulation.outcome import outcome
+from master.simulation.result import outcome
 from master.simulation.scenario import Scenario
-from master.simulation.simulate import simulate
+from master.simulation.world import simulate
+from master.store.settings import Settings
 
 SIZES = (100, 1_000, 10_000)
 VERTICES = 1_000  # of each worker

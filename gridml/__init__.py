@@ -14,10 +14,10 @@ from gridml.aggregates.maximum import Maximum as maximum
 from gridml.aggregates.mean import Mean as mean
 from gridml.aggregates.nesterov import Nesterov as nesterov
 from gridml.aggregates.stale_mean import StaleMean as stale_mean
-from gridml.batch import Batch, Neighbours
-from gridml.graph import Graph, VertexSet, csr
-from gridml.program import Program, constant, linear_decay, update
-from gridml.vertex import Vertex, VertexId, array, edge, module
+from gridml.model.batch import Batch, Neighbours
+from gridml.model.graph import Graph, VertexSet, csr
+from gridml.model.program import Program, constant, linear_decay, update
+from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 __all__ = [
     "Aggregate",

@@ -21,8 +21,8 @@ from gridml.commands import plan, simulate
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
 if TYPE_CHECKING:
-    from master.rundir import RunDirectory
-    from master.settings import Settings
+    from master.store.rundir import RunDirectory
+    from master.store.settings import Settings
 
 app = typer.Typer(
     help="Train models on machines that come and go.",
@@ -76,10 +76,10 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Train a program on workers of this machine, and show how it goes."""
-    from master.backends import choose
-    from master.beginning import start
-    from master.settings import Settings
-    from master.terminal import drive
+    from master.backends import registry as choose
+    from master.launch import start
+    from master.store.settings import Settings
+    from master.views.terminal import drive
 
     if workers is None:
         workers = 2 if trace is None else choose.most_at_once(choose.read_trace(trace))
@@ -177,12 +177,13 @@ def submit(
 
     The master becomes a job of the local universe: it goes on when you log out, and is started again after a crash.
     """
-    from master.backends import condor_master, condor_submit
-    from master.beginning import create, start
+    from master.backends.condor import master_job as condor_master
+    from master.backends.condor import submit_description as condor_submit
+    from master.launch import create, start
     from master.run import Outside
-    from master.rundir import RunDirectory, command
-    from master.settings import CondorOptions, Settings
-    from master.terminal import drive
+    from master.store.rundir import RunDirectory, command
+    from master.store.settings import CondorOptions, Settings
+    from master.views.terminal import drive
 
     options = CondorOptions(
         requirements=requirements,
@@ -228,7 +229,7 @@ def submit(
     if foreground:
         drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
         return
-    from master.backends.choose import make
+    from master.backends.registry import make
 
     create(settings, root, Outside(make))
     directory = RunDirectory(root)
@@ -249,8 +250,8 @@ def resume(
     as_json: Json = False,
 ) -> None:
     """Go on with a run from its last credit, whatever ended it."""
-    from master.beginning import resume
-    from master.terminal import drive
+    from master.launch import resume
+    from master.views.terminal import drive
 
     file = None if program is None else program.absolute()
     drive(run, lambda outside: resume(run, outside, file), run.name, as_json=as_json)
@@ -261,12 +262,12 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     """Say in a few lines how far a run is."""
     import dataclasses
 
-    from master.backends.condor_master import waiting
-    from master.live import line
-    from master.progress import at_rest, read
-    from master.reading import STOPPED, SUBMITTED, connect, explained, holder
-    from master.report import read_clock
-    from master.rundir import RunDirectory, command
+    from master.backends.condor.master_job import waiting
+    from master.store.reader import STOPPED, SUBMITTED, connect, explained, holder
+    from master.store.rundir import RunDirectory, command
+    from master.views.live import line
+    from master.views.progress import at_rest, read
+    from master.views.report import read_clock
 
     connection, master = connect(run), holder(run)
     try:
@@ -298,7 +299,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
 @app.command(epilog="Example: gridml watch runs/mnist-20260401-120000")
 def watch(run: RunArgument, as_json: Json = False) -> None:
     """Follow a run that another process drives, until it ends. Ctrl-C leaves the run alone."""
-    from master.terminal import follow
+    from master.views.terminal import follow
 
     follow(run, as_json=as_json)
     status(run, as_json=as_json)
@@ -313,12 +314,12 @@ def report(
     ] = None,
 ) -> None:
     """What a run did, how fast, and what was lost; also while it goes on."""
-    from master.report import report
-    from master.terminal import print_report
+    from master.views.report import report
+    from master.views.terminal import print_report
 
     found = report(run)
     if plot is not None:
-        from master.plot import plot as draw
+        from master.views.plot import plot as draw
 
         draw(found, run, plot)
     if as_json:
@@ -331,9 +332,9 @@ def report(
 def cancel(run: RunArgument) -> None:
     """Ask the master of a run to stop; the run keeps its credits and can be resumed."""
     from gridml.errors import LedgerError, RunError
-    from master.backends import condor_master
-    from master.reading import holder
-    from master.rundir import RunDirectory, command
+    from master.backends.condor import master_job as condor_master
+    from master.store.reader import holder
+    from master.store.rundir import RunDirectory, command
 
     directory, then = RunDirectory(run), command("resume", run)
     if not directory.ledger.is_file():
@@ -359,8 +360,9 @@ app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
 
 def _print_jobs(settings: Settings, directory: RunDirectory, *, foreground: bool) -> None:
     """The submit descriptions of a run, and what would travel with each of its jobs."""
-    from gridml.program import load
-    from master.backends import condor_master, condor_submit
+    from gridml.model.program import load
+    from master.backends.condor import master_job as condor_master
+    from master.backends.condor import submit_description as condor_submit
 
     load(settings.program).build(settings.program)  # what is wrong with it is said now
     commands = condor_submit.description(settings, directory, {})

@@ -16,26 +16,26 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from gridml import bundle
 from gridml.carriers.base import Letter, MasterEnd
 from gridml.carriers.directory import DirectoryMaster
 from gridml.errors import GridmlError, LedgerError, RunError, StorageError
-from gridml.graph import Graph
-from gridml.names import is_life, job_of
-from gridml.program import Metrics, Program
-from gridml.unsent import read as read_unsent
-from gridml.wording import Wording, Written
+from gridml.model.graph import Graph
+from gridml.model.program import Metrics, Program
+from gridml.protocol import bundle
+from gridml.protocol.attempts import is_life, job_of
+from gridml.protocol.codec import Wording, Written
+from gridml.protocol.outbox import read as read_unsent
 from master.backends.base import Backend
-from master.evaluation import evaluate, flops_per_vertex
-from master.exchange import HOPE_S, Exchange
-from master.fields import Fields
-from master.grants import Grants
-from master.ledger import Ledger
-from master.merging import Merger
-from master.replica import Replica, Versions
-from master.rundir import MasterLock, RunDirectory, command
-from master.settings import Settings
-from master.workforce import Workforce
+from master.fleet import Workforce
+from master.leases.leases import Grants
+from master.store.ledger import Ledger
+from master.store.local_fields import Fields
+from master.store.replica import Replica, Versions
+from master.store.rundir import MasterLock, RunDirectory, command
+from master.store.settings import Settings
+from master.sync.evaluation import evaluate, flops_per_vertex
+from master.sync.exchange import HOPE_S, Exchange
+from master.sync.merger import Merger
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended

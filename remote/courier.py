@@ -12,10 +12,10 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from gridml import bundle
 from gridml.carriers.base import WorkerEnd
-from gridml.messages import Reply, Sync, reply_from
-from gridml.unsent import Unsent
+from gridml.protocol import bundle
+from gridml.protocol.messages import Reply, Sync, reply_from
+from gridml.protocol.outbox import Unsent
 
 Tensors = dict[str, NDArray[Any]]
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent

@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import TypeVar
 
 from gridml.carriers.base import WorkerEnd
-from gridml.chunk import Chunk
-from gridml.engine import BatchFailed, Engine, Snapshot
-from gridml.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict
-from gridml.pace import batch_size, evenly
-from gridml.program import Program, user_traceback
-from gridml.unsent import Unsent
+from gridml.engine.engine import BatchFailed, Engine, Snapshot
+from gridml.engine.pace import batch_size, evenly
+from gridml.model.chunk import Chunk
+from gridml.model.program import Program, user_traceback
+from gridml.protocol.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.outbox import Unsent
 from remote.courier import Courier, Tensors
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something

@@ -15,9 +15,9 @@ from typing import Any, Protocol, final
 import numpy as np
 
 from gridml.carriers.base import WorkerEnd
-from gridml.chunk import Chunk
-from gridml.engine import Engine, Snapshot
-from gridml.program import Program, load
+from gridml.engine.engine import Engine, Snapshot
+from gridml.model.chunk import Chunk
+from gridml.model.program import Program, load
 from remote.courier import StepCourier
 from remote.session import Session, Waiting, Work
 

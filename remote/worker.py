@@ -14,17 +14,18 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from gridml import program, unsent
 from gridml.carriers.base import WorkerEnd
 from gridml.carriers.chirp import proxy_of_job
 from gridml.carriers.directory import DirectoryWorker
-from gridml.carriers.files import Files, FilesWorker
+from gridml.carriers.file_link import Files, FilesWorker
 from gridml.carriers.sftp import SftpLink, line_of_job
+from gridml.engine.lazy_dynamo import postpone_compiler
 from gridml.errors import GridmlError, ProgramError, RunError, UsageError
-from gridml.postponed import postpone_compiler
-from gridml.program import Program
+from gridml.model import program
+from gridml.model.program import Program
+from gridml.protocol import outbox as unsent
 from remote import fitness
-from remote.condor_job import find_mailbox
+from remote.attempt import find_mailbox
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session

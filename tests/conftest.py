@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 
 from master.backends.base import Backend
-from master.backends.choose import worker_command
 from master.backends.local import Local
+from master.backends.registry import worker_command
 from master.backends.script import Script, Steady
 from master.run import Outside
-from master.rundir import RunDirectory
-from master.settings import Settings
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
 from pools.pool import Pool, personal
 from pools.release import NoCondor
 

@@ -157,7 +157,7 @@ def test_a_run_directory_that_holds_a_run(programs: Path, root: Path) -> None:
 
 
 def test_a_second_master_is_refused(programs: Path, root: Path) -> None:
-    from master.rundir import MasterLock, RunDirectory
+    from master.store.rundir import MasterLock, RunDirectory
 
     assert gridml("run", programs / "counts.py", "--run-dir", root).returncode == 0
     lock = MasterLock(RunDirectory(root))
@@ -216,7 +216,7 @@ def test_mnist_not_to_be_had(tmp_path: Path, root: Path) -> None:
 
 
 def test_the_ledger_uses_no_wal_on_a_network_disk(tmp_path: Path) -> None:
-    from master.ledger import Ledger
+    from master.store.ledger import Ledger
 
     ledger = Ledger(tmp_path / "ledger.db", shared_disk=True, create=True)
     ledger.close()

@@ -5,14 +5,14 @@ A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or
 
 from gridml.aggregates.add import Add
 from gridml.aggregates.base import Aggregate, Companion, Merge, Tensors
-from gridml.aggregates.choose import ByName, by_name, rule_for
 from gridml.aggregates.easgd import Easgd
 from gridml.aggregates.fedbuff import FedBuff
 from gridml.aggregates.maximum import Maximum
 from gridml.aggregates.mean import Mean
 from gridml.aggregates.nesterov import Nesterov
-from gridml.aggregates.plan import MergePlan, MergeResult
 from gridml.aggregates.pooled import Pooled
+from gridml.aggregates.rule_for import ByName, by_name, rule_for
+from gridml.aggregates.rule_set import MergePlan, MergeResult
 from gridml.aggregates.stale_mean import StaleMean
 
 add = Add

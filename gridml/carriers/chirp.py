@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from gridml.carriers.files import NOTE_S, Files, FilesWorker, temporary
+from gridml.carriers.file_link import NOTE_S, Files, FilesWorker, temporary
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection

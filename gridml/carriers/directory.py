@@ -20,9 +20,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml import bundle
-from gridml.carriers import mail
+from gridml.carriers import mailbox_files as mail
 from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+from gridml.protocol import bundle
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
 LOOK_S = 1.0  # how often a mailbox is looked into whatever its mtime says: some disks cache it, or keep none

@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gridml.carriers.files import Files, temporary
+from gridml.carriers.file_link import Files, temporary
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # without any progress, at each step; the connection then counts as broken

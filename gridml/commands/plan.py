@@ -78,8 +78,8 @@ def plan(
 
     Times (S) are seconds, or have a unit: 90s, 45m, 1.5h.
     """
-    from master.lives import Source
-    from master.plan import Asked, plan
+    from master.planning.lifetime_sources import Source
+    from master.planning.plan import Asked, plan
 
     found = plan(
         Asked(
@@ -99,12 +99,12 @@ def plan(
         )
     )
     if plot is not None:
-        from master.plot_goodput import draw
+        from master.views.plot_goodput import draw
 
         draw(found, plot)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
-        from master.render_plan import print_plan
+        from master.views.render_plan import print_plan
 
         print_plan(found)

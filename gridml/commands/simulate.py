@@ -12,7 +12,7 @@ import typer
 from gridml.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
-    from master.rundir import RunDirectory
+    from master.store.rundir import RunDirectory
 
 EXAMPLE = (
     "Example: gridml simulate --cost t_x=0.05,t_s=30,push=0.5 --vertices 1000000 --lifetime 'exponential(45m)' "
@@ -99,12 +99,12 @@ def simulate(
     Ledger and decisions are those of a real run; time, machines and letters are simulated, and the report is in
     simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
     """
-    from master.rundir import RunDirectory
-    from master.simulation.asked import Asked, scenario, settings
-    from master.simulation.outcome import outcome
+    from master.simulation.options import Asked, scenario, settings
     from master.simulation.progress import watched
-    from master.simulation.simulate import simulate
-    from master.terminal import print_report
+    from master.simulation.result import outcome
+    from master.simulation.world import simulate
+    from master.store.rundir import RunDirectory
+    from master.views.terminal import print_report
     from remote.stepped import Trainer
 
     if campaign is not None:

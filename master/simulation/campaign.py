@@ -18,14 +18,14 @@ from chunk_model.families import Exponential, LogNormal, Normal, Weibull
 from chunk_model.lifetime import Lifetime
 from chunk_model.mixture import Mixture
 from chunk_model.trace import TraceEvent
-from gridml.carriers.faulty import Chances
 from gridml.errors import LedgerError, UsageError
+from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
-from master.settings import Settings
 from master.simulation import cost_program
 from master.simulation.exact import check
 from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms, check_seed
-from master.simulation.simulate import simulate
+from master.simulation.world import simulate
+from master.store.settings import Settings
 
 _DRAWN = 110  # the stream of random numbers that scenarios are drawn from
 PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take about a thousand seconds

@@ -9,7 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 
 from gridml.errors import LedgerError
-from master.reading import opened
+from master.store.reader import opened
 
 Part = tuple[int, int, str]  # (start, stop, whose)
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from rich.console import Console
 
 from gridml.errors import LedgerError
-from master.ledger import last_sign
-from master.progress import read
-from master.reading import connect
-from master.render import duration
-from master.report import read_clock
+from master.store.ledger import last_sign
+from master.store.reader import connect
+from master.views.progress import read
+from master.views.render import duration
+from master.views.report import read_clock
 
 EVERY_S = 0.5  # of real time
 SAID = ("epoch", "metrics", "resumed", "warning", "failure")

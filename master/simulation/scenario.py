@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from chunk_model.costs import Costs
 from chunk_model.lifetime import Lifetime
-from gridml.carriers.faulty import Chances
 from gridml.errors import UsageError
+from gridml.testing.faulty_network import Chances
 from master.backends.script import PlannedLife, Script
-from master.simulation.mortal import POINTS
+from master.simulation.crash_points import POINTS
 
 Numbers = NDArray[np.float64]
 # Streams of random numbers, apart from those of scripts.

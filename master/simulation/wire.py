@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import final
 
 from gridml.carriers.base import Letter, MasterEnd
-from gridml.carriers.faulty import Fate
-from master.simulation.clock import VirtualClock
+from gridml.testing.faulty_network import Fate
+from gridml.testing.virtual_clock import VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
 

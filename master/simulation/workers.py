@@ -9,13 +9,13 @@ from typing import Protocol, final
 from weakref import WeakValueDictionary
 
 from gridml.carriers.base import MasterEnd, WorkerEnd
-from gridml.carriers.faulty import Fate, Post, on_time
 from gridml.carriers.forwarding import Forwarding
-from gridml.wording import Handed, Wording, Written
+from gridml.protocol.codec import Handed, Wording, Written
+from gridml.testing.faulty_network import Fate, Post, on_time
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import Player
-from master.simulation.clock import VirtualClock
+from master.simulation.cost_only_worker import Walker
 from master.simulation.scenario import Machine, Scenario
-from master.simulation.walker import Walker
 from master.simulation.wire import Wire
 
 

@@ -17,7 +17,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from gridml import cli
-from master import terminal
+from master.views import terminal
 
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel")
 COUNT, EPOCHS = 600, 2

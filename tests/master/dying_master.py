@@ -9,9 +9,9 @@ import signal
 import sys
 from pathlib import Path
 
-from master.beginning import resume, start
+from master.launch import resume, start
 from master.run import Outside
-from master.settings import Settings
+from master.store.settings import Settings
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gridml import bundle
+from gridml.protocol import bundle
 
 pytestmark = pytest.mark.real
 HERE = Path(__file__).parent

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 import torch
 
-from gridml import bundle
-from gridml.order import EpochOrder
-from gridml.program import linear_decay, load
+from gridml.model.order import EpochOrder
+from gridml.model.program import linear_decay, load
+from gridml.protocol import bundle
 from master.backends.script import Script
-from master.beginning import start
+from master.launch import start
 from master.run import Outside
-from master.settings import Settings
+from master.store.settings import Settings
 
 pytestmark = pytest.mark.real
 

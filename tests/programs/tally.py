@@ -3,7 +3,7 @@
 import numpy as np
 
 import gridml
-from gridml.graph import Edges
+from gridml.model.graph import Edges
 
 COUNT, WORDS, EPOCHS = 13, 5, 2
 

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gridml import bundle
 from gridml.carriers.base import MasterEnd
-from gridml.carriers.faulty import Post
-from gridml.messages import Push, Reply, Sync, sync_from, to_json
+from gridml.protocol import bundle
+from gridml.protocol.messages import Push, Reply, Sync, sync_from, to_json
+from gridml.testing.faulty_network import Post
 from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
 
 LIMIT_S = 20.0

@@ -14,9 +14,9 @@ import pytest
 
 import remote.fitness
 import remote.worker
-from gridml.carriers.chirp_proxy import proxy
 from gridml.errors import ProgramError
-from master.backends.condor import UNFIT
+from gridml.testing.chirp_server import proxy
+from master.backends.condor.backend import UNFIT
 from remote.fitness import (
     DISK,
     MEMORY,

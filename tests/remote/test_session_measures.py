@@ -11,8 +11,8 @@ import pytest
 
 import gridml
 from gridml.carriers.base import WorkerEnd
-from gridml.engine import Engine
-from gridml.messages import Lease, Pace, Reply, Sync, Verdict
+from gridml.engine.engine import Engine
+from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from remote.courier import Courier, Tensors
 from remote.session import Session
 

@@ -18,16 +18,16 @@ import torch
 
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml import bundle
-from gridml.carriers.faulty import Chances, Post
-from gridml.program import load
+from gridml.model.program import load
+from gridml.protocol import bundle
+from gridml.testing.faulty_network import Chances, Post
 from master.backends.script import Lives, PlannedLife, Script, Steady
-from master.beginning import resume
-from master.report import report
-from master.settings import Settings
+from master.launch import resume
 from master.simulation.exact import check
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
-from master.simulation.simulate import dump, simulate
+from master.simulation.world import dump, simulate
+from master.store.settings import Settings
+from master.views.report import report
 from remote.stepped import PATIENT_S, Dice, Stepped, Trainer, Watch
 
 COSTS = Costs(exec_s=0.5, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)

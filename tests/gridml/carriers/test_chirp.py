@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers.chirp import ChirpLink, ChirpWorker
-from gridml.carriers.chirp_proxy import proxy
 from gridml.errors import RunError
+from gridml.testing.chirp_server import proxy
 
 
 @pytest.fixture

@@ -10,14 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from gridml import bundle
 from gridml.carriers.base import MasterEnd, WorkerEnd
 from gridml.carriers.chirp import ChirpWorker
-from gridml.carriers.chirp_proxy import proxy
 from gridml.carriers.directory import DirectoryMaster, DirectoryWorker
-from gridml.carriers.files import FilesWorker
+from gridml.carriers.file_link import FilesWorker
 from gridml.carriers.sftp import SftpLink, line_of_job
-from master.mail_server import MailServer
+from gridml.protocol import bundle
+from gridml.testing.chirp_server import proxy
+from master.sftp.server import MailServer
 
 
 @dataclass(frozen=True)

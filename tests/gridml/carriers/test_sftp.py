@@ -18,7 +18,7 @@ import pytest
 
 from gridml.carriers.sftp import WRITE, Credential, SftpLine, SftpLink, line_of_job
 from gridml.errors import RunError
-from master.mail_server import MailServer
+from master.sftp.server import MailServer
 
 TIMEOUT_S = 5.0
 SOON_S = 0.3
@@ -143,7 +143,7 @@ def test_a_full_disk_is_no_success(link: SftpLink, tmp_path: Path, monkeypatch: 
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("master.mail_view.os.pwrite", full)
+        patch.setattr("master.sftp.jail.os.pwrite", full)
         with pytest.raises(OSError) as caught:
             link.put("mail/w1/letter", bytes(count))
     assert caught.value.errno == errno.EIO

@@ -10,7 +10,7 @@ import pytest
 
 Answer = tuple[int, str, str]
 COMMAND = "simulate"  # that the fixture `gridml` calls
-PROGRAM = Path(__file__).parent.parent.parent / "programs" / "tally.py"
+PROGRAM = Path(__file__).parents[2] / "programs" / "tally.py"
 SMALL = ("--cost", "t_x=0.1,t_s=1,push=0.1", "--vertices", "3000", "--workers", "10", "--lifetime", "exponential(1m)")
 
 
@@ -145,6 +145,6 @@ def test_a_simulation_that_memory_cannot_hold_gets_one_message(
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("master.simulation.simulate.simulate", full)
+    monkeypatch.setattr("master.simulation.world.simulate", full)
     status, _, err = gridml(*SMALL)
     assert status == 2 and "does not fit into memory" in err

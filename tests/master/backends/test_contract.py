@@ -22,15 +22,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import RunError, UsageError
-from master.backends import condor_submit
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
-from master.backends.condor import Condor
+from master.backends.condor import submit_description as condor_submit
+from master.backends.condor.backend import Condor
 from master.backends.local import Local
 from master.backends.script import PlannedLife, Script
 from master.backends.simulated import Pool, Simulated
-from master.rundir import RunDirectory
-from master.settings import CondorOptions, Settings
-from master.simulation.clock import VirtualClock
+from master.store.rundir import RunDirectory
+from master.store.settings import CondorOptions, Settings
 
 pytestmark = pytest.mark.real
 MACHINES = 2

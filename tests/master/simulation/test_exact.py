@@ -10,11 +10,11 @@ import pytest
 from chunk_model.costs import Costs
 from gridml.errors import LedgerError
 from master.backends.script import Steady
-from master.settings import Settings
 from master.simulation import cost_program
 from master.simulation.exact import Exact, check
 from master.simulation.scenario import Scenario
-from master.simulation.simulate import simulate
+from master.simulation.world import simulate
+from master.store.settings import Settings
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.errors import UsageError
 from master.backends.script import Lives, Steady
-from master.simulation.mortal import POINTS
+from master.simulation.crash_points import POINTS
 from master.simulation.scenario import Absent, Machine, ManyLives, Scenario, Speeds, Storms
 from remote import fitness
 

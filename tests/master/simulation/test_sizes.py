@@ -13,16 +13,16 @@ import pytest
 
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from master import grants
 from master.backends.script import Lives, Script, Steady
 from master.decisions import leasing
-from master.measures import Measures
-from master.report import report
-from master.settings import Settings
+from master.leases import leases as grants
+from master.leases.chunk_sizing import Sizing
 from master.simulation import cost_program
 from master.simulation.scenario import Machine, Scenario, Speeds
-from master.simulation.simulate import fingerprint, simulate
-from master.sizing import Sizing
+from master.simulation.world import fingerprint, simulate
+from master.store.settings import Settings
+from master.telemetry.measures import Measures
+from master.views.report import report
 
 COSTS = Costs(exec_s=0.1, start_s=1.0, push_s=0.1, boot_s=2.0)
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from gridml.carriers.faulty import Chances, Fate
-from gridml.messages import Reply, Sync
-from gridml.wording import Handed, spoken
-from master.simulation.clock import VirtualClock
+from gridml.protocol.codec import Handed, spoken
+from gridml.protocol.messages import Reply, Sync
+from gridml.testing.faulty_network import Chances, Fate
+from gridml.testing.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 
 ONE, TWO = spoken(Sync("w1", trained=1)), spoken(Sync("w1", trained=2))

@@ -1,0 +1,1 @@
+"""Runs f over a chunk, on this process's replica."""

@@ -1,0 +1,316 @@
+"""The engine: runs f over the rows of a chunk, batch by batch, on this process's replica.
+
+It knows nothing of leases or messages. The worker asks for batches, takes snapshots to push and hands newer replicas
+in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import Aggregate, rule_for
+from gridml.engine.modules import ModuleRows, Modules
+from gridml.errors import ProgramError
+from gridml.model.batch import Batch, Neighbours, Rows
+from gridml.model.chunk import BEFORE, Chunk, positions
+from gridml.model.program import Parameter, Program
+from gridml.model.vertex import VertexId, VertexType
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The replica at one instant, in copies.
+
+    What f used since the last snapshot: `rows[type]` are positions of rows in the chunk, `used` are tensors of modules.
+    """
+
+    tensors: dict[str, Array]
+    rows: dict[str, Ids]
+    used: frozenset[str]
+
+
+class BatchFailed(Exception):
+    """f raised on the vertices `first`..`last` (indices in the graph); the error is the cause."""
+
+    def __init__(self, first: int, last: int) -> None:
+        super().__init__(f"f failed on vertices {first} to {last}")
+        self.first = first
+        self.last = last
+
+
+class Engine:
+    """One replica of every replicated vertex that its chunks touch, and f."""
+
+    def __init__(self, program: Program) -> None:
+        self.program = program
+        self._parameters = program.update.parameters
+        self._types = program.types()
+        self._torch = program.uses_torch
+        self._modules = {name: Modules(kind) for name, kind in self._types.items() if kind.modules}
+        self._tables: dict[str, Rows | ModuleRows] = {}
+        self._used: set[VertexId] = set()
+        self._rules: dict[str, Aggregate] = {}
+        self._views: dict[str, Array] = {}
+        self._driver = program.update.driver.__name__
+        self.chunk: Chunk | None = None
+
+    def begin(self, chunk: Chunk) -> None:
+        """Make `chunk` the one that `train` works on. Replicated rows are zero until `restart` brings their values."""
+        self.chunk = chunk
+        self._tables = {}
+        for name, table in chunk.tables.items():
+            kind = self._types[table.type]
+            if kind.modules:
+                modules = self._modules[table.type]
+                self._tables[name] = ModuleRows(modules, table.ids, self._used)
+                for index in table.ids:
+                    self._views.update(modules.views(int(index)))
+                continue
+            fields = dict(table.fields)
+            if kind.replicated:
+                fields = {n: np.zeros((len(table.ids), *a.shape), a.dtype) for n, a in kind.arrays.items()}
+            changed = frozenset(fields if kind.replicated else kind.mutable if name == table.type else ())
+            self._tables[name] = Rows(kind, table.ids, fields, changed, torch=self._torch, before=name.endswith(BEFORE))
+        for name, edges in chunk.edges.items():
+            source, field = name.split("/", 1)
+            rows = self._tables[source]
+            assert isinstance(rows, Rows)
+            rows.edges[field] = edges
+            rows.homes[edges.target] = self._tables[edges.target]
+
+    def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
+        """Where the batch that begins at row `at` ends, and whether a push may end there too.
+
+        A batch holds up to `size` vertices and whole components; only a component larger than a batch is trained in
+        several, and no push ends inside it, because a component is never cut.
+        """
+        assert self.chunk is not None
+        ends = self.chunk.ends
+        if ends is None:
+            return min(at + size, stop), True
+        until = min(at + size, stop)
+        whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0
+        return (whole, True) if whole > at else (until, False)
+
+    def train(self, start: int, stop: int, factor: float) -> None:
+        """Run f on rows [start, stop) at `factor` times the user's rate. Raises BatchFailed from the user's error."""
+        assert self.chunk is not None
+        for modules in self._modules.values():
+            modules.set_rate(factor)
+        try:
+            if self.program.update.batch is None:
+                for at in range(start, stop):
+                    self._call_one(at)
+            else:
+                self._call(start, stop)
+        except Exception as error:
+            ids = self.chunk.tables[self._driver].ids[start:stop]
+            raise BatchFailed(int(ids[0]), int(ids[-1])) from error
+        self._mark(start, stop)
+
+    def _call_one(self, at: int) -> None:
+        rows = self._rows(self._driver)
+        arguments: list[Any] = []
+        for parameter in self._parameters:
+            if parameter.single:
+                arguments.append(_only(rows.neighbours(parameter.edge, at), parameter))
+            else:
+                edges = rows.edges[parameter.edge]
+                index = edges.index[edges.span(at, at + 1)]
+                if len(index) > 1:  # in the order of the edges, each neighbour once
+                    index = index[np.sort(np.unique(index, return_index=True)[1])]
+                arguments.append(Batch._over(self._rows(edges.target), index))
+        self.program.update.function(rows.kind.cls._view(rows, at), *arguments)
+        for argument in arguments:
+            if isinstance(argument, Batch):
+                argument._write_back()
+
+    def _call(self, start: int, stop: int) -> None:
+        """f once for each distinct combination of its single neighbours among the rows; mostly there is one."""
+        rows = self._rows(self._driver)
+        singles = [p for p in self._parameters if p.single]
+        targets = []
+        for parameter in singles:
+            found = rows.edges[parameter.edge].one_each(start, stop)
+            if found is None:
+                raise ProgramError(
+                    f"{rows.kind.name}.{parameter.edge} does not lead to exactly one vertex from each; annotate that "
+                    f"argument of f as gridml.Batch[{parameter.type.name}]."
+                )
+            targets.append(found)
+        if all(t[0] == t[-1] and (t == t[0]).all() for t in targets):
+            self._call_group(rows, slice(start, stop), [int(t[0]) for t in targets], singles)
+            return
+        keys, group = np.unique(np.stack(targets, 1), axis=0, return_inverse=True)
+        for g, key in enumerate(keys):
+            at = np.flatnonzero(group.reshape(-1) == g) + start
+            self._call_group(rows, at, key.tolist(), singles)
+
+    def _call_group(self, rows: Rows, at: slice | Ids, singles: list[int], parameters: list[Parameter]) -> None:
+        positions = np.arange(at.start, at.stop) if isinstance(at, slice) else at
+        single = dict(zip([p.edge for p in parameters], singles, strict=True))
+        links: dict[str, Neighbours] = {}
+        arguments: list[Any] = []
+        batches: list[Batch[Any]] = []
+        for parameter in self._parameters:
+            edges = rows.edges[parameter.edge]
+            if parameter.single:
+                home = self._tables[edges.target]
+                arguments.append(home.kind.cls._view(home, single[parameter.edge]))
+                continue
+            if isinstance(at, slice):
+                span = edges.span(at.start, at.stop)
+                index, weight = edges.index[span], None if edges.weight is None else edges.weight[span]
+                lengths = None if edges.offsets is None else np.diff(edges.offsets[at.start : at.stop + 1])
+            else:
+                spans = [np.arange(s.start, s.stop) for s in (edges.span(int(i), int(i) + 1) for i in at)]
+                where = np.concatenate(spans)
+                index, weight = edges.index[where], None if edges.weight is None else edges.weight[where]
+                lengths = np.array([len(s) for s in spans])
+            if lengths is None:
+                lengths = np.full(len(positions), edges.degree)
+            distinct, inverse = np.unique(index, return_inverse=True)
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            links[parameter.edge] = Neighbours(
+                rows.present(inverse.reshape(-1).astype(np.int64)),
+                rows.present(offsets),
+                None if weight is None else rows.present(weight),
+            )
+            arguments.append(Batch._over(self._rows(edges.target), distinct))
+            batches.append(arguments[-1])
+        driving: Batch[Any] = Batch._over(rows, at, links)
+        self.program.update.function(driving, *arguments)
+        for batch in (driving, *batches):
+            batch._write_back()
+
+    def _mark(self, start: int, stop: int) -> None:
+        """Remember which rows f could have changed: the trained ones and their neighbours.
+
+        What f wrote beyond them, at a neighbour's neighbour, was remembered when it was written.
+        """
+        rows = self._rows(self._driver)
+        rows.dirty[start:stop] = True
+        for edges in rows.edges.values():
+            index = edges.index[edges.span(start, stop)]
+            home = self._tables[edges.target]
+            if isinstance(home, Rows):
+                home.dirty[index] = True
+            elif len(home.ids) == 1:
+                self._used.add(home.identify(0))
+            else:
+                self._used.update(home.identify(int(i)) for i in np.unique(index))
+
+    def snapshot(self) -> Snapshot:
+        """A copy of the replica, to push."""
+        tensors = {name: view.copy() for name, view in self._views.items()}
+        rows: dict[str, Ids] = {}
+        for name, table in self._replicated_rows():
+            tensors.update({f"{name}/{field}": values.copy() for field, values in table.fields.items()})
+            rows[name] = np.flatnonzero(table.dirty)
+            table.dirty[:] = False
+        used = frozenset(name for key in self._used for name in self._modules[key.type].views(key.index))
+        self._used.clear()
+        return Snapshot(tensors, rows, used)
+
+    def wire(self, snapshot: Snapshot) -> dict[str, Array]:
+        """A snapshot as it travels: whole module tensors, changed rows with their ids under "@rows/Type"."""
+        sent = {}
+        for name, tensor in snapshot.tensors.items():
+            kind = self._types[name.split("/", 1)[0]]
+            if not kind.modules:
+                sent[name] = tensor[snapshot.rows[kind.name]]
+            elif name in snapshot.used:
+                sent[name] = tensor
+        for name, at in snapshot.rows.items():
+            sent[f"@rows/{name}"] = self._tables[name].ids[at]
+        return sent
+
+    def changed_fields(self, start: int, stop: int) -> dict[str, Array]:
+        """Mutable fields of local vertices that f changed, with ids under "@ids/Type".
+
+        Rows [start, stop) of the driving type, and of other local types every row reached since the last call.
+        """
+        found: dict[str, Array] = {}
+        for name, table in self._tables.items():
+            if not isinstance(table, Rows) or table.kind.replicated or not table.changed:
+                continue
+            at = np.arange(start, stop) if name == self._driver else np.flatnonzero(table.dirty)
+            table.dirty[:] = False
+            found[f"@ids/{name}"] = table.ids[at]
+            found.update({f"{name}/{field}": table.fields[field][at] for field in sorted(table.changed)})
+        return found
+
+    def restart(self, newest: Mapping[str, Array]) -> None:
+        """Take the master's replica as it is; local work since the last push is dropped."""
+        self._take(newest, None, 1)
+        self._used.clear()
+        for table in self._tables.values():
+            if isinstance(table, Rows):
+                table.dirty[:] = False
+
+    def rebase(self, pushed: Snapshot, newest: Mapping[str, Array], live: int) -> None:
+        """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
+        self._take(newest, pushed, live)
+
+    def forget_optimisers(self) -> None:
+        for modules in self._modules.values():
+            modules.forget_optimisers()
+
+    def _take(self, newest: Mapping[str, Array], pushed: Snapshot | None, live: int) -> None:
+        for name, values in newest.items():
+            if name.startswith("@rows/"):
+                continue
+            kind = self._types[name.split("/", 1)[0]]
+            if kind.modules:
+                if name not in self._views:
+                    self._views.update(self._modules[kind.name].views(int(name.split("/")[1])))
+                before = None if pushed is None else pushed.tensors.get(name)
+                self._merge_in(name, kind, self._views[name], values, before, live)
+                continue
+            if kind.name not in self._tables:
+                continue  # rows of the chunk before, which came with the answer to its last push
+            table = self._rows(kind.name)
+            ids = newest[f"@rows/{kind.name}"]
+            here = np.isin(ids, table.ids)  # of the chunk before, too, only what this one also touches
+            at = positions(table.ids, ids[here])
+            column = table.fields[name.split("/", 1)[1]]
+            local = column[at]
+            before = None if pushed is None else pushed.tensors[name][at]
+            self._merge_in(name, kind, local, values[here], before, live)
+            column[at] = local
+
+    def _merge_in(
+        self, name: str, kind: VertexType, local: Array, newest: Array, pushed: Array | None, live: int
+    ) -> None:
+        if pushed is None:
+            np.copyto(local, newest)
+            return
+        if name not in self._rules:
+            self._rules[name] = rule_for(name, local, kind.rule)
+        self._rules[name].adopt(local, pushed, newest, local, live)
+
+    def _rows(self, name: str) -> Rows:
+        table = self._tables[name]
+        assert isinstance(table, Rows)
+        return table
+
+    def _replicated_rows(self) -> list[tuple[str, Rows]]:
+        return [(n, t) for n, t in self._tables.items() if isinstance(t, Rows) and t.kind.replicated]
+
+
+def _only(found: list[Any], parameter: Parameter) -> Any:
+    if len(found) != 1:
+        raise ProgramError(
+            f"a vertex has {len(found)} neighbours along {parameter.edge}; an argument that is one "
+            f"{parameter.type.name} needs "
+            f"exactly one. Annotate it gridml.Batch[{parameter.type.name}]."
+        )
+    return found[0]

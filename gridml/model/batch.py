@@ -1,0 +1,213 @@
+"""What f sees of a chunk: a batch of vertices, its neighbours, and one vertex at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Generic, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import ProgramError
+from gridml.model.chunk import ChunkEdges
+from gridml.model.vertex import Vertex, VertexId, VertexType
+
+V = TypeVar("V", bound=Vertex)
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+
+class Rows:
+    """Rows of one type in memory, `fields[name]` (n, *shape); the home of its vertices.
+
+    `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
+    never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
+    guard. `edges` and `homes` are set by the engine once all tables of a chunk exist.
+    """
+
+    def __init__(
+        self,
+        kind: VertexType,
+        ids: Ids,
+        fields: Mapping[str, Array],
+        changed: frozenset[str],
+        *,
+        torch: bool,
+        before: bool = False,
+    ) -> None:
+        self.kind = kind
+        self.ids = ids
+        self.fields = {n: v if torch or n in changed else _read_only(v) for n, v in fields.items()}
+        self.changed = changed
+        self.dirty = np.zeros(len(ids), np.bool_)
+        self.torch = torch
+        self.before = before
+        self.edges: dict[str, ChunkEdges] = {}
+        self.homes: dict[str, Any] = {}
+
+    def present(self, values: Array) -> Any:
+        """An array as f sees it: a tensor on the same memory when the program uses torch."""
+        if not self.torch:
+            return values
+        import torch
+
+        return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+    def check_writable(self, name: str) -> None:
+        if name in self.changed:
+            return
+        if name not in self.fields:
+            raise ProgramError(
+                f"{self.kind.name}.{name} was written; it is not an array field. {self.kind.name} has "
+                f"{list(self.fields)}."
+            )
+        if self.before:
+            raise ProgramError(
+                f"f wrote {self.kind.name}.{name} of a neighbour. Where nothing is replicated, f sees its neighbours "
+                f"as they were when the superstep began, and changes only the vertices it runs on."
+            )
+        raise ProgramError(
+            f"{self.kind.name}.{name} was written, which is read-only here. f may write it where it is declared "
+            f"gridml.array(..., mutable=True); evaluate writes nothing."
+        )
+
+    def identify(self, at: int) -> VertexId:
+        return VertexId(self.kind.name, int(self.ids[at]))
+
+    def read(self, name: str, at: int) -> Any:
+        value = self.fields[name][at]
+        return self.present(value) if isinstance(value, np.ndarray) else value.item()
+
+    def write(self, name: str, at: int, value: Any) -> None:
+        self.check_writable(name)
+        self.fields[name][at] = value
+        self.dirty[at] = True
+
+    def neighbours(self, name: str, at: int) -> list[Vertex]:
+        edges = self._edges(name)
+        home = self.homes[edges.target]
+        return [home.kind.cls._view(home, int(i)) for i in edges.index[edges.span(at, at + 1)]]
+
+    def weights(self, name: str, at: int) -> list[Any]:
+        edges = self._edges(name)
+        span = edges.span(at, at + 1)
+        return [None] * (span.stop - span.start) if edges.weight is None else edges.weight[span].tolist()
+
+    def _edges(self, name: str) -> ChunkEdges:
+        if name not in self.edges:
+            raise ProgramError(
+                f"the edges {self.kind.name}.{name} of this vertex are not here: f sees those of the vertices it runs "
+                f"on and of their local neighbours, a superstep only the former, g and evaluate none."
+            )
+        return self.edges[name]
+
+    def optimisers(self, at: int) -> list[Any]:
+        return []
+
+
+def _read_only(values: Array) -> Array:
+    seen = values.view()
+    seen.flags.writeable = False
+    return seen
+
+
+class Neighbours:
+    """The edges of a batch along one field.
+
+    `index` int64 (m,): positions in the batch of distinct neighbours that f receives; `offsets` int64 (n+1,) groups
+    them by vertex; `weight` (m,) or None.
+    """
+
+    def __init__(self, index: Any, offsets: Any, weight: Any) -> None:
+        self.index = index
+        self.offsets = offsets
+        self.weight = weight
+
+
+class Batch(Generic[V]):
+    """Several vertices of one type, one array per field: `images.pixels` has shape (len(images), 1, 28, 28).
+
+    Reading gives a tensor (programs with a module) or a numpy array; for consecutive rows it is a view. Writing a
+    mutable field, whole or in place, changes the vertices when f returns. An edge field reads as `Neighbours`.
+
+    A vertex that two arguments of f hold (a team that plays at home and away) gets both changes, by adding them.
+    """
+
+    _rows: Rows
+    _at: slice | Ids
+    _copies: dict[str, tuple[Array, Array]]
+    _links: dict[str, Neighbours]
+
+    @classmethod
+    def _over(cls, rows: Rows, at: slice | Ids, links: dict[str, Neighbours] | None = None) -> Batch[V]:
+        batch: Batch[V] = object.__new__(cls)
+        for name, value in (("_rows", rows), ("_at", at), ("_copies", {}), ("_links", links or {})):
+            object.__setattr__(batch, name, value)
+        return batch
+
+    @property
+    def ids(self) -> Ids:
+        """Indices of the vertices in the graph, int64 (n,)."""
+        return self._rows.ids[self._at]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[V]:
+        positions = np.arange(len(self._rows.ids))[self._at]
+        return (self._rows.kind.cls._view(self._rows, int(i)) for i in positions)  # type: ignore[misc]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name in self._links:
+            return self._links[name]
+        if name not in self._rows.fields:
+            kind = self._rows.kind
+            raise AttributeError(
+                f"{kind.name} has no field {name!r} here; it has {list(self._rows.fields)} and edges "
+                f"{list(self._links)}"
+            )
+        return self._rows.present(self._values(name))
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        self._rows.check_writable(name)
+        self._values(name)[...] = value
+
+    def _values(self, name: str) -> Array:
+        """The field's rows: a view for a slice, else a copy of which `_write_back` scatters what f changed."""
+        if isinstance(self._at, slice):
+            return self._rows.fields[name][self._at]
+        if name not in self._copies:
+            values = self._rows.fields[name][self._at]
+            if name in self._rows.changed:
+                self._copies[name] = values, values.copy()
+            else:
+                values = values if self._rows.torch else _read_only(values)
+                self._copies[name] = values, values
+        return self._copies[name][0]
+
+    def _write_back(self) -> None:
+        """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
+        if isinstance(self._at, slice):
+            return  # f wrote through views
+        for name, (values, original) in self._copies.items():
+            if values is original:
+                continue
+            column = self._rows.fields[name]
+            moved = np.flatnonzero(_differ(values, original))
+            at = self._at[moved]
+            values, original, now = values[moved], original[moved], column[at]
+            twice = _differ(now, original)
+            if twice.any() and values.dtype.kind != "b":
+                values[twice] = now[twice] + (values[twice] - original[twice])
+            column[at] = values
+
+
+def _differ(left: Array, right: Array) -> NDArray[np.bool_]:
+    """Which rows differ in any bit, bool (n,)."""
+    if not left.size:
+        return np.zeros(len(left), np.bool_)
+    both = [np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1) for a in (left, right)]
+    found: NDArray[np.bool_] = (both[0] != both[1]).any(axis=1)
+    return found

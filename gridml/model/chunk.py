@@ -1,0 +1,177 @@
+"""A chunk: the rows of a range of vertices and of everything they touch, cut out of the graph, in training order.
+
+It is what a worker fetches. Row i of the driving table is the i-th vertex to train. Edges are positions into the
+chunk's own tables. Replicated rows appear with their ids only: their values are the replica, which comes with the
+reply to a sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.model.graph import Components, Graph, Table
+from gridml.model.vertex import describe, reachable
+from gridml.protocol import bundle
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+BEFORE = "@before"  # suffix of a table that holds neighbours as they were when the superstep began (BSP)
+
+
+@dataclass(frozen=True)
+class ChunkTable:
+    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape)."""
+
+    type: str
+    ids: Ids
+    fields: Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class ChunkEdges:
+    """Edges of every row of one table: `index` int64 positions in table `target`, grouped by `offsets` or `degree`."""
+
+    target: str
+    index: Ids
+    offsets: Ids | None = None
+    degree: int = 1
+    weight: Array | None = None
+
+    def span(self, start: int, stop: int) -> slice:
+        """Where the edges of rows [start, stop) stand in `index`."""
+        if self.offsets is None:
+            return slice(start * self.degree, stop * self.degree)
+        return slice(int(self.offsets[start]), int(self.offsets[stop]))
+
+    def one_each(self, start: int, stop: int) -> Ids | None:
+        """The one target of each of the rows [start, stop); None where a row has another number of edges."""
+        if self.offsets is None:
+            return self.index[start:stop] if self.degree == 1 else None
+        return self.index[self.span(start, stop)] if (np.diff(self.offsets[start : stop + 1]) == 1).all() else None
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """What one lease trains. `ends` are the ends of components among the rows, None where each row is one."""
+
+    driver: str
+    tables: Mapping[str, ChunkTable]
+    edges: Mapping[str, ChunkEdges]
+    ends: Ids | None = None
+
+    @property
+    def count(self) -> int:
+        return len(self.tables[self.driver].ids)
+
+    def touched(self) -> dict[str, Ids]:
+        """Ids of the rows of every other table, by table name: for replicated types, the replica this chunk needs."""
+        return {name: table.ids for name, table in self.tables.items() if name != self.driver}
+
+    def encode(self) -> bytes:
+        """The chunk as one bundle."""
+        tensors: dict[str, Array] = {}
+        for name, table in self.tables.items():
+            tensors[f"ids/{name}"] = table.ids
+            tensors.update({f"field/{name}/{field}": column for field, column in table.fields.items()})
+        for name, edges in self.edges.items():
+            parts = {"index": edges.index, "offsets": edges.offsets, "weight": edges.weight}
+            tensors.update({f"edge/{name}/{part}": array for part, array in parts.items() if array is not None})
+        if self.ends is not None:
+            tensors["ends"] = self.ends
+        message = {
+            "driver": self.driver,
+            "tables": {name: table.type for name, table in self.tables.items()},
+            "edges": {name: [edges.target, edges.degree] for name, edges in self.edges.items()},
+        }
+        return bundle.encode(message, tensors)
+
+    @staticmethod
+    def decode(payload: bytes) -> Chunk:
+        """The chunk in a bundle. Raises ValueError when it is not one."""
+        message, tensors = bundle.decode(payload)
+        try:
+            tables = {
+                name: ChunkTable(
+                    kind,
+                    tensors[f"ids/{name}"],
+                    {key.split("/", 2)[2]: t for key, t in tensors.items() if key.startswith(f"field/{name}/")},
+                )
+                for name, kind in message["tables"].items()
+            }
+            edges = {
+                name: ChunkEdges(
+                    target,
+                    tensors[f"edge/{name}/index"],
+                    tensors.get(f"edge/{name}/offsets"),
+                    degree,
+                    tensors.get(f"edge/{name}/weight"),
+                )
+                for name, (target, degree) in message["edges"].items()
+            }
+            return Chunk(message["driver"], tables, edges, tensors.get("ends"))
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            raise ValueError(f"not a chunk: {type(error).__name__}: {error}") from error
+
+
+def cut(
+    graph: Graph, driver: str, vertices: Ids, ends: Ids | None, components: Components | None, *, bsp: bool
+) -> Chunk:
+    """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
+
+    With `bsp`, local neighbours come as read-only rows of their own (`@before`); otherwise a component is whole in the
+    chunk, as far as f can see of it: local types that no edge leads to from the driving one stay at home.
+    """
+    ids: dict[str, Ids] = {driver: vertices}
+    if components is not None and not bsp:
+        inside = np.unique(components.label[driver][vertices])
+        seen = reachable(graph.tables[driver].type.cls)
+        for table in graph.local:
+            if table.type.name != driver and table.type.name in seen:
+                ids[table.type.name] = _members(components, table.type.name, inside)
+    sources = list(ids)
+    raw = {}
+    wanted: dict[str, list[Ids]] = {}
+    for source in sources:
+        table = graph.tables[source]
+        for name, edges in table.edges.items():
+            kind = describe(table.type.target(name))
+            key = kind.name if kind.replicated or not bsp else kind.name + BEFORE
+            offsets, targets, weight = edges.of(ids[source])
+            raw[f"{source}/{name}"] = (key, offsets, targets, weight, edges.degree)
+            if key not in ids:
+                wanted.setdefault(key, []).append(targets)
+    for key, parts in wanted.items():
+        ids[key] = np.unique(np.concatenate(parts))
+    tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at) for key, at in ids.items()}
+    found = {
+        name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight)
+        for name, (key, offsets, targets, weight, degree) in raw.items()
+    }
+    return Chunk(driver, tables, found, ends)
+
+
+def _rows(table: Table, ids: Ids) -> ChunkTable:
+    fields = {} if table.type.replicated else {name: np.asarray(column[ids]) for name, column in table.columns.items()}
+    return ChunkTable(table.type.name, ids, fields)
+
+
+def positions(ids: Ids, wanted: Ids) -> Ids:
+    """Where each of `wanted` stands in `ids`, which holds all of them."""
+    order = np.argsort(ids, kind="stable")
+    return order[np.searchsorted(ids, wanted, sorter=order)].astype(np.int64)
+
+
+def _members(components: Components, type_name: str, inside: Ids) -> Ids:
+    """Vertices of a type whose component is in `inside` (sorted labels)."""
+    units = components.units[type_name]
+    if not len(units.members):
+        return units.members
+    labels = components.label[type_name][units.members[units.offsets[:-1]]]
+    at = np.searchsorted(labels, inside)
+    hits = at[(at < len(labels)) & (labels[np.minimum(at, len(labels) - 1)] == inside)]
+    return np.concatenate([units.members[:0], *(units.members[units.offsets[u] : units.offsets[u + 1]] for u in hits)])

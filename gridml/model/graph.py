@@ -1,0 +1,336 @@
+"""The graph on the submit host: typed vertices as a struct of arrays, edges in CSR order grouped by source.
+
+Arrays are kept as they are given: a `numpy.memmap` stays on disk and only the rows of one chunk at a time are read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import ProgramError
+from gridml.model.order import Units
+from gridml.model.vertex import Vertex, VertexType, array, describe
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class VertexSet:
+    """Vertices `start`..`stop`-1 of one type, as `Graph.add` returned them."""
+
+    type: type[Vertex]
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Edges:
+    """Edges of one edge field, grouped by source.
+
+    `offsets` int64 (n+1,) and `targets` int64 (m,): the targets of vertex i are `targets[offsets[i]:offsets[i+1]]`;
+    `offsets` None means the same number `degree` for all; `constant` means one edge to that vertex from all.
+    """
+
+    count: int
+    targets: Array
+    offsets: Array | None = None
+    degree: int = 1
+    constant: int | None = None
+    weight: Array | None = None
+
+    def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
+        """(offsets, targets, weight) of the edges of `rows`, offsets None when the degree is constant."""
+        if self.constant is not None:
+            return None, np.full(len(rows), self.constant, np.int64), None
+        if self.offsets is None:
+            at = (rows[:, None] * self.degree + np.arange(self.degree)).ravel()
+            offsets = None
+        else:
+            begin, end = self.offsets[rows], self.offsets[rows + 1]
+            lengths = end - begin
+            offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+            at = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
+        weight = None if self.weight is None else np.asarray(self.weight[at])
+        return offsets, np.asarray(self.targets[at], np.int64), weight
+
+
+def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
+    """Edges of vertex i are `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) beside `targets` where the edge has
+    one.
+
+    Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
+    """
+    offsets, targets = np.asarray(offsets), np.asanyarray(targets)
+    if len(targets) == 0:
+        targets = targets.astype(np.int64)  # an empty list has no dtype of its own
+    if offsets.dtype.kind not in "iu" or targets.dtype.kind not in "iu" or targets.ndim != 1:
+        raise ProgramError(
+            f"csr got {offsets.dtype} offsets and {targets.dtype} targets of shape {targets.shape}; expected integers, "
+            f"the targets as one array (m,)."
+        )
+    offsets = np.asarray(offsets, np.int64)
+    if (
+        offsets.ndim != 1
+        or len(offsets) == 0
+        or offsets[0] != 0
+        or offsets[-1] != len(targets)
+        or np.any(np.diff(offsets) < 0)
+    ):
+        raise ProgramError(
+            f"csr got offsets that do not describe {len(targets)} targets; expected a non-decreasing array "
+            f"from 0 to {len(targets)}, one longer than the number of vertices."
+        )
+    weight = None if weight is None else np.asanyarray(weight)
+    if weight is not None and weight.shape != targets.shape:
+        raise ProgramError(
+            f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
+        )
+    return Edges(len(offsets) - 1, targets, offsets, weight=weight)
+
+
+@dataclass
+class Table:
+    """All vertices of one type: `columns[name]` has shape (count, *shape)."""
+
+    type: VertexType
+    count: int = 0
+    columns: dict[str, Array] = field(default_factory=dict)
+    edges: dict[str, Edges] = field(default_factory=dict)
+
+
+class Graph:
+    """Typed vertices and edges. Build it with `add`; gridml calls `check` before a run starts."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, Table] = {}
+
+    def add(self, cls: type[Vertex], count: int | None = None, /, **values: Any) -> VertexSet:
+        """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
+
+        The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an
+        int array (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, for a
+        type without arrays that of its first edge field, and 1 where it has neither. Adding to a type again copies its
+        arrays. Raises ProgramError for unknown, missing or unequally long fields.
+        """
+        kind = describe(cls)
+        table = self.tables.setdefault(kind.name, Table(kind))
+        if table.type.cls is not cls:
+            raise ProgramError(f"two vertex types are called {kind.name}; give one of them another name.")
+        unknown = sorted(set(values) - set(kind.arrays) - set(kind.edges))
+        missing = sorted((set(kind.arrays) | set(kind.edges)) - set(values))
+        if unknown or missing:
+            raise ProgramError(
+                f"graph.add({kind.name}, ...) got unknown fields {unknown} and misses {missing}; "
+                f"it declares arrays {list(kind.arrays)} and edges {list(kind.edges)}."
+            )
+        columns = {name: _column(kind.name, kind.arrays[name], values[name]) for name in kind.arrays}
+        lengths = {name: len(column) for name, column in columns.items()}
+        if count is not None:
+            if count < 0:
+                raise ProgramError(f"graph.add({kind.name}, ...) got count={count}; expected 0 or more.")
+            lengths["count"] = count
+        if len(set(lengths.values())) > 1:
+            told = ", ".join(f"{name}: {n:,}" for name, n in lengths.items())
+            raise ProgramError(
+                f"arrays of unequal length for {kind.name}: {told}. Every field needs one entry for each vertex."
+            )
+        if not lengths:
+            counts = (_sources(values[name]) for name in kind.edges)
+            lengths["edges"] = next((n for n in counts if n is not None), 1)
+        added = next(iter(lengths.values()))
+        edges = {name: _edges(kind, name, values[name], added) for name in kind.edges}
+        if table.count:
+            columns = {name: np.concatenate([table.columns[name], column]) for name, column in columns.items()}
+            edges = {name: _join(table.edges[name], e) for name, e in edges.items()}
+        table.columns, table.edges = columns, edges
+        table.count += added
+        return VertexSet(cls, table.count - added, table.count)
+
+    def check(self) -> None:
+        """Raise ProgramError when an edge leads to a vertex that was never added."""
+        for table in self.tables.values():
+            for name, edges in table.edges.items():
+                target = describe(table.type.target(name)).name
+                if target not in self.tables:
+                    raise ProgramError(
+                        f"{table.type.name}.{name} leads to {target}, but no {target} vertices were added. "
+                        f"Add them with graph.add({target}, ...)."
+                    )
+                there = self.tables[target].count
+                ends = np.asarray([edges.constant]) if edges.constant is not None else edges.targets
+                if not len(ends):
+                    continue
+                low, high = int(ends.min()), int(ends.max())
+                if low < 0 or high >= there:
+                    bad = low if low < 0 else high
+                    raise ProgramError(
+                        f"{table.type.name}.{name} has an edge to {target} {bad}, but there are {there:,} {target} "
+                        f"vertices "
+                        f"(0 to {there - 1}). Add the missing vertices or correct the targets."
+                    )
+
+    @property
+    def replicated(self) -> list[Table]:
+        return [t for t in self.tables.values() if t.type.replicated]
+
+    @property
+    def local(self) -> list[Table]:
+        return [t for t in self.tables.values() if not t.type.replicated]
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What must be the same for a run to go on with this graph: types, counts, dtypes and shapes."""
+        return {
+            name: {"count": t.count, "fields": {n: [a.dtype.str, list(a.shape)] for n, a in t.type.arrays.items()}}
+            for name, t in sorted(self.tables.items())
+        }
+
+
+def _column(type_name: str, declared: array, value: Any) -> Array:
+    column = value if isinstance(value, np.ndarray) else np.asarray(value)
+    if column.shape[1:] != declared.shape or column.ndim == 0:
+        raise ProgramError(
+            f"{type_name}.{declared.name} got an array of shape {column.shape}; expected (count, "
+            f"{', '.join(map(str, declared.shape))}) as declared."
+        )
+    if column.dtype != declared.dtype:
+        column = _converted(f"{type_name}.{declared.name}", column, declared.dtype)
+    return column
+
+
+def _converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
+    """`values` as `dtype`, where that is a matter of form. Raises ProgramError where it would change them."""
+    if isinstance(values, np.memmap):
+        raise ProgramError(
+            f"{name} is a memory-mapped array of {values.dtype}; declared is {dtype}, and converting it would read it "
+            f"whole into memory. Declare {values.dtype}, or store the file as {dtype}."
+        )
+    integers = values.dtype.kind in "iu" and dtype.kind in "iu"
+    if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
+        raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
+    converted = values.astype(dtype)
+    if integers and not np.array_equal(converted, values):
+        raise ProgramError(
+            f"{name} got integers from {values.min()} to {values.max()}, which {dtype} cannot hold. Declare a larger "
+            f"dtype."
+        )
+    return converted
+
+
+def _sources(value: Any) -> int | None:
+    """How many vertices the edges in a user's form start from, None for a single vertex that any number may lead to."""
+    if isinstance(value, VertexSet) and len(value) == 1:
+        return None
+    return value.count if isinstance(value, Edges) else len(value)
+
+
+def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
+    """Edges of one field from whatever form the user gave."""
+    declared = kind.edges[name]
+    if isinstance(value, VertexSet):
+        if value.type is not kind.target(name):
+            raise ProgramError(
+                f"{kind.name}.{name} leads to {kind.target(name).__name__}, but got {value.type.__name__} vertices."
+            )
+        if len(value) == 1:
+            edges = Edges(count, np.empty(0, np.int64), constant=value.start)
+        else:
+            edges = Edges(len(value), np.arange(value.start, value.stop, dtype=np.int64))
+    elif isinstance(value, Edges):
+        edges = value
+    else:
+        targets = np.asarray(value)
+        if targets.ndim not in (1, 2) or targets.dtype.kind not in "iu":
+            raise ProgramError(
+                f"{kind.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers of shape "
+                f"(count,) or "
+                f"(count, k), a VertexSet, or gridml.csr(...)."
+            )
+        edges = Edges(len(targets), targets.reshape(-1), degree=1 if targets.ndim == 1 else targets.shape[1])
+    if edges.count != count:
+        raise ProgramError(
+            f"arrays of unequal length for {kind.name}: {name} has edges of {edges.count:,} vertices, the other "
+            f"fields {count:,}."
+        )
+    if (declared.weight is None) != (edges.weight is None):
+        wanted = (
+            "no weight"
+            if declared.weight is None
+            else f"a {declared.weight} weight on every edge (gridml.csr(..., weight))"
+        )
+        raise ProgramError(f"{kind.name}.{name} is declared with {wanted}, which is not what it got.")
+    if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
+        weight = _converted(f"the weight of {kind.name}.{name}", edges.weight, declared.weight)
+        edges = replace(edges, weight=weight)
+    return edges
+
+
+def _join(first: Edges, second: Edges) -> Edges:
+    """The edges of two `add` calls one after the other."""
+    if first.constant is not None and first.constant == second.constant:
+        return Edges(first.count + second.count, first.targets, constant=first.constant)
+    count = first.count + second.count
+    if first.offsets is None and second.offsets is None and first.degree == second.degree:  # so without weights
+        ends = [e.of(np.arange(e.count, dtype=np.int64))[1] for e in (first, second)]
+        return Edges(count, np.concatenate(ends), degree=first.degree)
+    parts = []
+    for e in (first, second):
+        offsets, targets, weight = e.of(np.arange(e.count, dtype=np.int64))
+        if offsets is None:
+            offsets = np.arange(e.count + 1, dtype=np.int64) * e.degree
+        parts.append((offsets, targets, weight))
+    (o1, t1, w1), (o2, t2, w2) = parts
+    weight = None if w1 is None or w2 is None else np.concatenate([w1, w2])
+    return Edges(count, np.concatenate([t1, t2]), np.concatenate([o1, o2[1:] + o1[-1]]), weight=weight)
+
+
+@dataclass(frozen=True)
+class Components:
+    """Connected components of local vertices once the replicated ones are taken out (the paper's 2.3).
+
+    `label[type]` int64 (count,): the component of each vertex. `units[type]`: its vertices grouped by component.
+    """
+
+    label: Mapping[str, NDArray[np.int64]]
+    units: Mapping[str, Units]
+
+
+def components(graph: Graph) -> Components | None:
+    """Components over all local types, or None when no edge joins two local vertices (then each is its own)."""
+    from scipy.sparse import coo_matrix  # deferred: only graphs with such edges need it
+    from scipy.sparse.csgraph import connected_components
+
+    tables = graph.local
+    base = dict(zip([t.type.name for t in tables], np.cumsum([0, *[t.count for t in tables]]), strict=False))
+    sources, targets = [], []
+    for table in tables:
+        for name, edges in table.edges.items():
+            kind = describe(table.type.target(name))
+            if kind.replicated:
+                continue
+            offsets, ends, _ = edges.of(np.arange(table.count, dtype=np.int64))
+            degrees = np.full(table.count, edges.degree) if offsets is None else np.diff(offsets)
+            sources.append(np.repeat(np.arange(table.count), degrees) + base[table.type.name])
+            targets.append(ends + base[kind.name])
+    if not sources:
+        return None
+    total = sum(t.count for t in tables)
+    s, t = np.concatenate(sources), np.concatenate(targets)
+    _, labels = connected_components(
+        coo_matrix((np.ones(len(s), np.int8), (s, t)), shape=(total, total)), directed=False
+    )
+    label, units = {}, {}
+    for table in tables:
+        mine = labels[base[table.type.name] : base[table.type.name] + table.count].astype(np.int64)
+        members = np.argsort(mine, kind="stable")
+        cuts = np.flatnonzero(np.diff(mine[members])) + 1
+        label[table.type.name] = mine
+        units[table.type.name] = Units(np.concatenate([[0], cuts, [table.count]]).astype(np.int64), members)
+    return Components(label, units)

@@ -1,0 +1,267 @@
+"""A program: the graph, f, and how the result is judged; and how one is found in the user's file."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+import traceback
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from gridml.errors import DataError, GridmlError, ProgramError, UsageError, UserCodeError
+from gridml.model.batch import Batch
+from gridml.model.graph import Graph
+from gridml.model.order import Shuffle
+from gridml.model.vertex import Vertex, VertexType, describe, reachable
+
+Metrics = dict[str, Any]
+Schedule = Callable[[float], float]
+
+
+def linear_decay(share: float) -> float:
+    """The default learning-rate factor: 1 until 60% of the run is credited, then falling linearly to 0."""
+    return min(1.0, (1.0 - share) / 0.4)
+
+
+def constant(share: float) -> float:
+    """A learning-rate factor of 1 throughout, for programs that set their own."""
+    return 1.0
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of f after the first: the replicas or neighbours along `edge`, one vertex or a batch of them."""
+
+    edge: str
+    type: VertexType
+    single: bool
+
+
+class Update:
+    """f with its batch size. `batch` None means that f takes one vertex at a time."""
+
+    def __init__(self, function: Callable[..., None], batch: int | None, min_batch: int) -> None:
+        self.function = function
+        self.batch = batch
+        self.min_batch = min_batch
+
+    def __call__(self, *args: Any) -> None:
+        self.function(*args)
+
+    @property
+    def driver(self) -> type[Vertex]:
+        """The local type that f is called for."""
+        return self._signature[0]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return self._signature[1]
+
+    @cached_property
+    def _signature(self) -> tuple[type[Vertex], list[Parameter]]:
+        name = self.function.__name__
+        hints = _hints(self.function, name)
+        arguments = list(hints)
+        if not arguments:
+            raise ProgramError(f"{name} takes no argument; its first is the vertex, or Batch of vertices, it runs on.")
+        driver, batched = _vertex_class(hints[arguments[0]], name, arguments[0])
+        if batched != (self.batch is not None):
+            raise ProgramError(
+                f"{name} takes {'a Batch' if batched else 'one vertex'}, so it is declared "
+                f"{'@gridml.update(batch=64)' if batched else '@gridml.update'}."
+            )
+        kind = describe(driver)
+        if kind.replicated:
+            raise ProgramError(
+                f"the first argument of {name} is {kind.name}, which is replicated; f runs on local vertices."
+            )
+        return driver, [_bind(kind, argument, hints[argument], name) for argument in arguments[1:]]
+
+
+def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """The annotation of every argument, in order. Raises ProgramError where one is missing or cannot be read."""
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:  # evaluating the text of an annotation can raise anything
+        raise ProgramError(f"the annotations of {name} cannot be read: {error}. Correct them.") from error
+    arguments = list(inspect.signature(function).parameters)
+    bare = [argument for argument in arguments if argument not in hints]
+    if bare:
+        raise ProgramError(
+            f"argument {bare[0]} of {name} has no annotation; every argument needs a vertex type, or gridml.Batch of "
+            f"one, as in (images: gridml.Batch[Image], network: Network)."
+        )
+    return {argument: hints[argument] for argument in arguments}
+
+
+def _vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex], bool]:
+    batched = typing.get_origin(hint) is Batch
+    found = typing.get_args(hint)[0] if batched else hint
+    if not (isinstance(found, type) and issubclass(found, Vertex)):
+        raise ProgramError(
+            f"argument {argument} of {function} is annotated {hint}; expected a vertex type or gridml.Batch of one."
+        )
+    return found, batched
+
+
+def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parameter:
+    cls, batched = _vertex_class(hint, function, argument)
+    leading = [name for name in driver.edges if driver.target(name) is cls]
+    edge = argument if argument in leading else leading[0] if len(leading) == 1 else None
+    if edge is None:
+        what = f"several edges to that type; call the argument as one of them, {', '.join(leading)}."
+        if not leading:
+            what = f"no edge to that type; declare one, {argument} = gridml.edge({cls.__name__})."
+        raise ProgramError(f"argument {argument} of {function} is a {cls.__name__}, but {driver.name} has {what}")
+    kind = describe(cls)
+    if batched and kind.modules:
+        raise ProgramError(
+            f"argument {argument} of {function} is a Batch of {kind.name}, which holds modules; modules come one at a "
+            f"time: annotate it {kind.name}."
+        )
+    return Parameter(edge, kind, not batched)
+
+
+@typing.overload
+def update(function: Callable[..., None], /) -> Update: ...
+@typing.overload
+def update(*, batch: int, min_batch: int = 1) -> Callable[[Callable[..., None]], Update]: ...
+def update(
+    function: Callable[..., None] | None = None, /, *, batch: int | None = None, min_batch: int = 1
+) -> Update | Callable[[Callable[..., None]], Update]:
+    """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
+
+    With several workers the engine may use a smaller batch, but never one below `min_batch`. Raises ProgramError for
+    sizes that make no sense.
+    """
+    if function is not None:
+        return Update(function, None, 1)
+    if batch is None or batch < 1 or not 1 <= min_batch <= batch:
+        raise ProgramError(f"update got batch={batch}, min_batch={min_batch}; expected 1 <= min_batch <= batch.")
+    return lambda f: Update(f, batch, min_batch)
+
+
+@dataclass(frozen=True)
+class Program:
+    """What to train. `graph` and `evaluate` run on the submit host only, `update` on the workers.
+
+    `evaluate` takes the vertices its annotations name and returns numbers (or lists of numbers) by name. `schedule`
+    gives the learning-rate factor for the credited share of the run (0 to 1). `shuffle` defaults to "all" when every
+    replicated vertex is a module (placement is degenerate), to "block" otherwise.
+    """
+
+    graph: Callable[[], Graph]
+    update: Update
+    evaluate: Callable[..., Metrics] | None = None
+    epochs: int = 1
+    schedule: Schedule = linear_decay
+    shuffle: Shuffle | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.update, Update):
+            raise ProgramError(f"Program got {self.update!r} as its update; decorate the function with @gridml.update.")
+        given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate}
+        for name, value in given.items():
+            if not callable(value) and (name == "graph" or value is not None):
+                raise ProgramError(f"Program got {value!r} as its {name}; expected the function, without calling it.")
+        if self.epochs < 1:
+            raise ProgramError(f"Program got epochs={self.epochs}; expected at least 1.")
+        if self.shuffle not in (None, *typing.get_args(Shuffle)):
+            raise ProgramError(f"Program got shuffle={self.shuffle!r}; expected one of {typing.get_args(Shuffle)}.")
+
+    def types(self) -> dict[str, VertexType]:
+        """Every vertex type that can be reached from the driving one, by name."""
+        return reachable(self.update.driver)
+
+    def build(self, source: Path) -> Graph:
+        """Call `graph` and check what it made. `source` is the user's file, for the traceback.
+
+        Raises UserCodeError when it fails, ProgramError when it makes something else or an edge leads nowhere.
+        """
+        try:
+            made = self.graph()
+        except GridmlError:
+            raise
+        except Exception as error:
+            raise UserCodeError(
+                f"graph failed: {type(error).__name__}: {error}. Nothing was started.", user_traceback(error, source)
+            ) from error
+        if not isinstance(made, Graph):
+            raise ProgramError(f"graph returned {type(made).__name__}; expected the gridml.Graph it built.")
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
+        self.types()
+        if not any(kind.replicated or kind.mutable for kind in self.types().values()):
+            raise ProgramError(
+                f"{self.update.function.__name__} can change nothing: no type it reaches is replicated (has a module "
+                f"or an aggregate), and no local one has a field declared gridml.array(..., mutable=True)."
+            )
+        _ = self.update.parameters
+        if self.evaluate is not None:
+            name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
+            for argument, hint in _hints(self.evaluate, name).items():
+                _vertex_class(hint, name, argument)
+
+    @cached_property
+    def uses_torch(self) -> bool:
+        return any(kind.modules for kind in self.types().values())
+
+    @cached_property
+    def bsp(self) -> bool:
+        """Whether nothing is replicated, so that the program runs in supersteps on a uniform partition."""
+        return not any(kind.replicated for kind in self.types().values())
+
+
+def load(path: Path) -> Program:
+    """The one Program in a user's file.
+
+    Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
+    """
+    if not path.is_file():
+        raise UsageError(
+            f"no such file: {path}. Expected the Python file of a program, as in `gridml run examples/mnist.py`."
+        )
+    name = f"gridml_program_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file. Its name must end in .py.")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.append(folder)  # the user's own modules beside the file; last, so that they shadow nothing
+    try:
+        spec.loader.exec_module(loaded)
+    except DataError:
+        del sys.modules[name]
+        raise  # it says all there is to say
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]
+        raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
+    programs = {name: value for name, value in vars(loaded).items() if isinstance(value, Program)}
+    distinct = {id(p): name for name, p in programs.items()}
+    if len(distinct) != 1:
+        told = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
+        raise ProgramError(
+            f"{path} must hold exactly one gridml.Program; found {told}. Write program = gridml.Program(graph, train)."
+        )
+    program = next(iter(programs.values()))
+    program.check()
+    return program
+
+
+def user_traceback(error: BaseException, path: Path) -> str:
+    """The traceback of an error from the first frame in the user's file on: gridml's own frames are no help to them."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
+    shown = frames[own[0] :] if own else []
+    lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)] if shown else []
+    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()

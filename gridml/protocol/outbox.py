@@ -1,0 +1,60 @@
+"""A push that no answer came to, in a file of the worker's folder, where it outlives the process and the machine.
+
+HTCondor carries the file: to the access point when the job is evicted with grace or saves itself, and back into the
+folder of the job's next life, which delivers it before it trains; at the job's end into the run directory, where the
+next master finds it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gridml.protocol import bundle
+from gridml.protocol.messages import Push, Sync, sync_from, to_json
+
+FILE = "unsent.push"  # in the worker's folder; empty when there is nothing
+
+
+@dataclass(frozen=True)
+class Unsent:
+    """Letter `number` of a worker, which holds a push, and what travels beside it."""
+
+    number: int
+    sync: Sync
+    tensors: Mapping[str, NDArray[Any]]
+
+    @property
+    def push(self) -> Push:
+        assert self.sync.push is not None
+        return self.sync.push
+
+    @property
+    def payload(self) -> bytes:
+        """The letter as it would have been sent."""
+        return bundle.encode(to_json(self.sync), self.tensors)
+
+
+def write(path: Path, unsent: Unsent) -> None:
+    """Keep a push. Raises OSError."""
+    message = {"number": unsent.number, "sync": to_json(unsent.sync)}
+    bundle.write_atomic(path, bundle.encode(message, unsent.tensors), durable=False)
+
+
+def read(path: Path) -> Unsent | None:
+    """The push that was kept, None where there is none, or the file is damaged."""
+    try:
+        message, tensors = bundle.decode(path.read_bytes())
+        found = Unsent(int(message["number"]), sync_from(message["sync"]), tensors)
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        return None
+    return found if found.sync.push is not None else None
+
+
+def clear(path: Path) -> None:
+    """Nothing is unsent any more. The file stays, empty: HTCondor expects it. Raises OSError."""
+    path.write_bytes(b"")

@@ -1,0 +1,1 @@
+"""Workers as jobs of an HTCondor pool."""

@@ -1,0 +1,378 @@
+"""Workers as jobs of an HTCondor pool: submitted in groups, followed through one event log per run.
+
+The queue is never polled: what becomes of a job is read from the log. The schedd may be away for a while (it is
+restarted, or its machine is): what is to be submitted or removed then waits, and is tried again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridml.errors import UNFIT, RunError, UsageError
+from gridml.protocol.attempts import job_of
+from master.backends.base import Backend, JobEvent, State
+from master.backends.condor import submit_description as condor_submit
+from master.backends.condor.advice import about_hold, about_refusal, about_wait
+from master.backends.condor.events import Job, translate
+from master.store.rundir import RunDirectory
+from master.store.settings import CondorOptions, Settings
+
+if TYPE_CHECKING:
+    from master.sftp.server import MailServer
+
+GROUP = 1000  # jobs submitted at once, at most
+AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
+ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
+WAIT_S = 20.0  # how long no job may run before it is looked into
+PATIENCE_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
+FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
+# Attributes of every job: its run, its name in it, and the job of its master.
+RUN, _NAME, _MASTER = "GridmlRun", "GridmlWorker", "GridmlMaster"
+_STAYS = "JobStatus =!= 3"  # is not being removed
+
+
+class Condor(Backend):
+    """One job per submitted name, under the schedd that CONDOR_CONFIG names.
+
+    `clock` gives seconds and is what events carry. Raises RunError when HTCondor cannot be reached, UsageError for an
+    option that its submit language refuses.
+    """
+
+    name = "condor"
+
+    def __init__(
+        self, settings: Settings, directory: RunDirectory, *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._options = settings.condor or CondorOptions()
+        self._root = directory.root.absolute()
+        self._clock = clock
+        self._condor = bindings()
+        marks = {RUN: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}
+        self._own = _own_cluster()
+        if self._own is not None:
+            marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
+        self._commands = condor_submit.description(settings, directory, marks)
+        condor_submit.prepare(directory, self._commands)
+        self._jobs: dict[tuple[int, int], Job] = {}
+        self._pending: list[str] = []  # names to be submitted at the next polls,
+        self._at_once = GROUP
+        self._events: list[JobEvent] = []
+        self._removing: set[tuple[int, int]] = set()
+        self._avoided: set[str] = set()
+        self._quiet_until_s = float("-inf")
+        self._closed = False
+        self._submitted_s = float("inf")  # when the first jobs were
+        self._ran = False  # whether a job ever did
+        self._asked = False  # whether it was looked into why none runs
+        self._analysis: subprocess.Popen[bytes] | None = None
+        self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
+        self._unsure = False  # the last submission failed: the schedd may have taken it all the same
+        self._refusal = ""  # why the schedd refused the last submission
+        self._unsaid: list[str] = []
+        with explained(self._condor):
+            self._schedd = self._patiently(self._condor.Schedd)
+            (self._root / condor_submit.LOG).touch()
+            self._log = self._condor.JobEventLog(str(self._root / condor_submit.LOG))
+        self._keys = _mail_server(self._options, self._root)
+
+    @property
+    def _ours(self) -> str:
+        return f"{RUN} =?= {condor_submit.quoted(str(self._root))}"
+
+    def inherit(self, *, keep: bool) -> list[str]:
+        """As the contract says: the queue tells which jobs there are, the log what became of them so far."""
+        with explained(self._condor):
+            if not keep:
+                because = ("their master has ended", 0)
+                self._patiently(lambda: self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=because))
+                if self._keys is not None:
+                    self._keys.keep(())
+                return []
+            told = ["ClusterId", "ProcId", _NAME]
+            found = self._patiently(lambda: self._schedd.query(f"{self._ours} && {_STAYS}", told))
+            if found:
+                own = "undefined" if self._own is None else str(self._own)
+                self._patiently(lambda: self._schedd.edit(self._ours, _MASTER, own))
+        self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in found}
+        if self._keys is not None:
+            self._keys.keep([job.name for job in self._jobs.values()])
+        self._read_log()
+        last = {event.worker: event for event in self._events}
+        self._events = []
+        for job in self._jobs.values():
+            known = last.get(job.worker, JobEvent(self._clock(), job.worker, State.QUEUED))
+            if known.state is State.OUT_OF_REACH:
+                self._events.append(replace(known, state=State.RUNNING))
+            if not job.over:
+                self._events.append(known)
+        return [job.worker for job in self._jobs.values() if not job.over]
+
+    def _patiently(self, ask: Callable[[], Any]) -> Any:
+        """What the schedd answers. A master that is its job was started by it, so it will answer soon if not now."""
+        deadline = time.monotonic() + (PATIENCE_S if self._own is not None else 0.0)
+        while True:
+            try:
+                return ask()
+            except self._condor.HTCondorException:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(AGAIN_S)
+                self._wait_for_schedd()
+
+    def submit(self, worker: str) -> None:
+        if self._closed:
+            raise RunError(f"worker {worker} was submitted to a back end that is closed: start a new one")
+        if any(job.name == worker for job in self._jobs.values()) or worker in self._pending or "." in worker:
+            raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no dot")
+        self._pending.append(worker)
+        self._events.append(JobEvent(self._clock(), worker, State.QUEUED))
+
+    def poll(self) -> list[JobEvent]:
+        if self._clock() >= self._quiet_until_s:
+            self._submit_pending()
+            self._remove_asked()
+        self._read_log()
+        events, self._events = self._events, []
+        return events
+
+    def advice(self, detail: str) -> str:
+        return about_hold(detail)
+
+    def news(self) -> list[str]:
+        """Once each: why the schedd refuses jobs; and where nothing has run for a while, why no machine takes them, if
+        none ever would."""
+        if self._unsaid:
+            unsaid, self._unsaid = self._unsaid, []
+            return unsaid
+        analysis, self._analysis = self._analysis, None
+        if analysis is None:
+            if self._asked or not self._jobs or self._clock() - self._submitted_s < WAIT_S:
+                return []
+            self._asked = True
+            waiting = None if self._ran else next((key for key, job in self._jobs.items() if not job.over), None)
+            self._analysis = None if waiting is None else _analyse(*waiting, self._root / ANALYSIS)
+        elif analysis.poll() is None:
+            self._analysis = analysis
+        elif (why := about_wait(self._said())) is not None:
+            return [why]
+        return []
+
+    def _said(self) -> str:
+        return (self._root / ANALYSIS).read_text(errors="replace")
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        """As the contract says; the grace is the pool's and the job's own."""
+        name = job_of(worker)
+        if name in self._pending:
+            self._pending.remove(name)
+            if self._keys is not None:
+                self._keys.remove(name)
+            detail = "cancelled before it was submitted"
+            self._events.append(JobEvent(self._clock(), worker, State.EVICTED, detail=detail, cancelled=True))
+            return
+        for key, job in self._jobs.items():
+            if job.worker == worker and not job.over and not job.cancelled:
+                self._cancel(key)
+
+    def leave(self) -> None:
+        """The schedd keeps the jobs, and the log what becomes of them."""
+        self._closed = True
+        if self._keys is not None:
+            self._keys.close()
+        if self._analysis is not None:
+            self._analysis.kill()
+            self._analysis.wait()
+            self._analysis = None
+
+    def close(self) -> None:
+        """Removes every job and waits until they have left, or for `FAREWELL_S` of real time."""
+        for name in list(self._pending):
+            self.cancel(name)
+        for key, job in self._jobs.items():
+            if not job.over and not job.cancelled:
+                self._cancel(key)
+        self.leave()
+        self._quiet_until_s = float("-inf")
+        deadline = time.monotonic() + FAREWELL_S
+        while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
+            if self._clock() >= self._quiet_until_s:
+                self._remove_asked()
+            self._read_log()
+            time.sleep(0.05)
+
+    def _cancel(self, key: tuple[int, int]) -> None:
+        self._jobs[key] = replace(self._jobs[key], cancelled=True)
+        self._removing.add(key)
+
+    def _submit_pending(self) -> None:
+        if not self._pending:
+            return
+        try:
+            if self._unsure:
+                self._adopt()
+            group = self._pending[: self._at_once]
+            if group:
+                (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in group))
+                if self._keys is not None:
+                    for name in group:
+                        self._keys.make(name)
+                self._unsure = True
+                done = self._schedd.submit(
+                    self._condor.Submit({**self._commands, **self._requirements()}),
+                    itemdata=iter([{"worker": name} for name in group]),
+                )
+                for number, name in enumerate(group):
+                    self._jobs[done.cluster(), done.first_proc() + number] = Job(name)
+            del self._pending[: len(group)]
+            self._at_once = min(GROUP, 2 * self._at_once)
+            self._unsure = False
+            self._refusal = self._refusal if self._pending else ""
+            self._submitted_s = min(self._submitted_s, self._clock())
+        except self._condor.HTCondorException as error:
+            if not self._jobs and "SUBMIT" in str(error).upper():
+                raise UsageError(f"HTCondor refused the jobs: {error}. See {self._root}/condor.sub.") from error
+            why = about_refusal(str(error))
+            if why is not None:  # of a group that is over a limit, the schedd takes none
+                self._at_once = max(1, min(self._at_once, len(self._pending)) // 2)
+            if why is not None and why != self._refusal:
+                self._refusal = why
+                count = len(self._pending)
+                self._unsaid.append(f"the schedd refuses {count} jobs, and is asked again every {AGAIN_S:.0f} s: {why}")
+            self._wait_for_schedd()
+
+    def _wait_for_schedd(self) -> None:
+        """Leave a schedd that did not answer alone for a while. One that is restarted has another address."""
+        self._quiet_until_s = self._clock() + AGAIN_S
+        with contextlib.suppress(self._condor.HTCondorException, TypeError):  # TypeError: none is to be found
+            self._schedd = self._condor.Schedd()
+
+    def _adopt(self) -> None:
+        """Jobs that the schedd took although it did not answer."""
+        for found in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
+            if found[_NAME] in self._pending:
+                self._jobs[int(found["ClusterId"]), int(found["ProcId"])] = Job(found[_NAME])
+                self._pending.remove(found[_NAME])
+        unheard, self._unheard = self._unheard, []
+        for key, name, facts in unheard:
+            if key in self._jobs:
+                self._take(key, name, facts)
+
+    def _requirements(self) -> Mapping[str, str]:
+        """Machines that turned out unfit are avoided by the jobs to come."""
+        if not self._avoided:
+            return {}
+        avoided = f'!stringListMember(Machine, "{",".join(sorted(self._avoided))}")'
+        own = self._options.requirements
+        return {"requirements": f"({own}) && {avoided}" if own else avoided}
+
+    def _remove_asked(self) -> None:
+        if not self._removing:
+            return
+        names = [f"{cluster}.{proc}" for cluster, proc in sorted(self._removing)]
+        try:
+            self._schedd.act(self._condor.JobAction.Remove, names, reason=("cancelled by gridml", 0))
+            self._removing.clear()
+        except self._condor.HTCondorException:
+            self._wait_for_schedd()
+
+    def _read_log(self) -> None:
+        for key, name, facts in self._heard():
+            if key in self._jobs:
+                self._take(key, name, facts)
+            elif self._unsure:
+                self._unheard.append((key, name, facts))  # perhaps of a job that is to be adopted
+
+    def _heard(self) -> Iterator[tuple[tuple[int, int], str, dict[str, Any]]]:
+        """(job, event, facts) of what is new in the log. A damaged event, as a full disk leaves it, is passed over."""
+        with contextlib.suppress(self._condor.HTCondorException):
+            for event in self._log.events(stop_after=0):
+                yield (int(event.cluster), int(event.proc)), event.type.name, dict(event)
+
+    def _take(self, key: tuple[int, int], name: str, facts: dict[str, Any]) -> None:
+        if name == "JOB_HELD" and not facts.get("HoldReason"):
+            facts["HoldReason"] = self._hold_reason(key)
+        self._jobs[key], told = translate(self._jobs[key], name, facts, self._clock())
+        self._events += told
+        self._ran = self._ran or self._jobs[key].running
+        for ended in told:
+            if ended.exit_code == UNFIT and "@" in ended.machine:
+                self._avoided.add(ended.machine.rpartition("@")[2])
+        if self._jobs[key].over:
+            self._removing.discard(key)
+            if self._keys is not None:
+                self._keys.remove(self._jobs[key].name)
+
+    def _hold_reason(self, key: tuple[int, int]) -> str:
+        """The log does not always have it; the queue does."""
+        with contextlib.suppress(self._condor.HTCondorException, IndexError, KeyError):
+            found = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", ["HoldReason"])
+            return str(found[0]["HoldReason"])
+        return ""
+
+
+def _analyse(cluster: int, proc: int, answer: Path) -> subprocess.Popen[bytes] | None:
+    """Ask HTCondor why a job waits, beside the run's loop: in a large pool the answer takes a while."""
+    command = ["condor_q", "-better-analyze", f"{cluster}.{proc}"]
+    try:
+        with answer.open("wb") as file:
+            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
+    except OSError:
+        return None  # the bindings alone are enough for everything else
+
+
+def bindings() -> Any:
+    """HTCondor's Python bindings. Raises RunError where they are missing or find no configuration."""
+    try:
+        return importlib.import_module("htcondor2")
+    except ImportError as error:
+        raise RunError(
+            f"HTCondor's Python bindings cannot be imported ({error}). Install them with: pip install 'gridml[condor]'"
+        ) from error
+
+
+@contextlib.contextmanager
+def explained(condor: Any) -> Iterator[None]:
+    """Says what a person can do where HTCondor refuses, or cannot be reached."""
+    try:
+        yield
+    except (condor.HTCondorException, RuntimeError, OSError) as error:
+        if (why := about_refusal(str(error))) is not None:
+            raise RunError(f"the HTCondor queue can be reached, and refused: {why}. It said: {error}.") from error
+        config = os.environ.get("CONDOR_CONFIG")
+        where = f"CONDOR_CONFIG is {config}" if config else "CONDOR_CONFIG is not set"
+        raise RunError(
+            f"no HTCondor queue can be reached: {error}. {where}. Run this on an access point, or raise a pool of your "
+            f"own (make pool), and see whether condor_q answers."
+        ) from error
+
+
+def _mail_server(options: CondorOptions, root: Path) -> MailServer | None:
+    """Where workers reach their mailboxes; None where that is Chirp. Raises RunError where it cannot be had."""
+    if options.carrier != "sftp":
+        return None
+    try:
+        from master.sftp.server import MailServer
+    except ImportError as error:
+        raise RunError(
+            f"--carrier sftp takes paramiko, which cannot be imported ({error}). Install it: pip install 'gridml[sftp]'"
+        ) from error
+    return MailServer(root, options.sftp)
+
+
+def _own_cluster() -> int | None:
+    """The cluster of the job that this process is, None when it is none."""
+    ad = os.environ.get("_CONDOR_JOB_AD")
+    with contextlib.suppress(OSError, ValueError):
+        for line in Path(ad).read_text().splitlines() if ad else []:
+            name, _, value = line.partition(" = ")
+            if name == "ClusterId":
+                return int(value)
+    return None

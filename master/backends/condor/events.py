@@ -1,0 +1,149 @@
+"""What HTCondor's event log says of a job, in the states of a back end: one table, and what each meaning does.
+
+A job that was evicted is queued again by the schedd and runs again later: for the master that is another worker, `w7.1`
+after one life of job `w7`. The lives are counted here, for the schedd's own count lags when a shadow dies; a worker
+finds out which one it is by the mailbox that is open.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum, auto
+from typing import Any
+
+from gridml.protocol.attempts import worker_name
+from master.backends.base import JobEvent, State
+
+
+class Meaning(Enum):
+    """What an event of the log means for a job."""
+
+    STARTED = auto()
+    TAKEN = auto()  # its machine was taken away; the schedd queues it again
+    HELD = auto()
+    RELEASED = auto()
+    REMOVED = auto()
+    ENDED = auto()  # by itself, with a status or by a signal
+    OUT_OF_REACH = auto()  # runs on as far as anybody knows; the shadow tries to reach it again
+    IN_REACH = auto()
+
+
+MEANINGS: dict[str, Meaning] = {
+    "EXECUTE": Meaning.STARTED,
+    "JOB_EVICTED": Meaning.TAKEN,
+    "SHADOW_EXCEPTION": Meaning.TAKEN,
+    "JOB_RECONNECT_FAILED": Meaning.TAKEN,
+    "JOB_HELD": Meaning.HELD,
+    "JOB_RELEASED": Meaning.RELEASED,
+    "JOB_ABORTED": Meaning.REMOVED,
+    "JOB_TERMINATED": Meaning.ENDED,
+    "EXECUTABLE_ERROR": Meaning.ENDED,
+    "JOB_DISCONNECTED": Meaning.OUT_OF_REACH,
+    "JOB_RECONNECTED": Meaning.IN_REACH,
+}
+"""Events that are not named here (sizes, file transfers) change nothing."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job as the log has told of it so far."""
+
+    name: str
+    starts: int = 0  # how many of its lives are over
+    running: bool = False
+    out_of_reach: bool = False
+    machine: str = ""
+    cancelled: bool = False  # the master asked for its end
+    over: bool = False
+
+    @property
+    def worker(self) -> str:
+        """The worker that this job is now, or will be when it starts."""
+        return worker_name(self.name, self.starts)
+
+
+def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    """(the job afterwards, what to tell the master) of one event of the log."""
+    meaning = MEANINGS.get(name)
+    if meaning is None or job.over:
+        return job, []
+    return _TELL[meaning](job, facts, time_s)
+
+
+def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    machine = str(facts.get("SlotName") or facts.get("ExecuteHost") or "")
+    told: list[JobEvent] = []
+    if job.running:  # its eviction is missing from the log
+        job, told = _taken(job, {"Reason": "started again"}, time_s)
+    job = replace(job, running=True, machine=machine)
+    return job, [*told, JobEvent(time_s, job.worker, State.RUNNING, machine, f"start {job.starts + 1} of {job.name}")]
+
+
+def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.running:
+        return job, []  # it is said of jobs that wait, too, and twice of some that ran
+    reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
+    ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
+    job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, machine="")
+    if job.cancelled:
+        return replace(job, over=True), [ended]
+    ended = replace(ended, heir=job.worker)
+    return job, [ended, JobEvent(time_s, job.worker, State.QUEUED, detail="queued again")]
+
+
+def _held(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    job, told = _taken(job, {"Reason": "put on hold"}, time_s)
+    reason = str(facts.get("HoldReason") or facts.get("Reason") or "no reason given")
+    code = f" (code {facts['HoldReasonCode']})" if "HoldReasonCode" in facts else ""
+    return job, [*told, JobEvent(time_s, job.worker, State.HELD, detail=f"{reason}{code}")]
+
+
+def _released(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    return job, [JobEvent(time_s, job.worker, State.QUEUED, detail="released")]
+
+
+def _removed(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    reason = str(facts.get("Reason") or "removed from the queue")
+    ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
+    return replace(job, running=False, over=True), [ended]
+
+
+def _ended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if facts.get("TerminatedNormally", False):
+        code = int(facts.get("ReturnValue", 0))
+        state, how = (State.FINISHED if code == 0 else State.LOST), f"exit status {code}"
+    elif "TerminatedBySignal" in facts:
+        code = -int(facts["TerminatedBySignal"])
+        state, how = State.LOST, f"signal {-code}"
+    else:
+        code, state, how = 1, State.LOST, str(facts.get("ExecuteErrorType") or "it could not be started")
+    ended = JobEvent(time_s, job.worker, state, job.machine, how, exit_code=code)
+    return replace(job, running=False, over=True), [ended]
+
+
+def _out_of_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.running:
+        return job, []
+    reason = str(facts.get("DisconnectReason") or "its shadow lost the connection")
+    job = replace(job, out_of_reach=True)
+    return job, [JobEvent(time_s, job.worker, State.OUT_OF_REACH, job.machine, reason)]
+
+
+def _in_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.out_of_reach:
+        return job, []
+    job = replace(job, out_of_reach=False)
+    return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "in reach again")]
+
+
+_TELL = {
+    Meaning.STARTED: _started,
+    Meaning.TAKEN: _taken,
+    Meaning.HELD: _held,
+    Meaning.RELEASED: _released,
+    Meaning.REMOVED: _removed,
+    Meaning.ENDED: _ended,
+    Meaning.OUT_OF_REACH: _out_of_reach,
+    Meaning.IN_REACH: _in_reach,
+}

@@ -1,0 +1,162 @@
+"""The master as a job of its own, in the schedd's local universe: it outlives the terminal and a crash.
+
+Ended by a signal it is started again, and goes on from the last credit with the workers that live on; ended by a
+status it is done. While it is on hold its workers go on without it, and `condor_rm` of it removes their jobs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridml.errors import RunError
+from gridml.protocol import bundle
+from master.backends.condor.backend import AGAIN_S, FAREWELL_S, RUN, bindings, explained
+from master.backends.condor.submit_description import DESCRIPTION as WORKERS
+from master.backends.condor.submit_description import as_text, attributes, quoted, word
+from master.store.ledger import Ledger
+from master.store.reader import SUBMITTED
+from master.store.rundir import MasterLock, RunDirectory
+from master.store.settings import CondorOptions, Settings
+
+DESCRIPTION = "master.sub"
+LOG = "master.log"
+JOB = "master.job"  # the number of the job that was submitted last
+ASK_S = 5.0  # how long the queue may take to say how the master's job stands
+_MARK = "GridmlMasterOf"  # attribute of the master's job: its run
+# What of the user's environment programs and HTCondor itself look at.
+_PASSED = "PATH, HOME, USER, LOGNAME, LANG, LC_*, PYTHONPATH, VIRTUAL_ENV, CONDOR_CONFIG, _CONDOR_*, GRIDML_*"
+_WITHOUT_SCRIPT = "-P -c 'from gridml.cli import main; main()'"
+
+
+def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
+    """The submit commands of the master's job."""
+    options = settings.condor or CondorOptions()
+    root = directory.root.absolute()
+    script = Path(sys.executable).parent / "gridml"
+    begin = "" if os.access(script, os.X_OK) else f"{_WITHOUT_SCRIPT} "
+    return {
+        **{f"+{name}": value for name, value in attributes(options).items()},
+        "universe": "local",
+        "initialdir": os.getcwd(),  # a program may open files beside it
+        "executable": str(script if not begin else sys.executable),
+        "arguments": f'"{begin}resume {word(str(root))}"',
+        "getenv": _PASSED,
+        "log": str(root / LOG),
+        "output": str(root / "logs" / "master.out"),
+        "error": str(root / "logs" / "master.err"),
+        "batch_name": f"{options.batch_name or 'gridml ' + root.name} (master)",
+        "kill_sig": "SIGTERM",
+        "remove_kill_sig": "SIGTERM",
+        "job_max_vacate_time": str(round(FAREWELL_S + AGAIN_S) + 10),
+        "on_exit_remove": "(ExitBySignal =!= True)",
+        "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
+        f"+{_MARK}": quoted(str(root)),
+    }
+
+
+def write(directory: RunDirectory, commands: Mapping[str, str]) -> None:
+    """Write the description into the run directory."""
+    bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands, DESCRIPTION, "").encode(), durable=False)
+
+
+def submit(directory: RunDirectory, commands: Mapping[str, str]) -> int:
+    """Hand the run to the schedd; returns the number of the master's job. Raises RunError when it is refused."""
+    condor = bindings()
+    write(directory, commands)
+    with explained(condor):
+        job = int(condor.Schedd().submit(condor.Submit(dict(commands))).cluster())
+    bundle.write_atomic(directory.root / JOB, f"{job}\n".encode(), durable=False)
+    return job
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """A master's job in the queue: its number, and "held" with HTCondor's reason, "started" or "queued"."""
+
+    job: int
+    state: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return f"job {self.job}, {self.state}{': ' if self.reason else ''}{self.reason}"
+
+
+def waiting(directory: RunDirectory) -> Waiting | None:
+    """How the master's job of a run stands in the queue; None where none is there, or the queue does not soon answer.
+
+    Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
+    """
+    if not (directory.root / JOB).exists():
+        return None
+    told = ("-af", "ClusterId", "JobStatus", "HoldReason")
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        done = subprocess.run(
+            ["condor_q", "-constraint", _there(directory), *told], capture_output=True, text=True, timeout=ASK_S
+        )
+        for line in done.stdout.splitlines() if done.returncode == 0 else ():
+            job, status, *reason = line.split(None, 2)
+            if status == "5":
+                return Waiting(int(job), "held", "".join(reason))
+            return Waiting(int(job), "queued" if status == "1" else "started")
+    return None
+
+
+def withdraw(directory: RunDirectory) -> str | None:
+    """Take every job of a run that no master holds out of the queue; returns which, None where none is there.
+
+    The run then counts as cancelled. Raises RunError when a master holds it, or the queue cannot be reached or refuses.
+    """
+    if not (directory.root / WORKERS).exists() and not (directory.root / JOB).exists():
+        return None  # a run on another back end
+    condor = bindings()
+    lock = MasterLock(directory)  # a master that begins meanwhile ends at once
+    try:
+        with explained(condor):
+            schedd = condor.Schedd()
+            masters = [f"{ad['ClusterId']}.0" for ad in schedd.query(_there(directory), ["ClusterId"])]
+            ids = ["ClusterId", "ProcId"]
+            workers = [f"{ad['ClusterId']}.{ad['ProcId']}" for ad in schedd.query(_workers(directory), ids)]
+            jobs = masters + workers
+            refused = schedd.act(condor.JobAction.Remove, jobs)["TotalPermissionDenied"] if jobs else 0
+        if refused:
+            raise RunError(f"HTCondor did not let you remove job {jobs[0]}. Cancel it as the user who submitted it.")
+        if jobs:
+            _cancelled(directory)
+        told = [f"its job {masters[0].partition('.')[0]}"] if masters else []
+        told += [f"{len(workers)} jobs of workers"] if workers else []
+        return " and ".join(told) or None
+    finally:
+        lock.release()
+
+
+def _workers(directory: RunDirectory) -> str:
+    return f"{RUN} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
+
+
+def _there(directory: RunDirectory) -> str:
+    """What a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
+    return f"{_MARK} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
+
+
+def _cancelled(directory: RunDirectory) -> None:
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+    try:
+        with ledger.transaction():
+            if ledger.get("status") in (SUBMITTED, "running"):
+                ledger.set("status", "cancelled")
+                ledger.set("stopped_because", f"{directory.root} was cancelled while no master drove it.")
+    finally:
+        ledger.close()
+
+
+def check_reachable() -> None:
+    """Raises RunError, saying what to do, when no queue can be reached."""
+    condor = bindings()
+    with explained(condor):
+        condor.Schedd().query("false", ["ClusterId"], limit=1)

@@ -1,0 +1,171 @@
+"""The submit description of a run's jobs, and what travels with them. It works with plain `condor_submit`, too."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from gridml.errors import RunError, UsageError
+from gridml.protocol import bundle
+from gridml.protocol import outbox as unsent
+from master.store.rundir import RunDirectory
+from master.store.settings import CondorOptions, Settings
+
+CODE = "gridml.pyz"
+LAUNCHER = "worker.sh"
+LOG = "condor.log"  # every event of every job of the run
+DESCRIPTION = "condor.sub"
+NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
+KEY = "sftp/$(worker)"  # what lets a job into the master's SFTP server, where that is how letters travel
+SAVED = 85  # exit status of a worker that wants its unsent push carried to safety, and to be started again
+_SENT = ("gridml", "remote")  # the packages a worker needs
+_MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
+_LAUNCHER = """#!/bin/sh
+# Starts a gridml worker with the first Python that has what a worker imports.
+exec 2>&1
+: >>unsent.push  # HTCondor carries it, whatever becomes of the job
+if [ -n "$GRIDML_PACKED" ]; then
+    PATH="$PWD/packed/bin:$PATH"
+    if [ ! -d packed ]; then  # it is there when a worker is started again in its folder
+        mkdir unpacking && tar -xzf "$GRIDML_PACKED" -C unpacking && mv unpacking packed || exit 69
+        rm -f "$GRIDML_PACKED"
+        [ -x packed/bin/conda-unpack ] && packed/bin/conda-unpack
+    fi
+fi
+for python in "$GRIDML_PYTHON" python3 python; do
+    [ -n "$python" ] && "$python" -c 'import numpy, safetensors' 2>/dev/null && exec "$python" gridml.pyz "$@"
+done
+echo "no Python with numpy and safetensors on $(uname -n): give --container-image, --packed or --python" >&2
+exit 69
+"""
+
+
+def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
+    """The submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all the run's jobs."""
+    options = settings.condor or CondorOptions()
+    kept = directory.program(settings.program).absolute()
+    sent = [CODE, str(kept if kept.is_file() else settings.program), *(str(path) for path in options.send)]
+    environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
+    environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
+    if options.carrier == "sftp":
+        sent.append(KEY)
+    if options.packed is not None:
+        sent.append(str(options.packed))
+        environment["GRIDML_PACKED"] = options.packed.name
+    arguments = ["--name $(worker)", f"--carrier {options.carrier}", f"--program {word(settings.program.name)}"]
+    arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g}")
+    if options.chunks_per_job:
+        arguments.append(f"--chunks {options.chunks_per_job}")
+    commands = {
+        "universe": "vanilla",
+        "initialdir": str(directory.root.absolute()),
+        "executable": str(directory.root.absolute() / LAUNCHER),
+        "arguments": f'"{" ".join(arguments)}"',
+        "environment": '"' + " ".join(f"{name}={word(value)}" for name, value in environment.items() if value) + '"',
+        "log": LOG,
+        "output": "logs/$(worker).log",
+        # What a worker says must be there when its machine is not any more. It says little.
+        "stream_output": "True",
+        "should_transfer_files": "YES",
+        "when_to_transfer_output": "ON_EXIT_OR_EVICT",
+        "transfer_input_files": ", ".join(sent),
+        # A push without an answer is kept through evictions, and comes home when the job ends.
+        "transfer_output_files": unsent.FILE,
+        "transfer_output_remaps": f'"{unsent.FILE}={directory.brought.name}/$(worker)"',
+        "transfer_checkpoint_files": unsent.FILE,
+        "checkpoint_exit_code": str(SAVED),
+        "batch_name": options.batch_name or f"gridml {directory.root.name}",
+        "request_cpus": str(options.request_cpus),
+        "request_memory": options.request_memory,
+        "request_disk": options.request_disk,
+        "job_max_vacate_time": str(options.grace_s),
+        # How long the schedd looks for a job out of reach. The master gives its work to others before.
+        "job_lease_duration": str(options.job_lease_s),
+    }
+    if options.carrier == "chirp":
+        commands["want_io_proxy"] = "True"
+    if options.request_gpus:
+        commands["request_gpus"] = str(options.request_gpus)
+    for name in ("requirements", "rank", "container_image"):
+        if getattr(options, name):
+            commands[name] = str(getattr(options, name))
+    return {**commands, **{f"+{name}": value for name, value in {**attributes(options), **marks}.items()}}
+
+
+def attributes(options: CondorOptions) -> dict[str, str]:
+    """What the user wants in the ad of every job of the run."""
+    project = {"ProjectName": f'"{options.project}"'} if options.project else {}
+    return {**dict(map(attribute, options.attributes)), **project}
+
+
+def check(options: CondorOptions, program: Path) -> None:
+    """Raises UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list;
+    RunError where the master lacks what the carrier takes.
+    """
+    for option in options.attributes:
+        attribute(option)
+    if options.carrier == "sftp" and importlib.util.find_spec("paramiko") is None:
+        raise RunError("--carrier sftp takes paramiko, which is not installed. Install it: pip install 'gridml[sftp]'")
+    travelling = [program, *options.send, *filter(None, [options.packed])]
+    unnameable = next((path for path in travelling if any(mark in str(path) for mark in (",", "$(", "\n"))), None)
+    if unnameable is not None:
+        raise UsageError(
+            f"{unnameable} cannot travel with the jobs: HTCondor's lists allow no comma and no '$('. Rename it."
+        )
+    image = Path(options.container_image or "")
+    needed = [*options.send, *filter(None, [options.packed]), *([image] if image.is_absolute() else [])]
+    missing = next((path for path in needed if not path.exists()), None)
+    if missing is not None:
+        raise UsageError(f"{missing} cannot be sent with the jobs: it is not there. Name a file that is.")
+
+
+def attribute(text: str) -> tuple[str, str]:
+    """(name, expression) of `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
+    name, found, value = text.removeprefix("+").partition("=")
+    if not found or not name.strip().isidentifier() or not value.strip():
+        raise UsageError(f"--attribute got {text!r}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
+    return name.strip(), value.strip()
+
+
+def word(text: str) -> str:
+    """One word of `arguments` or `environment`, whatever is in it, in the submit language's new syntax."""
+    return "'" + text.replace("'", "''").replace('"', '""') + "'"
+
+
+def quoted(text: str) -> str:
+    """A string of the ClassAd language."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f"worker from {NAMES}") -> str:
+    """The description as a file for `condor_submit`."""
+    lines = [f"{name} = {value}" for name, value in commands.items()]
+    return "\n".join([f"# condor_submit {file}", *lines, f"queue {queue}".rstrip(), ""])
+
+
+def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
+    """Write what is sent, and the description, into the run directory."""
+    write_code(directory.root / CODE)
+    launcher = directory.root / LAUNCHER
+    bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)
+    launcher.chmod(0o755)
+    (directory.root / NAMES).touch()
+    directory.brought.mkdir(exist_ok=True)
+    bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands).encode(), durable=False)
+
+
+def write_code(path: Path) -> None:
+    """The packages that a worker imports, as one file that Python runs: the far end needs numpy and safetensors."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__main__.py", _MAIN)
+        for package in _SENT:
+            spec = importlib.util.find_spec(package)
+            assert spec is not None and spec.submodule_search_locations
+            folder = Path(next(iter(spec.submodule_search_locations)))
+            for file in sorted(folder.rglob("*.py")):
+                archive.write(file, f"{package}/{file.relative_to(folder)}")
+    temporary.replace(path)

@@ -1,0 +1,145 @@
+"""How a run comes into a master's hands: begun anew, made for a master to come, or taken up from the last one."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+from gridml.errors import GridmlError, LedgerError, StorageError
+from gridml.model.graph import Graph
+from gridml.model.program import Program, load
+from gridml.protocol import bundle
+from master.leases.leases import Grants
+from master.run import Outside, Run
+from master.store.ledger import Ledger
+from master.store.reader import SUBMITTED
+from master.store.replica import Replica, Versions, initial
+from master.store.rundir import MasterLock, RunDirectory
+from master.store.settings import Settings
+from master.sync.merger import Merger
+
+
+def start(settings: Settings, root: Path, outside: Outside) -> Run:
+    """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
+    created = _create(settings, root, outside)
+    try:
+        return Run(*created, outside)
+    except BaseException:
+        created[-1].release()
+        raise
+
+
+def create(settings: Settings, root: Path, outside: Outside) -> None:
+    """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
+    directory, *_, lock = _create(settings, root, outside)
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=outside.durable)
+    with ledger.transaction():
+        ledger.set("status", SUBMITTED)
+    ledger.close()
+    lock.release()
+
+
+def _create(
+    settings: Settings, root: Path, outside: Outside
+) -> tuple[RunDirectory, Settings, Program, Graph, MasterLock]:
+    program = load(settings.program)
+    graph = program.build(settings.program)
+    directory = RunDirectory(root)
+    directory.create()
+    lock = MasterLock(directory)
+    try:
+        directory.keep_program(settings.program)
+        bundle.write_atomic(directory.settings, _as_text(settings))
+        _make_ledger(directory, settings, program, graph, outside)
+        return directory, settings, program, graph, lock
+    except OSError as error:
+        lock.release()
+        raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
+    except BaseException:
+        lock.release()
+        raise
+
+
+def _as_text(settings: Settings) -> bytes:
+    return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
+
+
+def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, outside: Outside) -> None:
+    """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
+    building = directory.root / "ledger.new.db"
+    building.unlink(missing_ok=True)
+    ledger, now = Ledger(building, shared_disk=True, create=True, durable=outside.durable), outside.clock()
+    try:
+        replica = Replica(graph, Versions(directory.versions, durable=outside.durable))
+        tensors = initial(graph, settings.seed)
+        sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
+        with ledger.transaction():
+            ledger.set("fingerprint", graph.fingerprint())
+            ledger.set("started_s", now)
+            ledger.set("status", "running")
+            ledger.add_version(0, sha256, 0, now)
+            grants = Grants(program, graph, settings, ledger, outside.office(directory.root))
+            ledger.set("driver", grants.driver)
+            ledger.set("total", grants.total)
+            grants.open_first(now)
+    finally:
+        ledger.close()
+    building.rename(directory.ledger)
+    bundle.sync_folder(directory.root)
+
+
+def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Run:
+    """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
+    directory = RunDirectory(root)
+    if not directory.ledger.is_file():
+        raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
+    lock = MasterLock(directory)
+    try:
+        (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
+        settings = Settings.from_json(json.loads(directory.settings.read_text()))
+        if program_file is not None:
+            settings = replace(settings, program=program_file)
+            bundle.write_atomic(directory.settings, _as_text(settings))
+        elif outside.unattended and _was_running(directory) and _altered(directory, settings.program):
+            sys.path.append(str(settings.program.parent))  # its modules stay where they are
+            settings = replace(
+                settings, program=directory.program(settings.program)
+            )  # nobody has asked for the new one
+        program = load(settings.program)
+        graph = program.build(settings.program)
+        return Run(directory, settings, program, graph, lock, outside)
+    except BaseException as error:
+        if isinstance(error, GridmlError):
+            _leave_word(directory, error)
+        lock.release()
+        raise
+
+
+def _was_running(directory: RunDirectory) -> bool:
+    """Whether the last master was ended without a word."""
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+    try:
+        return bool(ledger.get("status") == "running")
+    finally:
+        ledger.close()
+
+
+def _altered(directory: RunDirectory, program: Path) -> bool:
+    """Whether a program is not any more what the run was begun with."""
+    kept = directory.program(program)
+    return kept.is_file() and (not program.is_file() or kept.read_bytes() != program.read_bytes())
+
+
+def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
+    """Why a master ended before it began: nobody may have been there to read what it printed."""
+    with contextlib.suppress(GridmlError, sqlite3.Error, OSError):
+        ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+        with ledger.transaction():
+            if ledger.get("status") == SUBMITTED:
+                ledger.set("status", "failed")
+                ledger.set("stopped_because", str(error))
+        ledger.close()

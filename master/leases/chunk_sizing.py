@@ -1,0 +1,141 @@
+"""The sizes of chunks and the push intervals in force, and when they are chosen anew.
+
+The choice is `decisions.sizing`; here it is asked for when there is more to know, away from the master's loop, and
+told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+
+from master.decisions.leasing import Delay
+from master.decisions.sizing import (
+    Facts,
+    KindFacts,
+    Seen,
+    Size,
+    Sizes,
+    is_due,
+    is_notable,
+    push_interval,
+    size,
+    span,
+)
+from master.store.settings import Settings
+from master.telemetry.measures import Measures
+
+Say = Callable[[str, str], None]  # (what changes, and why at length)
+
+
+class Sizing:
+    """One run's sizes. `vertices` are those of an epoch, `batch` the program's own."""
+
+    def __init__(self, settings: Settings, vertices: int, batch: int) -> None:
+        self.measures = Measures()
+        self._settings = settings
+        self._vertices = vertices
+        self._batch = batch
+        self._many = settings.condor is None or settings.condor.chunks_per_job != 1
+        self._wanted = settings.chunk is None or settings.push_every is None
+        self._sizes: Sizes = {}
+        self._last: Seen | None = None
+        self._fit: Future[tuple[Sizes, str]] | None = None
+        self._refused = ""  # why none can be chosen, once that was told
+
+    def chunk(self, worker: str) -> tuple[int, str] | None:
+        """Vertices of the next chunk for a worker, and why; None while nothing is known."""
+        sized, rate = self._of(worker), self.rate(worker)
+        if sized is None or rate is None:
+            return None
+        return max(1, round(sized.chunk_s * rate)), sized.why
+
+    def push_every(self, worker: str, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
+        """Vertices between two pushes of a worker, given what the merge rule and the push budget want, and why."""
+        return push_interval(ruled, self._of(worker), self.rate(worker) or 0.0, batch, live, merge_s)
+
+    def rate(self, worker: str) -> float | None:
+        """Vertices per second, as measured; of a worker that has not trained yet, those of its kind. None while nobody
+        has."""
+        measured = self.measures.speeds[worker]
+        if measured is not None:
+            return measured
+        exec_s = self.measures.exec_s(self.measures.kind_of(worker))
+        return None if exec_s is None else 1 / exec_s
+
+    def delay(self, worker: str) -> Delay:
+        """What passes beside training until a lease of the worker is credited."""
+        return self.measures.delay(self.measures.kind_of(worker))
+
+    def around_s(self, worker: str) -> float:
+        """What passes around the training of a chunk of the worker's, as far as it was measured: its start, its end,
+        and a push's way there and back; a machine's coming, too, where it has one chunk."""
+        kind = self.measures.kind_of(worker)
+        costs = self.measures.costs(kind, many=self._many)
+        if costs is None:
+            return 0.0
+        return costs.start_s + costs.end_s + self.measures.travel_s(kind) + (0.0 if self._many else costs.wait_s)
+
+    def turn(self, now: float, workers: int, merge_s: float, grant_s: float, executor: Executor, say: Say) -> bool:
+        """Hear the fit under way, or begin one that is due. Returns whether sizes have changed, after `say`ing why."""
+        if not self._wanted:
+            return False
+        if self._fit is not None:
+            return self._fit.done() and self._take(say)
+        lives = self.measures.lives
+        seen = Seen(lives.deaths, lives.exposure_s(now), now)
+        due, _ = is_due(seen, self._last)
+        try:
+            facts = self._facts(now, workers, merge_s, grant_s) if due else None
+        except ValueError:  # what workers told makes no sense together
+            facts = None
+        if facts is None:
+            return False
+        self._last = seen
+        self._fit = executor.submit(size, facts)
+        return self._fit.done() and self._take(say)
+
+    def _take(self, say: Say) -> bool:
+        assert self._fit is not None
+        fit, self._fit = self._fit, None
+        try:
+            new, reason = fit.result()
+        except Exception as error:  # sizes are advice: a run goes on without it, whatever a fit stumbles over
+            if not self._refused:
+                self._refused = f"{type(error).__name__}: {error}"
+                say("sizes stay as they were: lifetimes could not be fitted", self._refused)
+            return False
+        notable, change = is_notable(self._sizes, new)
+        if new or not reason:
+            self._refused = ""
+        if notable:
+            self._sizes = {**self._sizes, **new}
+            told = (f"{name or 'all workers'} {_in_words(each)}" for name, each in new.items())
+            say(f"{'; '.join(told)}: {change}", reason)
+        elif not new and reason and not self._refused:
+            self._refused = reason
+            say("no size of chunks can be chosen for these lifetimes", reason)
+        return notable
+
+    def _facts(self, now: float, workers: int, merge_s: float, grant_s: float) -> Facts | None:
+        """None while no worker has trained anything."""
+        measures = self.measures
+        kinds = []
+        apart = measures.kinds if len(measures.kinds) > 1 else ()
+        for name in ("", *apart):
+            costs = measures.costs(name, many=self._many)
+            if costs is None:
+                return None
+            lives = measures.lives.observations(now, name or None)
+            kinds.append(KindFacts(name, costs, lives, measures.travel_s(name)))
+        return Facts(kinds, self._vertices, workers, self._batch, self._many, merge_s, grant_s, self._sizes)
+
+    def _of(self, worker: str) -> Size | None:
+        return self._sizes.get(self.measures.kind_of(worker)) or self._sizes.get("")
+
+
+def _in_words(sized: Size) -> str:
+    return (
+        f"get {sized.chunk:,} vertices a chunk ({span(sized.chunk_s)} of work), "
+        f"and push every {sized.push_every:,} ({span(sized.push_s)}) or oftener"
+    )

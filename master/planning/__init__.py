@@ -1,0 +1,1 @@
+"""How large a chunk should be, asked before a run."""

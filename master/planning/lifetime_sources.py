@@ -1,0 +1,146 @@
+"""How long machines live, from wherever somebody knows it: a distribution, lives seen, a trace, the ledger of a run."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from chunk_model.lifetime import Lifetime, LifetimeError
+from chunk_model.observations import ObservationError, Observations, read_csv
+from chunk_model.parse import parse
+from chunk_model.record import read_record
+from chunk_model.select import Selected, select
+from chunk_model.trace import TraceError
+from gridml.errors import UsageError
+from master.store.reader import opened
+from master.store.settings import Settings
+from master.telemetry.measures import died
+from master.views.report import read_clock, read_settings
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where lives are to be had from; exactly one is given."""
+
+    lifetime: str | None = None  # a text such as "normal(45m,10m)"
+    lifetimes: Path | None = None  # CSV with the columns duration_s,ended
+    trace: Path | None = None
+    run: Path | None = None
+
+
+@dataclass(frozen=True)
+class RunLives:
+    """The workers of a run: their lives, what they trained, and how the run used them.
+
+    `exec_s` is t_x, the seconds to train a vertex as the workers measured it; None before any has. `many`: a worker
+    takes chunk after chunk. `vertices` are those of an epoch, None before the first has begun.
+    """
+
+    observations: Observations
+    exec_s: float | None
+    many: bool
+    workers: int
+    vertices: int | None
+
+
+@dataclass(frozen=True)
+class KnownLives:
+    """A distribution of lives and where it comes from: `said` for people. Without `observations` it was given as such,
+    otherwise it was `selected` for them."""
+
+    lifetime: Lifetime
+    said: str
+    observations: Observations | None = None
+    selected: Selected | None = None
+    run: RunLives | None = None
+
+
+def known_lives(source: Source) -> KnownLives:
+    """The distribution that a source gives, or that fits what it tells best.
+
+    Raises UsageError unless exactly one source is given, and when it cannot be read; LedgerError for a run that cannot.
+    """
+    options = {"--lifetime": source.lifetime, "--lifetimes": source.lifetimes, "--trace": source.trace}
+    given = [name for name, value in {**options, "--run": source.run}.items() if value is not None]
+    if len(given) != 1:
+        got = "none of them" if not given else f"{' and '.join(given)}"
+        raise UsageError(
+            f"got {got}; expected one of --lifetime, --lifetimes, --trace or --run, which say how long machines live, "
+            'such as --lifetime "normal(45m,10m)".'
+        )
+    try:
+        if source.lifetime is not None:
+            return KnownLives(parse(source.lifetime), "as given")
+        if source.lifetimes is not None:
+            return _fitted(read_csv(source.lifetimes), f"lives in {source.lifetimes}")
+        if source.trace is not None:
+            return _traced(source.trace)
+    except OSError as error:
+        raise UsageError(
+            f"{given[0]}: {source.lifetimes or source.trace} cannot be read: {error.strerror or error}. "
+            "Name a file that is there and may be read."
+        ) from error
+    except (LifetimeError, ObservationError, TraceError) as error:
+        raise UsageError(f"{given[0]}: {error}") from error
+    assert source.run is not None
+    found = run_lives(source.run)
+    return _fitted(found.observations, f"lives of workers of {source.run}", found)
+
+
+def run_lives(root: Path, now: float | None = None) -> RunLives:
+    """The lives of a run's workers, from its ledger; also while it goes on, as at `now` (seconds since 1970).
+
+    A life ends when its machine is taken away, when it crashes, and when it falls silent: the last was then heard of
+    with its last credit. One that still lives, or was ended by the master or because its work was done, would have
+    lived on: it is censored. Raises LedgerError when the run cannot be read, UsageError when it has had no workers.
+    """
+    with opened(root) as connection:
+        return _run_lives(connection, root, read_settings(root), now)
+
+
+def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> RunLives:
+    clock = read_clock(db, root, now)
+    silent = {text.partition(":")[0] for (text,) in db.execute("SELECT text FROM events WHERE kind = 'silent'")}
+    last_credit = dict(db.execute("SELECT worker, max(at_s) FROM credits GROUP BY worker"))
+    columns = "worker, state, coalesce(cancelled, 0), detail, started_s, first_sync_s, ended_s"
+    rows = db.execute(f"SELECT {columns} FROM workers WHERE started_s IS NOT NULL ORDER BY started_s").fetchall()
+    if not rows:
+        raise UsageError(f"--run: no worker of {root} has started yet. Look again later, or give --lifetime.")
+    lasted, ended, until = [], [], []
+    for worker, state, cancelled, detail, started_s, first_sync_s, ended_s in rows:
+        end_s, dead = clock.end_s if ended_s is None else ended_s, False
+        if worker in silent:
+            end_s, dead = max(started_s, first_sync_s or 0.0, last_credit.get(worker, 0.0)), True
+        else:
+            dead = died(state, bool(cancelled), detail or "")
+        lasted.append(max(0.0, end_s - started_s))
+        ended.append(dead)
+        until.append(max(0.0, end_s - clock.start_s))
+    trained, train_s = db.execute("SELECT sum(trained), sum(train_s) FROM workers").fetchone()
+    vertices = db.execute("SELECT max(vertices) FROM epochs").fetchone()[0]
+    return RunLives(
+        Observations(np.array(lasted), np.array(ended), np.array(until)),
+        exec_s=train_s / trained if trained and train_s > 0 else None,
+        many=settings.condor is None or settings.condor.chunks_per_job != 1,
+        workers=settings.workers,
+        vertices=vertices,
+    )
+
+
+def _traced(path: Path) -> KnownLives:
+    record = read_record(path)
+    if not record.lives:
+        raise TraceError(f"{path} holds no life: nothing was ever there. Give a longer trace.")
+    found = _fitted(Observations.of(record.lives, record.end_s), f"lives in {path} ({record.kind})")
+    if not record.older:
+        return found
+    began = f"{found.said}; {record.older:,} of them may be older than the record"
+    return replace(found, said=began)
+
+
+def _fitted(observations: Observations, what: str, run: RunLives | None = None) -> KnownLives:
+    chosen = select(observations)
+    return KnownLives(chosen.lifetime, f"{len(observations):,} {what}", observations, chosen, run)

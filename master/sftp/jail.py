@@ -1,0 +1,164 @@
+"""What a job's SFTP session sees of the run directory: the mailboxes of its own lives and the chunks, nothing else.
+
+What may be named is said by a list of what is allowed, so that there is no path to outwit. Below the run directory's
+own folders no symbolic link is followed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import paramiko
+
+from gridml.protocol.attempts import job_of
+
+FILES = 8  # that a session may have open at once
+LARGEST_READ = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
+_DENIED: int = paramiko.SFTP_PERMISSION_DENIED
+_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_EXCL | os.O_APPEND
+_STATUS = {
+    errno.ENOENT: paramiko.SFTP_NO_SUCH_FILE,
+    errno.ENOTDIR: paramiko.SFTP_NO_SUCH_FILE,
+    errno.EACCES: paramiko.SFTP_PERMISSION_DENIED,
+    errno.EPERM: paramiko.SFTP_PERMISSION_DENIED,
+    errno.ELOOP: paramiko.SFTP_PERMISSION_DENIED,  # a symbolic link
+}
+
+
+def owns(job: str, box: str) -> bool:
+    """Whether a mailbox is one of the job's lives: `w7`, `w7.1`, ..."""
+    return job_of(box) == job
+
+
+def allowed(job: str, path: str) -> tuple[str, ...]:
+    """The parts of `mail`, `mail/BOX`, `mail/BOX/FILE` or `chunks/FILE`; () for any other path, which is denied."""
+    parts = tuple(path.split("/"))
+    if any(part in ("", ".", "..") or "\0" in part for part in parts):
+        return ()
+    match parts:
+        case ("mail",) | ("chunks", _):
+            return parts
+        case ("mail", box) | ("mail", box, _) if owns(job, box):
+            return parts
+    return ()
+
+
+class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    """The files of `root` that job `job` may see. What is not overridden here, paramiko refuses."""
+
+    def __init__(self, server: Any, root: Path, job: str) -> None:
+        super().__init__(server)
+        self._root, self._job = root, job
+        self._open: set[_File] = set()
+
+    def list_folder(self, path: str) -> Any:
+        parts = allowed(self._job, path)
+        if not parts or parts[0] != "mail" or len(parts) == 3:
+            return _DENIED
+        try:
+            with self._folder(parts) as folder:
+                names = os.listdir(folder)
+        except OSError as error:
+            return _status(error)
+        return [_named(name) for name in names if len(parts) == 2 or owns(self._job, name)]
+
+    def open(self, path: str, flags: int, attr: Any) -> Any:
+        parts = allowed(self._job, path)
+        letter = len(parts) == 3
+        if not (letter or (parts[:1] == ("chunks",) and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
+            return _DENIED
+        try:
+            with self._folder(parts[:-1]) as folder:
+                extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
+                number = os.open(parts[-1], flags & _FLAGS | extra, 0o600, dir_fd=folder)
+        except OSError as error:
+            return _status(error)
+        if not stat.S_ISREG(os.fstat(number).st_mode):
+            os.close(number)
+            return _DENIED
+        file = _File(number, self._open)
+        self._open.add(file)
+        return file
+
+    def remove(self, path: str) -> int:
+        parts = allowed(self._job, path)
+        if len(parts) != 3:
+            return _DENIED
+        try:
+            with self._folder(parts[:-1]) as folder:
+                os.unlink(parts[-1], dir_fd=folder)
+        except OSError as error:
+            return _status(error)
+        return int(paramiko.SFTP_OK)
+
+    def posix_rename(self, oldpath: str, newpath: str) -> int:
+        old, new = allowed(self._job, oldpath), allowed(self._job, newpath)
+        if len(old) != 3 or len(new) != 3:
+            return _DENIED
+        try:
+            with self._folder(old[:-1]) as source, self._folder(new[:-1]) as target:
+                os.replace(old[-1], new[-1], src_dir_fd=source, dst_dir_fd=target)
+        except OSError as error:
+            return _status(error)
+        return int(paramiko.SFTP_OK)
+
+    @contextlib.contextmanager
+    def _folder(self, parts: tuple[str, ...]) -> Iterator[int]:
+        """A folder, opened. The first part may be a link, as where a user keeps chunks on a larger disk."""
+        found = os.open(self._root / parts[0], os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            for part in parts[1:]:
+                outer, found = found, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=found)
+                os.close(outer)
+            yield found
+        finally:
+            os.close(found)
+
+
+class _File(paramiko.SFTPHandle):  # type: ignore[misc]
+    """An open file. It leaves `among` when it is closed."""
+
+    def __init__(self, number: int, among: set[_File]) -> None:
+        super().__init__()
+        self._number, self._among = number, among
+
+    def close(self) -> None:
+        if self in self._among:
+            self._among.remove(self)
+            os.close(self._number)
+
+    def read(self, offset: int, length: int) -> Any:
+        """Says EOF where nothing is left: paramiko's hash of a file would otherwise read on for ever."""
+        try:
+            return os.pread(self._number, min(length, LARGEST_READ), offset) or paramiko.SFTP_EOF
+        except OSError as error:
+            return _status(error)
+
+    def write(self, offset: int, data: bytes) -> int:
+        rest = memoryview(data)
+        try:
+            while rest:
+                written = os.pwrite(self._number, rest, offset)
+                rest, offset = rest[written:], offset + written
+        except OSError as error:
+            return _status(error)
+        return int(paramiko.SFTP_OK)
+
+    def stat(self) -> Any:
+        return paramiko.SFTPAttributes.from_stat(os.fstat(self._number))
+
+
+def _named(name: str) -> Any:
+    found = paramiko.SFTPAttributes()
+    found.filename = name
+    return found
+
+
+def _status(error: OSError) -> int:
+    return int(_STATUS.get(error.errno or 0, paramiko.SFTP_FAILURE))

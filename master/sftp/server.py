@@ -1,0 +1,286 @@
+"""The master's SFTP server: jobs that may connect to the submit host reach their mailboxes and the chunks through it.
+
+Each job has a key of its own, in a file `sftp/JOB` of the run directory that is sent with the job. The files are the
+only truth: a job whose file is gone is refused from then on. The server's own key and its port are kept beside them,
+so that a master that starts again is the same server at the same address.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import ipaddress
+import json
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import paramiko
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, keep_alive, prepare
+from gridml.errors import RunError, UsageError
+from master.sftp.jail import View
+from master.store.settings import host_and_port
+
+FOLDER = "sftp"
+OWN = "server.json"  # beside the credentials; no job's name has a dot
+LOGIN_S = 20.0  # within which a connection must have shown its key
+STRANGERS = 32  # connections that have not; the first of more is turned away
+CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
+SESSIONS = 8  # at once on a connection; a worker has three
+CHANNELS = 256  # ever opened on a connection
+SWEEP_S = 1.0  # how often it is looked for what has ended or takes too long
+_JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
+
+
+class MailServer:
+    """Serves a run's mailboxes and chunks by SFTP from when it is made until it is closed.
+
+    `address` is HOST[:PORT], where workers reach this machine; by default its full name and any free port. Where HOST
+    is an address of this machine the server listens there only, otherwise on all. Raises UsageError for an address
+    that is none, RunError where no port can be opened.
+    """
+
+    def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._root, self._clock = root, clock
+        self._folder = root / FOLDER
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._folder.chmod(0o700)
+        self._host, port = (socket.getfqdn(), 0) if address is None else host_and_port(address)
+        text, last = self._kept()
+        self._key = _key(text)
+        self._listening = _listen(self._host, port, last)
+        self._port: int = self._listening.getsockname()[1]
+        _write(self._folder / OWN, json.dumps({"private_key": text, "port": self._port}))
+        self._lock = threading.Lock()
+        self._connections: list[_Connection] = []
+        self._over = threading.Event()
+        for job in self._jobs():
+            self._renew(job)
+        self._thread = threading.Thread(target=self._serve, name="sftp", daemon=True)
+        self._thread.start()
+
+    def make(self, job: str) -> None:
+        """A credential for a job, unless it has one. Raises OSError when it cannot be written."""
+        if not _JOB.fullmatch(job):
+            raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_'")
+        if not (self._folder / job).exists():
+            made = Credential(self._host, self._port, self._key.get_base64(), job, _new_key())
+            _write(self._folder / job, made.to_json())
+
+    def remove(self, job: str) -> None:
+        """The job's credential is refused from now on, and its connections end. One that has none is ignored."""
+        if _JOB.fullmatch(job):
+            (self._folder / job).unlink(missing_ok=True)
+        with self._lock:
+            for connection in self._connections:
+                if connection.transport.get_username() == job:
+                    hang_up(connection.transport)
+
+    def keep(self, jobs: Collection[str]) -> None:
+        """Remove the credentials of all other jobs."""
+        for job in self._jobs():
+            if job not in jobs:
+                self.remove(job)
+
+    def close(self) -> None:
+        """Ends every connection, and waits for the threads. The credentials stay. Idempotent."""
+        self._over.set()
+        with contextlib.suppress(OSError):
+            self._listening.shutdown(socket.SHUT_RDWR)  # wakes `accept`
+        self._thread.join()
+        self._listening.close()
+        with self._lock:
+            connections, self._connections = self._connections, []
+        for connection in connections:
+            hang_up(connection.transport)
+        for connection in connections:
+            connection.transport.join(TIMEOUT_S)
+            for session in connection.door.sessions:
+                session.join(TIMEOUT_S)
+
+    def admits(self, job: str, key: Any) -> bool:
+        """Whether this public key is the job's, by what lies in the folder at this moment."""
+        if not _JOB.fullmatch(job):
+            return False
+        try:
+            return bool(_key(Credential.read(self._folder / job).private_key).get_base64() == key.get_base64())
+        except (OSError, ValueError, paramiko.SSHException):
+            return False
+
+    def entered(self, job: str) -> None:
+        """A connection of the job has proved its key: older ones beyond `CONNECTIONS` end."""
+        with self._lock:
+            of_job = [c for c in self._connections if c.transport.is_authenticated() and c.job == job]
+            for connection in of_job[:-CONNECTIONS]:
+                hang_up(connection.transport)
+
+    def view(self, door: Any, job: str) -> View:
+        return View(door, self._root, job)
+
+    def _jobs(self) -> list[str]:
+        return sorted(name for name in os.listdir(self._folder) if _JOB.fullmatch(name))
+
+    def _kept(self) -> tuple[str, int]:
+        """The server's private key and last port; of a first master a new key, and port 0."""
+        try:
+            kept = json.loads((self._folder / OWN).read_text())
+            _key(kept["private_key"])
+            return str(kept["private_key"]), int(kept["port"])
+        except (OSError, ValueError, KeyError, TypeError, paramiko.SSHException):
+            return _new_key(), 0
+
+    def _renew(self, job: str) -> None:
+        """Let the credential of an earlier master's job name this server; one that cannot be read is removed."""
+        path = self._folder / job
+        try:
+            found = Credential.read(path)
+        except (OSError, ValueError):
+            path.unlink(missing_ok=True)
+            return
+        renewed = replace(found, host=self._host, port=self._port, host_key=self._key.get_base64())
+        if renewed != found:
+            _write(path, renewed.to_json())
+
+    def _serve(self) -> None:
+        self._listening.settimeout(SWEEP_S)
+        while not self._over.is_set():
+            found = None
+            try:
+                found, _ = self._listening.accept()
+            except TimeoutError:
+                pass
+            except OSError:
+                self._over.wait(SWEEP_S)  # closed; or too many open files, which pass
+            with self._lock:
+                self._sweep()
+                if found is not None:
+                    self._receive(found)
+
+    def _sweep(self) -> None:
+        for connection in self._connections:
+            late = self._clock() - connection.began_s > LOGIN_S
+            if late and not connection.transport.is_authenticated():
+                hang_up(connection.transport)
+        self._connections = [c for c in self._connections if c.transport.is_active()]
+
+    def _receive(self, found: socket.socket) -> None:
+        """Answer a connection on threads of its own. Of too many strangers the first must go."""
+        strangers = [c for c in self._connections if not c.transport.is_authenticated()]
+        try:
+            if self._over.is_set():
+                raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
+            if len(strangers) >= STRANGERS:
+                hang_up(min(strangers, key=lambda c: c.began_s).transport)
+            keep_alive(found, TIMEOUT_S)
+            transport = paramiko.Transport(found)
+            found.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
+            prepare(transport, LOGIN_S)
+            transport.add_server_key(self._key)
+            door = _Door(self, transport)
+            transport.start_server(event=threading.Event(), server=door)
+        except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
+            found.close()
+            return
+        self._connections.append(_Connection(transport, door, self._clock()))
+
+
+@dataclass(frozen=True)
+class _Connection:
+    transport: Any
+    door: _Door
+    began_s: float
+
+    @property
+    def job(self) -> str | None:
+        name: str | None = self.transport.get_username()
+        return name
+
+
+class _Door(paramiko.ServerInterface):  # type: ignore[misc]
+    """What a connection may do: show a key, and start SFTP. What is not overridden here, paramiko refuses."""
+
+    def __init__(self, server: MailServer, transport: Any) -> None:
+        self._server, self._transport = server, transport
+        self._channels = 0
+        self.sessions: list[threading.Thread] = []
+
+    def get_allowed_auths(self, username: str) -> str:
+        return "publickey"
+
+    def check_auth_publickey(self, username: str, key: Any) -> int:
+        """Whether the key may enter; paramiko then has the other end prove that it holds its private half."""
+        admitted = self._server.admits(username, key)
+        return int(paramiko.AUTH_SUCCESSFUL if admitted else paramiko.AUTH_FAILED)
+
+    def check_channel_request(self, kind: str, chanid: int) -> int:
+        self._channels += 1
+        if kind != "session" or self._channels > CHANNELS:
+            return int(paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
+        if self._channels == 1:
+            self._server.entered(self._transport.get_username())
+        return int(paramiko.OPEN_SUCCEEDED)
+
+    def check_channel_subsystem_request(self, channel: Any, name: str) -> bool:
+        self.sessions = [session for session in self.sessions if session.is_alive()]
+        if name != "sftp" or len(self.sessions) >= SESSIONS:
+            return False
+        session = paramiko.SFTPServer(channel, name, self, self._server.view, self._transport.get_username())
+        session.daemon = True
+        session.start()
+        self.sessions.append(session)
+        return True
+
+
+def _listen(host: str, port: int, last: int) -> socket.socket:
+    """Listen at `port`; where any will do (0), at the `last` one if it is free."""
+    for candidate in [port] if port else [last, 0] if last else [0]:
+        try:
+            return _bound(host, candidate)
+        except OSError as error:
+            failure = error
+    raise RunError(
+        f"the SFTP server cannot listen at port {port} for {host}: {failure.strerror}. Name a port that is free, or "
+        f"none for any, with --sftp HOST[:PORT]."
+    ) from failure
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    with contextlib.suppress(ValueError):
+        version = ipaddress.ip_address(host).version
+        try:
+            return socket.create_server((host, port), family=socket.AF_INET if version == 4 else socket.AF_INET6)
+        except OSError as error:
+            if error.errno != errno.EADDRNOTAVAIL:  # not this machine's: somebody forwards it
+                raise
+    if socket.has_dualstack_ipv6():
+        return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
+
+
+def _new_key() -> str:
+    """A private key as in OpenSSH's files."""
+    made = Ed25519PrivateKey.generate()
+    return made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
+
+
+def _key(text: str) -> Any:
+    return paramiko.Ed25519Key(file_obj=io.StringIO(text))
+
+
+def _write(path: Path, text: str) -> None:
+    """A file that only its owner can read from its first moment on, there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)

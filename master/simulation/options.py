@@ -1,0 +1,201 @@
+"""What `gridml simulate` is asked for, turned into the settings of a run and a scenario."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from chunk_model.costs import CostError, Costs
+from chunk_model.lifetime import LifetimeError
+from chunk_model.parse import parse
+from gridml.errors import UsageError
+from gridml.testing.faulty_network import Chances
+from master.backends.registry import most_at_once, read_trace
+from master.backends.script import Lives, Replay, Script, Steady
+from master.planning.plan import seconds
+from master.simulation.scenario import Scenario, Speeds, Storms, check_seed
+from master.simulation.stall import check_lives, check_silence
+from master.store.settings import Settings
+
+NO_PUSH = 2**40  # vertices between two pushes that no chunk has
+MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
+MOST_DELAY_S = 86_400.0  # of a letter; until it is there others are sent in its place
+TICK_S = 1e-8  # the least time for a vertex: a shorter one a clock that counts for long cannot tell
+_COSTS = {"t_x": "exec_s", "t_c": "copy_s", "t_s": "start_s", "t_e": "end_s", "push": "push_s", "wait": "wait_s",
+          "boot": "boot_s"}  # fmt: skip
+_FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corrupt", "delay": "delay_s"}
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line says; texts are times, or lists such as `t_x=0.1,t_s=5`."""
+
+    cost: str
+    workers: int = 100
+    vertices: int | None = None
+    epochs: int | None = None
+    lifetime: str | None = None
+    trace: Path | None = None
+    seed: int = 0
+    chunk: int | None = None
+    push_every: int | None = None
+    no_push: bool = False
+    grace_share: float = 0.5
+    late: int | None = 0
+    fast: float = 0.0
+    fast_factor: float = 4.0
+    spread: float = 0.0
+    storm_every: str | None = None
+    storm_share: float = 0.3
+    faults: str | None = None
+    crash_every: str | None = None
+    chunks_per_job: int = 0
+    turn: str = "0.05"
+    travel: str = "0"
+    silence: str = "120"
+
+
+def costs(text: str, *, no_push: bool = False) -> Costs:
+    """The costs in a text such as "t_x=0.05,t_s=30,push=0.5". Raises UsageError."""
+    given = {_COSTS[name]: value for name, value in _pairs("--cost", text, _COSTS, seconds)}
+    if "exec_s" not in given:
+        raise UsageError(f"--cost is {text!r}; expected at least t_x, as in t_x=0.05,t_s=30.")
+    if no_push:
+        given.pop("push_s", None)
+    try:
+        return Costs(**given)
+    except CostError as error:
+        raise UsageError(f"--cost: {error}") from error
+
+
+def faults(text: str | None) -> Chances | None:
+    """The faults in a text such as "lose=0.01,repeat=0.01,tear=0.01,flip=0.01,delay=5". Raises UsageError."""
+    if text is None:
+        return None
+    given = {_FAULTS[name]: value for name, value in _pairs("--faults", text, _FAULTS, _chance_or_delay)}
+    for name, value in given.items():
+        if name != "delay_s" and value > 1:
+            raise UsageError(f"--faults has {name}={value:g}; expected chances from 0 to 1.")
+    if given.get("delay_s", 0.0) > MOST_DELAY_S:
+        raise UsageError(f"--faults has delay={given['delay_s']:g}; expected at most {MOST_DELAY_S:g} s, a day.")
+    return Chances(**given)
+
+
+def _chance_or_delay(what: str, text: str) -> float | None:
+    if what.startswith("delay "):
+        return seconds(what, text)
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"{what} is {text!r}; expected a chance from 0 to 1.") from None
+
+
+def _pairs(
+    option: str, text: str, known: Iterable[str], read: Callable[[str, str], float | None]
+) -> list[tuple[str, float]]:
+    found = []
+    for part in text.split(","):
+        name, equals, value = part.strip().partition("=")
+        if not equals or name not in known:
+            raise UsageError(f"{option} has {part.strip()!r}; expected NAME=NUMBER with a name of {', '.join(known)}.")
+        number = read(f"{name} in {option}", value)
+        if number is None or not math.isfinite(number) or number < 0:
+            raise UsageError(f"{option} has {part.strip()!r}; expected a number of at least 0.")
+        found.append((name, number))
+    return found
+
+
+def settings(asked: Asked, program: Path) -> Settings:
+    """The settings of the simulated run. Raises UsageError for what makes no sense."""
+    check_seed(asked.seed)
+    if asked.vertices is not None and not 1 <= asked.vertices <= MOST_VERTICES:
+        raise UsageError(f"--vertices is {asked.vertices}; expected 1 to {MOST_VERTICES:,}.")
+    if asked.workers > MOST_WORKERS:
+        raise UsageError(f"--workers is {asked.workers}; expected at most {MOST_WORKERS:,}.")
+    workers = asked.workers if asked.trace is None else most_at_once(read_trace(asked.trace))
+    return Settings(
+        program=program,
+        backend="simulated",
+        workers=workers,
+        epochs=asked.epochs,
+        seed=asked.seed,
+        lifetime=asked.lifetime,
+        trace=asked.trace,
+        chunk=asked.chunk,
+        push_every=NO_PUSH if asked.no_push else asked.push_every,
+        silent_s=_above_0("--silence", asked.silence),
+    )
+
+
+def scenario(asked: Asked, workers: int) -> Scenario:
+    """Everything around the run. Raises UsageError for what makes no sense, or can never finish."""
+    worth = costs(asked.cost, no_push=asked.no_push)
+    speeds = Speeds(asked.fast, asked.fast_factor, asked.spread)
+    if worth.exec_s / speeds.fastest < TICK_S:
+        raise UsageError(
+            f"the fastest machines train a vertex in {worth.exec_s / speeds.fastest:.3g} s; expected at least "
+            f"{TICK_S:g} s: give a longer t_x, for several vertices at once, or a smaller --fast-factor or --spread."
+        )
+    script = _script(asked, workers)
+    if isinstance(script, Lives):
+        check_lives(script.lifetime, worth, _first(asked), speeds.fastest, script.grace_s if asked.grace_share else 0.0)
+    travel_s = _travel(asked.travel)
+    slowest = min(1.0, speeds.factor) if speeds.fast else 1.0
+    check_silence(worth, slowest, _above_0("--silence", asked.silence), travel_s)
+    every_s = seconds("--storm-every", asked.storm_every)
+    if every_s is not None:
+        script = Storms(script, every_s, asked.storm_share, asked.seed)
+    return Scenario(
+        script=script,
+        costs=worth,
+        speeds=speeds,
+        faults=faults(asked.faults),
+        crash_every_s=seconds("--crash-every", asked.crash_every),
+        turn_s=_above_0("--turn", asked.turn),
+        travel_s=travel_s,
+        chunks_per_job=asked.chunks_per_job,
+        seed=asked.seed,
+    )
+
+
+def _first(asked: Asked) -> int:
+    """The vertices that a life must train before any is credited, at least. Who leaves in grace brings what there is,
+    and what gridml chooses for itself may be as little as one."""
+    if asked.grace_share or asked.chunk is None or not (asked.no_push or asked.push_every):
+        return 1
+    every = asked.chunk if asked.no_push or asked.push_every is None else asked.push_every
+    return min(asked.chunk, every, asked.vertices or asked.chunk)
+
+
+def _travel(text: str) -> float:
+    found = seconds("--travel", text) or 0.0
+    if found > MOST_DELAY_S:
+        raise UsageError(f"--travel is {text!r}; expected at most {MOST_DELAY_S:g} s, a day.")
+    return found
+
+
+def _above_0(option: str, text: str) -> float:
+    found = seconds(option, text)
+    if not found:
+        raise UsageError(f"{option} is {text!r}; expected a time above 0: seconds such as 0.05, or 90s, 45m, 1.5h.")
+    return found
+
+
+def _script(asked: Asked, workers: int) -> Script:
+    if asked.trace is not None and asked.lifetime is not None:
+        raise UsageError("got both --lifetime and --trace; expected one of them, or neither for machines that stay.")
+    if asked.late and asked.lifetime is None:
+        raise UsageError(
+            f"got --late {asked.late} without --lifetime; expected both: it says how much later they come."
+        )
+    if asked.trace is not None:
+        return Replay(read_trace(asked.trace), asked.seed, graceful_share=asked.grace_share)
+    if asked.lifetime is None:
+        return Steady(workers)
+    try:
+        lives = parse(asked.lifetime)
+    except LifetimeError as error:
+        raise UsageError(f"--lifetime: {error}") from error
+    return Lives(workers, lives, asked.seed, graceful_share=asked.grace_share, late=asked.late)

@@ -1,0 +1,277 @@
+"""A simulated run from its beginning to its end: the real master, killed and started again as the scenario says."""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import hashlib
+import random
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from pathlib import Path
+from typing import Any, final
+
+import numpy as np
+
+from gridml.errors import RunError
+from gridml.testing.virtual_clock import VirtualClock
+from master.backends.simulated import Player, Pool, Simulated
+from master.launch import resume, start
+from master.run import Outside, Run
+from master.simulation.crash_points import Mortal
+from master.simulation.scenario import Machine, Scenario
+from master.simulation.stall import LONGEST_S, Since, check
+from master.simulation.wire import Wire
+from master.simulation.workers import Passing, Trainer, Training
+from master.store.reader import opened
+from master.store.settings import Settings
+
+START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
+SOON_S = 60.0  # a master that does not come to the point where it should be killed is killed at the next one after this
+STILL_S = 86_400.0  # when nothing is planned for so long, nothing will ever happen again
+
+
+class MasterKilled(BaseException):
+    """The scenario killed the master here."""
+
+
+@final
+class Inline(Executor):
+    """Does at once what it is asked, so that a simulation does not depend on threads."""
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            future.set_exception(error)
+        return future
+
+
+@final
+class World:
+    """Everything around the master: clock, machines, workers and what carries their letters. They outlive it.
+
+    With a `trainer` workers really train; without one they only take time. `master_s` and `world_s` are CPU seconds of
+    the master's code and of everything around it, workers included.
+    """
+
+    def __init__(self, settings: Settings, scenario: Scenario, trainer: Trainer | None = None) -> None:
+        self.settings = settings
+        self.scenario = scenario
+        self.clock = VirtualClock(START_S)
+        self.workers = Passing(self.clock, scenario) if trainer is None else Training(self.clock, scenario, trainer)
+        self.pool = Pool(self.clock, scenario.script, self._hire, wait_s=scenario.costs.wait_s)
+        self.masters = 0
+        self.crashed = False
+        self.master_s = self.world_s = 0.0
+        self._mark_s = time.process_time()
+        self._machines: dict[int, Machine] = {}
+        self._dies: tuple[float, str] | None = None  # when the master is killed, and where
+        self._still_s = 0.0  # for how long nothing has been planned
+        self._run: Run | None = None
+        self._lives = self._turns = 0
+        self._credited = 0  # vertices, and when the last of them was, which master and which life it then was:
+        self._credited_at = START_S, 0, 0, 0
+
+    @property
+    def messages(self) -> int:
+        """Letters and answers that were sent."""
+        return self.workers.sent
+
+    @property
+    def lost(self) -> int:
+        """Those of them of which no copy arrived whole."""
+        return self.workers.lost
+
+    @property
+    def wire(self) -> Wire:
+        """What carries the letters of workers that only take time."""
+        assert isinstance(self.workers, Passing), "there is none where workers train"
+        return self.workers.wire
+
+    def _hire(self, worker: str, slot: int) -> Player:
+        self._lives += 1
+        machine = self._machines.get(slot)
+        if machine is None:
+            machine = self._machines[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
+        return self.workers.hire(worker, machine)
+
+    def outside(self, told: Callable[[str, str], None]) -> Outside:
+        """What the next master sees."""
+        crash = self.scenario.crash(self.masters)
+        self._dies = None if crash is None else (self.clock.now_s + crash[0], crash[1])
+        self.masters += 1
+        self.crashed = False
+        end = self.workers.office()
+        office = end if crash is None else Mortal(end, self._reached)
+        return Outside(
+            lambda settings, directory: Simulated(self.pool, lambda: self.crashed, self._reached),
+            clock=self.clock,
+            rest=self.rest,
+            told=told,
+            hook=self._reached,
+            office=lambda folder: office,
+            durable=False,
+            wording=self.workers.wording,
+            cpu=lambda: 0.0,
+            judge=Inline,
+        )
+
+    def drive(self, run: Run) -> None:
+        """A master has taken the run over. Raises RunError when too many have in vain."""
+        self._run = run
+        self.look()
+
+    def look(self) -> None:
+        """Raises RunError when the run does not go on."""
+        assert self._run is not None, "a run is driven before it rests"
+        standing = self.clock.now_s, self._turns, self._lives, self.masters
+        if (credited := self._run.ledger.credited) != self._credited:
+            self._credited, self._credited_at = credited, standing
+        then_s, turns, lives, masters = self._credited_at
+        since = Since(standing[0] - then_s, standing[1] - turns, standing[2] - lives, standing[3] - masters)
+        check(since, self.scenario.script.slots, self._alone_s(self._run.grants.total))
+
+    def _alone_s(self, vertices: int) -> float:
+        """More than the slowest machine would take for everything, and for letters that come late besides."""
+        costs, faults = self.scenario.costs, self.scenario.faults
+        around_s = costs.wait_s + costs.boot_s + costs.start_s + costs.end_s + (costs.push_s or 0.0)
+        delay_s = self.scenario.travel_s + (0.0 if faults is None else faults.delay_s)
+        work_s = vertices * (costs.copy_s + costs.exec_s / self.scenario.speeds.slowest)
+        return 2 * (around_s + work_s) + 100 * delay_s + 10 * STILL_S
+
+    def rest(self, seconds: float) -> None:
+        """While the master rests, time goes on to the next thing that happens, and a turn beyond it.
+
+        Raises RunError when nothing will ever happen again, nothing is credited any more, or the run takes too long.
+        """
+        self.master_s += self.lap()
+        self._turns += 1
+        self.look()
+        next_s = self.clock.next_s
+        now = self.clock.now_s
+        if next_s is None:
+            idle = max(seconds, self._still_s)
+            self._still_s += idle
+            if self._still_s > STILL_S:
+                raise RunError("no machine comes any more, and nobody works: give the simulation more or longer lives.")
+        else:
+            idle, self._still_s = max(0.0, next_s - now), 0.0
+        if now - START_S > self.scenario.limit_s:
+            raise RunError(
+                f"the simulated run has not finished after {now - START_S:,.0f} s: lives may be too short for a chunk "
+                f"to be begun, or for a push to be made."
+            )
+        if now + idle - START_S > LONGEST_S:
+            raise RunError(
+                f"the simulated run would go on for longer than {LONGEST_S:.0e} s, which no clock here can tell: give "
+                f"fewer vertices, or shorter times."
+            )
+        self.clock.advance(now + max(seconds, idle) + self.scenario.turn_s)
+        self.world_s += self.lap()
+
+    def lap(self) -> float:
+        """CPU seconds of this process since this was last asked."""
+        before, self._mark_s = self._mark_s, time.process_time()
+        return self._mark_s - before
+
+    def _reached(self, point: str) -> None:
+        """The master is killed at its point, the first time that it comes there after its time."""
+        if self._dies is None:
+            return
+        late_s = self.clock.now_s - self._dies[0]
+        if late_s >= 0 and (point == self._dies[1] or late_s >= SOON_S):
+            self._dies = None
+            self.crashed = True
+            raise MasterKilled
+
+
+def simulate(
+    settings: Settings,
+    scenario: Scenario,
+    root: Path,
+    told: Callable[[str, str], None] = lambda kind, text: None,
+    trainer: Trainer | None = None,
+    killed: Callable[[], object] = lambda: None,
+) -> World:
+    """Play a scenario to the end of its run, whose directory is `root`; `killed` is called whenever the master was.
+
+    Raises as a run does.
+    """
+    world = World(settings, scenario, trainer)
+    with _seeded(scenario.seed), _few_collections():
+        _play(world, root, told, killed)
+    return world
+
+
+def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Callable[[], object]) -> None:
+    run = start(world.settings, root, world.outside(told))
+    while True:
+        world.drive(run)
+        try:
+            with run:
+                run.finish()
+            world.master_s += world.lap()
+            return
+        except MasterKilled:
+            killed()
+        while True:
+            world.clock.advance(world.clock.now_s + world.scenario.restart_s)
+            world.look()
+            try:
+                run = resume(root, world.outside(told))
+                break
+            except MasterKilled:  # while it was waking
+                killed()
+
+
+@contextlib.contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """What the user's code draws on the submit host comes from the scenario's seed, too."""
+    before, numpy_before = random.getstate(), np.random.get_state()
+    random.seed(seed)
+    np.random.seed(seed)
+    try:
+        yield
+    finally:
+        random.setstate(before)
+        np.random.set_state(numpy_before)
+
+
+@contextlib.contextmanager
+def _few_collections() -> Iterator[None]:
+    """Millions of small objects come and go, hardly any in a cycle; looking for cycles among them all, as often as
+    Python does by itself, takes half of a large simulation's time."""
+    before = gc.get_threshold()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 1_000)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
+        gc.unfreeze()
+
+
+def dump(root: Path) -> Iterator[str]:
+    """The ledger of a run as text, canonical: every row of every table in the order of its key.
+
+    Raises LedgerError when there is none, or it is damaged.
+    """
+    with opened(root) as connection:
+        tables = [
+            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
+        ]
+        for table in tables:
+            yield f"-- {table}"
+            for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid"):
+                yield repr(row)
+
+
+def fingerprint(root: Path) -> str:
+    """SHA-256 of a ledger's canonical dump: the same for the same seed."""
+    digest = hashlib.sha256()
+    for line in dump(root):
+        digest.update(line.encode() + b"\n")
+    return digest.hexdigest()

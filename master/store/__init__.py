@@ -1,0 +1,1 @@
+"""What a run keeps: its ledger, its replica, its directory."""

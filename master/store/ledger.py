@@ -1,0 +1,438 @@
+"""The ledger: a SQLite file that says what was leased, trained, merged and credited. The only truth about a run.
+
+Everything that must change together changes in one `with ledger.transaction()`. What is asked for often (open leases,
+free spans, kept versions) is mirrored in memory, and what changes often is written once, at the end of its transaction.
+A transaction that fails leaves both as they were at the last commit; the master then ends, because what else it holds
+in memory may be ahead of them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shlex
+import sqlite3
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from gridml.errors import LedgerError, StorageError
+from gridml.protocol.messages import Failure
+from master.backends.base import JobEvent, State
+from master.decisions.leasing import LeaseRow, Span
+from master.store.free_spans import Free
+from master.store.rundir import command
+from master.store.write_batch import Pending
+
+SCHEMA_VERSION = 2
+_SCHEMA = """
+CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
+  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT);
+CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, tries INTEGER NOT NULL,
+  PRIMARY KEY (epoch, start));
+CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
+  stop INTEGER NOT NULL, upto INTEGER NOT NULL, worker TEXT NOT NULL, sequence INTEGER NOT NULL, version INTEGER,
+  tries INTEGER NOT NULL, trained INTEGER NOT NULL, reason TEXT NOT NULL, opened_s REAL NOT NULL, closed_s REAL,
+  closed_because TEXT);
+CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL,
+  version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
+CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
+  at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
+CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
+CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
+  cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
+  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0,
+  bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
+  message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+"""
+
+
+class Ledger:
+    """One run's ledger, open for writing by one master. Raises LedgerError for a damaged file, StorageError when the
+    disk is
+    full; the file then stands as after its last commit. Without `durable` that holds for the death of the master, not
+    for that of its machine: for simulations and tests."""
+
+    def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
+        self.path = path
+        self._durable = durable
+        if not create and not path.is_file():
+            raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
+        try:
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            # WAL keeps its index in shared memory, which network file systems do not share between machines.
+            self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
+            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
+            if create:
+                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+            self._check()
+            self._read_mirror()
+        except sqlite3.Error as error:
+            raise self.explain(error) from error
+
+    def _check(self) -> None:
+        found = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if not found and not self._one("SELECT count(*) FROM sqlite_master"):
+            raise sqlite3.DatabaseError("it is empty")
+        if found != SCHEMA_VERSION:
+            raise LedgerError(
+                f"{self.path} has schema {found}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
+            )
+        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict)
+
+    def _read_mirror(self) -> None:
+        self.leases: dict[int, LeaseRow] = {}
+        self.held: dict[str, dict[int, LeaseRow]] = {}  # the same by worker: nobody who holds none is in it
+        for row in self._db.execute(
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version FROM leases WHERE "
+            "closed_s IS NULL ORDER BY id"
+        ):
+            self._keep(LeaseRow(*row))
+        self.free_spans = Free(Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans"))
+        self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
+        self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
+        self._kept = {
+            version: (sha256, credited)
+            for version, sha256, credited in self._db.execute(
+                "SELECT version, sha256, credited FROM versions WHERE kept"
+            )
+        }
+        self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
+        # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
+        self.term = 1
+        self._pending = Pending()
+
+    @property
+    def spans(self) -> list[Span]:
+        """What nobody holds, in order; not to be changed."""
+        return self.free_spans.spans
+
+    def _keep(self, row: LeaseRow) -> None:
+        before = self.leases.get(row.id)
+        if before is not None and before.worker != row.worker:
+            self._forget(before)
+        self.leases[row.id] = row
+        self.held.setdefault(row.worker, {})[row.id] = row
+
+    def _forget(self, row: LeaseRow) -> None:
+        del self.leases[row.id]
+        del self.held[row.worker][row.id]
+        if not self.held[row.worker]:
+            del self.held[row.worker]
+
+    def _one(self, query: str, *values: Any) -> Any:
+        row = self._db.execute(query, values).fetchone()
+        return None if row is None else row[0]
+
+    def explain(self, error: sqlite3.Error) -> LedgerError | StorageError:
+        """The error meant for a person: what happened to the file, and what to do."""
+        again = command("resume", self.path.parent)
+        if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "disk I/O" in str(error)):
+            return StorageError(f"{self.path} cannot be written: {error}. Make room on its disk, then: {again}")
+        backup = self.path.with_name("ledger.backup.db")
+        advice = (
+            f"A copy from the end of the last epoch is beside it: {shlex.join(['cp', str(backup), str(self.path)])}, "
+            f"remove {self.path}-wal and {self.path}-shm, then {again} (work since then is trained again)."
+            if backup.exists()
+            else "There is no copy of it yet; start the run again with gridml run."
+        )
+        return LedgerError(f"{self.path} cannot be read: {error}. {advice}")
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All of it or nothing, durable when it returns."""
+        try:
+            self._db.execute("BEGIN IMMEDIATE")
+            yield
+            self._write_pending()
+            self._db.execute("COMMIT")
+        except BaseException as error:
+            self._undo()
+            if isinstance(error, sqlite3.Error):
+                raise self.explain(error) from error
+            raise
+
+    def _undo(self) -> None:
+        """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
+        of the one that failed."""
+        self._pending = Pending()
+        self.free_spans.changes()
+        term = self.term
+        with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
+            if self._db.in_transaction:
+                self._db.execute("ROLLBACK")
+            self._read_mirror()
+        self.term = term
+
+    def _write_pending(self) -> None:
+        self._pending.write(self._db, *self.free_spans.changes())
+
+    def close(self) -> None:
+        self._db.close()
+
+    def backup(self) -> None:
+        """Copy the ledger to ledger.backup.db, whole or not at all. The newest version is kept as long as the copy
+        is. The copy says of itself that it is one: work that was leased under it may have gone on without it."""
+        with self.transaction():
+            self.set("backup_version", self.newest_version()[0])
+        temporary = self.path.with_name("ledger.backup.tmp")
+        temporary.unlink(missing_ok=True)
+        try:
+            copy = sqlite3.connect(temporary)
+            copy.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
+            with copy:
+                self._db.backup(copy)
+            with copy:
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('copied', 'true')")
+            copy.close()
+        except sqlite3.Error as error:
+            raise self.explain(error) from error
+        temporary.replace(self.path.with_name("ledger.backup.db"))
+
+    # --- the run as a whole
+
+    def set(self, key: str, value: Any) -> None:
+        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, json.dumps(value)))
+
+    def get(self, key: str, default: Any = None) -> Any:
+        found = self._one("SELECT value FROM run WHERE key = ?", key)
+        return default if found is None else json.loads(found)
+
+    def last_sign(self) -> float:
+        """When a master last wrote something down, 0 if none ever did."""
+        return last_sign(self._db)
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (at_s, kind, text))
+
+    # --- epochs and spans
+
+    def open_epoch(self, epoch: int, vertices: int, at_s: float) -> None:
+        self._db.execute("INSERT INTO epochs (epoch, vertices, opened_s) VALUES (?, ?, ?)", (epoch, vertices, at_s))
+        self._left[epoch] = vertices
+        self.free(Span(epoch, 0, vertices))
+
+    def close_epoch(self, epoch: int, version: int, at_s: float) -> None:
+        self._db.execute("UPDATE epochs SET closed_s = ?, version = ? WHERE epoch = ?", (at_s, version, epoch))
+
+    def epoch_complete(self, epoch: int) -> bool:
+        return self._left.get(epoch, 1) <= 0
+
+    def uncredited(self, epoch: int) -> int:
+        """Vertices of an epoch that are still to be credited."""
+        return self._left[epoch]
+
+    def newest_epoch(self) -> tuple[int, bool]:
+        """The last epoch that was opened, and whether it is closed."""
+        epoch, closed = self._db.execute(
+            "SELECT epoch, closed_s IS NOT NULL FROM epochs ORDER BY epoch DESC LIMIT 1"
+        ).fetchone()
+        return epoch, bool(closed)
+
+    def epochs_closed(self) -> int:
+        return int(self._one("SELECT count(*) FROM epochs WHERE closed_s IS NOT NULL"))
+
+    def unjudged(self) -> list[tuple[int, int]]:
+        """(epoch, version) of closed epochs without metrics, oldest first."""
+        return list(
+            self._db.execute(
+                "SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL AND metrics IS NULL ORDER BY epoch"
+            )
+        )
+
+    def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
+        self._db.execute("UPDATE epochs SET metrics = ? WHERE epoch = ?", (json.dumps(metrics), epoch))
+
+    def epochs(self) -> list[dict[str, Any]]:
+        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics"
+        rows = self._db.execute(f"SELECT {', '.join(columns)} FROM epochs ORDER BY epoch")
+        return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def free(self, span: Span) -> None:
+        """Give a range back to be leased; it is joined to what it touches, unless f failed in it."""
+        self.free_spans.join(span)
+
+    # --- leases and credits
+
+    def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseRow:
+        """Lease [span.start, stop) to a worker; the rest of the span stays free."""
+        self.free_spans.remove(span)
+        self.free_spans.add(replace(span, start=stop))
+        row = LeaseRow(self._next_lease, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
+        self._next_lease += 1
+        self._keep(row)
+        self._pending.opened(row, at_s, reason)
+        return row
+
+    def credit(self, row: LeaseRow, upto: int, version: int, staleness: float, at_s: float) -> LeaseRow:
+        """Credit [row.upto, upto) to version `version`, as the next push of the lease."""
+        new = row._replace(upto=upto, sequence=row.sequence + 1, trained=upto - row.start, version=version)
+        self._keep(new)
+        self.credited += upto - row.upto
+        self._left[row.epoch] -= upto - row.upto
+        self._pending.credited(row, new, staleness, at_s)
+        return new
+
+    def credits(self) -> Iterator[tuple[int, int, int]]:
+        """(epoch, start, stop) of every credit, in the order they were given."""
+        return iter(self._db.execute("SELECT epoch, start, stop FROM credits ORDER BY rowid"))
+
+    def cut(self, row: LeaseRow, stop: int) -> LeaseRow:
+        """Shorten a lease; what is cut off is free."""
+        new = row._replace(stop=stop)
+        self._keep(new)
+        self._pending.changed(new)
+        self.free(Span(row.epoch, stop, row.stop, row.tries))
+        return new
+
+    def end_lease(self, row: LeaseRow, at_s: float, because: str, *, trained: int = 0, failed: bool = False) -> None:
+        """Close a lease and free what is not credited. `trained`: vertices trained under it, as far as is known."""
+        self._forget(row)
+        self._pending.closed(row._replace(trained=max(trained, row.trained)), at_s, because)
+        self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
+
+    def span_left(self, row: LeaseRow, stop: int) -> Span | None:
+        """The free span that holds [row.upto, stop) of an ended lease, if nobody was given it, and it has not failed
+        since."""
+        found = self.free_spans.around(row.epoch, row.upto)
+        return found if found is not None and found.tries == row.tries and row.upto < stop <= found.stop else None
+
+    def reopen(self, row: LeaseRow, stop: int, worker: str) -> LeaseRow:
+        """Lease what an ended lease left, up to `stop`, under its old number to `worker`. That must be free."""
+        span = self.span_left(row, stop)
+        assert span is not None, "it is free"
+        self.free_spans.remove(span)
+        self.free_spans.add(replace(span, stop=row.upto))
+        self.free_spans.add(replace(span, start=stop))
+        new = row._replace(stop=stop, worker=worker)
+        self._keep(new)
+        self._pending.changed(new)
+        return new
+
+    def closed_lease(self, lease: int) -> tuple[LeaseRow, str] | None:
+        """A lease that has ended, and why."""
+        self._write_pending()  # it may have ended in this very transaction
+        row = self._db.execute(
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version, closed_because FROM "
+            "leases WHERE id = ? AND closed_s IS NOT NULL",
+            (lease,),
+        ).fetchone()
+        return None if row is None else (LeaseRow(*row[:-1]), row[-1])
+
+    # --- versions of the master replica and patches of local fields
+
+    def add_version(self, version: int, sha256: str | None, pushes: int, at_s: float) -> None:
+        self._db.execute(
+            "INSERT INTO versions (version, sha256, credited, pushes, at_s) VALUES (?, ?, ?, ?, ?)",
+            (version, sha256, self.credited, pushes, at_s),
+        )
+        self._kept[version] = sha256, self.credited
+
+    def newest_version(self) -> tuple[int, str | None]:
+        row = self._db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchone()
+        if row is None:
+            raise LedgerError(f"{self.path} has no version of the replica; start the run again with gridml run.")
+        return row[0], row[1]
+
+    def credited_at(self, version: int) -> int | None:
+        """Vertices of the run credited in a version, None when it is not kept any more."""
+        found = self._kept.get(version)
+        return None if found is None else found[1]
+
+    def sha256_of(self, version: int) -> str | None:
+        """The SHA-256 of a version's file, None when it is not kept any more."""
+        found = self._kept.get(version)
+        return None if found is None else found[0]
+
+    @property
+    def kept_versions(self) -> Collection[int]:
+        return self._kept.keys()
+
+    def forget_version(self, version: int) -> None:
+        self._db.execute("UPDATE versions SET kept = 0 WHERE version = ?", (version,))
+        self._kept.pop(version, None)
+
+    def add_patch(self, version: int, epoch: int, sha256: str) -> None:
+        self._db.execute("INSERT INTO patches VALUES (?, ?, ?)", (version, epoch, sha256))
+
+    def patches(self) -> list[tuple[int, int, str]]:
+        """(version, epoch, sha256) of the patches that are not yet in the base files, oldest first."""
+        return list(self._db.execute("SELECT version, epoch, sha256 FROM patches ORDER BY version"))
+
+    def drop_patches(self, patches: Sequence[tuple[int, int, str]]) -> None:
+        self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
+
+    # --- workers and failures
+
+    def worker_submitted(self, worker: str, at_s: float) -> None:
+        self._db.execute(
+            "INSERT OR IGNORE INTO workers (worker, state, submitted_s) VALUES (?, ?, ?)",
+            (worker, State.QUEUED.value, at_s),
+        )
+
+    def worker_event(self, event: JobEvent, at_s: float) -> None:
+        """Write down what the back end said of a worker."""
+        started = at_s if event.state is State.RUNNING else None
+        ended = at_s if event.state.ended else None
+        self._db.execute(
+            "UPDATE workers SET state = ?, machine = ?, detail = ?, graceful = ?, cancelled = ?, "
+            "pid = coalesce(?, pid), started_s = coalesce(started_s, ?), ended_s = ? WHERE worker = ?",
+            (
+                event.state.value,
+                event.machine,
+                event.detail,
+                event.graceful,
+                event.cancelled,
+                event.pid,
+                started,
+                ended,
+                event.worker,
+            ),
+        )
+
+    def orphan_workers(self, at_s: float, *, but: Collection[str] = ()) -> None:
+        """Workers that an earlier master left behind are nobody's any more, `but` those that live on."""
+        orphans = [w for (w,) in self._db.execute("SELECT worker FROM workers WHERE ended_s IS NULL") if w not in but]
+        self._db.executemany(
+            "UPDATE workers SET state = ?, detail = 'its master ended', ended_s = ? WHERE worker = ?",
+            [(State.LOST.value, at_s, worker) for worker in orphans],
+        )
+
+    def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int, kind: str = "") -> None:
+        """What a worker said of itself: vertices and seconds of training, the bytes of that, its kind of machine."""
+        self._pending.said(worker, at_s, trained, train_s, up, kind)
+
+    def worker_sent(self, worker: str, down: int) -> None:
+        self._pending.sent(worker, down)
+
+    def workers(self) -> list[dict[str, Any]]:
+        cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")
+        names = [column[0] for column in cursor.description]
+        return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def add_failure(self, worker: str, epoch: int, failure: Failure, at_s: float) -> None:
+        self._db.execute(
+            "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+            (at_s, worker, failure.lease, epoch, failure.message, failure.traceback, failure.first, failure.last),
+        )
+
+
+def last_sign(db: sqlite3.Connection) -> float:
+    """The last moment that any row names, 0 where there is none: a master that was killed lived at least until then."""
+    moments = {
+        "versions": ["at_s"],
+        "events": ["at_s"],
+        "epochs": ["opened_s"],
+        "leases": ["opened_s"],
+        "workers": ["submitted_s", "started_s", "first_sync_s", "ended_s"],
+    }
+    parts = [f"SELECT max({column}) FROM {table}" for table, columns in moments.items() for column in columns]
+    found = db.execute(" UNION ALL ".join(parts)).fetchall()
+    return max((float(at_s) for (at_s,) in found if at_s is not None), default=0.0)

@@ -1,0 +1,95 @@
+"""Reading a run from outside: another process may drive it at the same time, and nothing here disturbs that one."""
+
+from __future__ import annotations
+
+import fcntl
+import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gridml.errors import LedgerError
+from master.store.ledger import SCHEMA_VERSION
+from master.store.rundir import RunDirectory, command
+
+SUBMITTED = "submitted"  # status of a run whose master has not begun
+STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
+
+
+def connect(root: Path) -> sqlite3.Connection:
+    """A connection to a run's ledger that cannot write. Raises LedgerError when there is none, or it is damaged."""
+    path = RunDirectory(root).ledger
+    if not path.is_file():
+        if (master := holder(root)) is not None:
+            raise LedgerError(
+                f"{root} has not begun yet: {master} is still building its graph. Look again in a moment."
+            )
+        raise LedgerError(f"{root} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
+    # Where nobody writes and nothing waits to be taken over, SQLite need not leave its files of shared memory behind.
+    still = holder(root) is None and not any(
+        path.with_name(f"{path.name}-{end}").exists() for end in ("wal", "journal")
+    )
+    with explained(path):
+        uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
+        connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
+        found = connection.execute("PRAGMA user_version").fetchone()[0]
+    if found != SCHEMA_VERSION:
+        connection.close()
+        raise LedgerError(
+            f"{path} has schema {found}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
+        )
+    return connection
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns what SQLite says of a ledger that cannot be read into a LedgerError."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise LedgerError(
+            f"{path} cannot be read: {error}. If nobody drives the run, {command('resume', path.parent)} mends it or "
+            f"says how."
+        ) from error
+
+
+@contextmanager
+def snapshot(connection: sqlite3.Connection) -> Iterator[None]:
+    """All that is read inside belongs to one moment of the run."""
+    connection.execute("BEGIN")
+    try:
+        yield
+    finally:
+        connection.execute("ROLLBACK")
+
+
+@contextmanager
+def opened(root: Path) -> Iterator[sqlite3.Connection]:
+    """A run's ledger as it stands at one moment. Raises LedgerError when there is none, or it cannot be read."""
+    connection = connect(root)
+    try:
+        with explained(RunDirectory(root).ledger), snapshot(connection):
+            yield connection
+    finally:
+        connection.close()
+
+
+def holder(root: Path) -> str | None:
+    """Who drives a run ("pid 12 on host"), None when nobody does.
+
+    Found by asking for the master's lock, shared with others who ask; it is given back at once.
+    """
+    try:
+        with (root / "master.lock").open() as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            except OSError:
+                return file.read().strip() or "another process"
+            return None
+    except FileNotFoundError:
+        return None
+
+
+def standing(root: Path, told: str) -> str:
+    """The status of a run of which the ledger says `told`: a master that was killed could not write that it ended."""
+    return STOPPED if told == "running" and holder(root) is None else told

@@ -1,0 +1,172 @@
+"""The run directory: where everything of a run lies, who may write it, and what kind of disk it is on."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shlex
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridml.errors import RunError, UsageError
+from gridml.protocol import bundle
+from gridml.protocol.attempts import job_of
+
+NETWORK_FILE_SYSTEMS = frozenset(
+    {
+        "nfs",
+        "nfs4",
+        "cifs",
+        "smb3",
+        "smbfs",
+        "afs",
+        "9p",
+        "ceph",
+        "lustre",
+        "gpfs",
+        "beegfs",
+        "glusterfs",
+        "panfs",
+        "orangefs",
+    }
+)
+
+
+def command(verb: str, root: Path) -> str:
+    """What a person types to do `verb` to a run, for example `gridml resume 'my runs/first'`."""
+    return f"gridml {verb} {shlex.quote(str(root))}"
+
+
+@dataclass(frozen=True)
+class RunDirectory:
+    """Paths of one run. Everything in it can be read with ordinary tools; README.txt in it says what is what."""
+
+    root: Path
+
+    @property
+    def ledger(self) -> Path:
+        return self.root / "ledger.db"
+
+    @property
+    def settings(self) -> Path:
+        return self.root / "settings.json"
+
+    @property
+    def versions(self) -> Path:
+        return self.root / "versions"
+
+    @property
+    def fields(self) -> Path:
+        return self.root / "fields"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def events(self) -> Path:
+        return self.root / "events.log"
+
+    @property
+    def final(self) -> Path:
+        return self.root / "final.safetensors"
+
+    def program(self, original: Path) -> Path:
+        """The run's own copy of its program, under the program's name."""
+        return self.root / "program" / original.name
+
+    def keep_program(self, original: Path) -> None:
+        """Copy the program as it is now; jobs that start later get this one, whatever becomes of the original."""
+        kept = self.program(original)
+        kept.parent.mkdir(exist_ok=True)
+        if original != kept:
+            bundle.write_atomic(kept, original.read_bytes())
+
+    @property
+    def brought(self) -> Path:
+        """Where jobs leave the push that they got no answer to, under their names."""
+        return self.root / "unsent"
+
+    def log(self, worker: str) -> Path:
+        """What a worker printed; the lives of one job print into one file."""
+        return self.logs / f"{job_of(worker)}.log"
+
+    def create(self) -> None:
+        """Make the folder. Raises UsageError when it holds a run already, or cannot be made."""
+        if self.ledger.exists():
+            raise UsageError(
+                f"{self.root} holds a run already. Go on with it: {command('resume', self.root)}; or name another "
+                f"--run-dir."
+            )
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"the run directory {self.root} cannot be made: {error}. Name another with --run-dir."
+            ) from error
+        (self.root / "README.txt").write_text(_README)
+
+    def on_network_disk(self, mounts: Path = Path("/proc/mounts")) -> str | None:
+        """The kind of network file system the run lies on, None for a local disk (or where that cannot be told)."""
+        try:
+            lines = mounts.read_text().splitlines()
+        except OSError:
+            return None
+        best, kind = "", ""
+        here = self.root.resolve()
+        for line in lines:
+            parts = line.split(" ")
+            if len(parts) < 3:
+                continue
+            point = parts[1].replace("\\040", " ")
+            if here.is_relative_to(point) and len(point) >= len(best):
+                best, kind = point, parts[2]
+        known = kind in NETWORK_FILE_SYSTEMS or (
+            kind.startswith("fuse.") and kind not in ("fuse.ext4", "fuse.overlayfs")
+        )
+        return kind if known else None
+
+
+class MasterLock:
+    """Holds a run for one master. Raises RunError, naming the holder, when another one has it."""
+
+    def __init__(self, run: RunDirectory) -> None:
+        self._file = (run.root / "master.lock").open("a+")
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown process"
+            self._file.close()
+            raise RunError(
+                f"another master holds {run.root}: {holder}. Follow it with {command('watch', run.root)}, or end it "
+                f"with {command('cancel', run.root)}."
+            ) from error
+        self._file.truncate(0)
+        self._file.write(f"pid {os.getpid()} on {socket.gethostname()}\n")
+        self._file.flush()
+
+    def release(self) -> None:
+        """Let another master have the run. Idempotent; the end of the process does the same."""
+        self._file.close()
+
+
+_README = """A gridml run.
+
+settings.json        what was asked for
+program/             the program as workers are sent it: as it was when the run began, or was last resumed
+events.log           what happened, a line each
+ledger.db            leases, credits, versions, workers (SQLite): the only truth
+ledger.backup.db     the ledger as it was at the end of the last epoch
+versions/            the master replica, by version (safetensors)
+fields/              fields of local vertices that f changed, and patches not yet in them
+final.safetensors    the trained replica, once the run has ended
+logs/                what each worker printed
+mail/, chunks/       what travels between master and workers
+sftp/                keys of jobs, where their letters travel by SFTP, and the server's own
+unsent/              pushes that jobs could not send in time, brought home by HTCondor
+
+gridml report DIR    what the run did, how fast, and what was lost
+gridml resume DIR    go on from the last credit
+"""

@@ -1,0 +1,1 @@
+"""What workers push, and what they are answered."""

@@ -1,0 +1,114 @@
+"""What the submit host computes with the user's own code: the metrics of a version, and the arithmetic of one
+vertex."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.modules import Modules
+from gridml.errors import ProgramError, UserCodeError
+from gridml.model.batch import Batch, Rows
+from gridml.model.chunk import cut
+from gridml.model.graph import Graph, Table, components
+from gridml.model.order import EpochOrder
+from gridml.model.program import Metrics, Program, user_traceback
+from gridml.model.vertex import Vertex, describe
+from master.store.replica import piece
+
+Array = NDArray[Any]
+
+
+def evaluate(program: Program, graph: Graph, tensors: Mapping[str, Array], source: Path) -> Metrics:
+    """Call the program's evaluate on a version's tensors; numbers, or lists of numbers, by name.
+
+    Raises UserCodeError with the user's traceback when it fails, ProgramError when it returns something else.
+    """
+    if program.evaluate is None:
+        return {}
+    hints = typing.get_type_hints(program.evaluate)
+    arguments = []
+    for name in inspect.signature(program.evaluate).parameters:
+        arguments.append(_argument(name, hints.get(name), graph, tensors, torch=program.uses_torch))
+    try:
+        found = program.evaluate(*arguments)
+    except Exception as error:
+        raise UserCodeError(
+            f"evaluate failed: {type(error).__name__}: {error}. The training is kept; mend evaluate and resume the "
+            f"run.",
+            user_traceback(error, source),
+        ) from error
+    if not isinstance(found, dict):
+        raise ProgramError(f"evaluate returned {type(found).__name__}; expected a dict of numbers by name.")
+    return {str(name): _plain(name, value) for name, value in found.items()}
+
+
+def _plain(name: str, value: Any) -> Any:
+    array = np.asarray(value)
+    if array.dtype.kind not in "fiub" or array.ndim > 1:
+        raise ProgramError(f"evaluate returned {value!r} as {name}; expected a number or a list of numbers.")
+    return array.tolist()
+
+
+def _argument(name: str, hint: Any, graph: Graph, tensors: Mapping[str, Array], *, torch: bool) -> Any:
+    """A vertex, or a Batch of all vertices of a type, holding a version's values."""
+    batched = typing.get_origin(hint) is Batch
+    cls = typing.get_args(hint)[0] if batched else hint
+    if not (isinstance(cls, type) and issubclass(cls, Vertex) and describe(cls).name in graph.tables):
+        raise ProgramError(
+            f"argument {name} of evaluate is annotated {hint}; expected a vertex type of the graph, or gridml.Batch "
+            f"of one."
+        )
+    table = graph.tables[describe(cls).name]
+    if table.type.modules:
+        modules = Modules(table.type)
+        for index in range(table.count):
+            for key, view in modules.views(index).items():
+                np.copyto(view, tensors[key])
+        modules.judge()
+        return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
+    rows = Rows(table.type, np.arange(table.count, dtype=np.int64), _columns(table, tensors), frozenset(), torch=torch)
+    return Batch._over(rows, slice(0, table.count)) if batched else cls._view(rows, 0)
+
+
+def _columns(table: Table, tensors: Mapping[str, Array]) -> dict[str, Array]:
+    """A type's arrays: replicated ones of the version, local ones as they are; what f may change is copied, since the
+    run goes on with it."""
+    if not table.type.replicated:
+        mutable = table.type.mutable
+        return {name: np.array(column) if name in mutable else column for name, column in table.columns.items()}
+    return {name: tensors[f"{table.type.name}/{name}"] for name in table.columns}
+
+
+def flops_per_vertex(program: Program, graph: Graph, tensors: Mapping[str, Array]) -> float | None:
+    """Floating-point operations of f on one vertex, counted by torch over one batch; None where it cannot."""
+    if not program.uses_torch:
+        return None
+    from torch.utils.flop_counter import FlopCounterMode
+
+    driver = program.update.driver.__name__
+    parts = None if program.bsp else components(graph)
+    units = None if parts is None else parts.units[driver]
+    order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)
+    stop = order.boundary(program.update.batch or 1)
+    chunk = cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
+    engine = Engine(program)
+    engine.begin(chunk)
+    values: dict[str, Array] = {f"@rows/{kind}": ids for kind, ids in chunk.touched().items()}
+    for name, tensor in tensors.items():
+        kind, index = piece(name)
+        if "#" not in name and kind in chunk.tables:
+            values[name] = tensor if index is not None else tensor[chunk.tables[kind].ids]
+    engine.restart(values)
+    with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
+        engine.train(0, stop, 1.0)
+        return counter.get_total_flops() / stop or None
+    return None

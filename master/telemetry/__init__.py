@@ -1,0 +1,1 @@
+"""What the master has seen of its workers."""

@@ -1,0 +1,226 @@
+"""What a person sees of a run while it goes on: a live view on a terminal, plain lines elsewhere, JSON for programs.
+
+Views are fed twice a second at most, from the loop of the run itself: no thread of theirs touches the ledger.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import sqlite3
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO, final
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from gridml.errors import LedgerError
+from master.store.reader import connect
+from master.views.progress import Progress, read
+from master.views.render import duration
+
+STYLES = {
+    **dict.fromkeys(("started", "resumed", "running"), "cyan"),
+    **dict.fromkeys(("epoch", "metrics", "finished"), "green"),
+}
+WIDTH = 100  # columns of the panel, where the terminal has them
+BAD = "yellow"  # every other kind: something was lost, or failed
+
+
+class View(ABC):
+    """Shows events as they come and the progress from time to time. `every_s`: seconds between two progresses."""
+
+    every_s: float
+
+    @abstractmethod
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        """Something happened at `at_s` (seconds of time.time())."""
+
+    @abstractmethod
+    def progress(self, now: float, progress: Progress) -> None:
+        """The run stands so."""
+
+    def __enter__(self) -> View:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        return None
+
+
+@final
+class Screen(View):
+    """A panel that stays at the foot of a terminal while events scroll above it."""
+
+    every_s = 0.5
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console = console
+        self._title = title
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> View:
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._live.stop()
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        self._console.print(Text.assemble((_hour(at_s), "dim"), "  ", (f"{kind:9}", STYLES.get(kind, BAD)), " ", text))
+
+    def progress(self, now: float, progress: Progress) -> None:
+        self._live.update(panel(self._title, progress), refresh=True)
+
+
+@final
+class Lines(View):
+    """A plain line per event, and one of the progress every ten seconds."""
+
+    every_s = 10.0
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        print(f"{_hour(at_s)}  {kind:9} {text}", file=self._out, flush=True)
+
+    def progress(self, now: float, progress: Progress) -> None:
+        print(f"{_hour(now)}  {'progress':9} {line(progress)}", file=self._out, flush=True)
+
+
+@final
+class JsonLines(View):
+    """A JSON object per line: {"at_s", "kind", "text"} for an event; a progress has its own fields beside `at_s` and
+    `kind`."""
+
+    every_s = 10.0
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def event(self, at_s: float, kind: str, text: str) -> None:
+        self._write({"at_s": at_s, "kind": kind, "text": text})
+
+    def progress(self, now: float, progress: Progress) -> None:
+        self._write({"at_s": now, "kind": "progress", **dataclasses.asdict(progress)})
+
+    def _write(self, found: dict[str, Any]) -> None:
+        print(json.dumps(found), file=self._out, flush=True)
+
+
+class Follower:
+    """Reads the progress of the run in `root` whenever it is due and hands it to a view.
+
+    `told` and `tick` are what a `Run` wants of its outside.
+    """
+
+    def __init__(self, root: Path, view: View, clock: Callable[[], float] = time.time) -> None:
+        self._root = root
+        self._view = view
+        self._clock = clock
+        self._ledger: sqlite3.Connection | None = None
+        self._due_s = clock() + min(1.0, view.every_s)
+        self.last: Progress | None = None
+
+    def told(self, kind: str, text: str) -> None:
+        self._view.event(self._clock(), kind, text)
+
+    def tick(self) -> None:
+        now = self._clock()
+        if now >= self._due_s:
+            self._due_s = now + self._view.every_s
+            # A view is no reason for a run to end: what is wrong with the ledger, the master itself will find.
+            with contextlib.suppress(sqlite3.Error, LedgerError):
+                if self._ledger is None:
+                    self._ledger = connect(self._root)
+                self.last = read(self._ledger, now)
+                self._view.progress(now, self.last)
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        if self._ledger is not None:
+            self._ledger.close()
+            self._ledger = None
+
+
+def panel(title: str, progress: Progress) -> RenderableType:
+    """The progress as a panel, always of the same width so that it does not jump."""
+    bars = Table.grid(padding=(0, 2), expand=True)
+    bars.add_column(no_wrap=True)
+    bars.add_column(ratio=1)  # what the figures leave
+    bars.add_column(justify="right", no_wrap=True)
+    bars.add_column(justify="right", no_wrap=True)
+    of = f" of {progress.epochs}" if progress.epochs else ""
+    bars.add_row(f"epoch {progress.epoch}{of}", *_bar(progress.credited, progress.vertices))
+    if progress.total:
+        bars.add_row("run", *_bar(progress.all_credited, progress.total))
+    rows = [_workers(progress), [*_speed(progress), *_metrics(progress)]]
+    facts = [
+        Text("   ").join(Text.assemble((f"{name} ", "dim"), (value, "bold")) for name, value in row) for row in rows
+    ]
+    # Two rows from the start: a panel that grows moves all that is above it.
+    return Panel(Group(bars, *facts), title=Text(title, "bold"), title_align="left", width=WIDTH)
+
+
+def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
+    share = part / whole if whole else 0.0
+    bar = ProgressBar(total=max(1, whole), completed=part)
+    return bar, f"{part:,} of {whole:,}", f"{share:.0%}"
+
+
+def _workers(progress: Progress) -> list[tuple[str, str]]:
+    waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
+    found = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
+    if progress.staleness is not None:
+        found.append(("staleness", f"{progress.staleness:.1f}"))
+    if progress.goodput is not None:
+        found.append(("goodput", f"{progress.goodput:.0%}"))
+    return found
+
+
+def _speed(progress: Progress) -> list[tuple[str, str]]:
+    if not progress.all_credited:
+        return [("nothing is credited yet", "")]
+    found = []
+    if progress.per_second is not None:
+        found.append(("vertices/s", f"{progress.per_second:,.0f}"))
+    if progress.seconds_left is not None:
+        found.append(("left", duration(progress.seconds_left)))
+    return found
+
+
+def _metrics(progress: Progress) -> list[tuple[str, str]]:
+    """The last metrics that are numbers; lists are for the report."""
+    numbers = [(name, value) for name, value in progress.metrics.items() if isinstance(value, int | float)]
+    return [(name, f"{value:.4g} (epoch {progress.judged})") for name, value in numbers]
+
+
+def line(progress: Progress) -> str:
+    """The progress in one line."""
+    of = f" of {progress.epochs}" if progress.epochs else ""
+    parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]
+    parts += [
+        f"{name} {value}".rstrip() for name, value in (*_workers(progress), *_speed(progress), *_metrics(progress))
+    ]
+    return ", ".join(parts)
+
+
+def _hour(at_s: float) -> str:
+    return time.strftime("%H:%M:%S", time.localtime(at_s))

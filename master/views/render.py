@@ -1,0 +1,155 @@
+"""A report as a person reads it: tables on a terminal, as wide as they are elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from master.store.rundir import command
+from master.views.report import Report
+
+MACHINES = 20  # lines of a table of machines
+
+
+def render(found: Report) -> RenderableType:
+    """The report as tables for a terminal."""
+    parts: list[RenderableType] = [_header(found), Text(), _epoch_table(found)]
+    judged = [e for e in found.epochs if e.metrics]
+    for name, value in judged[-1].metrics.items() if judged else ():
+        if isinstance(value, list):
+            parts += [Text(), _list_table(f"{name} after epoch {judged[-1].epoch}", value)]
+    if found.machines and found.kills:
+        parts += [Text(), _machine_table(found)]
+    if found.failures:
+        last = found.failures[-1]
+        parts += [Text(), Text(f"{len(found.failures)} failures; the last: {last.message}", "red")]
+    if found.stopped_because:
+        parts += [Text(), Text(found.stopped_because, "red")]
+    return Group(*parts)
+
+
+def _header(found: Report) -> Table:
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column()
+    style = {"finished": "green", "running": "cyan"}.get(found.status, "red")
+    title = Text.assemble((found.program, "bold"), "  ", (found.status, style))
+    if found.status not in ("finished", "running"):
+        title.append(f"  (go on: {command('resume', Path(found.run_dir))})", "dim")
+    grid.add_row("program", title)
+    grid.add_row("run", found.run_dir)
+    extra = f", {found.masters} masters one after another" if found.masters > 1 else ""
+    grid.add_row("workers", f"{found.workers} on the {found.backend} back end, {found.lives} lives{extra}")
+    crashed = f", and {found.crashed} crashed" if found.crashed else ""
+    grid.add_row("kills", f"{found.kills}: {found.sigterm} by SIGTERM, {found.sigkill} by SIGKILL{crashed}")
+    speed = "" if found.vertices_per_s is None else f", {found.vertices_per_s:,.0f} vertices/s"
+    grid.add_row("time", f"{duration(found.wall_s)} of the run, {duration(found.worker_s)} of workers{speed}")
+    flops = "" if found.flops is None else f", {_unit(found.flops, 'FLOPS')} credited"
+    share = "unknown" if found.goodput is None else f"{found.goodput:.1%} of the workers' time"
+    grid.add_row("goodput", share + flops)
+    stale = "" if found.staleness is None else f", staleness {found.staleness:.2f}"
+    moved = f"{_unit(found.bytes_up, 'B')} up, {_unit(found.bytes_down, 'B')} down"
+    grid.add_row("pushes", f"{found.pushes:,} in {found.versions:,} versions{stale}, {moved}")
+    return grid
+
+
+def _table(title: str | None = None, padding: int = 2) -> Table:
+    return Table(
+        title=title,
+        title_justify="left",
+        title_style="dim",
+        box=box.SIMPLE_HEAD,
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, padding, 0, 0),
+    )
+
+
+def _epoch_table(found: Report) -> Table:
+    table = _table()
+    names = [n for n, v in _last_metrics(found).items() if not isinstance(v, list)]
+    left = any(e.left for e in found.epochs)
+    counts = ["credited", "duplicated", "lost", *(["left"] if left else []), "wasted"]
+    for title in ("epoch", *counts, "staleness", "at", *names):
+        table.add_column(title, justify="right")
+    for epoch in found.epochs:
+        cells: list[str | Text] = [
+            str(epoch.epoch),
+            f"{epoch.credited:,}",
+            _alarm(epoch.duplicated),
+            _alarm(epoch.lost),
+            *([f"{epoch.left:,}"] if left else []),
+            f"{epoch.wasted:,}",
+            "" if epoch.staleness is None else f"{epoch.staleness:.2f}",
+            "open" if epoch.closed_s is None else duration(epoch.closed_s),
+            *(Text(_number(epoch.metrics.get(name)), "bold") for name in names),
+        ]
+        table.add_row(*cells)
+    return table
+
+
+def _list_table(title: str, values: Sequence[Any]) -> Table:
+    """A list-valued metric in a row: with MNIST what the paper's Figure 3 shows, the accuracy of each digit."""
+    table = _table(title, padding=1)
+    shown = values[:20]
+    for index in range(len(shown)):
+        table.add_column(str(index), justify="right")
+    table.add_row(*(_number(value) for value in shown))
+    return table
+
+
+def _machine_table(found: Report) -> Table:
+    table = _table("kills by machine")
+    for title in ("machine", "lives", "SIGTERM", "SIGKILL"):
+        table.add_column(title, justify="left" if title == "machine" else "right")
+    shown = found.machines
+    if len(shown) > MACHINES:  # those that were taken away most
+        shown = sorted(shown, key=lambda m: m.sigterm + m.sigkill, reverse=True)[:MACHINES]
+    for machine in shown:
+        table.add_row(machine.machine, str(machine.workers), str(machine.sigterm), str(machine.sigkill))
+    if len(found.machines) > len(shown):
+        rest = found.machines[:]
+        for machine in shown:
+            rest.remove(machine)
+        lives, sigterm, sigkill = (sum(getattr(m, what) for m in rest) for what in ("workers", "sigterm", "sigkill"))
+        table.add_row(f"{len(rest):,} others", f"{lives:,}", f"{sigterm:,}", f"{sigkill:,}")
+    return table
+
+
+def _last_metrics(found: Report) -> dict[str, Any]:
+    return next((e.metrics for e in reversed(found.epochs) if e.metrics), {})
+
+
+def _alarm(count: int) -> Text:
+    """Zero is what one wants to see."""
+    return Text(f"{count:,}", "bold red" if count else "green")
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return "" if value is None else str(value)
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
+
+
+def _unit(value: float, unit: str) -> str:
+    for prefix in ("", "k", "M", "G", "T", "P"):
+        if abs(value) < 1000 or prefix == "P":
+            return f"{value:.0f} {unit}" if not prefix else f"{value:.3g} {prefix}{unit}"
+        value /= 1000
+    raise AssertionError("unreachable")
+
+
+def duration(seconds: float) -> str:
+    """Seconds as 7.3 s, 2:05 min or 1:02:03 h."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    whole = round(seconds)
+    if whole < 3600:
+        return f"{whole // 60}:{whole % 60:02} min"
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02} h"

@@ -1,0 +1,96 @@
+"""A plan as a person reads it."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+from rich import box
+from rich.console import Console, Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from chunk_model.lifetime import Lifetime
+from master.planning.plan import Plan
+from master.views.render import duration
+
+WIDTH = 100  # of what goes into a file or a pipe
+
+
+def print_plan(found: Plan) -> None:
+    """A plan on standard output."""
+    Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False).print(render(found))
+
+
+def render(found: Plan) -> RenderableType:
+    """The choice, why, what to beware of, and what other sizes would be worth."""
+    parts: list[RenderableType] = [_header(found)]
+    parts += [Text(f"warning: {text}", "yellow") for text in found.choice.warnings]
+    parts += [Text(), _options(found)]
+    if found.known.selected is not None and len(found.known.selected.scores) > 1:
+        parts += [Text(), Text("log-likelihood of a life left out of the fit", "dim"), _families(found)]
+    return Group(*parts)
+
+
+def _header(found: Plan) -> Table:
+    choice = found.choice
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column()
+    grid.add_row("chunk", Text(f"{choice.chunk:,} vertices", "bold"))
+    if choice.push_every is None or choice.push_interval_s is None:
+        grid.add_row("pushes", "none: a chunk counts when it ends, or not at all")
+    else:
+        grid.add_row("pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}")
+    grid.add_row("goodput", f"{_percent(choice.goodput)} of the machines' time")
+    grid.add_row("lives", f"{rounded(choice.lifetime)}: {found.known.said}")
+    if found.known.selected is not None:
+        grid.add_row("", found.known.selected.reason)
+    grid.add_row("reason", choice.reason)
+    return grid
+
+
+def rounded(lifetime: Lifetime) -> str:
+    """A distribution with no more digits than a person reads."""
+    return re.sub(r"\d+\.\d+(e[+-]?\d+)?", _short, str(lifetime))
+
+
+def _short(number: re.Match[str]) -> str:
+    value = float(number[0])
+    return f"{value:.0f}" if 1000 <= value < 1e15 else f"{value:.4g}"
+
+
+def _options(found: Plan) -> Table:
+    table = _table()
+    for title in ("", "vertices", "pushes", "time", "goodput"):
+        table.add_column(title, justify="right" if title else "left")
+    for option in found.options:
+        pushes = "none" if option.push_every is None else f"{-(-option.chunk // option.push_every):,}"
+        row = (option.name, f"{option.chunk:,}", pushes, _time(option.job_s), _percent(option.goodput))
+        table.add_row(*row, style="bold" if option.name == "chosen" else "")
+    return table
+
+
+def _families(found: Plan) -> Table:
+    selected = found.known.selected
+    assert selected is not None
+    table = _table()
+    table.add_column("family")
+    table.add_column("score", justify="right")
+    for family, score in sorted(selected.scores.items(), key=lambda pair: -pair[1]):
+        table.add_row(family, f"{score:.4f}", style="bold" if family == selected.family else "")
+    return table
+
+
+def _table() -> Table:
+    return Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 2, 0, 0))
+
+
+def _percent(share: float) -> str:
+    return f"{share:.1%}" if share >= 0.001 else f"{100 * share:.2g}%"
+
+
+def _time(seconds: float) -> str:
+    if seconds < 0.1:
+        return f"{seconds * 1000:.3g} ms"
+    return duration(seconds) if seconds < 86400 else f"{seconds / 86400:.1f} days"

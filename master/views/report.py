@@ -1,0 +1,327 @@
+"""What a run did, how fast, and what was lost: every figure is counted from the rows of its ledger, none is assumed.
+
+A report can be made at any time, beside a running master too.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import sqlite3
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import LedgerError
+from master.store.ledger import last_sign
+from master.store.reader import opened, standing
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+Ints = NDArray[np.int64]
+_LAST_SIZING = "SELECT text FROM events WHERE kind = 'sizing' ORDER BY rowid DESC LIMIT 1"
+ORPHANED = "its master ended"  # what the ledger says of workers that an earlier master left behind
+
+
+@dataclass(frozen=True)
+class EpochReport:
+    """One pass over the vertices; `epoch` counts from 1.
+
+    `duplicated`: credits given twice. `lost`: vertices of a closed epoch without a credit; `left`: those of an open
+    one. `wasted`: vertices trained under leases that ended before they were credited. `staleness` is the mean over the
+    `pushes`. Times are seconds of the run, without those in which no master ran.
+    """
+
+    epoch: int
+    vertices: int
+    credited: int
+    duplicated: int
+    lost: int
+    left: int
+    wasted: int
+    pushes: int
+    staleness: float | None
+    opened_s: float
+    closed_s: float | None
+    metrics: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class MachineReport:
+    """One place of the back end: how many workers it had, and how they were taken away."""
+
+    machine: str
+    workers: int
+    sigterm: int
+    sigkill: int
+
+
+@dataclass(frozen=True)
+class FailureReport:
+    """The user's code failed on vertices `first` to `last` (-1 where it is not known which) of an epoch, from 1."""
+
+    at_s: float
+    worker: str
+    epoch: int
+    message: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Report:
+    """`vertices` are those of one epoch. `workers` were asked for; `lives` processes were started for them.
+
+    `kills` = `sigterm` (asked to leave first) + `sigkill` (not asked); `crashed` ended in a way nobody asked for.
+    `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the workers' own
+    training speed, `flops` the floating-point operations per second of credited work. `sizing` says what sizes the
+    chunks have at last, and why; None while nothing was known of lifetimes.
+    """
+
+    run_dir: str
+    status: str
+    stopped_because: str | None
+    program: str
+    backend: str
+    vertices: int
+    epochs_wanted: int | None
+    workers: int
+    lives: int
+    kills: int
+    sigterm: int
+    sigkill: int
+    crashed: int
+    masters: int
+    wall_s: float
+    worker_s: float
+    goodput: float | None
+    flops: float | None
+    flops_per_vertex: float | None
+    vertices_per_s: float | None
+    credited: int
+    duplicated: int
+    lost: int
+    wasted: int
+    pushes: int
+    versions: int
+    staleness: float | None
+    bytes_up: int
+    bytes_down: int
+    sizing: str | None
+    machines: list[MachineReport]
+    failures: list[FailureReport]
+    epochs: list[EpochReport]
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+@dataclass(frozen=True)
+class RunClock:
+    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are seconds since the epoch
+    of time.time()."""
+
+    start_s: float
+    end_s: float
+    gaps: tuple[tuple[float, float], ...] = ()
+
+    def at(self, time_s: float) -> float:
+        """Seconds of the run at a point in time."""
+        return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
+
+
+def report(root: Path, now: float | None = None) -> Report:
+    """The report of a run, as at `now` if it is still running.
+
+    Raises LedgerError when the directory holds no run, or one that cannot be read.
+    """
+    with opened(root) as connection:
+        return _report(connection, root, read_settings(root), time.time() if now is None else now)
+
+
+def read_settings(root: Path) -> Settings:
+    """The settings of a run. Raises LedgerError when they cannot be read."""
+    path = RunDirectory(root).settings
+    try:
+        return Settings.from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
+
+
+def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
+    told = _told(db)
+    status = _status(root, told)
+    clock = read_clock(db, root, now)
+    workers = _dicts(db.execute("SELECT * FROM workers WHERE started_s IS NOT NULL ORDER BY submitted_s, worker"))
+    killed = [w for w in workers if _killed(w)]
+    epochs = _epochs(db, clock)
+    wall_s = max(0.0, clock.at(clock.end_s))
+    worker_s = sum(_life_s(w, clock) for w in workers)
+    credited = sum(e.credited for e in epochs)
+    trained, train_s = sum(w["trained"] for w in workers), sum(w["train_s"] for w in workers)
+    flops_per_vertex = told.get("flops_per_vertex")
+    total = told.get("total")
+    vertices = epochs[0].vertices if epochs else 0
+    pushes, staleness = db.execute("SELECT count(*), avg(staleness) FROM credits").fetchone()
+    return Report(
+        run_dir=str(root),
+        status=status,
+        stopped_because=told.get("stopped_because") if status in ("failed", "cancelled") else None,
+        program=settings.program.name,
+        backend=settings.backend,
+        vertices=vertices,
+        epochs_wanted=total // vertices if total and vertices else None,
+        workers=settings.workers,
+        lives=len(workers),
+        kills=len(killed),
+        sigterm=sum(bool(w["graceful"]) for w in killed),
+        sigkill=sum(not w["graceful"] for w in killed),
+        crashed=sum(w["state"] == "lost" and w["detail"] != ORPHANED for w in workers),
+        masters=told.get("masters", 0),
+        wall_s=wall_s,
+        worker_s=worker_s,
+        goodput=goodput(credited, trained, train_s, worker_s),
+        flops=flops_per_vertex * credited / wall_s if flops_per_vertex and wall_s else None,
+        flops_per_vertex=flops_per_vertex,
+        vertices_per_s=credited / wall_s if wall_s else None,
+        credited=credited,
+        duplicated=sum(e.duplicated for e in epochs),
+        lost=sum(e.lost for e in epochs),
+        wasted=sum(e.wasted for e in epochs),
+        pushes=pushes,
+        versions=db.execute("SELECT count(*) FROM versions").fetchone()[0],
+        staleness=staleness,
+        bytes_up=sum(w["bytes_up"] for w in workers),
+        bytes_down=sum(w["bytes_down"] for w in workers),
+        sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
+        machines=_machines(workers),
+        failures=[
+            FailureReport(clock.at(f["at_s"]), f["worker"], f["epoch"] + 1, f["message"], f["first"], f["last"])
+            for f in _dicts(db.execute("SELECT * FROM failures ORDER BY at_s"))
+        ],
+        epochs=epochs,
+    )
+
+
+def goodput(credited: int, trained: int, train_s: float, worker_s: float) -> float | None:
+    """The share of the workers' time that went into credited vertices; None before anything is known."""
+    return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
+
+
+def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
+    """When the run began, when it ended or up to when it is known, and when no master ran.
+
+    A master that was killed left no word: it lived until the last moment that a row of the ledger names.
+    """
+    told = _told(db)
+    now = time.time() if now is None else now
+    start_s = float(told.get("started_s", now))
+    status = _status(root, told)
+    end_s = now
+    if status == "finished":
+        end_s = float(told.get("ended_s", now))
+    elif status != "running":
+        end_s = max(start_s, last_sign(db))
+    return RunClock(start_s, end_s, tuple((since, to) for since, to in told.get("gaps", [])))
+
+
+def _told(db: sqlite3.Connection) -> dict[str, Any]:
+    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
+
+
+def _status(root: Path, told: Mapping[str, Any]) -> str:
+    return standing(root, told.get("status", "running"))
+
+
+def _killed(worker: Mapping[str, Any]) -> bool:
+    """Whether its machine was taken away from a worker; one that the master itself ended does not count."""
+    return bool(worker["state"] == "evicted" and not worker["cancelled"])
+
+
+def _life_s(worker: Mapping[str, Any], clock: RunClock) -> float:
+    ended_s = clock.end_s if worker["ended_s"] is None else worker["ended_s"]
+    return float(max(0.0, ended_s - worker["started_s"]))
+
+
+def _machines(workers: Sequence[Mapping[str, Any]]) -> list[MachineReport]:
+    names = dict.fromkeys(w["machine"] for w in workers if w["machine"])
+    found = []
+    for name in sorted(names, key=_natural):
+        own = [w for w in workers if w["machine"] == name]
+        killed = [w for w in own if _killed(w)]
+        graceful = sum(bool(w["graceful"]) for w in killed)
+        found.append(MachineReport(name, len(own), graceful, len(killed) - graceful))
+    return found
+
+
+def _natural(name: str) -> tuple[str, int]:
+    """Sorts slot-2 before slot-10."""
+    head = name.rstrip("0123456789")
+    return head, int(name[len(head) :] or 0)
+
+
+def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
+    rows = _dicts(db.execute("SELECT * FROM epochs ORDER BY epoch"))
+    size = max((row["epoch"] for row in rows), default=-1) + 1
+    lengths, unions = coverage(
+        np.array(db.execute("SELECT epoch, start, stop FROM credits").fetchall(), np.int64).reshape(-1, 3), size
+    )
+    pushes = {
+        e: (n, mean) for e, n, mean in db.execute("SELECT epoch, count(*), avg(staleness) FROM credits GROUP BY epoch")
+    }
+    wasted = dict(
+        db.execute(
+            "SELECT epoch, sum(max(0, trained - (upto - start))) FROM leases WHERE closed_s IS NOT NULL GROUP BY epoch"
+        )
+    )
+    found = []
+    for row in rows:
+        epoch, vertices, closed_s = row["epoch"], row["vertices"], row["closed_s"]
+        missing = vertices - int(unions[epoch])
+        number, staleness = pushes.get(epoch, (0, None))
+        found.append(
+            EpochReport(
+                epoch=epoch + 1,
+                vertices=vertices,
+                credited=int(lengths[epoch]),
+                duplicated=int(lengths[epoch] - unions[epoch]),
+                lost=0 if closed_s is None else missing,
+                left=missing if closed_s is None else 0,
+                wasted=wasted.get(epoch, 0),
+                pushes=number,
+                staleness=staleness,
+                opened_s=clock.at(row["opened_s"]),
+                closed_s=None if closed_s is None else clock.at(closed_s),
+                metrics={} if row["metrics"] is None else json.loads(row["metrics"]),
+            )
+        )
+    return found
+
+
+def coverage(credits: Ints, epochs: int) -> tuple[Ints, Ints]:
+    """(sum of the lengths, length of the union) of credited intervals, each int64 (epochs,).
+
+    `credits` int64 (n, 3): epoch, start, stop. An interval adds to the union what lies beyond all that started before.
+    """
+    lengths, unions = np.zeros(epochs, np.int64), np.zeros(epochs, np.int64)
+    if not len(credits):
+        return lengths, unions
+    epoch, start, stop = credits.T
+    np.add.at(lengths, epoch, stop - start)
+    # The epochs are laid one behind the other on one line, so that one running maximum serves them all.
+    width = int(stop.max())
+    order = np.lexsort((start, epoch))
+    epoch, start, stop = epoch[order], start[order] + epoch[order] * width, stop[order] + epoch[order] * width
+    covered = np.maximum.accumulate(np.concatenate([start[:1], stop[:-1]]))
+    np.add.at(unions, epoch, np.maximum(0, stop - np.maximum(start, covered)))
+    return lengths, unions
+
+
+def _dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    names = [column[0] for column in cursor.description]
+    return [dict(zip(names, row, strict=True)) for row in cursor]

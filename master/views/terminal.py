@@ -1,0 +1,169 @@
+"""A run at a terminal: driven from there, or followed while another process drives it.
+
+What drives a run is imported only for that: following one takes no more than reading it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+import typer
+from rich.console import Console
+
+from master.backends.condor.master_job import DESCRIPTION
+from master.store.reader import SUBMITTED, connect, holder
+from master.store.rundir import RunDirectory, command
+from master.views.live import Follower, JsonLines, Lines, Screen, View
+from master.views.render import render
+from master.views.report import Report, report
+
+if TYPE_CHECKING:
+    from master.run import Outside, Run
+
+LOOK_S = 0.25  # how often `follow` looks for news
+RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
+
+
+class Stopped(BaseException):
+    """Somebody asked this process to end with signal `number`."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+class _Signals:
+    """Ctrl-C, SIGTERM and a terminal that closes: while the run's loop turns, they end it between two turns; at any
+    other time, or when they come again, at once."""
+
+    def __init__(self) -> None:
+        self._turning = False
+        self._asked = 0
+
+    @contextmanager
+    def caught(self) -> Iterator[None]:
+        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, self._hear) for number in caught}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def turn(self) -> None:
+        """Called once a turn of the loop. Raises Stopped."""
+        self._turning = True
+        if self._asked:
+            raise Stopped(self._asked)
+
+    def _hear(self, number: int, frame: FrameType | None) -> None:
+        if self._turning and not self._asked:
+            self._asked = number
+        else:
+            raise Stopped(number)
+
+
+def drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: bool) -> None:
+    """Begin or resume a run and drive it to its end; then print its report."""
+    from master.backends.registry import make
+    from master.run import Outside
+
+    signals = _Signals()
+    try:
+        with signals.caught(), view_of(title, as_json=as_json) as view:
+            follower = Follower(root, view)
+
+            def tick() -> None:
+                signals.turn()
+                follower.tick()
+
+            outside = Outside(make, told=follower.told, tick=tick, unattended=_is_job())
+            with begin(outside) as found, follower:
+                follower.told("started", f"{root}: {found.settings.workers} workers, {found.grants.total:,} vertices")
+                try:
+                    found.finish()
+                except Stopped as stopped:
+                    if _is_job() and stopped.number == signal.SIGTERM:
+                        found.leave()  # it is held or killed, or its schedd goes down: there will be another master
+                    raise
+    except Stopped as stopped:
+        began = RunDirectory(root).ledger.exists()
+        then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
+        typer.echo(then if began else "Stopped before it began.", err=True)
+        if _is_job() and stopped.number == signal.SIGTERM:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
+        raise typer.Exit(128 + stopped.number) from None
+    if as_json:
+        typer.echo(json.dumps({"at_s": time.time(), "kind": "report", "report": report(root).to_json()}))
+    else:
+        print_report(report(root))
+
+
+def _is_job() -> bool:
+    """Whether this process is a job of a schedd, which starts it again when it ends by a signal."""
+    return "_CONDOR_JOB_AD" in os.environ
+
+
+def follow(run: Path, *, as_json: bool) -> None:
+    """Show a run that another process drives, until it ends. Ctrl-C leaves it alone. Raises LedgerError."""
+    connection = connect(run)
+    try:
+        with view_of(run.name, as_json=as_json) as view:
+            newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
+            seen = max(0, newest - 10)
+            driven, held, seen_s = True, False, time.monotonic()
+            with Follower(run, view) as follower:
+                while driven:
+                    # Asked first, so that the last events are shown too.
+                    before, held = held, holder(run) is not None
+                    if not (held and before):
+                        # What is opened while nobody writes is taken for unchanging, and must be opened again.
+                        connection.close()
+                        connection = connect(run)
+                    seen_s = time.monotonic() if held else seen_s
+                    driven = held or time.monotonic() - seen_s < _patience_s(run, connection)
+                    query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
+                    for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
+                        view.event(at_s, kind, text)
+                        seen = row
+                    if held:
+                        follower.tick()
+                    if driven:
+                        time.sleep(LOOK_S)
+    except KeyboardInterrupt:
+        typer.echo(f"The run goes on. Look again with: {command('watch', run)}", err=True)
+        raise typer.Exit(130) from None
+    finally:
+        connection.close()
+
+
+def _patience_s(run: Path, connection: sqlite3.Connection) -> float:
+    """How long to wait for a master where none is: one that is a job will be started, again, by the schedd."""
+    status = json.loads(connection.execute("SELECT value FROM run WHERE key = 'status'").fetchone()[0])
+    if not (run / DESCRIPTION).exists() or status not in (SUBMITTED, "running"):
+        return 0.0
+    return RESTART_S[status == SUBMITTED]
+
+
+def view_of(title: str, *, as_json: bool) -> View:
+    """What shows a run here: events as JSON, a live screen, or lines."""
+    if as_json:
+        return JsonLines(sys.stdout)
+    return Screen(Console(), title) if sys.stdout.isatty() else Lines(sys.stdout)
+
+
+def print_report(found: Report) -> None:
+    """A report as tables, on standard output."""
+    # A file or a pipe gets the tables as wide as they are.
+    Console(width=None if sys.stdout.isatty() else 132).print(render(found))

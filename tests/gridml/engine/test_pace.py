@@ -1,0 +1,78 @@
+"""Batch sizes and push intervals of workers that are one of many."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridml.engine.pace import ask_again_s, batch_size, evenly, push_every
+
+batches = st.integers(1, 4096)
+lives = st.integers(0, 10_000)
+
+
+@given(batches, st.data())
+def test_one_worker_uses_the_batch_of_the_program(batch: int, data: st.DataObject) -> None:
+    least = data.draw(st.integers(1, batch))
+    assert batch_size(batch, least, 1) == batch == batch_size(batch, least, 0)
+
+
+@given(batches, lives, lives, st.data())
+def test_a_batch_stays_in_its_range_and_never_grows_with_workers(
+    batch: int, live: int, more: int, data: st.DataObject
+) -> None:
+    least = data.draw(st.integers(1, batch))
+    fewer, many = sorted([live, more])
+    assert least <= batch_size(batch, least, many) <= batch_size(batch, least, fewer) <= batch
+
+
+@pytest.mark.parametrize(("live", "expected"), [(1, 64), (8, 32), (27, 21), (64, 16), (512, 8), (4096, 8)])
+def test_the_batch_falls_with_the_cube_root(live: int, expected: int) -> None:
+    assert batch_size(64, 8, live) == expected
+
+
+@pytest.mark.parametrize(("live", "expected"), [(1, 512), (4, 256), (16, 128), (64, 64), (256, 64)])
+def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live: int, expected: int) -> None:
+    assert push_every(live, 64, rate=1000.0, push_cost_s=0.0, budget=0.03)[0] == expected
+
+
+@given(st.integers(1, 10_000), batches)
+def test_a_lease_is_cut_into_batches_of_nearly_one_size(left: int, size: int) -> None:
+    """However many it holds, no batch is much smaller than the others: at the end of one there was a single vertex."""
+    found, rest = [], left
+    while rest:
+        found.append(evenly(rest, size))
+        rest -= found[-1]
+    assert max(found) <= size
+    assert max(found) - min(found) <= 1
+    assert len(found) == -(-left // size)  # not one batch more than there must be
+
+
+def test_dear_pushes_come_less_often_and_the_reason_says_so() -> None:
+    every, reason = push_every(4, 64, rate=1000.0, push_cost_s=0.3, budget=0.03)
+    assert every == 10_048  # 10,000 vertices in the 10 s of which a push may take 3%, in whole batches
+    assert "300.0 ms" in reason
+    assert "3%" in reason
+
+
+@given(lives, batches, st.floats(0, 1e6), st.floats(0, 100), st.floats(0.001, 1))
+def test_an_interval_is_whole_batches_and_within_the_budget(
+    live: int, batch: int, rate: float, cost: float, budget: float
+) -> None:
+    every, reason = push_every(live, batch, rate, cost, budget)
+    assert every >= batch
+    assert every % batch == 0
+    assert every + 1 >= 512 / math.sqrt(max(1, live))  # one vertex of rounding
+    assert every + 1 >= rate * cost / budget
+    assert reason
+
+
+@given(st.integers(0, 10**6))
+def test_the_more_wait_the_more_rarely_each_asks(waiting: int) -> None:
+    seconds = ask_again_s(waiting)
+    assert 0.1 <= seconds <= 5.0
+    assert waiting / seconds <= 500.001 or seconds == 5.0
+    assert ask_again_s(waiting + 1) >= seconds

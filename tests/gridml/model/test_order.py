@@ -1,0 +1,126 @@
+"""The order of an epoch: a permutation, a pure function, and units of it are never cut."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridml.model.order import BLOCK, EpochOrder, Shuffle, Units
+
+SHUFFLES: list[Shuffle] = ["all", "block", "none"]
+shuffles = st.sampled_from(SHUFFLES)
+seeds = st.integers(0, 2**63)
+epochs = st.integers(0, 1000)
+
+
+@st.composite
+def units(draw: st.DrawFn) -> Units:
+    """Units of random sizes over a random numbering of the vertices."""
+    sizes = draw(st.lists(st.integers(1, 6), min_size=1, max_size=30))
+    members = draw(st.permutations(range(sum(sizes))))
+    return Units(np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64), np.array(members, np.int64))
+
+
+@given(st.integers(0, 3 * BLOCK), seeds, epochs, shuffles)
+def test_an_order_is_a_permutation(count: int, seed: int, epoch: int, shuffle: Shuffle) -> None:
+    order = EpochOrder(count, seed, epoch, shuffle)
+    np.testing.assert_array_equal(np.sort(order.vertices(0, count)), np.arange(count))
+
+
+@given(st.integers(0, 500), seeds, epochs, shuffles, st.data())
+def test_parts_of_an_order_join_to_the_whole_and_depend_on_its_arguments_only(
+    count: int, seed: int, epoch: int, shuffle: Shuffle, data: st.DataObject
+) -> None:
+    middle = data.draw(st.integers(0, count))
+    whole = EpochOrder(count, seed, epoch, shuffle).vertices(0, count)
+    again = EpochOrder(count, seed, epoch, shuffle)
+    np.testing.assert_array_equal(np.concatenate([again.vertices(0, middle), again.vertices(middle, count)]), whole)
+
+
+@pytest.mark.parametrize("shuffle", ["all", "block"])
+def test_seed_and_epoch_both_matter(shuffle: Shuffle) -> None:
+    orders = {EpochOrder(1000, seed, epoch, shuffle).vertices(0, 1000).tobytes() for seed in (0, 1) for epoch in (0, 1)}
+    assert len(orders) == 4
+
+
+def test_an_order_stays_what_it_was_in_earlier_releases() -> None:
+    """A resumed run relies on it: credits are positions."""
+    assert EpochOrder(10, 5, 3, "all").vertices(0, 10).tolist() == [9, 1, 0, 3, 4, 2, 7, 8, 6, 5]
+    assert EpochOrder(10, 5, 3, "block").vertices(0, 10).tolist() == [9, 1, 0, 3, 4, 2, 7, 8, 6, 5]
+
+
+def test_no_shuffle_keeps_the_order_of_the_graph() -> None:
+    np.testing.assert_array_equal(EpochOrder(50, 1, 2, "none").vertices(0, 50), np.arange(50))
+
+
+@given(st.integers(1, 4 * BLOCK), seeds, epochs)
+def test_block_shuffle_stays_inside_blocks(count: int, seed: int, epoch: int) -> None:
+    order = EpochOrder(count, seed, epoch, "block").vertices(0, count)
+    np.testing.assert_array_equal(order // BLOCK, np.arange(count) // BLOCK)
+
+
+def test_block_shuffle_mixes_a_block_and_blocks_differ() -> None:
+    order = EpochOrder(2 * BLOCK, 0, 0, "block").vertices(0, 2 * BLOCK)
+    first, second = order[:BLOCK], order[BLOCK:] - BLOCK
+    assert (first != np.arange(BLOCK)).mean() > 0.99
+    assert (first != second).mean() > 0.99
+
+
+@given(units(), seeds, epochs, shuffles)
+def test_an_order_of_units_is_a_permutation_that_keeps_each_unit_together(
+    parts: Units, seed: int, epoch: int, shuffle: Shuffle
+) -> None:
+    count = len(parts.members)
+    order = EpochOrder(count, seed, epoch, shuffle, parts)
+    vertices = order.vertices(0, count)
+    np.testing.assert_array_equal(np.sort(vertices), np.arange(count))
+    ends = order.ends(0, count)
+    assert ends is not None
+    found = {tuple(part) for part in np.split(vertices, ends[:-1])}
+    assert found == {tuple(part) for part in np.split(parts.members, parts.offsets[1:-1])}
+
+
+@given(units(), seeds, shuffles, st.data())
+def test_ranges_between_boundaries_never_cut_a_unit(
+    parts: Units, seed: int, shuffle: Shuffle, data: st.DataObject
+) -> None:
+    count = len(parts.members)
+    order = EpochOrder(count, seed, 0, shuffle, parts)
+    start = order.boundary(data.draw(st.integers(0, count)))
+    stop = order.boundary(data.draw(st.integers(start, count)))
+    unit_of = np.empty(count, np.int64)
+    unit_of[parts.members] = np.repeat(np.arange(len(parts.offsets) - 1), np.diff(parts.offsets))
+    inside = order.vertices(start, stop)
+    outside = np.concatenate([order.vertices(0, start), order.vertices(stop, count)])
+    assert len(inside) == stop - start
+    assert not set(unit_of[inside]) & set(unit_of[outside])
+    ends = order.ends(start, stop)
+    assert ends is not None
+    assert ends.tolist() == [i + 1 for i in range(len(inside)) if i + 1 == len(inside) or
+                             unit_of[inside[i]] != unit_of[inside[i + 1]]]  # fmt: skip
+
+
+@given(units(), seeds, shuffles, st.integers(-5, 200))
+def test_a_boundary_is_the_first_end_of_a_unit_from_a_position_on(
+    parts: Units, seed: int, shuffle: Shuffle, position: int
+) -> None:
+    count = len(parts.members)
+    order = EpochOrder(count, seed, 0, shuffle, parts)
+    ends = order.ends(0, count)
+    assert ends is not None
+    expected = min((e for e in (0, *ends.tolist()) if e >= position), default=count)
+    assert order.boundary(position) == expected
+
+
+@given(st.integers(0, 50), st.integers(-5, 60))
+def test_without_units_every_position_is_a_boundary(count: int, position: int) -> None:
+    order = EpochOrder(count, 0, 0, "all")
+    assert order.boundary(position) == min(max(position, 0), count)
+    assert order.ends(0, count) is None
+
+
+def test_the_largest_unit() -> None:
+    assert Units(np.array([0, 2, 7, 8]), np.arange(8)).largest == 5
+    assert Units(np.array([0]), np.arange(0)).largest == 0

@@ -1,0 +1,55 @@
+"""A push that got no answer, kept in a file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridml.protocol import bundle
+from gridml.protocol import outbox as unsent
+from gridml.protocol.messages import Push, Sync, sync_from, to_json
+from gridml.protocol.outbox import Unsent
+
+PUSH = Push(lease=3, term=9, sequence=2, base=5, upto=12, vertices=4)
+KEPT = Unsent(7, Sync("w2.1", have=5, push=PUSH), {"Word/count": np.arange(4.0)})
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / unsent.FILE
+
+
+def test_what_is_written_is_read(path: Path) -> None:
+    unsent.write(path, KEPT)
+    found = unsent.read(path)
+    assert found is not None and (found.number, found.sync, found.push) == (7, KEPT.sync, PUSH)
+    message, tensors = bundle.decode(found.payload)
+    assert sync_from(message) == KEPT.sync
+    np.testing.assert_array_equal(tensors["Word/count"], np.arange(4.0))
+
+
+def test_an_empty_file_holds_nothing_and_stays(path: Path) -> None:
+    unsent.write(path, KEPT)
+    unsent.clear(path)
+    assert path.exists() and unsent.read(path) is None
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"torn",
+        bundle.encode({"number": 7}, {}),
+        bundle.encode({"number": 7, "sync": to_json(Sync("w2"))}, {}),
+        bundle.encode({"number": float("inf"), "sync": to_json(KEPT.sync)}, {}),
+    ],
+    ids=["torn", "no sync", "no push", "no number"],
+)
+def test_what_is_no_push_counts_as_nothing(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    assert unsent.read(path) is None
+
+
+def test_nothing_is_where_there_is_no_file(path: Path) -> None:
+    assert unsent.read(path) is None

@@ -1,0 +1,328 @@
+"""The submit description: what it says, what travels, and that HTCondor itself takes it."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+import tarfile
+from dataclasses import replace
+from pathlib import Path
+from zipfile import ZipFile
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridml.errors import UNFIT, RunError, UsageError
+from master.backends.condor import submit_description as condor_submit
+from master.backends.condor.submit_description import attribute, description
+from master.store.rundir import RunDirectory
+from master.store.settings import CondorOptions, Settings
+from pools.pool import Pool
+
+EVERYTHING = CondorOptions(
+    requirements="HasAVX2 && OpSysMajorVer >= 8",
+    rank="Mips",
+    request_cpus=4,
+    request_memory="3GB",
+    request_disk="5GB",
+    request_gpus=1,
+    container_image="docker://python:3.12",
+    project="Uni_Physics",
+    attributes=("+WantGlideIn=True", 'Wanted = "a place"'),
+    batch_name="my batch",
+    chunks_per_job=7,
+    grace_s=45,
+    job_lease_s=900,
+)
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> RunDirectory:
+    directory = RunDirectory(tmp_path / "run")
+    directory.create()
+    return directory
+
+
+def settings(directory: RunDirectory, options: CondorOptions | None = None) -> Settings:
+    program = directory.root.parent / "mnist.py"
+    program.write_text("x = 1\n")
+    return Settings(program, backend="condor", seed=5, condor=options)
+
+
+def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirectory) -> None:
+    found = description(settings(directory), directory, {})
+    assert found["should_transfer_files"] == "YES"  # with a shared disk the job would run in the run directory
+    assert found["when_to_transfer_output"] == "ON_EXIT_OR_EVICT"
+    assert found["want_io_proxy"] == "True"
+    assert found["initialdir"] == str(directory.root)
+    assert found["transfer_input_files"].split(", ") == [condor_submit.CODE, str(directory.root.parent / "mnist.py")]
+
+
+def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
+    arguments = description(settings(directory), directory, {})["arguments"]
+    assert arguments == "\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120\""
+    asked = replace(EVERYTHING, chunks_per_job=7)
+    assert description(settings(directory, asked), directory, {})["arguments"].endswith(' --patience 120 --chunks 7"')
+
+
+def test_by_sftp_a_job_gets_its_own_key_and_no_chirp(directory: RunDirectory) -> None:
+    found = description(settings(directory, CondorOptions(carrier="sftp", sftp="submit:2222")), directory, {})
+    assert "--carrier sftp " in found["arguments"] and "want_io_proxy" not in found
+    assert found["transfer_input_files"].split(", ")[-1] == "sftp/$(worker)"
+    assert "submit" not in " ".join(found[name] for name in ("arguments", "environment"))
+
+
+def test_what_the_carrier_takes_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    condor_submit.check(CondorOptions(), tmp_path / "program.py")
+    with pytest.raises(RunError, match=r"paramiko.*gridml\[sftp\]"):
+        condor_submit.check(CondorOptions(carrier="sftp"), tmp_path / "program.py")
+
+
+def test_without_options_nothing_is_asked_of_machines(directory: RunDirectory) -> None:
+    found = description(settings(directory), directory, {})
+    assert not {"requirements", "rank", "container_image", "request_gpus"} & set(found)
+    assert not any(name.startswith("+") for name in found)
+    assert f"GRIDML_PYTHON='{sys.executable}'" in found["environment"]
+    assert found["batch_name"] == "gridml run"
+
+
+def test_every_option_is_passed_on(directory: RunDirectory) -> None:
+    found = description(settings(directory, EVERYTHING), directory, {"GridmlRun": '"here"'})
+    said = {name: found[name] for name in ("requirements", "rank", "container_image", "request_memory", "request_disk")}
+    assert said == {name: getattr(EVERYTHING, name) for name in said}
+    assert (found["request_cpus"], found["request_gpus"]) == ("4", "1")
+    assert (found["batch_name"], found["job_max_vacate_time"]) == ("my batch", "45")
+    assert found["job_lease_duration"] == "900"
+    own = {name: value for name, value in found.items() if name.startswith("+")}
+    assert own == {
+        "+WantGlideIn": "True",
+        "+Wanted": '"a place"',
+        "+GridmlRun": '"here"',
+        "+ProjectName": '"Uni_Physics"',
+    }
+
+
+def test_grace_and_job_lease_have_defaults(directory: RunDirectory) -> None:
+    found = description(settings(directory), directory, {})
+    assert (found["job_max_vacate_time"], found["job_lease_duration"]) == ("30", "300")
+
+
+@pytest.mark.parametrize(
+    ("field", "option", "low"),
+    [
+        ("grace_s", "--grace", 1),
+        ("job_lease_s", "--job-lease", 1),
+        ("request_cpus", "--request-cpus", 1),
+        ("max_idle", "--max-idle", 1),
+        ("request_gpus", "--request-gpus", 0),
+        ("chunks_per_job", "--chunks-per-job", 0),
+    ],
+)
+def test_a_count_that_is_too_small_is_refused(field: str, option: str, low: int) -> None:
+    assert getattr(CondorOptions(**{field: low}), field) == low
+    with pytest.raises(UsageError, match=rf"^{option} is {low - 1}; expected at least {low}\.$"):
+        CondorOptions(**{field: low - 1})
+
+
+def test_options_outlive_their_way_through_the_run_directory() -> None:
+    asked = Settings(Path("mnist.py"), backend="condor", condor=EVERYTHING)
+    assert Settings.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+
+
+def test_the_python_of_an_image_is_its_own(directory: RunDirectory) -> None:
+    image = CondorOptions(container_image="docker://python:3.12")
+    assert "GRIDML_PYTHON" not in description(settings(directory, image), directory, {})["environment"]
+    image = replace(image, python="/opt/python")
+    assert "GRIDML_PYTHON='/opt/python'" in description(settings(directory, image), directory, {})["environment"]
+
+
+def test_threads_follow_the_cores(directory: RunDirectory) -> None:
+    environment = description(settings(directory, EVERYTHING), directory, {})["environment"]
+    assert "OMP_NUM_THREADS='4'" in environment and "MKL_NUM_THREADS='4'" in environment
+
+
+def test_a_packed_environment_and_further_files_travel(directory: RunDirectory) -> None:
+    sent = CondorOptions(packed=Path("/files/env.tar.gz"), send=(Path("/files/a.npy"), Path("/files/b.npy")))
+    found = description(settings(directory, sent), directory, {})
+    assert found["transfer_input_files"].split(", ")[2:] == ["/files/a.npy", "/files/b.npy", "/files/env.tar.gz"]
+    assert "GRIDML_PACKED='env.tar.gz'" in found["environment"]
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("WantGlideIn=True", ("WantGlideIn", "True")),
+        ("+WantGlideIn = True", ("WantGlideIn", "True")),
+        ("Check=(a == b)", ("Check", "(a == b)")),
+    ],
+)
+def test_attributes(text: str, expected: tuple[str, str]) -> None:
+    assert attribute(text) == expected
+
+
+@pytest.mark.parametrize("text", ["WantGlideIn", "=True", "Want Glide=True", "WantGlideIn=", "WantGlideIn= ", ""])
+def test_attributes_that_are_none(text: str) -> None:
+    with pytest.raises(UsageError, match=r"--attribute got .* expected NAME=EXPRESSION"):
+        attribute(text)
+
+
+@given(name=st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,20}", fullmatch=True), value=st.text(min_size=1))
+def test_an_attribute_is_taken_apart_as_it_was_put_together(name: str, value: str) -> None:
+    if value.strip():
+        assert attribute(f"{name}={value}") == attribute(f"+{name} = {value}") == (name, value.strip())
+
+
+def test_the_text_says_the_same_as_the_commands(directory: RunDirectory) -> None:
+    commands = description(settings(directory, EVERYTHING), directory, {})
+    lines = condor_submit.as_text(commands).splitlines()
+    assert dict(line.split(" = ", 1) for line in lines[1:-1]) == commands
+    assert lines[-1] == f"queue worker from {condor_submit.NAMES}"
+
+
+def prepared(directory: RunDirectory, options: CondorOptions | None = None) -> None:
+    asked = settings(directory, options)
+    condor_submit.prepare(directory, description(asked, directory, {}))
+
+
+def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirectory) -> None:
+    before = {path.name for path in directory.root.iterdir()}
+    wanted = before | {
+        condor_submit.CODE,
+        condor_submit.LAUNCHER,
+        condor_submit.DESCRIPTION,
+        condor_submit.NAMES,
+        "unsent",
+    }
+    prepared(directory)
+    assert {path.name for path in directory.root.iterdir()} == wanted
+    assert (directory.root / condor_submit.LAUNCHER).stat().st_mode & stat.S_IXUSR
+    prepared(directory)  # by the next master
+    assert {path.name for path in directory.root.iterdir()} == wanted
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        CondorOptions(packed=Path("no.tar.gz")),
+        CondorOptions(send=(Path("no.npy"),)),
+        CondorOptions(container_image="/no.sif"),
+    ],
+)
+def test_a_file_to_send_that_is_not_there(options: CondorOptions) -> None:
+    with pytest.raises(UsageError, match=r"no\.\S+ cannot be sent"):
+        condor_submit.check(options, Path("mnist.py"))
+
+
+def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    condor_submit.write_code(empty / condor_submit.CODE)
+    # What site-packages has but gridml: a link to each of the packages a worker imports.
+    libraries = tmp_path / "libraries"
+    libraries.mkdir()
+    for place in map(Path, sys.path):
+        if place.name == "site-packages":
+            for found in place.iterdir():
+                if not found.name.startswith(("_", "gridml")) and found.suffix != ".pth":
+                    (libraries / found.name).symlink_to(found)
+    start = f"import sys; sys.path.append({str(libraries)!r}); import runpy; "
+    start += (
+        f"sys.argv[:] = [{condor_submit.CODE!r}, '--help']; runpy.run_path({condor_submit.CODE!r}, {{}}, '__main__')"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", start], cwd=empty, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: gridml-worker" in done.stdout and "chirp" in done.stdout
+    assert [path.name for path in empty.iterdir()] == [condor_submit.CODE]
+
+
+def test_the_code_holds_what_a_worker_imports_and_no_more(tmp_path: Path) -> None:
+    condor_submit.write_code(tmp_path / "code.pyz")
+    with ZipFile(tmp_path / "code.pyz") as archive:
+        names = archive.namelist()
+    assert {name.split("/")[0] for name in names} == {"__main__.py", "gridml", "remote"}
+    assert "remote/worker.py" in names and "gridml/carriers/chirp.py" in names
+    assert len(names) == len(set(names))
+
+
+def launched(directory: RunDirectory, **environment: str) -> subprocess.CompletedProcess[str]:
+    """worker.sh, where the only Pythons are those that the test names."""
+    prepared(directory)
+    return subprocess.run(
+        ["/bin/sh", condor_submit.LAUNCHER, "--name", "w1"],
+        cwd=directory.root,
+        env={"PATH": "/nowhere", **environment},
+        capture_output=True,
+        text=True,
+    )
+
+
+def python_that(tmp_path: Path, imports: bool) -> Path:
+    """Stands for a Python: it has numpy or not, and says what it was asked to run."""
+    path = tmp_path / f"python-{imports}"
+    path.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit {0 if imports else 1}\necho "$@"\n')
+    path.chmod(0o755)
+    return path
+
+
+def test_the_launcher_starts_the_worker(directory: RunDirectory, tmp_path: Path) -> None:
+    done = launched(directory, GRIDML_PYTHON=str(python_that(tmp_path, imports=True)))
+    assert (done.returncode, done.stdout) == (0, "gridml.pyz --name w1\n"), done.stderr
+
+
+def test_the_launcher_takes_the_next_python_when_the_first_lacks_numpy(directory: RunDirectory, tmp_path: Path) -> None:
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "python3").symlink_to(python_that(tmp_path, imports=True))
+    lacking = python_that(tmp_path, imports=False)
+    done = launched(directory, GRIDML_PYTHON=str(lacking), PATH=str(tmp_path / "bin"))
+    assert (done.returncode, done.stdout) == (0, "gridml.pyz --name w1\n"), done.stderr
+
+
+def test_a_machine_without_a_python_is_unfit_and_says_so(directory: RunDirectory, tmp_path: Path) -> None:
+    done = launched(directory, GRIDML_PYTHON=str(python_that(tmp_path, imports=False)))
+    assert done.returncode == os.EX_UNAVAILABLE
+    assert "no Python with numpy and safetensors" in done.stdout and "--container-image" in done.stdout
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("options", [None, EVERYTHING], ids=["plain", "everything"])
+def test_condor_submit_takes_it(
+    condor_pool: Pool, directory: RunDirectory, tmp_path: Path, options: CondorOptions | None
+) -> None:
+    prepared(directory, options)
+    (directory.root / condor_submit.NAMES).write_text("w1\nw2\n")
+    jobs = tmp_path / "jobs.ads"
+    done = subprocess.run(
+        [condor_pool.release.binary("condor_submit"), "-dry-run", str(jobs), condor_submit.DESCRIPTION],
+        cwd=directory.root,
+        env=condor_pool.environment(),
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "2 job(s) dry-run" in done.stdout
+    said = jobs.read_text()
+    assert "--name w1 --carrier chirp --program mnist.py --seed 5" in said and 'Out="logs/w2.log"' in said
+    if options is not None:
+        assert "WantGlideIn=true" in said and 'ProjectName="Uni_Physics"' in said and "HasAVX2" in said
+
+
+def test_a_packed_environment_is_unpacked_once_and_used_again(directory: RunDirectory, tmp_path: Path) -> None:
+    """A worker that saved itself is started again in the same folder."""
+    with tarfile.open(directory.root / "env.tar.gz", "w:gz") as archive:
+        archive.add(python_that(tmp_path, imports=True), "bin/python3")
+    for _ in range(2):
+        done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
+        assert (done.returncode, done.stdout) == (0, "gridml.pyz --name w1\n"), done
+    assert not (directory.root / "env.tar.gz").exists()
+
+
+def test_a_packed_environment_that_is_damaged_makes_the_machine_unfit(directory: RunDirectory) -> None:
+    (directory.root / "env.tar.gz").write_bytes(b"half of it")
+    done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
+    assert done.returncode == UNFIT
+    assert not (directory.root / "packed").exists()

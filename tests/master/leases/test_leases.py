@@ -1,0 +1,376 @@
+"""A worker that would idle finds what a straggler holds, and a look costs the same however many leases are open."""
+
+from __future__ import annotations
+
+import itertools
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gridml.protocol.messages import Push, Sync
+from gridml.testing.virtual_clock import VirtualClock
+from master.decisions import leasing
+from master.decisions.leasing import Holding, LeaseRow, Span
+from master.leases import leases as grants
+from master.leases import stragglers
+from master.leases.leases import LOOK_S, Grants
+from master.leases.stragglers import FEW
+from master.simulation import cost_program
+from master.simulation.wire import Wire
+from master.store.ledger import Ledger
+from master.store.settings import Settings
+
+RATE = 1.0  # vertices per second, of everyone who is not said to be faster
+EVERY = 100  # vertices between two pushes: what is left of a lease of 100 is then not worth a cut
+PUSH_S, TRAVEL_S = 0.1, 0.1  # what a push costs, and how long it is under way to its answer
+
+
+@dataclass
+class Desk:
+    """The grants of a run without workers: a test says what they do, and what time it is."""
+
+    grants: Grants
+    ledger: Ledger
+    workers: int
+
+    def measure(self, worker: str, rate: float) -> None:
+        """A worker shows how fast it is, and hears how often to push."""
+        push = Push(0, 0, 1, 0, 1, 1)
+        sync = Sync(worker, push=push, trained=1000, train_s=1000 / rate, push_s=PUSH_S, travel_s=TRAVEL_S)
+        self.grants.sizing.measures.heard(sync, 0.0)
+        self.grants.told(worker, EVERY)
+
+    def ask(self, worker: str, now: float) -> LeaseRow | None:
+        with self.ledger.transaction():
+            return self.grants.grant(Sync(worker, wants=True), self.workers, now)
+
+    def lease(self, worker: str, now: float, rate: float = RATE) -> LeaseRow:
+        self.measure(worker, rate)
+        row = self.ask(worker, now)
+        assert row is not None
+        return row
+
+    def credit(self, row: LeaseRow, upto: int, now: float) -> None:
+        """A push comes; the lease ends with the last one."""
+        with self.ledger.transaction():
+            row = self.ledger.credit(self.ledger.leases[row.id], upto, 1, 0.0, now)
+            self.grants.credited(row, now)
+            if row.upto >= row.stop:
+                self.grants.end(row, now, "trained to its end")
+
+    def train(self, began: dict[int, float], now: float) -> None:
+        """All that are leased have trained until now, at RATE since they `began`, and pushed it."""
+        for row in list(self.ledger.leases.values()):
+            if row.id in began:
+                upto = min(row.stop, row.start + int((now - PUSH_S - TRAVEL_S - began[row.id]) * RATE))
+                if upto > row.upto:
+                    self.credit(row, upto, now)
+
+    def stragglers(self) -> list[str]:
+        rows = self.ledger._db.execute("SELECT text FROM events WHERE kind = 'straggler'")
+        return [text for (text,) in rows]
+
+
+Make = Callable[..., Desk]
+
+
+@pytest.fixture
+def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+    """Makes a desk with as many chunks as workers, of these sizes in turn."""
+    number = itertools.count()
+
+    def make(workers: int, *sizes: int) -> Desk:
+        chunks = itertools.cycle(sizes)
+
+        def chunk_size(left: int, *args: object, **named: object) -> tuple[int, str]:
+            return min(left, next(chunks)), "the test's"
+
+        monkeypatch.setattr(grants, "chunk_size", chunk_size)
+        program = cost_program.program_of(sum(itertools.islice(itertools.cycle(sizes), workers)), 1)
+        settings = Settings(tmp_path / "program.py", backend="simulated", workers=workers)
+        ledger = Ledger(tmp_path / f"{next(number)}.db", shared_disk=False, create=True, durable=False)
+        made = Grants(program, program.graph(), settings, ledger, Wire(VirtualClock(), None))
+        with ledger.transaction():
+            made.open_first(0.0)
+        return Desk(made, ledger, workers)
+
+    return make
+
+
+class Seen(list[list[Holding]]):
+    """The holdings of each look."""
+
+    @property
+    def leases(self) -> list[list[int]]:
+        return [[held.lease for held in look] for look in self]
+
+
+@pytest.fixture
+def looks(monkeypatch: pytest.MonkeyPatch) -> Seen:
+    """What each look has looked at; every look considers a cut first."""
+    seen, cut = Seen(), leasing.cut
+
+    def spied(
+        holdings: Sequence[Holding], batch: int, push_every: int, rate: float | None = None
+    ) -> tuple[tuple[int, int] | None, str]:
+        seen.append([*holdings])
+        return cut(holdings, batch, push_every, rate)
+
+    monkeypatch.setattr(leasing, "cut", spied)
+    return seen
+
+
+def all_leased(desk: Desk, every_s: float) -> dict[int, float]:
+    """Every worker gets a lease, one after the other; returns when each lease began."""
+    began = {}
+    for k in range(desk.workers):
+        row = desk.lease(f"w{k}", k * every_s)
+        began[row.id] = k * every_s
+    assert not desk.ledger.spans
+    return began
+
+
+def test_one_of_thousands_that_stops_is_found_within_a_few_looks(make: Make, looks: Seen) -> None:
+    desk = make(2000, 100)
+    began = all_leased(desk, 0.2)
+    stopped = 1001
+    del began[stopped]
+    desk.measure("idle", 2.5)  # so it needs 40 seconds for it, and the stopped one must be late by thrice that
+    for now in (400.0, 410.0, 420.0):
+        desk.train(began, now)
+        assert desk.ask("idle", now) is None
+        assert len(looks[-1]) == 2 * FEW
+    desk.train(began, 426.0)
+    assert len(desk.ledger.leases) > 300
+    found = desk.ask("idle", 426.0)
+    assert found is not None
+    assert found.start == (stopped - 1) * 100
+    assert len(desk.stragglers()) == 1
+    assert len(looks) == 4
+
+
+def test_one_of_thousands_that_slows_down_is_cut(make: Make, looks: Seen) -> None:
+    desk = make(2000, 2000)
+    began = all_leased(desk, 0.1)
+    slow = desk.ledger.leases[1001]
+    began_s = began.pop(slow.id)
+    for now in (700.0, 1400.0, 2120.0):
+        desk.train(began, now)
+        desk.credit(slow, slow.start + int((now - began_s) / 4), now)
+    desk.measure(slow.worker, RATE / 4)
+    desk.measure("idle", RATE)
+    assert len(desk.ledger.leases) > 700
+    taken = desk.ask("idle", 2120.0)
+    assert taken is not None
+    assert slow.start < taken.start < taken.stop == slow.stop
+    assert len(looks) == 1
+    assert not desk.stragglers()
+
+
+def test_leases_that_are_all_late_do_not_hide_each_other(make: Make, looks: Seen) -> None:
+    desk = make(500, 100)
+    all_leased(desk, 0.0)
+    desk.measure("idle", RATE)  # not worth while for one as slow as they
+    now = 102.0
+    for _ in range(2 * 500 // FEW):
+        assert desk.ask("idle", now) is None
+        now += LOOK_S
+    seen = {lease for look in looks.leases for lease in look}
+    assert seen == {*range(1, 501)}
+
+
+def test_who_stays_late_is_looked_at_more_rarely(make: Make, looks: Seen) -> None:
+    desk = make(2 * FEW + 4, 100)
+    all_leased(desk, 0.0)
+    desk.measure("idle", RATE)
+    gaps = []
+    for begin_s, until_s in ((110.0, 130.0), (1100.0, 1120.0)):
+        looks.clear()
+        now = begin_s
+        while now < until_s:
+            desk.ask("idle", now)
+            now += 0.5
+        gaps.append(sum(1 in look[:FEW] for look in looks.leases))
+    assert 0 < gaps[1] < gaps[0]
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"train_s": 1e-300, "travel_s": 9e15},
+        {"train_s": 1e-305, "begin_s": 9e15},
+        {"trained": 2**52, "train_s": 1e-290, "travel_s": 9e15},
+        {"train_s": 5e-324},
+        {"travel_s": 1e9, "begin_s": 1e9, "end_s": 1e9, "push_s": 1e9},
+        {"train_s": 1e9},
+        {"trained": 2**52, "train_s": 2**52 * 1e-12, "travel_s": 1e9},
+    ],
+)
+def test_whatever_a_worker_tells_its_leases_are_granted(
+    make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
+) -> None:
+    desk = make(4, 1000)
+    monkeypatch.setattr(grants, "chunk_size", leasing.chunk_size)
+    said = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
+    for k in range(20):
+        push = Push(0, 0, 1, 0, 1, 1)
+        sync = Sync(f"w{k}", push=push, begun=2, begun_vertices=100, wants=True, **said)  # type: ignore[arg-type]
+        desk.grants.sizing.measures.heard(sync, 0.0)
+        assert desk.ask(f"w{k}", float(k)) is not None
+
+
+def test_ranges_of_epochs_that_are_complete_are_forgotten(make: Make) -> None:
+    desk = make(1, 100)
+    desk.grants._epochs = 2
+    desk.measure("slow", RATE)
+    desk.measure("quick", 100.0)
+    slow = desk.ask("slow", 0.0)
+    assert slow is not None
+    desk.grants._again.add(Span(0, 0, 50), 1)
+    desk.credit(slow, 100, 100.0)
+    assert desk.ask("slow", 100.0) is not None
+    taken = desk.ask("quick", 1000.0)
+    assert taken is not None and taken.epoch == 1
+    assert len(desk.stragglers()) == 1
+    assert desk.grants._again.epochs == [1]
+
+
+def test_a_look_sees_a_few_leases_however_many_there_are(make: Make, looks: Seen) -> None:
+    for workers in (3, 2 * FEW, 50, 1500):
+        desk = make(workers, 100)
+        all_leased(desk, 0.01)
+        desk.measure("idle", RATE)
+        looks.clear()
+        for k in range(20):
+            desk.ask("idle", 50.0 + k)
+        assert {len(look) for look in looks} == {min(workers, 2 * FEW)}
+        assert len(looks) == 20
+
+
+def test_ten_thousand_that_idle_look_once(make: Make, looks: Seen) -> None:
+    desk = make(50, 100)
+    all_leased(desk, 0.0)
+    looks.clear()
+    with desk.ledger.transaction():
+        for k in range(10_000):
+            assert desk.grants.grant(Sync(f"idle{k}", wants=True), 50, 10.0 + LOOK_S * k / 10_000) is None
+    assert len(looks) == 1
+    desk.ask("idle0", 10.0 + LOOK_S)
+    assert len(looks) == 2
+
+
+def test_what_a_few_looks_cut_is_what_looking_at_all_would(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cuts() -> list[tuple[str, int]]:
+        desk = make(300, *random.Random(1).sample(range(1000, 9000), 300))
+        desk.train(all_leased(desk, 1.0), 400.0)
+        rows = [desk.lease(f"idle{k}", 400.0 + k / 100) for k in range(40)]
+        return [(row.worker, row.stop - row.start) for row in rows]  # where it is, is another matter if some are equal
+
+    few = cuts()
+    monkeypatch.setattr(stragglers, "FEW", 10_000)
+    assert few == cuts()
+    assert len({size for _, size in few}) > 10
+
+
+def test_a_lease_that_was_cut_takes_no_place_of_another(make: Make, looks: Seen) -> None:
+    desk = make(61, 8000, *[1000] * 30, *[6000] * 30)
+    all_leased(desk, 0.0)
+    for idle in ("one", "two"):
+        desk.lease(idle, 1.0)
+    assert 1 in looks.leases[0]
+    assert 1 not in looks.leases[1]  # what it has left lies in the middle now
+
+
+def test_leases_that_ended_are_not_looked_at(make: Make, looks: Seen) -> None:
+    desk = make(40, 100)
+    began = all_leased(desk, 0.0)
+    desk.train({lease: 0.0 for lease in began if lease > 3}, 150.0)
+    desk.ask("idle", 150.0)
+    assert sorted(looks.leases[-1]) == [1, 2, 3]
+    desk.train(began, 151.0)
+    desk.ask("idle", 152.0)
+    assert looks[-1] == []
+
+
+def test_a_worker_is_not_looked_at_for_itself(make: Make, looks: Seen) -> None:
+    desk = make(3, 100)
+    all_leased(desk, 0.0)
+    push = Push(2, 1, 1, 0, 150, 50)
+    with desk.ledger.transaction():  # its push says that it still has lease 2
+        desk.grants.grant(Sync("w1", wants=True, push=push), 3, 50.0)
+    assert sorted(looks.leases[-1]) == [1, 3]
+
+
+def test_a_new_master_looks_at_the_leases_that_it_has_taken_over(make: Make, looks: Seen) -> None:
+    desk = make(100, 100)
+    all_leased(desk, 0.0)
+    program = cost_program.program_of(10_000, 1)
+    settings = Settings(Path("program.py"), backend="simulated", workers=100)
+    again = Grants(program, program.graph(), settings, desk.ledger, Wire(VirtualClock(), None))
+    next_desk = Desk(again, desk.ledger, 100)
+    for row in desk.ledger.leases.values():
+        again.take_over(row)
+        next_desk.measure(row.worker, RATE)
+    next_desk.measure("idle", 2.5)
+    looks.clear()
+    now = 1000.0
+    while not next_desk.stragglers() and now < 2000.0:  # none of them does anything any more
+        next_desk.ask("idle", now)
+        now += 1.0
+    assert {lease for look in looks.leases for lease in look} == {*range(1, 101)}
+    assert {held.since_s for held in looks[0]} == {0.0}  # their past is not known
+    assert now < 1000.0 + 1.3 * (100.0 + 3 * 41.0)
+
+
+def test_a_lease_that_is_opened_again_is_looked_at(make: Make, looks: Seen) -> None:
+    desk = make(1, 100)
+    row = desk.lease("w0", 0.0)
+    with desk.ledger.transaction():
+        desk.grants.end(row, 10.0, "the worker is gone")
+        desk.grants.hope(row, 100.0)
+    desk.ask("idle", 10.0)
+    with desk.ledger.transaction():
+        for taken in list(desk.ledger.leases.values()):
+            desk.grants.end(taken, 11.0, "let go")
+        desk.grants.reopen(row, 100, "w0")
+    desk.ask("idle", 12.0)
+    assert looks.leases[-1] == [row.id]
+
+
+def test_a_range_remembers_that_it_was_overtaken(make: Make, looks: Seen) -> None:
+    desk = make(2, 100)
+    all_leased(desk, 0.0)
+    desk.measure("quick", 100.0)
+    desk.measure("other", 100.0)
+    first = desk.ask("quick", 120.0)
+    second = desk.ask("other", 120.0)
+    assert first is not None
+    assert second is not None
+    desk.ask("idle", 121.0)
+    assert {held.lease: held.overtaken for held in looks[-1]} == {first.id: 1, second.id: 1}
+    desk.measure("third", 100.0)
+    third = desk.ask("third", 1e6)
+    assert third is not None
+    desk.ask("idle", 1e6 + 1)
+    assert next(held.overtaken for held in looks[-1] if held.lease == third.id) == 2
+
+
+def test_the_same_is_done_again_in_the_same_way(make: Make) -> None:
+    def played() -> list[tuple[object, ...]]:
+        desk, chance = make(300, 100), random.Random(1)
+        began = all_leased(desk, 0.01)
+        for lease in chance.sample(sorted(began), 20):
+            del began[lease]
+        for k in range(60):
+            now = 90.0 + k
+            desk.train(began, now)
+            desk.measure(f"idle{k}", chance.choice([1.0, 30.0, 100.0]))
+            desk.ask(f"idle{k}", now)
+        return [*desk.ledger._db.execute("SELECT * FROM leases"), *desk.ledger._db.execute("SELECT * FROM events")]
+
+    first = played()
+    assert first == played()
+    assert any("leased a second time" in str(row) for row in first)

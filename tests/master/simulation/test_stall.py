@@ -1,0 +1,108 @@
+"""What can never finish is told: before it begins, or when it has shown."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential, Normal
+from gridml.errors import RunError, UsageError
+from master.backends.script import Lives, Steady
+from master.simulation import cost_program
+from master.simulation import stall as standstill
+from master.simulation.exact import check as exact
+from master.simulation.scenario import Scenario
+from master.simulation.stall import LIVES, MASTERS, SOME_TURNS, TURNS, Since, check, check_lives, check_silence
+from master.simulation.world import simulate
+from master.store.settings import Settings
+
+LIFE = Normal(2700.0, 600.0)
+
+
+def played(folder: Path, scenario: Scenario, vertices: int = 500) -> Path:
+    program = folder / "costs.py"
+    program.write_text(cost_program.source(vertices, 1))
+    settings = Settings(program, backend="simulated", workers=scenario.script.slots, silent_s=1e9)
+    simulate(settings, scenario, folder / "run")
+    return folder / "run"
+
+
+def test_a_start_that_no_life_outlasts_is_refused_with_what_to_change() -> None:
+    with pytest.raises(UsageError, match=r"no chunk could ever finish: .*start 7,200 s.*normal\(2700.*Give machines"):
+        check_lives(LIFE, Costs(exec_s=1.0, start_s=7200.0), 1, 1.0, 120.0)
+    check_lives(LIFE, Costs(exec_s=1.0, start_s=3600.0), 1, 1.0, 0.0)
+    check_lives(LIFE, Costs(exec_s=1.0, start_s=5600.0), 1, 1.0, 1000.0)  # in grace it can go on
+    with pytest.raises(UsageError, match="no chunk"):
+        check_lives(LIFE, Costs(exec_s=1.0, push_s=7200.0), 1, 1.0, 0.0)
+    with pytest.raises(UsageError, match="no chunk"):
+        check_lives(LIFE, Costs(exec_s=1.0), 10_000, 1.0, 0.0)
+    check_lives(LIFE, Costs(exec_s=1.0), 10_000, 4.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    "costs",
+    [Costs(1.0, start_s=120.0), Costs(60.0), Costs(1.0, push_s=200.0), Costs(1.0, 120.0), Costs(1.0, boot_s=120.0)],
+)
+def test_what_takes_longer_than_a_worker_may_be_silent_is_refused(costs: Costs) -> None:
+    with pytest.raises(UsageError, match=r"--silence is 120 s, but it takes .* such as --silence"):
+        check_silence(costs, 0.5, 120.0)
+    check_silence(costs, 0.5, 240.0)
+
+
+def test_a_first_letter_that_comes_too_late_is_refused() -> None:
+    costs = Costs(1.0, boot_s=60.0)
+    with pytest.raises(UsageError, match=r"it takes 120 s for the first letter to come \(boot, --travel\)"):
+        check_silence(costs, 1.0, 120.0, 60.0)
+    check_silence(costs, 1.0, 121.0, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("since", "says"),
+    [
+        (Since(10.0, 10, LIVES, 0), "5,000 lives began in vain"),
+        (Since(10.0, 10, 0, MASTERS), "--crash-every"),
+        (Since(10.0, TURNS, 0, 0), "looked for letters 400,000 times"),
+        (Since(101.0, SOME_TURNS, 0, 0), "no vertex was credited for 101 s"),
+    ],
+)
+def test_a_run_that_does_not_go_on_is_ended(since: Since, says: str) -> None:
+    with pytest.raises(RunError, match=says):
+        check(since, 10, 100.0)
+
+
+@pytest.mark.parametrize(
+    ("since", "machines"),
+    [
+        (Since(), 1),
+        (Since(1e9, SOME_TURNS - 1, 0, 0), 10),  # the next machine comes late
+        (Since(150.0, SOME_TURNS, 10, 0), 10),  # each machine has begun anew once
+        (Since(10.0, 10, LIVES, 0), 1000),
+    ],
+)
+def test_a_run_that_may_go_on_is_left_alone(since: Since, machines: int) -> None:
+    check(since, machines, 100.0)
+
+
+def test_lives_that_are_always_too_short_end_the_simulation(tmp_path: Path) -> None:
+    script = Lives(20, Exponential(1.0), graceful_share=0.0)
+    with pytest.raises(RunError, match=r"no vertex was credited .* lives began in vain"):
+        played(tmp_path, Scenario(script, Costs(exec_s=0.5, start_s=50.0), turn_s=0.5))
+    assert exact(tmp_path / "run").credited == 0
+
+
+def test_a_master_that_is_always_killed_ends_the_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standstill, "MASTERS", 20)
+    monkeypatch.setattr(Scenario, "crash", lambda scenario, k: (0.0, "before-commit"))
+    with pytest.raises(RunError, match=r"20 masters took over in vain.*--crash-every"):
+        played(tmp_path, Scenario(Steady(1), Costs(exec_s=1.0), restart_s=0.1))
+
+
+def test_what_only_takes_long_comes_to_its_end(tmp_path: Path) -> None:
+    assert exact(played(tmp_path, Scenario(Steady(2), Costs(exec_s=1e3)), 50)).credited == 50
+
+
+def test_times_beyond_what_the_clock_can_tell_end_the_simulation(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="no clock here can tell"):
+        played(tmp_path, Scenario(Steady(1), Costs(exec_s=1e12)))

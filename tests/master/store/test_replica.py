@@ -1,0 +1,188 @@
+"""The master replica: what a worker lacks, what changed when, and versions that are what the ledger says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import gridml
+from gridml.errors import LedgerError
+from gridml.model.graph import Graph
+from master.store.replica import Replica, Versions, initial, piece, union, without
+
+torch = pytest.importorskip("torch")
+Array = NDArray[np.generic]
+COUNT = 5
+
+
+def linear() -> object:
+    return torch.nn.Linear(2, 1)
+
+
+class Word(gridml.Vertex):
+    count = gridml.array("int64")
+    vector = gridml.array("float32", (2,))
+    aggregate = gridml.by_name({"*/count": gridml.add()})
+
+
+class Network(gridml.Vertex):
+    model = gridml.module(linear)
+
+
+class Line(gridml.Vertex):
+    words = gridml.edge(Word)
+    network = gridml.edge(Network)
+
+
+def graph() -> Graph:
+    g = gridml.Graph()
+    g.add(Word, count=np.arange(COUNT), vector=np.zeros((COUNT, 2), np.float32))
+    g.add(Network, 2)
+    g.add(Line, 3, words=np.zeros((3, 2), np.int64), network=np.array([0, 1, 0]))
+    return g
+
+
+@pytest.fixture
+def replica(tmp_path: Path) -> Replica:
+    g = graph()
+    made = Replica(g, Versions(tmp_path / "versions"))
+    made.start(initial(g, 0))
+    return made
+
+
+def ids(*wanted: int) -> NDArray[np.int64]:
+    return np.array(wanted, np.int64)
+
+
+def row(replica: Replica, version: int, at: list[int], value: int) -> str:
+    """Make a version in which some rows of Word changed."""
+    replica.begin_version()
+    new = {"Word/count": np.full(len(at), value), "Word/vector": np.full((len(at), 2), value, np.float32)}
+    replica.put(new, {"Word": ids(*at)}, version)
+    return replica.commit_version(version)
+
+
+def test_the_first_version_is_what_the_graph_and_the_seed_say() -> None:
+    first, again, other = initial(graph(), 3), initial(graph(), 3), initial(graph(), 4)
+    np.testing.assert_array_equal(first["Word/count"], np.arange(COUNT))
+    assert first.keys() == {"Word/count", "Word/vector"} | {
+        f"Network/{i}/model/{name}" for i in (0, 1) for name in ("weight", "bias")
+    }
+    for name in first:
+        np.testing.assert_array_equal(first[name], again[name])
+    assert not np.array_equal(first["Network/0/model/weight"], other["Network/0/model/weight"])
+    assert not np.array_equal(first["Network/0/model/weight"], first["Network/1/model/weight"])
+
+
+def test_names_say_what_they_belong_to() -> None:
+    assert piece("Word/count") == ("Word", None)
+    assert piece("Network/1/model/weight") == ("Network", 1)
+    assert piece("Network/1/model/weight#step") == ("Network", 1)
+
+
+def test_a_worker_that_has_nothing_gets_all_it_touches(replica: Replica) -> None:
+    touched = {"Word": ids(1, 3), "Network": ids(1)}
+    sent = replica.outgoing(touched, -1, {})
+    assert sent.keys() == {"@rows/Word", "Word/count", "Word/vector", "Network/1/model/weight", "Network/1/model/bias"}
+    np.testing.assert_array_equal(sent["@rows/Word"], [1, 3])
+    np.testing.assert_array_equal(sent["Word/count"], [1, 3])
+
+
+def test_a_worker_gets_what_changed_since_and_what_is_fresh_to_it(replica: Replica) -> None:
+    row(replica, 1, [1], 100)
+    row(replica, 2, [2, 3], 200)
+    touched = {"Word": ids(0, 1, 2), "Network": ids(0)}
+    sent = replica.outgoing(touched, 1, {})
+    assert sent.keys() == {"@rows/Word", "Word/count", "Word/vector"}
+    np.testing.assert_array_equal(sent["@rows/Word"], [2])
+    sent = replica.outgoing(touched, 1, {"Word": ids(0, 4)})
+    np.testing.assert_array_equal(sent["@rows/Word"], [0, 2, 4])
+    np.testing.assert_array_equal(sent["Word/count"], [0, 200, 4])
+    assert replica.outgoing(touched, 2, {}) == {}
+
+
+def test_buffers_of_rules_stay_with_the_master(replica: Replica) -> None:
+    replica.tensors["Network/0/model/weight#step"] = np.zeros((1, 2), np.float32)
+    assert "Network/0/model/weight#step" not in replica.outgoing({"Network": ids(0)}, -1, {})
+
+
+def test_an_older_version_is_read_as_it_was(replica: Replica, tmp_path: Path) -> None:
+    hashes = {version: row(replica, version, [version], 10 * version) for version in (1, 2, 3)}
+    weight = replica.tensors["Network/0/model/weight"]
+    replica.begin_version()
+    replica.put({"Network/0/model/weight": weight + 1}, {}, 4)
+    hashes[4] = replica.commit_version(4)
+    np.testing.assert_array_equal(replica.base(1, hashes[1])["Word/count"], [0, 10, 2, 3, 4])
+    np.testing.assert_array_equal(replica.base(3, hashes[3])["Network/0/model/weight"], weight)
+    np.testing.assert_array_equal(replica.base(4, hashes[4])["Network/0/model/weight"], weight + 1)
+
+
+def test_while_a_version_is_being_made_its_base_is_the_one_before(replica: Replica) -> None:
+    first = row(replica, 1, [1], 10)
+    replica.begin_version()
+    replica.put({"Word/count": np.array([20])}, {"Word": ids(1)}, 2)
+    np.testing.assert_array_equal(replica.base(1, first)["Word/count"], [0, 10, 2, 3, 4])
+
+
+def test_another_master_goes_on_from_the_file(replica: Replica, tmp_path: Path) -> None:
+    row(replica, 1, [1], 10)
+    sha256 = row(replica, 2, [1, 2], 20)
+    again = Replica(graph(), Versions(tmp_path / "versions"))
+    again.load(2, sha256)
+    assert again.version == 2
+    for name, tensor in replica.tensors.items():
+        np.testing.assert_array_equal(again.tensors[name], tensor)
+    np.testing.assert_array_equal(again.changed["Word"], [0, 2, 2, 0, 0])
+    np.testing.assert_array_equal(again.changed["Network"], [0, 0])
+
+
+def test_a_file_that_is_not_what_the_ledger_says_is_refused(replica: Replica, tmp_path: Path) -> None:
+    sha256 = row(replica, 1, [1], 10)
+    file = tmp_path / "versions" / "v00000001.safetensors"
+    file.write_bytes(file.read_bytes()[:-1] + b"!")
+    with pytest.raises(LedgerError, match="is damaged"):
+        replica.load(1, sha256)
+    replica.forget(1)
+    assert not file.exists()
+    with pytest.raises(LedgerError, match="version 1 of the replica cannot be read"):
+        replica.load(1, sha256)
+
+
+rows = st.lists(st.integers(0, COUNT - 1), unique=True, max_size=COUNT)
+
+
+@settings(max_examples=100, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
+@given(st.lists(rows, max_size=6), rows, st.integers(0, 6))
+def test_staleness_is_per_row_and_a_pull_brings_a_worker_up_to_date(
+    tmp_path_factory: pytest.TempPathFactory, versions: list[list[int]], touched: list[int], have: int
+) -> None:
+    g = graph()
+    replica = Replica(g, Versions(tmp_path_factory.mktemp("versions")))
+    replica.start(initial(g, 0))
+    have = min(have, len(versions))
+    mine: Array = replica.tensors["Word/count"].copy()
+    for version, changed in enumerate(versions, 1):
+        row(replica, version, changed, 100 * version)
+        if version == have:
+            mine = replica.tensors["Word/count"].copy()
+    for vertex in range(COUNT):
+        last = max((v for v, changed in enumerate(versions, 1) if vertex in changed), default=0)
+        assert replica.changed["Word"][vertex] == last
+    sent = replica.outgoing({"Word": ids(*sorted(touched))}, have, {})
+    if sent:
+        mine[sent["@rows/Word"]] = sent["Word/count"]
+        assert set(sent["@rows/Word"]) <= set(touched)
+    np.testing.assert_array_equal(mine[touched], replica.tensors["Word/count"][touched])
+
+
+@given(st.lists(rows, max_size=4), rows)
+def test_sets_of_touched_vertices(parts: list[list[int]], known: list[int]) -> None:
+    whole = union({"Word": ids(*sorted(part))} for part in parts)
+    assert set(whole.get("Word", ids())) == {vertex for part in parts for vertex in part}
+    left = without(whole, {"Word": ids(*known)})
+    assert set(left.get("Word", ids())) == set(whole.get("Word", ids())) - set(known)

@@ -1,0 +1,154 @@
+"""What evaluate is given: values of one version, modules ready to be judged, and nothing it could spoil."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gridml
+from gridml.engine.modules import Modules
+from gridml.errors import ProgramError, UserCodeError
+from gridml.model.vertex import describe
+from master.store.replica import initial
+from master.sync.evaluation import evaluate, flops_per_vertex
+
+HERE = Path(__file__)
+
+
+def model() -> nn.Module:
+    return nn.Sequential(nn.Linear(2, 8), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Linear(8, 1))
+
+
+class Network(gridml.Vertex):
+    model = gridml.module(model, torch.optim.SGD)
+
+
+class Word(gridml.Vertex):
+    count = gridml.array("int64")
+    aggregate = gridml.add()
+
+
+class Point(gridml.Vertex):
+    x = gridml.array("float32", (2,))
+    seen = gridml.array("int64", mutable=True)
+    network = gridml.edge(Network)
+
+
+class Text(gridml.Vertex):
+    seen = gridml.array("int64", mutable=True)
+    words = gridml.edge(Word)
+
+
+@gridml.update(batch=4)
+def train(points: gridml.Batch[Point], network: Network) -> None:
+    network.step(network.model(points.x).sum())
+
+
+@gridml.update(batch=4)
+def count(texts: gridml.Batch[Text], words: gridml.Batch[Word]) -> None:
+    words.count += 1
+
+
+def points() -> gridml.Graph:
+    g = gridml.Graph()
+    g.add(Point, x=np.ones((8, 2), np.float32), seen=np.arange(8), network=g.add(Network))
+    return g
+
+
+def texts() -> gridml.Graph:
+    g = gridml.Graph()
+    g.add(Word, count=np.arange(3))
+    g.add(Text, seen=np.arange(4), words=[0, 1, 2, 0])
+    return g
+
+
+def judged(judge: Any, g: gridml.Graph, update: Any = train) -> dict[str, Any]:
+    return evaluate(gridml.Program(lambda: g, update, judge), g, initial(g, 0), HERE)
+
+
+def test_numbers_and_lists_come_back_plain() -> None:
+    def judge(words: gridml.Batch[Word], texts: gridml.Batch[Text]) -> dict[str, Any]:
+        return {"total": words.count.sum(), "counts": words.count, "seen": texts.seen.mean(), "fine": np.True_}
+
+    assert judged(judge, texts(), count) == {"total": 3, "counts": [0, 1, 2], "seen": 1.5, "fine": True}
+
+
+def test_modules_come_ready_to_be_judged() -> None:
+    def judge(network: Network) -> dict[str, float]:
+        found = [float(network.model(torch.ones(1, 2)).detach()) for _ in range(5)]
+        return {"spread": max(found) - min(found)}
+
+    assert judged(judge, points()) == {"spread": 0.0}
+
+
+@pytest.mark.parametrize(("make", "update"), [(points, train), (texts, count)])
+def test_evaluate_cannot_spoil_the_masters_own_values(make: Any, update: Any) -> None:
+    g = make()
+    name = "Point" if update is train else "Text"
+
+    def judge(vertices: gridml.Batch[Point]) -> dict[str, float]:
+        vertices.seen[0] = 99
+        return {}
+
+    judge.__annotations__["vertices"] = gridml.Batch[Point if update is train else Text]  # type: ignore[misc]
+    try:
+        judged(judge, g, update)
+    except UserCodeError as error:
+        assert "read-only" in str(error)
+    assert g.tables[name].columns["seen"][0] == 0
+
+
+def test_evaluate_cannot_spoil_the_replica() -> None:
+    g = texts()
+    tensors = initial(g, 0)
+
+    def judge(words: gridml.Batch[Word]) -> dict[str, float]:
+        words.count[:] = 7
+        return {}
+
+    with pytest.raises(UserCodeError, match="read-only"):
+        evaluate(gridml.Program(lambda: g, count, judge), g, tensors, HERE)
+    assert tensors["Word/count"].tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("returned", [None, 3, {"a": "text"}, {"a": np.zeros((2, 2))}, {"a": None}])
+def test_what_is_no_dict_of_numbers_is_refused(returned: Any) -> None:
+    def judge(words: gridml.Batch[Word]) -> Any:
+        return returned
+
+    with pytest.raises(ProgramError, match="evaluate returned"):
+        judged(judge, texts(), count)
+
+
+def test_the_users_traceback_is_shown() -> None:
+    def judge(words: gridml.Batch[Word]) -> dict[str, float]:
+        return {"missing": words.size}
+
+    with pytest.raises(UserCodeError, match="Word has no field 'size'") as caught:
+        judged(judge, texts(), count)
+    assert "words.size" in caught.value.traceback_text
+    assert "master/evaluation" not in caught.value.traceback_text
+
+
+def test_flops_are_counted_whatever_else_the_graph_holds() -> None:
+    g = points()
+    alone = flops_per_vertex(gridml.Program(lambda: g, train), g, initial(g, 0))
+    assert alone is not None
+    assert alone >= 2 * 3 * (2 * 8 + 8) - 2 * 2 * 8  # forward, and backward to the weights
+    g.add(Word, count=np.arange(3))  # replicated, but no point leads to it
+    assert flops_per_vertex(gridml.Program(lambda: g, train), g, initial(g, 0)) == alone
+
+
+def test_counting_flops_leaves_the_replica_alone() -> None:
+    g = points()
+    tensors = initial(g, 0)
+    held = {name: tensor.copy() for name, tensor in tensors.items()}
+    flops_per_vertex(gridml.Program(lambda: g, train), g, tensors)
+    for name, tensor in held.items():
+        np.testing.assert_array_equal(tensors[name], tensor)
+    assert list(Modules(describe(Network)).views(0)) == list(tensors)

@@ -1,0 +1,546 @@
+"""The protocol under any interleaving of faults, without processes: real masters and real sessions, a carrier on which
+anything may happen, a clock that jumps, and workers that die, lie and speak after their death.
+
+After every turn of the master what is credited, what is free and what is leased must be a partition of the epoch, and
+replica and fields must hold exactly what is credited. At the end, the faults over, the run must finish.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gridml.carriers.base import WorkerEnd
+from gridml.engine.engine import BatchFailed
+from gridml.errors import GridmlError, RunError, UserCodeError
+from gridml.model.program import load
+from gridml.protocol import bundle
+from gridml.protocol import outbox as unsent
+from gridml.protocol.attempts import job_of, life_of, worker_name
+from gridml.protocol.messages import sync_from, to_json
+from gridml.protocol.outbox import Unsent
+from gridml.testing.faulty_network import Post, corrupted, truncated
+from master.backends.base import Backend, JobEvent, State
+from master.launch import resume, start
+from master.run import Outside, Run
+from master.simulation.crash_points import POINTS, Mortal
+from master.store.settings import Settings
+from remote.courier import StepCourier
+from remote.session import Session
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
+        "foreign ids", "nonsense", "huge")  # fmt: skip
+CALM_LIMIT = 3000  # turns in which a run without faults must finish
+Arrays = dict[str, NDArray[np.generic]]
+
+FATES = ("on time", "on time", "on time", "lost", "twice", "late", "twice, once late", "truncated", "corrupted")
+Who = st.integers(0, 2)
+Fault = st.one_of(
+    st.tuples(st.just("nothing"), Who, st.just(0)),
+    st.tuples(st.just("work"), Who, st.integers(1, 12)),
+    st.tuples(st.just("time"), st.just(0), st.sampled_from([6, 16, 130])),
+    st.tuples(st.just("kill"), Who, st.integers(0, 1)),
+    st.tuples(st.just("end"), Who, st.integers(0, 2)),
+    st.tuples(st.just("die"), st.integers(0, len(POINTS) - 1), st.integers(0, 2)),
+    st.tuples(st.just("restart"), Who, st.sampled_from([1, 0, 2])),
+    st.tuples(st.just("restart"), Who, st.just(1)),
+    st.tuples(st.just("lie"), Who, st.integers(0, len(LIES) - 1)),
+)
+Action = st.tuples(Fault, st.integers(0, 5))  # what happens, and the rounds of work and turns after it
+
+pytestmark = pytest.mark.timeout(900)  # a thousand cases, on a machine that may be busy
+
+
+class Killed(BaseException):
+    """The master was killed here."""
+
+
+class Liar(WorkerEnd):
+    """A worker's end that, once, says something else than the worker meant."""
+
+    def __init__(self, honest: WorkerEnd, lies_that_hurt: bool) -> None:
+        self._honest = honest
+        self._hurts = lies_that_hurt
+        self.lie: str | None = None
+        self._said: dict[int, bytes] = {}
+
+    def send(self, number: int, payload: bytes) -> None:
+        if self.lie is not None and number not in self._said:
+            told = lied(payload, self.lie, self._hurts)
+            if told is not None:
+                self._said = {number: told}
+                self.lie = None
+        self._honest.send(number, self._said.get(number, payload))
+
+    def receive(self, number: int) -> bytes | None:
+        return self._honest.receive(number)
+
+    def fetch(self, name: str, sha256: str) -> bytes:
+        return self._honest.fetch(name, sha256)
+
+    def note(self, lease: int, upto: int) -> None:
+        self._honest.note(lease, upto)
+
+    def close(self) -> None:
+        self._honest.close()
+
+
+def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
+    """A push told wrongly, None where the lie cannot be told in it."""
+    message, tensors = bundle.decode(payload)
+    sync = sync_from(message)
+    push = sync.push
+    if push is None:
+        return None
+    if lie == "nonsense":
+        return bundle.encode({"what": "is this"}, tensors)
+    altered = {
+        "beyond": replace(push, upto=push.upto + 1000, vertices=push.vertices + 1000),
+        "term": replace(push, term=push.term + 1),
+        "sequence": replace(push, sequence=push.sequence + 1),
+        "base": replace(push, base=-7),
+        "huge": replace(push, lease=2**70),
+    }
+    if lie in altered:
+        return bundle.encode(to_json(replace(sync, push=altered[lie])), tensors)
+    if lie == "short":
+        shorter = replace(push, upto=push.upto - 1, vertices=push.vertices - 1)
+        return bundle.encode(to_json(replace(sync, push=shorter)), tensors) if short_is_seen else None
+    ids = sorted(n for n in tensors if n.startswith("@ids/"))
+    values = sorted(n for n, t in tensors.items() if not n.startswith("@") and t.size)
+    # Fields of local types come with ids, replicated arrays with rows, modules with neither.
+    fields = [n for n in values if f"@ids/{n.split('/')[0]}" in tensors]
+    replicas = [n for n in values if n not in fields]
+    chosen = {"nan replica": [n for n in replicas if tensors[n].dtype.kind == "f"], "foreign ids": ids,
+              "nan field": [n for n in fields if tensors[n].dtype.kind == "f"]}.get(lie, values)  # fmt: skip
+    if not chosen:
+        return None
+    name = chosen[0]
+    if lie == "missing":
+        del tensors[name]
+    elif lie == "shape":
+        tensors[name] = np.stack([tensors[name], tensors[name]])
+    elif lie == "dtype":
+        tensors[name] = tensors[name].astype(np.int16)
+    elif lie == "foreign ids":
+        tensors[name] = tensors[name] + 1000
+    else:
+        tensors[name] = np.full_like(tensors[name], np.nan)
+    return bundle.encode(message, tensors)
+
+
+class Pool(Backend):
+    """A back end of the world: its workers are stepped by hand, and news of their ends may be late."""
+
+    name = "stepped"
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        self.events: list[JobEvent] = []
+        self.late: list[JobEvent] = []
+
+    def inherit(self, *, keep: bool) -> list[str]:
+        """Workers outlive their master here. Of three one is inherited, one ends and its push comes home, and one is a
+        zombie."""
+        if not keep:
+            return []
+        orphans = [worker for worker in self._world.workers if worker.pool is not self]
+        for worker in orphans[::3]:
+            worker.pool = self
+            self.say(worker.name, State.RUNNING)
+        for worker in orphans[1::3]:
+            self._world.workers.remove(worker)
+            self._world.bring_home(worker, worker.courier.unsent)
+        return [worker.name for worker in orphans[::3]]
+
+    def submit(self, worker: str) -> None:
+        self._world.reached("submit")
+        self._world.workers.append(Worker(self._world, worker, self))
+        self.say(worker, State.RUNNING)
+
+    def say(self, worker: str, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
+        event = JobEvent(self._world.now, worker, state, "here", state.value, exit_code=exit_code)
+        (self.late if late else self.events).append(event)
+
+    def poll(self) -> list[JobEvent]:
+        found, self.events = self.events, []
+        return found
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        for found in [w for w in self._world.workers if w.name == worker and w.pool is self]:
+            self._world.end(found, State.EVICTED)
+
+    def close(self) -> None:
+        """Nothing: workers outlive their master here."""
+
+
+class Worker:
+    """A session that is stepped by hand; it may deliver what an earlier process of its job could not send."""
+
+    def __init__(self, world: World, name: str, pool: Pool, unsent: Unsent | None = None) -> None:
+        self.name = name
+        self.pool = pool
+        self.evicted = False
+        self.carrier = Liar(world.post.worker(name), world.program.bsp or bool(world.mutable))
+        number = unsent.number if unsent is not None and unsent.sync.worker == name else 1
+        self.courier = StepCourier(self.carrier, lambda: world.now, number, f"process {next(world.processes)}")
+        self.session = Session(
+            name,
+            world.program,
+            world.source,
+            self.carrier,
+            self.courier,
+            lambda: self.evicted,
+            lambda: world.now,
+            unsent=unsent,
+        )
+        self.life: Iterator[float] = self.session.life()
+        self.waits = life_of(name) > 0  # for its mailbox, as a restarted job does
+
+    def fail_once(self) -> None:
+        """Let f raise at the next batch."""
+        engine = self.session._engine
+        train = engine.train
+
+        def failing(start: int, stop: int, factor: float) -> None:
+            engine.train = train  # type: ignore[method-assign]
+            raise BatchFailed(start, stop) from ValueError("f failed")
+
+        engine.train = failing  # type: ignore[method-assign]
+
+
+class World:
+    """One run with everything around it."""
+
+    def __init__(self, source: Path, root: Path, chosen: Settings, fates: Sequence[str]) -> None:
+        self.source = source
+        self.root = root
+        self.brought = root / "unsent"
+        self.processes = itertools.count()
+        self.now = 1000.0
+        self.fates = iter(fates)
+        self.deadly: tuple[str, int] | None = None
+        self.calm = False
+        self.workers: list[Worker] = []
+        self.masters: list[Run] = []
+        self.deaths = 0
+        self.post = Post(lambda: self.now, self.fate)
+        self.program = load(source)
+        self.mutable = [name for kind in self.program.types().values() for name in kind.mutable]
+        self.outside = Outside(
+            lambda settings, directory: Pool(self),
+            clock=lambda: self.now,
+            rest=self.rest,
+            hook=self.reached,
+            office=lambda folder: Mortal(self.post.master(), self.reached),
+            durable=False,
+        )
+        self.run = start(chosen, root, self.outside)
+        self.module: ModuleType = sys.modules[f"gridml_program_{source.stem}"]
+        self.first = {n: t.copy() for n, t in self.run.replica.tensors.items()}
+        self.newest = 0
+        self.rests = 0
+
+    def fate(self, payload: bytes) -> list[tuple[float, bytes]]:
+        chosen = "on time" if self.calm else next(self.fates, "on time")
+        return {
+            "on time": [(0.0, payload)],
+            "lost": [],
+            "twice": [(0.0, payload), (0.0, payload)],
+            "late": [(5.0, payload)],
+            "twice, once late": [(0.0, payload), (20.0, payload)],
+            "truncated": [(0.0, truncated(payload, 0.5))],
+            "corrupted": [(0.0, corrupted(payload, 999))],
+        }[chosen]
+
+    def reached(self, point: str) -> None:
+        if self.deadly is None or self.deadly[0] != point or self.calm:
+            return
+        if self.deadly[1] == 0:
+            self.deadly = None
+            raise Killed
+        self.deadly = (point, self.deadly[1] - 1)
+
+    # --- actions
+
+    def act(self, kind: str, which: int, much: int) -> None:
+        worker = self.workers[which % len(self.workers)] if self.workers else None
+        if kind == "time":
+            self.now += much
+            self.tell_late_news()
+        elif kind == "die":
+            self.deadly = (POINTS[which], much)
+        elif worker is None:
+            return
+        elif kind == "work":
+            self.step(worker, much)
+        elif kind == "kill":
+            self.end(worker, State.EVICTED, late=bool(much))
+        elif kind == "end" and much == 0:
+            worker.evicted = True
+        elif kind == "end" and much == 1:
+            worker.fail_once()
+        elif kind == "end":
+            self.end(worker, State.LOST, exit_code=1)
+        elif kind == "restart":
+            self.restart(worker, saved=much > 0, same_life=much == 2)
+        elif kind == "lie":
+            worker.carrier.lie = LIES[much]
+
+    def round(self) -> None:
+        """Every worker trains a little, and the master hears what has come."""
+        self.now += 4
+        for worker in list(self.workers):
+            self.step(worker, 3)
+        self.turn()
+
+    def step(self, worker: Worker, steps: int) -> None:
+        for _ in range(steps):
+            if worker not in self.workers or (worker.waits and worker.name not in self.post.boxes):
+                return  # one that is started again waits until the master has opened its mailbox
+            worker.waits = False
+            try:
+                if next(worker.life) > 0:
+                    return  # it waits for an answer
+            except StopIteration:
+                self.end(worker, State.EVICTED if worker.evicted else State.FINISHED)
+
+    def restart(self, worker: Worker, *, saved: bool, same_life: bool) -> None:
+        """Its machine is taken and the back end starts it again, or it saves itself and begins anew where it is."""
+        before = worker.courier.unsent
+        for _ in range(8 if saved else 0):  # until a push is under way that nobody has heard
+            if worker.courier.unsent in (None, before):
+                self.step(worker, 1)
+        if worker not in self.workers:
+            return
+        unsent, pool = worker.courier.unsent if saved else None, worker.pool
+        if pool is not self.run.backend or (same_life and unsent is None):
+            return
+        if not same_life and worker.name in self.post.boxes:
+            self.post.boxes[worker.name].syncs.clear()  # that is why it was kept
+        self.workers.remove(worker)
+        name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
+        if not same_life:
+            pool.events.append(JobEvent(self.now, worker.name, State.EVICTED, "here", graceful=None, heir=name))
+            pool.say(name, State.QUEUED)
+            pool.say(name, State.RUNNING)
+        self.workers.append(Worker(self, name, pool, unsent))
+
+    def end(self, worker: Worker, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
+        self.workers.remove(worker)
+        if state is not State.EVICTED:
+            self.bring_home(worker, worker.courier.unsent if state is State.FINISHED else None)
+        worker.pool.say(worker.name, state, late=late, exit_code=exit_code)
+
+    def bring_home(self, worker: Worker, kept: Unsent | None) -> None:
+        """What a job could not send, or deliver for an earlier life, comes home when it ends."""
+        kept = kept or worker.session._unsent
+        if kept is not None:
+            self.brought.mkdir(exist_ok=True)
+            unsent.write(self.brought / job_of(worker.name), kept)
+
+    def tell_late_news(self) -> None:
+        pool = self.run.backend
+        assert isinstance(pool, Pool)
+        pool.events, pool.late = pool.events + pool.late, []
+
+    def turn(self) -> None:
+        try:
+            self.run.step()
+        except (Killed, UserCodeError, RunError) as error:
+            self.again(error)
+        self.check()
+
+    def again(self, error: BaseException) -> None:
+        """The master ended; another one goes on with what is on the disk."""
+        self.deaths += 1
+        self.run.__exit__(None, None, None)
+        while True:
+            try:
+                self.run = resume(self.root, self.outside)
+                break
+            except Killed:
+                pass  # it died while it was waking
+        if isinstance(error, GridmlError):
+            self.deadly = None
+
+    def finish(self) -> None:
+        """No faults any more: the run must come to its end."""
+        self.calm, self.deadly = True, None
+        for _ in range(8):  # failures that were on their way may still stop it a few times
+            self.tell_late_news()
+            try:
+                self.run.finish()
+                self.check()
+                return
+            except (UserCodeError, RunError) as error:
+                self.again(error)
+                stopped = error
+        raise AssertionError("the run stops again and again") from stopped
+
+    def rest(self, seconds: float) -> None:
+        """While the master rests the workers work."""
+        self.rests += 1
+        assert self.rests < CALM_LIMIT, "the run does not come to an end"
+        self.tell_late_news()
+        before = sum(w.session._trained for w in self.workers)
+        for worker in list(self.workers):
+            self.step(worker, 8)
+        idle = sum(w.session._trained for w in self.workers) == before
+        self.now += max(seconds, 2.0 if idle else 0.1)
+
+    # --- what must hold at any time
+
+    def check(self) -> None:
+        ledger, grants = self.run.ledger, self.run.grants
+        count = grants._count
+        credits = list(ledger.credits())
+        trained = np.zeros(count, np.int64)
+        for row in ledger.epochs():
+            epoch = row["epoch"]
+            parts = [("credited", start, stop) for e, start, stop in credits if e == epoch]
+            assert sum(stop - start for _, start, stop in parts) == row["credited"]
+            trained[np.concatenate([trained[:0], *(grants.order(epoch).vertices(a, b) for _, a, b in parts)])] += 1
+            parts += [("free", s.start, s.stop) for s in ledger.spans if s.epoch == epoch]
+            parts += [("leased", r.upto, r.stop) for r in ledger.leases.values() if r.epoch == epoch]
+            ranges = sorted((start, stop) for _, start, stop in parts if start < stop)
+            assert ranges[0][0] == 0 and ranges[-1][1] == count, parts
+            assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges)), parts
+        assert ledger.credited == sum(stop - start for _, start, stop in credits)
+        assert self.run.replica.version >= self.newest
+        self.newest = self.run.replica.version
+        for name, tensor in self.run.replica.tensors.items():
+            assert tensor.dtype.kind != "f" or np.isfinite(tensor).all(), name
+        self.check_values(trained)
+
+    def check_values(self, trained: NDArray[np.int64]) -> None:
+        """Replica and fields hold what is credited, neither more nor less."""
+        if self.program.bsp:
+            closed = sum(row["closed_s"] is not None for row in self.run.ledger.epochs())
+            np.testing.assert_array_equal(self.run.graph.tables["Cell"].columns["value"], self.module.after(closed))
+            return
+        for name, expected in self.module.counted(trained).items():
+            if name in self.run.replica.tensors:
+                np.testing.assert_array_equal(self.run.replica.tensors[name] - self.first[name], expected, name)
+            else:
+                kind, field = name.split("/")
+                np.testing.assert_array_equal(self.run.graph.tables[kind].columns[field], expected, name)
+
+    def close(self) -> None:
+        self.run.__exit__(None, None, None)
+
+
+@dataclass(frozen=True)
+class Case:
+    """What hypothesis draws."""
+
+    actions: list[tuple[tuple[str, int, int], int]]
+    fates: list[str]
+    workers: int
+    chunk: int | None
+    push_every: int
+
+
+Cases = st.builds(
+    Case,
+    st.lists(Action, min_size=6, max_size=25),
+    st.lists(st.sampled_from(FATES), min_size=20, max_size=60),
+    st.integers(1, 3),
+    st.sampled_from([None, 4, 6]),
+    st.sampled_from([1, 2, 4]),
+)
+
+
+def play(program: str, case: Case) -> None:
+    root = Path(tempfile.mkdtemp(prefix="exchange"))
+    source = PROGRAMS / f"{program}.py"
+    chosen = Settings(source, workers=case.workers, chunk=case.chunk, push_every=case.push_every)
+    try:
+        world = World(source, root / "run", chosen, case.fates)
+        try:
+            world.turn()
+            for fault, rounds in case.actions:
+                if world.run.grants.finished():
+                    break
+                world.act(*fault)
+                for _ in range(rounds):
+                    world.round()
+            world.finish()
+        finally:
+            world.close()
+    finally:
+        shutil.rmtree(root)
+
+
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here ends the machine, so what was written is there."""
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+    monkeypatch.setattr(np.memmap, "flush", lambda column: None)
+
+
+def quick(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    return settings(
+        max_examples=examples,
+        deadline=None,
+        database=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+    )
+
+
+def test_a_quiet_run_finishes() -> None:
+    for program in ("tally", "books", "ring", "twins"):
+        play(program, Case([], [], 2, None, 2))
+
+
+@quick(300)
+@given(Cases)
+def test_counts_and_visits_are_exact(case: Case) -> None:
+    play("tally", case)
+
+
+@quick(300)
+@given(Cases)
+def test_components_are_never_cut(case: Case) -> None:
+    play("books", case)
+
+
+@quick(200)
+@given(Cases)
+def test_supersteps_see_only_the_one_before(case: Case) -> None:
+    play("ring", case)
+
+
+@quick(200)
+@given(Cases)
+def test_module_vertices_come_from_the_master(case: Case) -> None:
+    play("twins", case)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("program", ["tally", "books", "ring", "twins"])
+@settings(
+    max_examples=5000,
+    deadline=None,
+    database=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(case=Cases)
+def test_many_more(program: str, case: Case) -> None:
+    play(program, case)

@@ -1,0 +1,314 @@
+"""What is measured of workers: costs of a chunk by kind, speeds, and a fair sample of lives, in bounded memory."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy.optimize import nnls
+
+from gridml.protocol.messages import Push, Sync
+from master.decisions.leasing import Delay
+from master.telemetry.measures import (
+    KINDS,
+    UNMEASURED_PUSH_S,
+    UNMEASURED_TRAVEL_S,
+    Lives,
+    Measures,
+    Speeds,
+    died,
+    line,
+)
+
+points = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e4)), min_size=1, max_size=64)
+
+
+@given(points)
+def test_start_and_copy_are_non_negative_least_squares(found: list[tuple[int, float]]) -> None:
+    start_s, copy_s = line(found)
+    n, seconds = np.array(found, np.float64).T
+    matrix = np.column_stack([np.ones_like(n), n])
+    best, _ = nnls(matrix, seconds)
+    assert start_s >= 0 and copy_s >= 0
+    if np.ptp(n) > 0.01 * n.mean():
+        ours, theirs = (np.sum((matrix @ x - seconds) ** 2) for x in (np.array([start_s, copy_s]), best))
+        assert ours <= theirs * (1 + 1e-6) + 1e-6 * np.sum(seconds**2) + 1e-12
+
+
+def test_a_line_is_found() -> None:
+    assert line([(n, 2.0 + 0.01 * n) for n in (10, 50, 200)]) == pytest.approx((2.0, 0.01))
+    assert line([(100, 3.0), (100, 5.0)]) == (4.0, 0.0)
+    assert line([(10, 0.0), (20, 10.0)]) == pytest.approx((0.0, 0.4))
+    assert line([]) == (0.0, 0.0)
+
+
+def sync(worker: str, **values: object) -> Sync:
+    return Sync(worker, **values)  # type: ignore[arg-type]
+
+
+def heard(measures: Measures, worker: str, chunks: int, vertex_s: float, kind: str = "", now: float = 0.0) -> None:
+    """A worker tells of so many chunks, of 100, 110, … vertices, with a push each."""
+    trained, train_s = 0, 0.0
+    for number in range(1, chunks + 1):
+        size = 90 + 10 * number
+        trained, train_s = trained + size, train_s + size * vertex_s
+        push = Push(number, 1, 1, 0, size, size)
+        said = sync(
+            worker, kind=kind, push=push, trained=trained, train_s=train_s, push_s=0.02, travel_s=0.5,
+            begun=number, begun_vertices=size, begin_s=3.0 + 0.01 * size, end_s=0.25,
+        )  # fmt: skip
+        for _ in range(3):  # a letter may come again
+            measures.heard(said, now)
+
+
+def test_costs_are_those_that_workers_tell() -> None:
+    measures = Measures()
+    assert measures.costs() is None
+    measures.submitted("w1", 100.0)
+    measures.runs("w1", 160.0)
+    measures.heard(sync("w1"), 165.0)
+    assert measures.costs() is None
+    heard(measures, "w1", 5, 0.1, now=200.0)
+    costs = measures.costs()
+    assert costs is not None
+    assert (costs.exec_s, costs.start_s, costs.copy_s) == pytest.approx((0.1, 3.0, 0.01), rel=0.01)
+    assert (costs.end_s, costs.push_s, costs.wait_s, costs.boot_s) == pytest.approx((0.25, 0.02, 60.0, 5.0))
+    assert measures.travel_s() == pytest.approx(0.5)
+    assert measures.speeds["w1"] == pytest.approx(10.0)
+
+
+def test_where_a_job_has_one_chunk_its_boot_is_part_of_the_start() -> None:
+    measures = Measures()
+    measures.runs("w1", 0.0)
+    measures.heard(sync("w1"), 7.0)
+    heard(measures, "w1", 5, 0.1, now=9.0)
+    costs = measures.costs(many=False)
+    assert costs is not None
+    assert (costs.boot_s, costs.start_s) == pytest.approx((0.0, 10.0))
+
+
+def test_kinds_are_told_apart_and_pooled() -> None:
+    measures = Measures()
+    heard(measures, "w1", 5, 0.1, "x86_64")
+    heard(measures, "w2", 5, 0.02, "x86_64 avx2")
+    exec_s = {kind: measures.exec_s(kind) for kind in ("x86_64", "x86_64 avx2", "", "never seen")}
+    assert exec_s["x86_64"] == pytest.approx(0.1)
+    assert exec_s["x86_64 avx2"] == pytest.approx(0.02)
+    assert exec_s[""] == exec_s["never seen"] == pytest.approx(0.06, rel=0.01)
+    assert measures.kind_of("w2") == "x86_64 avx2"
+
+
+def test_a_kind_is_judged_by_all_until_it_has_told_enough() -> None:
+    measures = Measures()
+    heard(measures, "w1", 5, 0.1, "known")
+    heard(measures, "w2", 1, 0.1, "new")
+    new, known = measures.costs("new"), measures.costs("known")
+    assert new is not None and known is not None
+    assert new.start_s == pytest.approx(known.start_s, rel=0.1)
+
+
+def test_another_process_of_a_worker_begins_to_count_anew() -> None:
+    measures = Measures()
+    heard(measures, "w1", 5, 0.1)
+    heard(measures, "w1", 2, 0.2)
+    assert measures.speeds["w1"] == pytest.approx(5.0)
+    assert measures.all.trained == pytest.approx(100 + 110 + 120 + 130 + 140 + 100 + 110, rel=0.01)
+
+
+def test_memory_is_bounded_however_much_workers_tell() -> None:
+    measures = Measures()
+    for number in range(2000):
+        heard(measures, f"w{number}", 1, 0.1, f"kind {number}")
+        measures.runs(f"w{number}", float(number))
+        measures.ended(f"w{number}", number + 1.0, died=True)
+    assert len(measures.kinds) == KINDS
+    assert len(measures.all.begun) == 64
+    assert len(measures.speeds) == 0
+    assert not measures._workers
+    assert 256 <= len(measures.lives.observations(2000.0)) <= 512
+    assert measures.lives.deaths == 2000
+
+
+# --- speeds
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.none() | st.floats(0.001, 1e6)), max_size=60))
+def test_the_sum_of_speeds_is_kept(changes: list[tuple[int, float | None]]) -> None:
+    speeds, expected = Speeds(), dict[str, float]()
+    for worker, rate in changes:
+        if rate is None:
+            speeds.drop(str(worker))
+            expected.pop(str(worker), None)
+        else:
+            speeds.put(str(worker), rate)
+            expected[str(worker)] = rate
+    assert len(speeds) == len(expected)
+    assert speeds.total == pytest.approx(sum(expected.values()), abs=1e-6)
+
+
+def test_rounding_does_not_add_up() -> None:
+    speeds = Speeds()
+    speeds.put("slow", 0.1)
+    for _ in range(10_000):
+        speeds.put("fast", 1e15)
+        speeds.put("fast", 0.2)
+    for _ in range(2_000):
+        speeds.put("fast", 0.2)
+    assert speeds.mean == pytest.approx(0.15)
+
+
+# --- lives
+
+
+@pytest.mark.parametrize(
+    ("state", "cancelled", "detail", "dead"),
+    [
+        ("evicted", False, "SIGKILL", True),
+        ("evicted", True, "cancelled", False),
+        ("lost", False, "exit status 1", True),
+        ("lost", False, "its master ended", False),
+        ("finished", False, "left", False),
+    ],
+)
+def test_which_ends_are_deaths(state: str, cancelled: bool, detail: str, dead: bool) -> None:
+    assert died(state, cancelled, detail) is dead
+
+
+def test_the_living_are_censored() -> None:
+    lives = Lives()
+    lives.began("a", 10.0)
+    lives.began("b", 20.0)
+    lives.began("c", 30.0)
+    lives.began("a", 40.0)  # it was out of reach, and is the same life
+    lives.is_of("b", "fast")
+    lives.ended("a", 50.0, died=True)
+    lives.ended("c", 45.0, died=False)
+    lives.ended("c", 60.0, died=True)  # it had ended
+    lives.ended("never ran", 60.0, died=True)
+    seen = lives.observations(100.0)
+    assert seen.duration_s.tolist() == [40.0, 80.0, 15.0]
+    assert seen.ended.tolist() == [True, False, False]
+    assert (lives.deaths, lives.exposure_s(100.0)) == (1, 135.0)
+    assert lives.observations(100.0, "fast").duration_s.tolist() == [80.0]
+
+
+def test_the_sample_is_fair() -> None:
+    """1,000 machines, each with one life after the other: the rate of death in the sample is that of all."""
+    rng = np.random.default_rng(0)
+    lives, heap = Lives(), [(float(end), i) for i, end in enumerate(rng.exponential(100.0, 1000))]
+    for i in range(1000):
+        lives.began(f"w{i}", 0.0)
+    number, now = 1000, 0.0
+    heap.sort()
+    while now < 300.0:
+        now, gone = heap.pop(0)
+        lives.ended(f"w{gone}", now, died=True)
+        lives.began(f"w{number}", now)
+        heap.append((now + float(rng.exponential(100.0)), number))
+        heap.sort()
+        number += 1
+    seen = lives.observations(now)
+    assert lives.deaths > 2500
+    assert seen.exposure_s / seen.deaths == pytest.approx(100.0, rel=0.2)
+    assert lives.exposure_s(now) == pytest.approx(1000 * now, rel=1e-6)
+
+
+def test_who_is_given_up_lived_until_it_was_last_heard() -> None:
+    measures = Measures()
+    measures.runs("w1", 0.0)
+    measures.heard(sync("w1"), 30.0)
+    measures.silent("w1", 150.0)
+    measures.ended("w1", 151.0, died=False)  # what the back end says when it was cancelled
+    seen = measures.lives.observations(200.0)
+    assert (seen.duration_s.tolist(), seen.ended.tolist()) == ([30.0], [True])
+
+
+def test_the_ledger_tells_of_the_lives_before() -> None:
+    row = {"submitted_s": 0.0, "first_sync_s": 12.0, "cancelled": None, "detail": None, "kind": None}
+    measures = Measures()
+    measures.submitted("w3", 99.0)
+    heard(measures, "w1", 1, 0.1)  # what it sent last came while no master was there
+    measures.take_up(
+        [
+            {**row, "worker": "w1", "state": "evicted", "started_s": 10.0, "ended_s": 40.0, "kind": "fast"},
+            {**row, "worker": "w2", "state": "lost", "detail": "its master ended", "started_s": 10.0, "ended_s": 50.0},
+            {**row, "worker": "w3", "state": "running", "started_s": 10.0, "ended_s": None},
+            {**row, "worker": "w4", "state": "queued", "started_s": None, "ended_s": None},
+        ]
+    )
+    measures.runs("w3", 100.0)  # the back end says so again
+    seen = measures.lives.observations(110.0)
+    assert seen.duration_s.tolist() == [30.0, 40.0, 100.0]
+    assert seen.ended.tolist() == [True, False, False]
+    assert measures.lives.observations(110.0, "fast").deaths == 1
+    assert len(measures.speeds) == 0
+    assert not measures.all.waits  # the wait of w3 was seen by a master before
+
+
+def test_a_clock_that_is_set_back_makes_no_negative_times() -> None:
+    measures = Measures()
+    measures.submitted("w1", 100.0)
+    measures.runs("w1", 40.0)
+    measures.heard(sync("w1"), 30.0)
+    heard(measures, "w1", 1, 0.1, now=20.0)
+    costs = measures.costs()
+    assert costs is not None
+    assert (costs.wait_s, costs.boot_s) == (0.0, 0.0)
+
+
+def test_who_is_heard_before_it_is_said_to_run_is_measured_as_well() -> None:
+    measures = Measures()
+    measures.submitted("w1", 0.0)
+    measures.heard(sync("w1", kind="fast"), 9.0)
+    measures.runs("w1", 10.0)
+    measures.heard(sync("w1", kind="fast"), 11.0)
+    assert list(measures.kinds["fast"].boots) == list(measures.all.boots) == [0.0]
+    assert len(measures.lives.observations(20.0, "fast")) == 1
+
+
+def test_a_delay_is_that_of_the_kind_and_cautious_while_nothing_has_travelled() -> None:
+    measures = Measures()
+    assert measures.delay() == Delay(0.0, 0.0, UNMEASURED_PUSH_S, UNMEASURED_TRAVEL_S)
+    heard(measures, "w1", 5, 0.1, "known")
+    delay = measures.delay("known")
+    assert (delay.start_s, delay.copy_s) == pytest.approx((3.25, 0.01))
+    assert (delay.push_s, delay.travel_s) == pytest.approx((0.02, 0.5))
+    assert measures.delay("never seen") == delay
+
+
+@pytest.mark.parametrize("odd", [math.inf, math.nan, -1.0, 1e300, 9e15])
+@pytest.mark.parametrize("what", ["train_s", "begin_s", "end_s", "push_s", "travel_s"])
+def test_what_cannot_be_is_not_believed(what: str, odd: float) -> None:
+    measures = Measures()
+    heard(measures, "w1", 5, 0.1)
+    before = measures.costs(), measures.delay(), measures.travel_s(), measures.speeds["w1"]
+    values = {"train_s": 100.0, "begin_s": 4.0, "end_s": 0.25, "push_s": 0.02, "travel_s": 0.5, what: odd}
+    push = Push(6, 1, 1, 0, 100, 100)
+    measures.heard(sync("w1", push=push, trained=550 + 450, begun=6, begun_vertices=100, **values), 9.0)
+    costs = measures.costs()
+    assert costs is not None and before[0] is not None
+    assert costs.exec_s == pytest.approx(before[0].exec_s, rel=0.01)
+    assert costs.start_s == pytest.approx(before[0].start_s, rel=0.1)
+    assert (costs.end_s, costs.push_s) == pytest.approx((before[0].end_s, before[0].push_s))
+    assert measures.delay().travel_s == measures.travel_s() == pytest.approx(before[2])
+    assert measures.speeds["w1"] == pytest.approx(before[3], rel=0.01)
+
+
+@pytest.mark.parametrize("train_s", [5e-324, 1e-300, 1e-9])
+def test_nobody_trains_in_no_time(train_s: float) -> None:
+    measures = Measures()
+    measures.heard(sync("w1", trained=10**9, train_s=train_s), 1.0)
+    assert measures.exec_s() is None
+    assert measures.speeds["w1"] is None
+
+
+def test_a_held_worker_of_an_earlier_master_lives_anew_when_it_is_released() -> None:
+    measures = Measures()
+    row = {"worker": "w1", "state": "held", "submitted_s": 0.0, "started_s": 10.0, "ended_s": None, "kind": None}
+    measures.take_up([{**row, "first_sync_s": 12.0, "cancelled": None, "detail": "out of disk"}])
+    assert measures.lives.exposure_s(1000.0) == 0
+    measures.runs("w1", 1000.0)
+    assert measures.lives.exposure_s(1010.0) == 10.0

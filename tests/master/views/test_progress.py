@@ -1,0 +1,199 @@
+"""The progress of a run at a glance, and the three ways in which it is shown."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from master.backends.base import JobEvent, State
+from master.store.ledger import Ledger
+from master.store.reader import connect
+from master.views.live import Follower, JsonLines, Lines, Screen, line, panel
+from master.views.progress import PUSHES, Progress, at_rest, read
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    """A run of 12 epochs of 1,000 vertices, begun at second 0."""
+    made = Ledger(tmp_path / "ledger.db", shared_disk=False, create=True)
+    with made.transaction():
+        for key, value in {"started_s": 0.0, "status": "running", "total": 12_000}.items():
+            made.set(key, value)
+        made.open_epoch(0, 1000, 0.0)
+        made.add_version(0, None, 0, 0.0)
+    yield made
+    made.close()
+
+
+def push(ledger: Ledger, at_s: float, upto: int, staleness: float = 0.0) -> None:
+    """Credit the newest epoch up to a position, in a new version."""
+    row = next(iter(ledger.leases.values()), None)
+    if row is None:
+        span = ledger.spans[0]
+        row = ledger.lease(span, span.stop, "w1", at_s, "")
+    version = ledger.newest_version()[0] + 1
+    row = ledger.credit(row, upto, version, staleness, at_s)
+    ledger.add_version(version, None, 1, at_s)
+    if row.left == 0:
+        ledger.end_lease(row, at_s, "trained to its end")
+        ledger.close_epoch(row.epoch, version, at_s)
+
+
+def at(ledger: Ledger, now: float) -> Progress:
+    connection = connect(ledger.path.parent)
+    try:
+        return read(connection, now)
+    finally:
+        connection.close()
+
+
+def test_a_run_that_has_just_begun_knows_little(ledger: Ledger) -> None:
+    found = at(ledger, 1.0)
+    assert (found.epoch, found.epochs, found.credited, found.vertices, found.total) == (1, 12, 0, 1000, 12_000)
+    assert (found.staleness, found.per_second, found.goodput, found.seconds_left) == (None, None, None, None)
+
+
+def test_speed_and_time_left_come_from_what_was_credited_lately(ledger: Ledger) -> None:
+    with ledger.transaction():
+        for second in range(1, 101):
+            push(ledger, float(second), second * 10 if second <= 60 else 600 + (second - 60) * 5)
+    found = at(ledger, 100.0)
+    assert found.per_second == pytest.approx(5.0)  # not the 10 it began with
+    assert found.seconds_left == pytest.approx((12_000 - 800) / 5.0)
+    assert at(ledger, 170.0).per_second == pytest.approx(5.0 * 7 / 77)  # nothing came for 70 s
+
+
+def test_the_time_without_a_master_does_not_count_as_slow(ledger: Ledger) -> None:
+    with ledger.transaction():
+        push(ledger, 5.0, 100)
+        ledger.set("gaps", [[5.0, 1000.0]])
+        push(ledger, 1001.0, 110)
+        push(ledger, 1003.0, 150)
+    assert at(ledger, 1003.0).per_second == pytest.approx(20.0)
+
+
+def test_staleness_is_that_of_the_last_pushes(ledger: Ledger) -> None:
+    with ledger.transaction():
+        for i in range(1, 2 * PUSHES + 1):
+            push(ledger, float(i), i, staleness=9.0 if i <= PUSHES else 3.0)
+    assert at(ledger, 200.0).staleness == 3.0
+
+
+def test_the_oldest_open_epoch_is_shown_and_the_last_one_at_the_end(ledger: Ledger) -> None:
+    with ledger.transaction():
+        push(ledger, 1.0, 400)
+        ledger.open_epoch(1, 1000, 2.0)
+    assert at(ledger, 3.0).epoch == 1
+    with ledger.transaction():
+        push(ledger, 4.0, 1000)
+        ledger.set_metrics(0, {"accuracy": 0.5})
+    assert (at(ledger, 5.0).epoch, at(ledger, 5.0).judged, at(ledger, 5.0).metrics) == (2, 1, {"accuracy": 0.5})
+    with ledger.transaction():
+        push(ledger, 6.0, 1000)
+    assert (at(ledger, 7.0).epoch, at(ledger, 7.0).credited) == (2, 1000)
+
+
+def test_workers_are_counted_by_what_became_of_them(ledger: Ledger) -> None:
+    ends = {"w1": None, "w2": State.EVICTED, "w3": State.LOST, "w4": State.FINISHED}
+    with ledger.transaction():
+        for worker, end in ends.items():
+            ledger.worker_submitted(worker, 0.0)
+            ledger.worker_event(JobEvent(0.0, worker, State.RUNNING, "slot-1"), 0.0)
+            if end is not None:
+                ledger.worker_event(JobEvent(10.0, worker, end, "slot-1"), 10.0)
+        ledger.worker_submitted("w5", 0.0)
+        push(ledger, 5.0, 200)
+        ledger.worker_said("w1", 5.0, 400, 2.0, 0)
+    found = at(ledger, 20.0)
+    assert (found.alive, found.queued, found.lost) == (1, 1, 2)
+    assert found.goodput == pytest.approx(200 * (2.0 / 400) / (20.0 + 3 * 10.0))
+    rest = at_rest(found)
+    assert (rest.status, rest.alive, rest.queued, rest.seconds_left) == ("stopped", 0, 0, None)
+
+
+def test_the_plan_of_every_query_stays_small(ledger: Ledger) -> None:
+    """None of them may look at all credits, versions or events."""
+    connection = connect(ledger.path.parent)
+    asked: list[str] = []
+    connection.set_trace_callback(asked.append)
+    read(connection, 1.0)
+    connection.set_trace_callback(None)
+    assert any("credits" in query for query in asked)
+    for query in asked:
+        if any(table in query for table in ("credits", "versions", "events")):
+            assert re.search(r"ORDER BY (rowid|version) DESC LIMIT", query), query
+    connection.close()
+
+
+SOME = Progress(
+    "running", 3, 12, 250, 1000, 2250, 12_000, 4, 1, 7, 2.345, 1234.5, 0.71, 65.0, 2, {"accuracy": 0.98765, "each": [1]}
+)
+
+
+def test_the_panel_shows_all_that_matters() -> None:
+    console = Console(file=io.StringIO(), width=110, force_terminal=False)
+    console.print(panel("mnist", SOME))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for expected in (
+        "epoch 3 of 12",
+        "250 of 1,000",
+        "25%",
+        "4 alive (+1 waiting), 7 lost",
+        "2.3",
+        "71%",
+        "1,234",
+        "1:05 min",
+        "0.9877",
+        "(epoch 2)",
+    ):
+        assert expected in shown, f"{expected!r} is not in:\n{shown}"
+
+
+def test_a_line_is_one_line() -> None:
+    assert line(SOME).count("\n") == 0 and line(SOME).startswith("epoch 3 of 12: 250 of 1,000, workers 4 alive")
+
+
+def test_the_screen_keeps_the_panel_below_the_events(ledger: Ledger) -> None:
+    out = io.StringIO()
+    with Screen(Console(file=out, force_terminal=True, width=110, color_system=None), "mnist") as screen:
+        screen.progress(0.0, SOME)
+        screen.event(0.0, "evicted", "w3 on slot-1")
+        screen.progress(0.5, SOME)
+    shown = out.getvalue()
+    assert shown.index("w3 on slot-1") < shown.rindex("epoch 3 of 12")
+
+
+def test_lines_and_json_say_when_and_what(ledger: Ledger) -> None:
+    plain, machine = io.StringIO(), io.StringIO()
+    for view in (Lines(plain), JsonLines(machine)):
+        view.event(1e9, "evicted", "w3 on slot-1")
+        view.progress(1e9, SOME)
+    assert [text.split()[1] for text in plain.getvalue().splitlines()] == ["evicted", "progress"]
+    event, progress = map(json.loads, machine.getvalue().splitlines())
+    assert event == {"at_s": 1e9, "kind": "evicted", "text": "w3 on slot-1"}
+    assert (progress["kind"], progress["credited"], progress["metrics"]["each"]) == ("progress", 250, [1])
+
+
+def test_a_follower_reads_no_more_often_than_its_view_wants(ledger: Ledger) -> None:
+    now = 0.0
+    out = io.StringIO()
+    with Follower(ledger.path.parent, JsonLines(out), clock=lambda: now) as follower:
+        for tenth in range(0, 251):
+            now = tenth / 10
+            follower.tick()
+    assert [json.loads(text)["at_s"] for text in out.getvalue().splitlines()] == [1.0, 11.0, 21.0]
+
+
+def test_a_ledger_that_cannot_be_read_does_not_end_the_run(tmp_path: Path) -> None:
+    now = 0.0
+    out = io.StringIO()
+    with Follower(tmp_path / "nothing", Lines(out), clock=lambda: now) as follower:
+        now = 30.0
+        follower.tick()
+    assert out.getvalue() == ""

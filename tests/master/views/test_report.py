@@ -1,0 +1,284 @@
+"""The report counts from rows: what was credited twice, never, or trained in vain shows, whoever wrote it there."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import json
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from gridml.errors import LedgerError
+from gridml.protocol.messages import Failure
+from master.backends.base import JobEvent, State
+from master.store.ledger import Ledger
+from master.store.settings import Settings
+from master.views.plot import plot
+from master.views.render import duration, render
+from master.views.report import coverage, report
+
+COUNT = 1000
+
+
+def begin(root: Path, **told: object) -> Ledger:
+    """A run of two epochs of 1,000 vertices that began at second 100."""
+    root.mkdir(exist_ok=True)
+    (root / "settings.json").write_text(json.dumps(Settings(program=root / "digits.py", workers=3).to_json()))
+    ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)
+    values = {"started_s": 100.0, "status": "running", "total": 2 * COUNT, "masters": 1, **told}
+    with ledger.transaction():
+        for key, value in values.items():
+            ledger.set(key, value)
+        ledger.add_version(0, None, 0, 100.0)
+    return ledger
+
+
+def credit(ledger: Ledger, at_s: float, *ranges: tuple[int, int], staleness: float = 0.0) -> None:
+    """Lease and credit ranges of the newest epoch, each as one push."""
+    for start, stop in ranges:
+        epoch, _ = ledger.newest_epoch()
+        span = next(s for s in ledger.spans if s.epoch == epoch and s.start == start)
+        row = ledger.credit(ledger.lease(span, stop, "w1", at_s, ""), stop, int(at_s), staleness, at_s)
+        ledger.end_lease(row, at_s, "trained to its end")
+
+
+def live(ledger: Ledger, worker: str, machine: str, began_s: float, ended_s: float | None, **how: object) -> None:
+    """A worker's life; `how` are fields of its last event."""
+    ledger.worker_submitted(worker, began_s)
+    ledger.worker_event(JobEvent(began_s, worker, State.RUNNING, machine), began_s)
+    if ended_s is not None:
+        ledger.worker_event(JobEvent(ended_s, worker, machine=machine, **how), ended_s)  # type: ignore[arg-type]
+
+
+@contextmanager
+def driven(root: Path) -> Iterator[None]:
+    """As if a master held the run."""
+    with (root / "master.lock").open("a+") as file:
+        file.write("pid 12 on host\n")
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A run of two epochs: nothing twice, nothing lost, five kinds of ends of workers."""
+    ledger = begin(tmp_path / "run")
+    with ledger.transaction():
+        ledger.open_epoch(0, COUNT, 100.0)
+        credit(ledger, 110.0, (0, 400), (400, 1000), staleness=2.0)
+        ledger.add_version(1, None, 2, 110.0)
+        ledger.close_epoch(0, 1, 110.0)
+        ledger.set_metrics(0, {"accuracy": 0.9, "accuracy_per_digit": [0.8, 1.0]})
+        ledger.open_epoch(1, COUNT, 110.0)
+        lost = ledger.lease(ledger.spans[0], 500, "w2", 111.0, "")
+        lost = ledger.credit(lost, 100, 2, 0.0, 112.0)
+        ledger.end_lease(lost, 113.0, "worker evicted", trained=350)
+        credit(ledger, 118.0, (100, 1000))
+        ledger.add_version(2, None, 2, 118.0)
+        ledger.close_epoch(1, 2, 118.0)
+        ledger.set_metrics(1, {"accuracy": 0.99, "accuracy_per_digit": [0.98, 1.0]})
+        live(ledger, "w1", "slot-1", 100.0, 120.0, state=State.FINISHED)
+        live(ledger, "w2", "slot-2", 100.0, 113.0, state=State.EVICTED, graceful=False)
+        live(ledger, "w3", "slot-2", 113.0, 117.0, state=State.EVICTED, graceful=True)
+        live(ledger, "w4", "slot-10", 100.0, 101.0, state=State.LOST)
+        live(ledger, "w5", "slot-10", 101.0, 102.0, state=State.EVICTED, cancelled=True)
+        ledger.worker_submitted("w6", 119.0)  # never started
+        ledger.worker_said("w1", 118.0, 1800, 9.0, 5000)
+        ledger.worker_said("w2", 112.0, 450, 2.25, 700)
+        ledger.worker_sent("w1", 9000)
+        ledger.add_failure("w4", 0, Failure(1, 1, "ValueError: no", "", 3, 7), 100.5)
+        ledger.set("status", "finished")
+        ledger.set("ended_s", 120.0)
+        ledger.set("flops_per_vertex", 1e6)
+    ledger.close()
+    return tmp_path / "run"
+
+
+def test_it_is_exact_on_a_run_that_lost_nothing(finished: Path) -> None:
+    found = report(finished)
+    assert [(e.epoch, e.credited, e.duplicated, e.lost, e.left, e.wasted) for e in found.epochs] == [
+        (1, 1000, 0, 0, 0, 0),
+        (2, 1000, 0, 0, 0, 250),
+    ]
+    assert (found.status, found.vertices, found.epochs_wanted, found.credited) == ("finished", COUNT, 2, 2000)
+    assert (found.pushes, found.versions, found.staleness) == (4, 3, 1.0)
+    assert [e.staleness for e in found.epochs] == [2.0, 0.0]
+    assert [e.closed_s for e in found.epochs] == [10.0, 18.0]
+
+
+def test_kills_are_told_apart_from_crashes_and_cancellations(finished: Path) -> None:
+    found = report(finished)
+    assert (found.workers, found.lives, found.kills, found.sigterm, found.sigkill, found.crashed) == (3, 5, 2, 1, 1, 1)
+    assert [(m.machine, m.workers, m.sigterm, m.sigkill) for m in found.machines] == [
+        ("slot-1", 1, 0, 0),
+        ("slot-2", 2, 1, 1),
+        ("slot-10", 2, 0, 0),
+    ]
+
+
+def test_speed_is_counted_from_credited_work(finished: Path) -> None:
+    found = report(finished)
+    assert (found.wall_s, found.worker_s) == (20.0, 20.0 + 13.0 + 4.0 + 1.0 + 1.0)
+    assert found.goodput == pytest.approx(2000 * (11.25 / 2250) / 39.0)
+    assert found.flops == pytest.approx(1e6 * 2000 / 20.0)
+    assert (found.bytes_up, found.bytes_down) == (5700, 9000)
+
+
+def test_what_is_credited_twice_or_never_shows(finished: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        twice = "INSERT INTO credits VALUES (?, ?, ?, 9, 9, 'w9', 0, 119)"
+        ledger._db.execute(twice, (0, 300, 500))  # over the seam of two credits
+        ledger._db.execute(twice, (0, 300, 500))
+        ledger._db.execute("DELETE FROM credits WHERE epoch = 1 AND start = 0")
+    ledger.close()
+    first, second = report(finished).epochs
+    assert (first.credited, first.duplicated, first.lost) == (1400, 400, 0)
+    assert (second.credited, second.duplicated, second.lost) == (900, 0, 100)
+
+
+def test_what_is_missing_in_an_open_epoch_is_left_not_lost(tmp_path: Path) -> None:
+    ledger = begin(tmp_path)
+    with ledger.transaction():
+        ledger.open_epoch(0, COUNT, 100.0)
+        credit(ledger, 110.0, (0, 250))
+        live(ledger, "w1", "slot-1", 101.0, None)
+    with driven(tmp_path):
+        found = report(tmp_path, now=121.0)  # beside a ledger that is open for writing
+    ledger.close()
+    assert (found.status, found.wall_s, found.worker_s) == ("running", 21.0, 20.0)
+    assert (found.epochs[0].credited, found.epochs[0].lost, found.epochs[0].left) == (250, 0, 750)
+    assert found.flops is None and found.goodput is None
+
+
+def test_a_run_without_a_master_stands_at_its_last_sign(tmp_path: Path) -> None:
+    ledger = begin(tmp_path)
+    with ledger.transaction():
+        ledger.open_epoch(0, COUNT, 100.0)
+        live(ledger, "w1", "slot-1", 101.0, None)
+        ledger.event(140.0, "warning", "the last thing it wrote")
+    ledger.close()
+    found = report(tmp_path, now=10_000.0)
+    assert (found.status, found.wall_s, found.worker_s) == ("stopped", 40.0, 39.0)
+
+
+def test_time_without_a_master_is_not_time_of_the_run(tmp_path: Path) -> None:
+    ledger = begin(tmp_path, gaps=[[110.0, 1110.0], [1120.0, 1150.0]], status="finished", ended_s=1160.0)
+    with ledger.transaction():
+        ledger.open_epoch(0, COUNT, 100.0)
+        credit(ledger, 1155.0, (0, COUNT))
+        ledger.close_epoch(0, 1, 1155.0)
+    ledger.close()
+    found = report(tmp_path)
+    assert (found.wall_s, found.epochs[0].closed_s) == (30.0, 25.0)
+
+
+def test_why_a_run_failed_is_told_until_it_is_resumed(tmp_path: Path) -> None:
+    ledger = begin(tmp_path, status="failed", stopped_because="train failed 3 times")
+    with ledger.transaction():
+        ledger.open_epoch(0, COUNT, 100.0)
+    assert report(tmp_path).stopped_because == "train failed 3 times"
+    with ledger.transaction():
+        ledger.set("status", "finished")
+    ledger.close()
+    assert report(tmp_path).stopped_because is None
+
+
+def test_json_has_the_promised_keys(finished: Path) -> None:
+    found = json.loads(json.dumps(report(finished).to_json()))
+    assert {"program", "backend", "vertices", "workers", "kills", "wall_s", "worker_s", "goodput", "flops"} < {*found}
+    for epoch in found["epochs"]:
+        assert {"epoch", "credited", "duplicated", "lost", "wasted", "metrics"} < {*epoch}
+    assert found["program"] == "digits.py" and found["backend"] == "local" and found["kills"] == 2
+
+
+def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(finished: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger.set_metrics(1, {"accuracy": 0.99, "accuracy_per_digit": [0.98 + digit / 1234 for digit in range(10)]})
+    ledger.close()
+    out = io.StringIO()
+    Console(file=out, width=80).print(render(report(finished)))
+    shown = out.getvalue()
+    kills = "2: 1 by SIGTERM, 1 by SIGKILL, and 1 crashed"
+    for expected in ("digits.py", kills, "0.99", "250", "slot-10", "accuracy_per_digit after epoch 2", "0.9873"):
+        assert expected in shown, f"{expected!r} is not in:\n{shown}"
+    assert "…" not in shown  # nothing was cut off
+
+
+def test_reading_leaves_no_trace(finished: Path) -> None:
+    before = {p.name: (p.stat().st_mtime_ns, p.stat().st_size) for p in finished.iterdir()}
+    report(finished)
+    assert {p.name: (p.stat().st_mtime_ns, p.stat().st_size) for p in finished.iterdir()} == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_run_in_a_folder_that_cannot_be_written_is_readable(finished: Path) -> None:
+    finished.chmod(0o500)
+    try:
+        assert report(finished).credited == 2000
+    finally:
+        finished.chmod(0o700)
+
+
+def test_what_is_no_run_is_said_to_be_none(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a run"):
+        report(tmp_path)
+
+
+def test_a_damaged_ledger_is_named(finished: Path) -> None:
+    (finished / "ledger.db").write_bytes(b"not a database, and long enough to be looked at as one " * 100)
+    with pytest.raises(LedgerError, match=r"ledger\.db cannot be read"):
+        report(finished)
+
+
+def test_figures_are_drawn(finished: Path, tmp_path: Path) -> None:
+    pytest.importorskip("matplotlib")
+    plot(report(finished), finished, tmp_path / "run.svg")
+    drawn = (tmp_path / "run.svg").read_text()
+    assert "<svg" in drawn and drawn.count("<path") > 20
+
+
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 2), st.integers(0, 30), st.integers(1, 12)).map(lambda t: (t[0], t[1], t[1] + t[2]))
+    )
+)
+def test_coverage_is_that_of_counting_each_vertex(intervals: list[tuple[int, int, int]]) -> None:
+    counts = np.zeros((3, 50), np.int64)
+    for epoch, start, stop in intervals:
+        counts[epoch, start:stop] += 1
+    lengths, unions = coverage(np.array(intervals, np.int64).reshape(-1, 3), 3)
+    assert lengths.tolist() == counts.sum(1).tolist()
+    assert unions.tolist() == (counts > 0).sum(1).tolist()
+
+
+def test_a_million_credits_are_counted_fast() -> None:
+    start = np.random.default_rng(0).permutation(1_000_000) * 10
+    credits = np.stack([np.zeros_like(start), start, start + 10], axis=1)
+    began = time.process_time()
+    lengths, unions = coverage(credits, 1)
+    assert time.process_time() - began < 5.0
+    assert lengths[0] == unions[0] == 10_000_000
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(7.34, "7.3 s"), (125, "2:05 min"), (3599.6, "1:00:00 h"), (3723, "1:02:03 h")]
+)
+def test_durations_are_for_reading(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
+
+
+def test_a_run_that_is_being_begun_is_told_apart_from_none(tmp_path: Path) -> None:
+    with driven(tmp_path), pytest.raises(LedgerError, match="has not begun yet: pid 12 on host"):
+        report(tmp_path)

@@ -1,0 +1,46 @@
+"""Which of its job's lives a worker is, is told by the mailboxes that the master has opened."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from remote.attempt import LOOK_S, PATIENCE_S, find_mailbox
+
+
+@pytest.mark.parametrize(
+    ("there", "found"),
+    [
+        (["w7"], "w7"),
+        (["w1", "w7", "w7.1", "w77"], "w7.1"),
+        (["w7.9", "w7.10"], "w7.10"),
+        ([".", "..", ".w7.11", "w7.2"], "w7.2"),
+    ],
+)
+def test_the_newest_open_mailbox_is_ours(there: list[str], found: str) -> None:
+    assert find_mailbox("w7", lambda: there) == found
+
+
+def test_one_that_turned_out_to_be_another_life_is_passed_over() -> None:
+    assert find_mailbox("w7", lambda: ["w7", "w7.1"], but="w7.1") == "w7"
+
+
+def test_a_mailbox_that_is_opened_late_is_waited_for() -> None:
+    looks: Iterator[list[str]] = iter([[], ["w7"], ["w7", "w7.1"]])
+    rested: list[float] = []
+    assert find_mailbox("w7", lambda: next(looks), but="w7", rest=rested.append) == "w7.1"
+    assert rested == [LOOK_S, LOOK_S]
+
+
+def test_a_submit_host_out_of_reach_is_asked_again_and_given_up_in_the_end() -> None:
+    now = [0.0]
+
+    def unreachable() -> list[str]:
+        raise OSError("out of reach")
+
+    def rest(seconds: float) -> None:
+        now[0] += seconds
+
+    assert find_mailbox("w7", unreachable, clock=lambda: now[0], rest=rest) is None
+    assert now[0] >= PATIENCE_S
