@@ -39,7 +39,7 @@ def main() -> None:
                 "kills": found.kills,
                 "with warning": found.graceful,
                 "masters": found.masters,
-                "letters": found.sent,
+                "messages": found.sent,
                 "lost": found.lost,
                 "credits": found.credits,
                 "vertices": found.credited,
@@ -48,11 +48,11 @@ def main() -> None:
         ],
         [
             "every run: 20 to 160 workers; lives of six laws and of traces, storms, machines that never come, unequal "
-            "speeds; letters and answers lost, late, twice, torn, altered; masters killed at any commit point, also "
+            "speeds; messages and answers lost, late, twice, torn, altered; masters killed at any commit point, also "
             "while they wake",
             "checked after each death of a master and at the end: credited, free and leased ranges are a partition of "
             "every epoch, and every vertex of a finished one is credited once",
-            "masters: those that were started; lost: letters and answers of which no copy arrived whole",
+            "masters: those that were started; lost: messages and answers of which no copy arrived whole",
         ],
     )
 

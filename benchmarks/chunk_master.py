@@ -28,7 +28,7 @@ from master.simulation.world import World
 from master.store.settings import Settings
 
 WORKERS = 32
-TURN = 1e-6  # of a mean life: how often the master looks for letters
+TURN = 1e-6  # of a mean life: how often the master looks for messages
 
 
 class Over(BaseException):
@@ -123,7 +123,7 @@ def _play(
                 raise Over
 
         root = Path(folder, "run")
-        run = start(settings, root, replace(world.outside(lambda kind, text: None), tick=tick))
+        run = start(settings, root, replace(world.environment(lambda kind, text: None), tick=tick))
         world.drive(run)
         try:
             with run:

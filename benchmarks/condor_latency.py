@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.table import Cell, write
-from gridml.carriers.directory import DirectoryMaster
+from gridml.carriers.directory import DirectoryMailboxes
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import bindings
 from master.sftp.server import MailServer
@@ -129,7 +129,7 @@ def compare(repeats: int) -> None:
         [
             f"medians of {repeats}; directory: worker and master share a disk; chirp: from a job, through its shadow; "
             "sftp: from a job, to the master's own server",
-            "put: a worker's letter stored, by directory durably; get: the answer fetched and checked",
+            "put: a worker's message stored, by directory durably; get: the answer fetched and checked",
             "round trip: from before the put to after the get; the other side answers at once with as many bytes, and "
             "each side looks as often as it does in a run",
             *skipped,
@@ -298,20 +298,20 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
     from pathlib import Path
 
     sys.path.insert(0, "gridml.pyz")
-    from gridml.carriers.base import WorkerEnd
+    from gridml.carriers.base import WorkerMailbox
     from gridml.carriers.chirp import ChirpWorker
-    from gridml.carriers.directory import DirectoryWorker
-    from gridml.carriers.file_link import FilesWorker
+    from gridml.carriers.directory import DirectoryMailbox
+    from gridml.carriers.file_link import FileMailbox
     from gridml.carriers.sftp import SftpLink, line_of_job
 
-    end: WorkerEnd
+    end: WorkerMailbox
     if carrier == "directory":
-        end = DirectoryWorker(Path(root), "w1")
+        end = DirectoryMailbox(Path(root), "w1")
     elif carrier == "chirp":
         end = ChirpWorker("w1")
     else:
         line = line_of_job(Path("w1"))
-        end = FilesWorker("w1", lambda: SftpLink(line))
+        end = FileMailbox("w1", lambda: SftpLink(line))
     found: dict[str, list[float]] = {}
     number = 0
     for megabytes in SIZES:
@@ -342,15 +342,15 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
 
 @contextlib.contextmanager
 def echo(root: Path) -> Iterator[None]:
-    """A master's end that answers every letter with its own payload, looking as often as an idle master does."""
-    end = DirectoryMaster(root)
+    """A master's end that answers every message with its own payload, looking as often as an idle master does."""
+    end = DirectoryMailboxes(root)
     end.open("w1")
     over = threading.Event()
 
     def answer() -> None:
         while not over.wait(0.02):
-            for letter in end.collect():
-                end.answer(letter.worker, letter.number, letter.payload)
+            for message in end.collect():
+                end.answer(message.worker, message.number, message.payload)
 
     thread = threading.Thread(target=answer)
     thread.start()

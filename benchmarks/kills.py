@@ -30,7 +30,7 @@ from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Steady
 from master.launch import start
-from master.run import Outside
+from master.run import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -141,7 +141,7 @@ def run(case: Case) -> dict[str, float]:
 
     try:
         settings = Settings(program=PROGRAMS[case.rule], workers=case.workers, epochs=case.epochs, seed=case.seed)
-        with start(settings, root / "run", Outside(pool)) as made:
+        with start(settings, root / "run", Environment(pool)) as made:
             made.finish()
         from master.views.report import report
 

@@ -27,7 +27,7 @@ from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Lives, Script
 from master.launch import start
-from master.run import Outside
+from master.run import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.views.report import report
@@ -120,7 +120,7 @@ def run(case: Case, script: Script, root: Path) -> Costs:
     def backend(settings: Settings, directory: RunDirectory) -> Backend:
         return Local(worker_command(settings, directory), script, directory.logs)
 
-    with start(settings, root, Outside(backend)) as begun:
+    with start(settings, root, Environment(backend)) as begun:
         begun.finish()
         costs = begun.grants.sizing.measures.costs()
     assert costs is not None

@@ -25,7 +25,7 @@ from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Steady
 from master.launch import start
-from master.run import Outside
+from master.run import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -108,7 +108,7 @@ def workers(count: int) -> tuple[float, float]:
 
     try:
         settings = Settings(program=PROGRAM, workers=count, epochs=EPOCHS * count)
-        with start(settings, root / "run", Outside(pool)) as run:
+        with start(settings, root / "run", Environment(pool)) as run:
             run.finish()
         with sqlite3.connect(f"file:{root / 'run' / 'ledger.db'}?mode=ro", uri=True) as ledger:
             credits = ledger.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s, rowid").fetchall()

@@ -96,7 +96,7 @@ def run(
     )
     choose.script(settings)  # what is wrong with it is said before a directory is made
     root = run_dir or Path("runs") / f"{program.stem}-{time.strftime('%Y%m%d-%H%M%S')}"
-    drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+    drive(root, lambda environment: start(settings, root, environment), program.stem, as_json=as_json)
 
 
 @app.command(epilog="Example: gridml submit examples/mnist.py --workers 20 --request-memory 2GB --foreground")
@@ -146,7 +146,7 @@ def submit(
         int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
     ] = 0,
     carrier: Annotated[
-        str, typer.Option(help="How letters travel: chirp, or sftp where machines may connect to this one.")
+        str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
     ] = "chirp",
     sftp: Annotated[
         str | None,
@@ -180,7 +180,7 @@ def submit(
     from master.backends.condor import master_job as condor_master
     from master.backends.condor import submit_description as condor_submit
     from master.launch import create, start
-    from master.run import Outside
+    from master.run import Environment
     from master.store.rundir import RunDirectory, command
     from master.store.settings import CondorOptions, Settings
     from master.views.terminal import drive
@@ -227,11 +227,11 @@ def submit(
         return
     condor_master.check_reachable()
     if foreground:
-        drive(root, lambda outside: start(settings, root, outside), program.stem, as_json=as_json)
+        drive(root, lambda environment: start(settings, root, environment), program.stem, as_json=as_json)
         return
     from master.backends.registry import make
 
-    create(settings, root, Outside(make))
+    create(settings, root, Environment(make))
     directory = RunDirectory(root)
     job = condor_master.submit(directory, condor_master.description(settings, directory))
     if as_json:
@@ -254,7 +254,7 @@ def resume(
     from master.views.terminal import drive
 
     file = None if program is None else program.absolute()
-    drive(run, lambda outside: resume(run, outside, file), run.name, as_json=as_json)
+    drive(run, lambda environment: resume(run, environment, file), run.name, as_json=as_json)
 
 
 @app.command(epilog="Example: gridml status runs/mnist-20260401-120000")
@@ -342,7 +342,7 @@ def cancel(run: RunArgument) -> None:
     try:
         if (master := holder(run)) is not None:
             (run / "cancel").touch()
-            typer.echo(f"Asked the master ({master}) to stop. Go on later with: {then}")
+            typer.echo(f"SimulationOptions the master ({master}) to stop. Go on later with: {then}")
             return
         withdrawn = condor_master.withdraw(directory)
     except OSError as error:

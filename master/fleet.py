@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
-from gridml.carriers.base import MasterEnd
+from gridml.carriers.base import MasterMailboxes
 from gridml.errors import UNFIT, RunError
 from master.backends.base import Backend, JobEvent, State
-from master.decisions.staffing import after_hold, after_stillbirth, to_submit
+from master.decisions.staffing import after_failed_start, after_hold, to_submit
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.sync.exchange import Exchange
-from master.telemetry.heartbeats import Presence
+from master.telemetry.heartbeats import Heartbeats
 from master.telemetry.measures import Measures, died
 
 Say = Callable[[float, str, str], None]  # (time in seconds, kind, text) of what a person should hear; in a transaction
 
 
-class Workforce:
+class Fleet:
     """Asks `backend` for workers and follows each from its submission to its end, in the ledger too."""
 
     def __init__(
@@ -27,7 +27,7 @@ class Workforce:
         settings: Settings,
         directory: RunDirectory,
         ledger: Ledger,
-        office: MasterEnd,
+        mailboxes: MasterMailboxes,
         exchange: Exchange,
         backend: Backend,
         measures: Measures,
@@ -36,7 +36,7 @@ class Workforce:
         self._settings = settings
         self._directory = directory
         self._ledger = ledger
-        self._office = office
+        self._mailboxes = mailboxes
         self._exchange = exchange
         self._backend = backend
         self._measures = measures
@@ -44,9 +44,11 @@ class Workforce:
         workers = ledger.workers()
         known = {row["worker"] for row in workers}
         spoken = {row["worker"] for row in workers if row["first_sync_s"] is not None}
-        self._presence = Presence(office.noted, settings.silent_s, known, spoken=spoken)
+        self._presence = Heartbeats(mailboxes.heartbeat, settings.silent_s, known, spoken=spoken)
         self._held: set[str] = set()
-        self._stillborn = self._unfit = 0  # workers in a row that never spoke; those of them whose machine would not do
+        self._failed_starts = self._unfit = (
+            0  # workers in a row that never spoke; those of them whose machine would not do
+        )
         self._submitted = len(known)
         self._stop: RunError | None = None  # why there is no use in going on
 
@@ -59,11 +61,11 @@ class Workforce:
         """A worker will come, or lives on: it has a row and a mailbox. Must be called inside a transaction."""
         self._ledger.worker_submitted(worker, now)
         self._measures.submitted(worker, now)
-        self._office.open(worker)
+        self._mailboxes.open(worker)
         self._presence.expect(worker)
 
     def spoke(self, workers: Iterable[str], now: float) -> None:
-        """Letters of these made sense."""
+        """Messages of these made sense."""
         self._presence.heard(workers, now)
 
     def hear(self, events: list[JobEvent], now: float) -> None:
@@ -85,7 +87,7 @@ class Workforce:
                     self._say(now, event.state.value, self._told(event))
         for event in events:
             if event.state.ended:
-                self._office.close(event.worker)
+                self._mailboxes.close(event.worker)
         if self._stop is not None:
             raise self._stop
 
@@ -142,12 +144,12 @@ class Workforce:
         self._measures.ended(event.worker, now, died=died(event.state, event.cancelled, event.detail))
         self._presence.stops(event.worker)
         if event.worker in self._presence.spoken or (event.state is State.EVICTED and not event.cancelled):
-            self._stillborn = self._unfit = 0
+            self._failed_starts = self._unfit = 0
             return
-        self._stillborn += 1
+        self._failed_starts += 1
         self._unfit += event.exit_code == UNFIT
         others_work = not self._presence.alive.isdisjoint(self._presence.spoken)
-        again, reason = after_stillbirth(self._stillborn, self._unfit, others_work=others_work)
+        again, reason = after_failed_start(self._failed_starts, self._unfit, others_work=others_work)
         if not again:
             log = self._directory.log(event.worker)
             self._stop = RunError(

@@ -14,7 +14,7 @@ from gridml.model.graph import Graph
 from gridml.model.program import Program, load
 from gridml.protocol import bundle
 from master.leases.leases import Grants
-from master.run import Outside, Run
+from master.run import Environment, Run
 from master.store.ledger import Ledger
 from master.store.reader import SUBMITTED
 from master.store.replica import Replica, Versions, initial
@@ -23,20 +23,20 @@ from master.store.settings import Settings
 from master.sync.merger import Merger
 
 
-def start(settings: Settings, root: Path, outside: Outside) -> Run:
+def start(settings: Settings, root: Path, environment: Environment) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
-    created = _create(settings, root, outside)
+    created = _create(settings, root, environment)
     try:
-        return Run(*created, outside)
+        return Run(*created, environment)
     except BaseException:
         created[-1].release()
         raise
 
 
-def create(settings: Settings, root: Path, outside: Outside) -> None:
+def create(settings: Settings, root: Path, environment: Environment) -> None:
     """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
-    directory, *_, lock = _create(settings, root, outside)
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=outside.durable)
+    directory, *_, lock = _create(settings, root, environment)
+    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=environment.durable)
     with ledger.transaction():
         ledger.set("status", SUBMITTED)
     ledger.close()
@@ -44,7 +44,7 @@ def create(settings: Settings, root: Path, outside: Outside) -> None:
 
 
 def _create(
-    settings: Settings, root: Path, outside: Outside
+    settings: Settings, root: Path, environment: Environment
 ) -> tuple[RunDirectory, Settings, Program, Graph, MasterLock]:
     program = load(settings.program)
     graph = program.build(settings.program)
@@ -54,7 +54,7 @@ def _create(
     try:
         directory.keep_program(settings.program)
         bundle.write_atomic(directory.settings, _as_text(settings))
-        _make_ledger(directory, settings, program, graph, outside)
+        _make_ledger(directory, settings, program, graph, environment)
         return directory, settings, program, graph, lock
     except OSError as error:
         lock.release()
@@ -68,13 +68,15 @@ def _as_text(settings: Settings) -> bytes:
     return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
 
 
-def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, graph: Graph, outside: Outside) -> None:
+def _make_ledger(
+    directory: RunDirectory, settings: Settings, program: Program, graph: Graph, environment: Environment
+) -> None:
     """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
-    ledger, now = Ledger(building, shared_disk=True, create=True, durable=outside.durable), outside.clock()
+    ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
     try:
-        replica = Replica(graph, Versions(directory.versions, durable=outside.durable))
+        replica = Replica(graph, Versions(directory.versions, durable=environment.durable))
         tensors = initial(graph, settings.seed)
         sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
         with ledger.transaction():
@@ -82,7 +84,7 @@ def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, 
             ledger.set("started_s", now)
             ledger.set("status", "running")
             ledger.add_version(0, sha256, 0, now)
-            grants = Grants(program, graph, settings, ledger, outside.office(directory.root))
+            grants = Grants(program, graph, settings, ledger, environment.mailboxes(directory.root))
             ledger.set("driver", grants.driver)
             ledger.set("total", grants.total)
             grants.open_first(now)
@@ -92,7 +94,7 @@ def _make_ledger(directory: RunDirectory, settings: Settings, program: Program, 
     bundle.sync_folder(directory.root)
 
 
-def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Run:
+def resume(root: Path, environment: Environment, program_file: Path | None = None) -> Run:
     """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
     directory = RunDirectory(root)
     if not directory.ledger.is_file():
@@ -104,14 +106,14 @@ def resume(root: Path, outside: Outside, program_file: Path | None = None) -> Ru
         if program_file is not None:
             settings = replace(settings, program=program_file)
             bundle.write_atomic(directory.settings, _as_text(settings))
-        elif outside.unattended and _was_running(directory) and _altered(directory, settings.program):
+        elif environment.unattended and _was_running(directory) and _altered(directory, settings.program):
             sys.path.append(str(settings.program.parent))  # its modules stay where they are
             settings = replace(
                 settings, program=directory.program(settings.program)
             )  # nobody has asked for the new one
         program = load(settings.program)
         graph = program.build(settings.program)
-        return Run(directory, settings, program, graph, lock, outside)
+        return Run(directory, settings, program, graph, lock, environment)
     except BaseException as error:
         if isinstance(error, GridmlError):
             _leave_word(directory, error)

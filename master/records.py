@@ -19,9 +19,9 @@ from master.store.replica import Touched
 class Correspondent:
     """One worker, since it was first heard."""
 
-    number: int = -1  # of its last letter
+    number: int = -1  # of its last message
     base: int = -1  # the version it says it holds
-    sent: list[int] = field(default_factory=list)  # the versions that answers to its last letter told it of
+    sent: list[int] = field(default_factory=list)  # the versions that answers to its last message told it of
     holding: dict[int, Touched] = field(default_factory=dict)  # by lease: what came with the answer that granted it
     rate: float = 0.0  # vertices per second of training
     push_s: float = 0.0
@@ -41,7 +41,7 @@ class Correspondence:
         self._awaited: set[str] = set()  # while these have not spoken
 
     def hear(self, sync: Sync, number: int) -> Correspondent:
-        """A worker has spoken, in its letter `number`."""
+        """A worker has spoken, in its message `number`."""
         known = self.workers.setdefault(sync.worker, Correspondent())
         self._awaited.discard(sync.worker)
         self._bases.pop(job_of(sync.worker), None)

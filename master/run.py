@@ -16,20 +16,20 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 
-from gridml.carriers.base import Letter, MasterEnd
-from gridml.carriers.directory import DirectoryMaster
+from gridml.carriers.base import MasterMailboxes, Message
+from gridml.carriers.directory import DirectoryMailboxes
 from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program
 from gridml.protocol import bundle
 from gridml.protocol.attempts import is_life, job_of
-from gridml.protocol.codec import Wording, Written
-from gridml.protocol.outbox import read as read_unsent
+from gridml.protocol.codec import BundleCodec, Codec
+from gridml.protocol.outbox import read as read_outbox
 from master.backends.base import Backend
-from master.fleet import Workforce
+from master.fleet import Fleet
 from master.leases.leases import Grants
 from master.store.ledger import Ledger
-from master.store.local_fields import Fields
+from master.store.local_fields import LocalFields
 from master.store.replica import Replica, Versions
 from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.settings import Settings
@@ -44,7 +44,7 @@ Told = Callable[[str, str], None]
 
 
 @dataclass(frozen=True)
-class Outside:
+class Environment:
     """What a run gets from outside: where workers come from, the time, and who is told. Tests put their own here."""
 
     backend: Callable[[Settings, RunDirectory], Backend]
@@ -53,12 +53,12 @@ class Outside:
     told: Told = lambda kind, text: None
     hook: Hook = lambda point: None
     tick: Callable[[], None] = lambda: None  # called once a turn; it may raise to end the run between two turns
-    office: Callable[[Path], MasterEnd] = DirectoryMaster
+    mailboxes: Callable[[Path], MasterMailboxes] = DirectoryMailboxes
     unattended: bool = False  # started by a schedd, and not by a person
     durable: bool = True  # without, a simulation need not wait for the disk
-    wording: Wording = field(default_factory=Written)
+    codec: Codec = field(default_factory=BundleCodec)
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
-    judge: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")
+    executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")
 
 
 class Run:
@@ -71,29 +71,29 @@ class Run:
         program: Program,
         graph: Graph,
         lock: MasterLock,
-        outside: Outside,
+        environment: Environment,
     ) -> None:
         self.directory = directory
         self.settings = settings
         self.program = program
         self.graph = graph
-        self.outside = outside
+        self.environment = environment
         self._lock = lock
         network = directory.on_network_disk()
-        self.ledger = Ledger(directory.ledger, shared_disk=network is not None, durable=outside.durable)
+        self.ledger = Ledger(directory.ledger, shared_disk=network is not None, durable=environment.durable)
         if self.ledger.get("fingerprint") != graph.fingerprint():
             raise LedgerError(
                 f"the graph of {settings.program} is not the one that {directory.root} was begun with: "
                 f"{graph.fingerprint()} against {self.ledger.get('fingerprint')}. Start a new run for it."
             )
         version, sha256 = self.ledger.newest_version()
-        self.versions = Versions(directory.versions, durable=outside.durable)
+        self.versions = Versions(directory.versions, durable=environment.durable)
         self.replica = Replica(graph, self.versions)
         self.replica.load(version, sha256)
-        self.office = outside.office(directory.root)
-        self.fields = Fields(graph, directory.fields, bsp=program.bsp, durable=outside.durable)
+        self.mailboxes = environment.mailboxes(directory.root)
+        self.fields = LocalFields(graph, directory.fields, bsp=program.bsp, durable=environment.durable)
         self.fields.recover(self.ledger.patches())
-        self.grants = Grants(program, graph, settings, self.ledger, self.office)
+        self.grants = Grants(program, graph, settings, self.ledger, self.mailboxes)
         self.merger = Merger(graph, self.replica)
         self.exchange = Exchange(
             settings,
@@ -102,25 +102,25 @@ class Run:
             self.merger,
             self.fields,
             self.grants,
-            self.office,
-            outside.clock,
-            outside.hook,
-            outside.wording,
-            outside.cpu,
+            self.mailboxes,
+            environment.clock,
+            environment.hook,
+            environment.codec,
+            environment.cpu,
         )
-        self.backend = outside.backend(settings, directory)
-        self.workforce = Workforce(
+        self.backend = environment.backend(settings, directory)
+        self.fleet = Fleet(
             settings,
             directory,
             self.ledger,
-            self.office,
+            self.mailboxes,
             self.exchange,
             self.backend,
             self.grants.sizing.measures,
             self._event,
         )
-        self._judge = outside.judge()
-        self._judging: tuple[int, Future[Metrics]] | None = None
+        self._executor = environment.executor()
+        self._evaluating: tuple[int, Future[Metrics]] | None = None
         self._events = directory.events.open("a", buffering=1)
         self._leaving = False
         self._backed_up = 0  # epochs closed at the last copy of the ledger
@@ -139,7 +139,7 @@ class Run:
     def _begin_life(self) -> None:
         """Take over from an earlier master: hear what its workers sent since, keep the leases of those that live on,
         and fence the others, which may be alive still: their pushes are refused."""
-        now = self.outside.clock()
+        now = self.environment.clock()
         masters = self.ledger.get("masters", 0)
         self.ledger.term = max(1, int(now))
         program = bundle.digest(self.settings.program.read_bytes())
@@ -172,14 +172,14 @@ class Run:
             self.ledger.set("status", "running")
             self.ledger.set("masters", masters + 1)
             for worker in survivors:
-                self.workforce.expect(worker, now)
+                self.fleet.expect(worker, now)
         if not alike:
-            self.office.clear()  # letters of workers that this ledger may not even know
+            self.mailboxes.clear()  # messages of workers that this ledger may not even know
         workers = self.ledger.workers()
         self.grants.sizing.measures.take_up(workers)
         alive = {*survivors}
         for gone in [row["worker"] for row in workers if row["worker"] not in alive]:
-            self.office.close(gone)
+            self.mailboxes.close(gone)
         self.exchange.known.forget_others(survivors)
         self._settle_epochs()
 
@@ -187,29 +187,29 @@ class Run:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
         living = {job_of(worker) for worker in survivors}
         ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in living)
-        brought = self._brought(ended)
-        letters = [*brought.values(), *self.office.collect()]
-        speaking = {letter.worker for letter in letters}.union(survivors)
+        recovered = self._recovered(ended)
+        messages = [*recovered.values(), *self.mailboxes.collect()]
+        speaking = {message.worker for message in messages}.union(survivors)
         for row in list(self.ledger.leases.values()):
             if row.worker in speaking:
                 self.grants.take_over(row)
-        self.exchange.handle(letters, granting=False)
-        for path in brought:
+        self.exchange.handle(messages, granting=False)
+        for path in recovered:
             path.unlink()
 
-    def _brought(self, workers: Iterable[str]) -> dict[Path, Letter]:
+    def _recovered(self, workers: Iterable[str]) -> dict[Path, Message]:
         """What jobs that have ended could not send, and brought home, by the files that hold it."""
-        letters: dict[Path, Letter] = {}
-        if not self.directory.brought.is_dir():
-            return letters
-        for path in dict.fromkeys(self.directory.brought / job_of(worker) for worker in workers):
-            found = read_unsent(path)
+        messages: dict[Path, Message] = {}
+        if not self.directory.recovered.is_dir():
+            return messages
+        for path in dict.fromkeys(self.directory.recovered / job_of(worker) for worker in workers):
+            found = read_outbox(path)
             if found is not None and is_life(found.sync.worker, path.name):  # nobody speaks for another job
                 last = replace(found, sync=replace(found.sync, wants=False))  # who wrote it is gone
-                letters[path] = Letter(last.sync.worker, last.number, last.payload)
+                messages[path] = Message(last.sync.worker, last.number, last.payload)
             else:
                 path.unlink(missing_ok=True)
-        return letters
+        return messages
 
     def __enter__(self) -> Run:
         return self
@@ -221,7 +221,7 @@ class Run:
             self.backend.leave()
         else:
             self.backend.close()
-        self._judge.shutdown(wait=True, cancel_futures=True)
+        self._executor.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
         self._close_events()
         self._lock.release()
@@ -239,15 +239,15 @@ class Run:
         idle = IDLE_S[0]
         try:
             with self._explained():
-                self.workforce.staff(self.outside.clock(), work_left=not self.grants.finished())
+                self.fleet.staff(self.environment.clock(), work_left=not self.grants.finished())
                 self.step()  # the first workers are asked for,
                 self.merger.prepare()  # and start meanwhile
                 while not self._done():
-                    self.outside.tick()
+                    self.environment.tick()
                     if self.step():
                         idle = IDLE_S[0]
                     else:
-                        self.outside.rest(idle)
+                        self.environment.rest(idle)
                         idle = min(IDLE_S[1], idle * 1.5)
         except GridmlError as error:
             self._give_up(error)
@@ -269,16 +269,16 @@ class Run:
 
     def step(self) -> bool:
         """One turn of the loop; returns whether anything happened."""
-        events = self.backend.poll()  # before the letters: a worker that has ended can have sent its last one before
-        brought = self._brought(event.worker for event in events if event.state.ended)
-        letters = [*brought.values(), *self.office.collect()]
-        now = self.outside.clock()
-        merged = self.exchange.handle(letters)
-        for path in brought:
+        events = self.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
+        recovered = self._recovered(event.worker for event in events if event.state.ended)
+        messages = [*recovered.values(), *self.mailboxes.collect()]
+        now = self.environment.clock()
+        merged = self.exchange.handle(messages)
+        for path in recovered:
             path.unlink()
-        self.exchange.known.forget(letter.worker for letter in brought.values())
-        self.workforce.spoke(self.exchange.known.heard(), now)  # a letter that makes no sense is no sign of life
-        self.workforce.hear(events, now)
+        self.exchange.known.forget(message.worker for message in recovered.values())
+        self.fleet.spoke(self.exchange.known.heard(), now)  # a message that makes no sense is no sign of life
+        self.fleet.hear(events, now)
         for kind, text in self.exchange.news:
             self._tell(kind, text)
         self.exchange.news.clear()
@@ -287,8 +287,8 @@ class Run:
                 self._event(now, "warning", text)
         if self.exchange.stop_because is not None:
             raise self.exchange.stop_because
-        self.workforce.give_up_silent(now)
-        self.workforce.staff(now, work_left=not self.grants.finished())
+        self.fleet.give_up_silent(now)
+        self.fleet.staff(now, work_left=not self.grants.finished())
         self._settle_epochs()
         judged = self._evaluate()
         self._size(now)
@@ -297,10 +297,10 @@ class Run:
             raise RunError(
                 f"{self.directory.root} was cancelled. It stands at its last credit; go on with gridml resume."
             )
-        return bool(events or letters or merged or judged)
+        return bool(events or messages or merged or judged)
 
     def _done(self) -> bool:
-        return self.grants.finished() and not self.grants.unjudged() and not self.ledger.patches()
+        return self.grants.finished() and not self.grants.unevaluated() and not self.ledger.patches()
 
     def _settle_epochs(self) -> None:
         """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""
@@ -324,26 +324,26 @@ class Run:
             self._tell("sizing", what)
 
         workers = max(self.exchange.live(), self.settings.workers)
-        self.grants.sizing.turn(now, workers, self.exchange.push_s, self.exchange.grant_s, self._judge, say)
+        self.grants.sizing.turn(now, workers, self.exchange.push_s, self.exchange.grant_s, self._executor, say)
 
     def _evaluate(self) -> bool:
         """Judge the oldest epoch that is not judged yet, on a thread of its own while the run goes on."""
-        if self._judging is not None:
-            epoch, future = self._judging
+        if self._evaluating is not None:
+            epoch, future = self._evaluating
             if not future.done():
                 return False
-            self._judging = None
+            self._evaluating = None
             metrics = future.result()
-            now = self.outside.clock()
+            now = self.environment.clock()
             with self.ledger.transaction():
                 self.ledger.set_metrics(epoch, metrics)
                 self._event(now, "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}")
             return True
-        waiting = self.ledger.unjudged() if self.program.evaluate is not None else []
+        waiting = self.ledger.unevaluated() if self.program.evaluate is not None else []
         if waiting:
             epoch, version = waiting[0]
             sha256 = self.ledger.sha256_of(version)
-            self._judging = epoch, self._judge.submit(self._metrics, version, sha256)
+            self._evaluating = epoch, self._executor.submit(self._metrics, version, sha256)
         return False
 
     def _metrics(self, version: int, sha256: str | None) -> Metrics:
@@ -355,16 +355,16 @@ class Run:
         values = {n: t for n, t in self.replica.tensors.items() if "#" not in n}
         if values:
             bundle.write_atomic(self.directory.final, bundle.encode({"version": self.replica.version}, values))
-        until = self.outside.clock() + FAREWELL_S
-        while self.workforce.alive and self.outside.clock() < until:
-            self.outside.tick()
+        until = self.environment.clock() + FAREWELL_S
+        while self.fleet.alive and self.environment.clock() < until:
+            self.environment.tick()
             if not self.step():
-                self.outside.rest(IDLE_S[1])
+                self.environment.rest(IDLE_S[1])
         flops = flops_per_vertex(self.program, self.graph, self.replica.tensors)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", "finished")
-            self.ledger.set("ended_s", self.outside.clock())
+            self.ledger.set("ended_s", self.environment.clock())
         self._tell("finished", f"every vertex of {self.grants.total:,} is credited once")
 
     def _give_up(self, error: GridmlError) -> None:
@@ -379,7 +379,7 @@ class Run:
 
     def _tell(self, kind: str, text: str) -> None:
         self._events.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {kind:9} {text}\n")
-        self.outside.told(kind, text)
+        self.environment.told(kind, text)
 
     def _close_events(self) -> None:
         with contextlib.suppress(OSError):  # a full disk was told of when it was written to

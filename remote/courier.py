@@ -12,10 +12,10 @@ from typing import Any, final
 
 from numpy.typing import NDArray
 
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.protocol import bundle
 from gridml.protocol.messages import Reply, Sync, reply_from
-from gridml.protocol.outbox import Unsent
+from gridml.protocol.outbox import UnansweredPush
 
 Tensors = dict[str, NDArray[Any]]
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
@@ -25,7 +25,7 @@ FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is 
 class Courier(ABC):
     """Carries syncs and brings replies, one at a time: `post` only when the reply to the last one was taken."""
 
-    unsent: Unsent | None = None  # the push under way, until its reply is here
+    unanswered: UnansweredPush | None = None  # the push under way, until its reply is here
     gone = False  # the mailbox does not exist any more: the master has given this worker up
     last_push_s = 0.0  # CPU seconds that carrying the last push cost
     last_travel_s = 0.0  # from sending the last push to its answer
@@ -56,10 +56,10 @@ class Courier(ABC):
 class ThreadCourier(Courier):
     """Carries on a thread of its own, under real time. `take` raises what went wrong there."""
 
-    def __init__(self, carrier: WorkerEnd, number: int = 1) -> None:
+    def __init__(self, carrier: WorkerMailbox, number: int = 1) -> None:
         self._carrier = carrier
         self._process = secrets.token_hex(4)
-        self._number = number  # of the next letter
+        self._number = number  # of the next message
         self._outgoing: tuple[Sync, Callable[[], Tensors]] | None = None
         self._reply: tuple[Reply, Tensors] | None = None
         self._error: Exception | None = None
@@ -119,10 +119,10 @@ class ThreadCourier(Courier):
     def _exchange(self, sync: Sync, tensors: Callable[[], Tensors]) -> tuple[Reply, Tensors] | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
-        letter = Unsent(self._number, replace(sync, process=self._process), tensors())
-        number, payload = letter.number, letter.payload
+        message = UnansweredPush(self._number, replace(sync, process=self._process), tensors())
+        number, payload = message.number, message.payload
         self._number += 1
-        self.unsent = letter if sync.push is not None else None
+        self.unanswered = message if sync.push is not None else None
         sent_s = time.perf_counter()
         while not self._closed:
             try:
@@ -141,7 +141,7 @@ class ThreadCourier(Courier):
             if found is not None:
                 if sync.push is not None:
                     self.last_travel_s = time.perf_counter() - sent_s
-                self.unsent = None
+                self.unanswered = None
                 return found
         return None
 
@@ -168,11 +168,13 @@ class StepCourier(Courier):
     Whoever drives it moves the clock; `wait` only looks whether a sync without a reply must be sent again.
     """
 
-    def __init__(self, carrier: WorkerEnd, clock: Callable[[], float], number: int = 1, process: str = "only") -> None:
+    def __init__(
+        self, carrier: WorkerMailbox, clock: Callable[[], float], number: int = 1, process: str = "only"
+    ) -> None:
         self._carrier = carrier
         self._process = process
         self._clock = clock
-        self._number = number - 1  # of the last letter
+        self._number = number - 1  # of the last message
         self._payload: bytes | None = None
         self._posted_s = 0.0  # when the sync under way was posted,
         self._again_s = 0.0  # and when it is sent (again)
@@ -184,9 +186,9 @@ class StepCourier(Courier):
     def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
         assert not self.busy, "one sync at a time"
         self._number += 1
-        letter = Unsent(self._number, replace(sync, process=self._process), tensors())
-        self._payload = letter.payload
-        self.unsent = letter if sync.push is not None else None
+        message = UnansweredPush(self._number, replace(sync, process=self._process), tensors())
+        self._payload = message.payload
+        self.unanswered = message if sync.push is not None else None
         self._posted_s = self._again_s = self._clock()
         self._send()
 
@@ -202,9 +204,9 @@ class StepCourier(Courier):
         if found is None:
             self._send()
             return None
-        if self.unsent is not None:
+        if self.unanswered is not None:
             self.last_travel_s = self._clock() - self._posted_s
-        self._payload = self.unsent = None
+        self._payload = self.unanswered = None
         return found
 
     def wait(self, seconds: float) -> None:

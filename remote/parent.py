@@ -27,6 +27,6 @@ def die_with_parent(parent_pid: int) -> None:
     prctl.restype = ctypes.c_int
     if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
         raise RunError(f"could not tie this worker to the master: prctl failed with {os.strerror(ctypes.get_errno())}")
-    # Asked only now: a parent that ends after the call above is noticed by the kernel, one that ended before it is not.
+    # Asked only now: the kernel notices a parent that ends after the call above, not one that ended before it.
     if os.getppid() != parent_pid:
         os.kill(os.getpid(), signal.SIGKILL)

@@ -16,13 +16,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import BatchFailed, Engine, Snapshot
 from gridml.engine.pace import batch_size, evenly
 from gridml.model.chunk import Chunk
 from gridml.model.program import Program, user_traceback
 from gridml.protocol.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict
-from gridml.protocol.outbox import Unsent
+from gridml.protocol.outbox import UnansweredPush
 from remote.courier import Courier, Tensors
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
@@ -68,7 +68,8 @@ class Travelling:
 
 class Session:
     """The life of the process `worker`. `evicted()` says whether the machine asked it to leave; it leaves by itself
-    after `chunks`, and when a push had no answer for `patience_s` while there was nothing to train. `unsent` is what
+    after `chunks`, and when a push had no answer for `patience_s` while there was nothing to train. `unanswered` is
+    what
     an earlier process of the same job got no answer to; `kind` says what machine this is.
 
     It is written as a generator, so that one thread can drive thousands of workers under a clock of its own.
@@ -79,12 +80,12 @@ class Session:
         worker: str,
         program: Program,
         source: Path,
-        carrier: WorkerEnd,
+        carrier: WorkerMailbox,
         courier: Courier,
         evicted: Callable[[], bool],
         clock: Callable[[], float] = time.perf_counter,
         chunks: int | None = None,
-        unsent: Unsent | None = None,
+        unanswered: UnansweredPush | None = None,
         patience_s: float = math.inf,
         engine: Engine | None = None,
         kind: str = "",
@@ -97,7 +98,7 @@ class Session:
         self._evicted = evicted
         self._clock = clock
         self._left = chunks  # to begin before leaving
-        self._unsent = unsent  # to deliver before training
+        self._unanswered = unanswered  # to deliver before training
         self._patience_s = patience_s
         self.saving = False  # whether it ended only to have a push carried where it outlives this machine
         self._engine = engine or Engine(program)
@@ -133,8 +134,8 @@ class Session:
         Yields the seconds to wait before the next, which a reply may cut short: 0 when there is work to do.
         """
         try:
-            if self._unsent is not None:
-                yield from self._deliver(self._unsent)
+            if self._unanswered is not None:
+                yield from self._deliver(self._unanswered)
             while True:
                 if self._work is None:
                     self._begin((yield from self._obtain()))
@@ -144,12 +145,12 @@ class Session:
         except Leaving:
             pass
 
-    def _deliver(self, unsent: Unsent) -> Waiting[None]:
+    def _deliver(self, unanswered: UnansweredPush) -> Waiting[None]:
         """Send what an earlier process of this job got no answer to; the master takes it if nobody else has trained
         it."""
-        self._courier.post(self._sync(push=unsent.push), lambda: dict(unsent.tensors))
+        self._courier.post(self._sync(push=unanswered.push), lambda: dict(unanswered.tensors))
         reply, _ = yield from self._await()
-        self._unsent = None
+        self._unanswered = None
         self._hear(reply)
         self._version = -1  # this process has no replica yet,
         self._next.clear()  # and what came with an answer to the process before it was not for this one
@@ -198,7 +199,7 @@ class Session:
             self._arrived = {}
         self._work = Work(lease)
         self._left = None if self._left is None else self._left - 1
-        self._carrier.note(lease.id, lease.start)
+        self._carrier.beat(lease.id, lease.start)
         self._begun, self._begun_vertices, self._begin_s = self._begun + 1, self._work.count, self._clock() - began
 
     def _advance(self, work: Work) -> Waiting[None]:
@@ -246,7 +247,7 @@ class Session:
         self._train_s += self._clock() - began
         self._trained += stop - work.at
         work.at = stop
-        self._carrier.note(work.lease.id, work.lease.start + work.at)
+        self._carrier.beat(work.lease.id, work.lease.start + work.at)
 
     def _push(self, work: Work, *, leaving: bool = False) -> None:
         """Send what was trained since the last push. The snapshot is taken here, the rest is the courier's."""
@@ -366,7 +367,7 @@ class Session:
 
     def _lose_patience(self, waited_s: float) -> None:
         """A push without an answer is put where it survives the machine, once; and nobody waits for ever."""
-        if self._courier.unsent is not None and self._unsent is None and waited_s > self._patience_s:
+        if self._courier.unanswered is not None and self._unanswered is None and waited_s > self._patience_s:
             self.saving = True
             raise Leaving
         if waited_s > ABANDONED_S:

@@ -14,7 +14,7 @@ from typing import Any, Protocol, final
 
 import numpy as np
 
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine, Snapshot
 from gridml.model.chunk import Chunk
 from gridml.model.program import Program, load
@@ -158,7 +158,7 @@ class Stepped:
         worker: str,
         program: Program,
         source: Path,
-        end: WorkerEnd,
+        end: WorkerMailbox,
         clock: Callable[[], float],
         prices: Prices,
         speed: float = 1.0,
@@ -226,6 +226,6 @@ class Trainer:
             torch.set_num_threads(1)
 
     def __call__(
-        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
+        self, worker: str, end: WorkerMailbox, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
     ) -> Stepped:
         return Stepped(worker, self._program, self._source, end, clock, self._prices, speed, chunks, kind, self._seed)

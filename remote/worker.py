@@ -14,16 +14,16 @@ from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.carriers.chirp import proxy_of_job
-from gridml.carriers.directory import DirectoryWorker
-from gridml.carriers.file_link import Files, FilesWorker
+from gridml.carriers.directory import DirectoryMailbox
+from gridml.carriers.file_link import FileMailbox, Files
 from gridml.carriers.sftp import SftpLink, line_of_job
-from gridml.engine.lazy_dynamo import postpone_compiler
+from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError, UsageError
 from gridml.model import program
 from gridml.model.program import Program
-from gridml.protocol import outbox as unsent
+from gridml.protocol import outbox
 from remote import fitness
 from remote.attempt import find_mailbox
 from remote.courier import ThreadCourier
@@ -31,7 +31,7 @@ from remote.parent import die_with_parent
 from remote.session import Session
 
 CARRIERS = ("directory", "chirp", "sftp")
-SAVED = 85  # exit status: carry what is unsent to safety, and start this worker again
+SAVED = 85  # exit status: carry what is unanswered to safety, and start this worker again
 REMOTE = ("chirp", "sftp")  # the worker is on a machine that nobody has looked at
 _ADVICE = {
     "chirp": "See whether the job's shadow still runs.",
@@ -49,7 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--name", required=True, help="the worker's name in the run")
     parser.add_argument("--program", required=True, type=Path, help="the user's file")
     parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
-    parser.add_argument("--carrier", choices=CARRIERS, default="directory", help="what carries letters and chunks")
+    parser.add_argument("--carrier", choices=CARRIERS, default="directory", help="what carries messages and chunks")
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
@@ -75,7 +75,7 @@ def main(argv: list[str] | None = None) -> int:
 
 def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bool]) -> int:
     """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder."""
-    kept = unsent.read(Path(unsent.FILE)) if options.carrier in REMOTE else None
+    kept = outbox.read(Path(outbox.FILE)) if options.carrier in REMOTE else None
     status, kind = 0, fitness.kind(loaded.uses_torch)
     for name, carrier in _carriers(options):
         courier = ThreadCourier(carrier, kept.number if kept is not None and kept.sync.worker == name else 1)
@@ -87,30 +87,30 @@ def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bo
             courier,
             evicted,
             chunks=options.chunks,
-            unsent=kept,
+            unanswered=kept,
             patience_s=options.patience,
             kind=kind,
         )
         try:
             session.run()
             if options.carrier in REMOTE:
-                _leave_behind(courier.unsent)  # first: taking the connection down may take long
+                _leave_behind(courier.unanswered)  # first: taking the connection down may take long
         finally:
             carrier.close()
-        if session.saving and courier.unsent is not None:
+        if session.saving and courier.unanswered is not None:
             status = SAVED
         if session.answered or session.saving or evicted():
             break
     return status
 
 
-def _leave_behind(letter: unsent.Unsent | None) -> None:
-    file = Path(unsent.FILE)
+def _leave_behind(message: outbox.UnansweredPush | None) -> None:
+    file = Path(outbox.FILE)
     try:
-        if letter is None:
-            unsent.clear(file)
+        if message is None:
+            outbox.clear(file)
         else:
-            unsent.write(file, letter)
+            outbox.write(file, message)
     except OSError as error:
         print(f"what could not be sent cannot be kept either: {error}", file=sys.stderr)
 
@@ -132,12 +132,12 @@ def _load_where_fit(path: Path) -> Program:
     return loaded
 
 
-def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerEnd]]:
-    """This worker's name, and its end of what carries its letters; the next ones when nobody answered it there."""
+def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerMailbox]]:
+    """This worker's name, and its end of what carries its messages; the next ones when nobody answered it there."""
     if options.carrier == "directory":
         if options.directory is None:
             raise UsageError("the directory carrier needs --directory, the run directory shared with the master.")
-        yield options.name, DirectoryWorker(options.directory, options.name)
+        yield options.name, DirectoryMailbox(options.directory, options.name)
         return
     connect = _links(options)
     link, troubles = connect(), list[OSError]()
@@ -152,7 +152,7 @@ def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerEnd]]:
 
     name = None
     while name := find_mailbox(options.name, look, but=name):
-        yield name, FilesWorker(name, connect)
+        yield name, FileMailbox(name, connect)
     if troubles:
         raise RunError(f"the master's mailboxes cannot be reached: {troubles[0]}. {_ADVICE[options.carrier]}")
 
@@ -194,7 +194,7 @@ def _prepare_torch(seed: str) -> None:
     """One thread unless told otherwise; random numbers of its own for every worker."""
     import torch
 
-    postpone_compiler()
+    import_dynamo_lazily()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
     torch.manual_seed(zlib.crc32(seed.encode()))
 

@@ -13,7 +13,7 @@ from master.backends.base import Backend
 from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Script, Steady
-from master.run import Outside
+from master.run import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.pool import Pool, personal
@@ -38,9 +38,9 @@ def programs() -> Path:
 
 
 @pytest.fixture
-def pool() -> Callable[[Script | None], Outside]:
+def pool() -> Callable[[Script | None], Environment]:
     """Makes what a run gets from outside: real worker processes that play a script."""
-    return lambda script=None: Outside(local_pool(script))
+    return lambda script=None: Environment(local_pool(script))
 
 
 @pytest.fixture(scope="session")

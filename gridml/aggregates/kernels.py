@@ -1,6 +1,6 @@
 """Gate and average in one pass over the bytes: read v, b, p once, write the result once, and return Σ(p−b)².
 
-Every linear rule is v + pull·(b−v) + step·(p−b). Written with differences rather than with three products, a
+Every linear rule is v + pull·(b−v) + step·(p−b). BundleCodec with differences rather than with three products, a
 tensor that nobody trained (v = b = p) stays as it is to the last bit, where rounded coefficients would let it
 drift.
 

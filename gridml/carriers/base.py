@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Letter:
+class Message:
     """A sync as it reached the master."""
 
     worker: str
@@ -19,7 +19,7 @@ class Letter:
     payload: bytes
 
 
-class WorkerEnd(ABC):
+class WorkerMailbox(ABC):
     """What a worker holds. It starts every exchange; nothing ever connects to it."""
 
     poll_s: tuple[float, float] = (0.005, 0.02)
@@ -41,7 +41,7 @@ class WorkerEnd(ABC):
         """A published chunk. Raises ValueError when its SHA-256 is another one, OSError when it cannot be read."""
 
     @abstractmethod
-    def note(self, lease: int, upto: int) -> None:
+    def beat(self, lease: int, upto: int) -> None:
         """Leave word of how far training has come, where it survives this process; cheap enough for every batch.
 
         A carrier for which it is not may leave out what comes within a second of the last one.
@@ -52,7 +52,7 @@ class WorkerEnd(ABC):
         """Release what is held. Idempotent."""
 
 
-class MasterEnd(ABC):
+class MasterMailboxes(ABC):
     """What the master holds: the mailboxes of all workers and the published chunks."""
 
     carries_chunks = True
@@ -63,7 +63,7 @@ class MasterEnd(ABC):
         """Make a mailbox, before the worker starts."""
 
     @abstractmethod
-    def collect(self) -> list[Letter]:
+    def collect(self) -> list[Message]:
         """Syncs that have arrived whole and are not yet answered, oldest first per worker; never blocks."""
 
     @abstractmethod
@@ -83,8 +83,8 @@ class MasterEnd(ABC):
         """Take a chunk away. A name that is not there is ignored."""
 
     @abstractmethod
-    def noted(self, worker: str) -> tuple[int, int] | None:
-        """The last (lease, upto) that a worker noted, None if it never did."""
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+        """The last (lease, upto) that a worker told of, None if it never did."""
 
     @abstractmethod
     def clear(self) -> None:

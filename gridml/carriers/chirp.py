@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from gridml.carriers.file_link import NOTE_S, Files, FilesWorker, temporary
+from gridml.carriers.file_link import NOTE_S, FileMailbox, Files, temporary
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
@@ -225,7 +225,7 @@ class _Refused(Exception):
         self.number = number
 
 
-class ChirpWorker(FilesWorker):
+class ChirpWorker(FileMailbox):
     """A worker's end inside a job that was submitted from the run directory.
 
     Raises RunError when the job has no Chirp proxy.

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.carriers import mailbox_files as mail
-from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+from gridml.carriers.base import MasterMailboxes, Message, WorkerMailbox
 from gridml.protocol import bundle
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
@@ -29,7 +29,7 @@ LOOK_S = 1.0  # how often a mailbox is looked into whatever its mtime says: some
 
 
 def _entries(folder: Path, kind: mail.Kind) -> list[mail.Entry]:
-    """The letters of a kind, oldest first; a folder that is gone holds none."""
+    """The messages of a kind, oldest first; a folder that is gone holds none."""
     try:
         return mail.entries(os.listdir(folder), kind)
     except FileNotFoundError:
@@ -45,7 +45,7 @@ def _whole(path: Path, sha256: str) -> bytes | None:
     return payload if bundle.digest(payload) == sha256 else None
 
 
-class DirectoryWorker(WorkerEnd):
+class DirectoryMailbox(WorkerMailbox):
     """A worker's end in the run directory `root`."""
 
     def __init__(self, root: Path, worker: str) -> None:
@@ -76,7 +76,7 @@ class DirectoryWorker(WorkerEnd):
             raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
         return payload
 
-    def note(self, lease: int, upto: int) -> None:
+    def beat(self, lease: int, upto: int) -> None:
         os.pwrite(self._progress, mail.pack_progress(lease, upto), 0)
 
     def close(self) -> None:
@@ -98,7 +98,7 @@ class _Seen:
         return self.looked_s - self.since_s >= SETTLED_S and now - self.looked_s < LOOK_S
 
 
-class DirectoryMaster(MasterEnd):
+class DirectoryMailboxes(MasterMailboxes):
     """The master's end in the run directory `root`. `clock` gives seconds."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -112,7 +112,7 @@ class DirectoryMaster(MasterEnd):
     def open(self, worker: str) -> None:
         (self._mail / worker).mkdir(mode=0o700, exist_ok=True)
 
-    def collect(self) -> list[Letter]:
+    def collect(self) -> list[Message]:
         found = []
         for box in self._changed():
             for entry in _entries(self._mail / box, "sync"):
@@ -122,18 +122,18 @@ class DirectoryMaster(MasterEnd):
                 if payload is None:
                     path.unlink(missing_ok=True)  # damaged: the worker will send it again
                 else:
-                    found.append(Letter(box, entry.number, payload))
+                    found.append(Message(box, entry.number, payload))
         return found
 
     def _changed(self) -> list[str]:
-        """The mailboxes that may hold a letter: a look into one costs several times what its mtime does."""
+        """The mailboxes that may hold a message: a look into one costs several times what its mtime does."""
         found, mtimes = [], dict[str, int]()
         with os.scandir(self._mail) as boxes:
             for box in boxes:
                 if not box.name.startswith("."):  # that one is being removed
                     with contextlib.suppress(FileNotFoundError):
                         mtimes[box.name] = box.stat().st_mtime_ns
-        now = self._clock()  # later than the mtimes, earlier than the looks: then a letter cannot slip between
+        now = self._clock()  # later than the mtimes, earlier than the looks: then a message cannot slip between
         for name, changed_ns in mtimes.items():
             seen = self._seen.get(name)
             if seen is None or seen.changed_ns != changed_ns:
@@ -161,7 +161,7 @@ class DirectoryMaster(MasterEnd):
     def retract(self, name: str) -> None:
         (self._chunks / f"{name}{mail.SUFFIX}").unlink(missing_ok=True)
 
-    def noted(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
         try:
             raw = (self._mail / worker / mail.PROGRESS).read_bytes()
         except FileNotFoundError:

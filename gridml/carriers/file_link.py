@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from gridml.carriers import mailbox_files as mail
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.protocol import bundle
 
 NOTE_S = 0.2  # seconds between two notes of how far training has come: each is a round trip to the submit host
@@ -51,15 +51,15 @@ class Files(ABC):
 
 
 def temporary(path: str) -> str:
-    """Where a file is written before it gets its name: `box/.letter.tmp` for `box/letter`."""
+    """Where a file is written before it gets its name: `box/.message.tmp` for `box/message`."""
     folder, slash, name = path.rpartition("/")
     return f"{folder}{slash}.{name}.tmp"
 
 
-class FilesWorker(WorkerEnd):
+class FileMailbox(WorkerMailbox):
     """The end of worker `worker` over the links that `connect` makes.
 
-    Letters and chunks have a link each, and notes a thread: a link does one thing at a time, so that a note would
+    Messages and chunks have a link each, and notes a thread: a link does one thing at a time, so that a note would
     wait while a push is under way. Raises what `connect` raises.
     """
 
@@ -101,7 +101,7 @@ class FilesWorker(WorkerEnd):
             raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
         return payload
 
-    def note(self, lease: int, upto: int) -> None:
+    def beat(self, lease: int, upto: int) -> None:
         self._notes.leave(mail.pack_progress(lease, upto))
 
     def close(self) -> None:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from gridml.carriers.base import Letter, MasterEnd
+from gridml.carriers.base import MasterMailboxes, Message
 
 
-class Forwarding(MasterEnd):
+class Forwarding(MasterMailboxes):
     """Does what `end` does."""
 
-    def __init__(self, end: MasterEnd) -> None:
+    def __init__(self, end: MasterMailboxes) -> None:
         self._end = end
         self.carries_chunks = end.carries_chunks
 
     def open(self, worker: str) -> None:
         self._end.open(worker)
 
-    def collect(self) -> list[Letter]:
+    def collect(self) -> list[Message]:
         return self._end.collect()
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
@@ -30,8 +30,8 @@ class Forwarding(MasterEnd):
     def retract(self, name: str) -> None:
         self._end.retract(name)
 
-    def noted(self, worker: str) -> tuple[int, int] | None:
-        return self._end.noted(worker)
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+        return self._end.heartbeat(worker)
 
     def clear(self) -> None:
         self._end.clear()

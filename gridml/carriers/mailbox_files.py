@@ -1,4 +1,4 @@
-"""How letters are named in a mailbox, whatever carries them: `<kind>-<number>-<sha256>.safetensors`.
+"""How messages are named in a mailbox, whatever carries them: `<kind>-<number>-<sha256>.safetensors`.
 
 Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
 """
@@ -20,7 +20,7 @@ SUFFIX = ".safetensors"  # of chunks too
 
 
 class Entry(NamedTuple):
-    """A letter's file as its name tells it."""
+    """A message's file as its name tells it."""
 
     number: int
     name: str
@@ -32,7 +32,7 @@ def name_of(kind: Kind, number: int, payload: bytes) -> str:
 
 
 def entries(names: Iterable[str], kind: Kind) -> list[Entry]:
-    """The letters of a kind among the names of a mailbox, oldest first; other names are passed over."""
+    """The messages of a kind among the names of a mailbox, oldest first; other names are passed over."""
     found = [(m, name) for m, name in ((_NAME.fullmatch(name), name) for name in names) if m and m[1] == kind]
     return sorted(Entry(int(m[2]), name, m[3]) for m, name in found)
 

@@ -79,10 +79,10 @@ def plan(
     Times (S) are seconds, or have a unit: 90s, 45m, 1.5h.
     """
     from master.planning.lifetime_sources import Source
-    from master.planning.plan import Asked, plan
+    from master.planning.plan import PlanOptions, plan
 
     found = plan(
-        Asked(
+        PlanOptions(
             source=Source(lifetime=lifetime, lifetimes=lifetimes, trace=trace, run=run),
             t_exec=t_exec,
             t_copy=t_copy,

@@ -74,14 +74,14 @@ def simulate(
     storm_share: Annotated[float, _wrong("Share of the machines that a storm takes.", default=True)] = 0.3,
     faults: Annotated[
         str | None,
-        _wrong("What happens to letters: chances lose, repeat, tear, flip, and the longest delay in seconds."),
+        _wrong("What happens to messages: chances lose, repeat, tear, flip, and the longest delay in seconds."),
     ] = None,
     travel: Annotated[
-        str, _wrong("How long a letter takes to the master, and an answer back: 0.5s.", default=True)
+        str, _wrong("How long a message takes to the master, and an answer back: 0.5s.", default=True)
     ] = "0",
     crash_every: Annotated[str | None, _wrong("Kill the master so often on average: 30m.")] = None,
     silence: Annotated[str, _wrong("Silence after which a worker's leases go to others.", default=True)] = "120s",
-    turn: Annotated[str, _wrong("How often the master looks for letters, in seconds.", default=True)] = "0.05",
+    turn: Annotated[str, _wrong("How often the master looks for messages, in seconds.", default=True)] = "0.05",
     campaign: Annotated[
         int | None,
         _wrong(
@@ -96,10 +96,10 @@ def simulate(
 ) -> None:
     """Play a run on machines that are only imagined.
 
-    Ledger and decisions are those of a real run; time, machines and letters are simulated, and the report is in
+    Ledger and decisions are those of a real run; time, machines and messages are simulated, and the report is in
     simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
     """
-    from master.simulation.options import Asked, scenario, settings
+    from master.simulation.options import SimulationOptions, scenario, settings
     from master.simulation.progress import watched
     from master.simulation.result import outcome
     from master.simulation.world import simulate
@@ -112,7 +112,7 @@ def simulate(
         return
     if program is not None and vertices is not None:
         raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
-    asked = Asked(
+    asked = SimulationOptions(
         cost=cost,
         workers=workers,
         vertices=vertices,
@@ -193,5 +193,5 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
         return
     typer.echo(
         f"{found.kills:,} kills in {found.runs:,} runs (seeds {seed} to {seed + found.runs - 1}), {found.masters:,} "
-        f"masters, {found.sent:,} letters and answers, {found.lost:,} of them lost: every vertex was credited once."
+        f"masters, {found.sent:,} messages and answers, {found.lost:,} of them lost: every vertex was credited once."
     )

@@ -31,7 +31,7 @@ class _Postponed(types.ModuleType):
         return getattr(self, name)
 
 
-def postpone_compiler() -> None:
+def import_dynamo_lazily() -> None:
     """Do so in this process, unless the compiler is loaded already. A torch without one is left alone."""
     import torch
 
@@ -49,7 +49,7 @@ def postpone_compiler() -> None:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Outside a compiled function there is no graph to break."""
+    """Environment a compiled function there is no graph to break."""
 
 
 def _as_it_is(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:

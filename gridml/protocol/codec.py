@@ -18,7 +18,7 @@ from gridml.protocol.messages import Reply, Sync, sync_from, to_json
 Tensors = Mapping[str, NDArray[Any]]
 
 
-class Wording(ABC):
+class Codec(ABC):
     """The master's way to read syncs and to write replies."""
 
     @abstractmethod
@@ -31,7 +31,7 @@ class Wording(ABC):
 
 
 @final
-class Written(Wording):
+class BundleCodec(Codec):
     """Bundles, as real workers read and write them."""
 
     def read(self, payload: bytes) -> tuple[Sync, dict[str, NDArray[Any]]]:
@@ -42,24 +42,24 @@ class Written(Wording):
         return bundle.encode(to_json(reply), tensors)
 
 
-class Spoken(bytes):
+class InProcessPayload(bytes):
     """A payload of no bytes that holds its message as it is."""
 
     message: Sync | Reply
 
 
-def spoken(message: Sync | Reply) -> Spoken:
-    payload = Spoken()
+def spoken(message: Sync | Reply) -> InProcessPayload:
+    payload = InProcessPayload()
     payload.message = message
     return payload
 
 
 @final
-class Handed(Wording):
-    """Messages handed over without tensors, in `Spoken` payloads. Anything else is nonsense."""
+class InProcessCodec(Codec):
+    """Messages handed over without tensors, in `InProcessPayload` payloads. Anything else is nonsense."""
 
     def read(self, payload: bytes) -> tuple[Sync, dict[str, NDArray[Any]]]:
-        if not isinstance(payload, Spoken) or not isinstance(payload.message, Sync):
+        if not isinstance(payload, InProcessPayload) or not isinstance(payload.message, Sync):
             raise ValueError(f"not a spoken sync: {payload!r}")
         return payload.message, {}
 

@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 from gridml.protocol import bundle
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 
-FILE = "unsent.push"  # in the worker's folder; empty when there is nothing
+FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
 
 @dataclass(frozen=True)
-class Unsent:
-    """Letter `number` of a worker, which holds a push, and what travels beside it."""
+class UnansweredPush:
+    """Message `number` of a worker, which holds a push, and what travels beside it."""
 
     number: int
     sync: Sync
@@ -35,26 +35,26 @@ class Unsent:
 
     @property
     def payload(self) -> bytes:
-        """The letter as it would have been sent."""
+        """The message as it would have been sent."""
         return bundle.encode(to_json(self.sync), self.tensors)
 
 
-def write(path: Path, unsent: Unsent) -> None:
+def write(path: Path, unanswered: UnansweredPush) -> None:
     """Keep a push. Raises OSError."""
-    message = {"number": unsent.number, "sync": to_json(unsent.sync)}
-    bundle.write_atomic(path, bundle.encode(message, unsent.tensors), durable=False)
+    message = {"number": unanswered.number, "sync": to_json(unanswered.sync)}
+    bundle.write_atomic(path, bundle.encode(message, unanswered.tensors), durable=False)
 
 
-def read(path: Path) -> Unsent | None:
+def read(path: Path) -> UnansweredPush | None:
     """The push that was kept, None where there is none, or the file is damaged."""
     try:
         message, tensors = bundle.decode(path.read_bytes())
-        found = Unsent(int(message["number"]), sync_from(message["sync"]), tensors)
+        found = UnansweredPush(int(message["number"]), sync_from(message["sync"]), tensors)
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
     return found if found.sync.push is not None else None
 
 
 def clear(path: Path) -> None:
-    """Nothing is unsent any more. The file stays, empty: HTCondor expects it. Raises OSError."""
+    """Nothing is unanswered any more. The file stays, empty: HTCondor expects it. Raises OSError."""
     path.write_bytes(b"")

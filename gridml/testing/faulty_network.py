@@ -12,10 +12,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from gridml.carriers.base import Letter, MasterEnd, WorkerEnd
+from gridml.carriers.base import MasterMailboxes, Message, WorkerMailbox
 from gridml.protocol import bundle
 
-Fate = Callable[[bytes], Sequence[tuple[float, bytes]]]  # arrivals of a payload: (delay in seconds, bytes)
+Delivery = Callable[[bytes], Sequence[tuple[float, bytes]]]  # arrivals of a payload: (delay in seconds, bytes)
 
 
 def on_time(payload: bytes) -> list[tuple[float, bytes]]:
@@ -33,7 +33,7 @@ class Chances:
     corrupt: float = 0.0
     delay_s: float = 0.0
 
-    def fate(self, seed: int) -> Fate:
+    def fate(self, seed: int) -> Delivery:
         """Draws these chances from a seed: the same payloads in the same order have the same fates."""
         draw = random.Random(seed)
 
@@ -84,20 +84,20 @@ class _Box:
 
 
 @final
-class Post:
+class FaultyNetwork:
     """All mailboxes and published chunks of a run. `fate` decides on what is sent, and may be exchanged any time."""
 
-    def __init__(self, clock: Callable[[], float], fate: Fate = on_time) -> None:
+    def __init__(self, clock: Callable[[], float], fate: Delivery = on_time) -> None:
         self.clock = clock
         self.fate = fate
         self.boxes: dict[str, _Box] = {}
         self.chunks: dict[str, bytes] = {}
 
-    def master(self) -> MasterEnd:
+    def master(self) -> MasterMailboxes:
         """The master's end; a master that starts again makes a new one, and finds what was sent meanwhile."""
         return _FaultyMaster(self)
 
-    def worker(self, name: str) -> WorkerEnd:
+    def worker(self, name: str) -> WorkerMailbox:
         """A worker's end."""
         return _FaultyWorker(self, name)
 
@@ -118,8 +118,8 @@ class Post:
 
 
 @final
-class _FaultyWorker(WorkerEnd):
-    def __init__(self, post: Post, name: str) -> None:
+class _FaultyWorker(WorkerMailbox):
+    def __init__(self, post: FaultyNetwork, name: str) -> None:
         self._post = post
         self._name = name
 
@@ -148,7 +148,7 @@ class _FaultyWorker(WorkerEnd):
             raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
         return payload
 
-    def note(self, lease: int, upto: int) -> None:
+    def beat(self, lease: int, upto: int) -> None:
         if self._name in self._post.boxes:
             self._post.boxes[self._name].progress = (lease, upto)
 
@@ -157,18 +157,18 @@ class _FaultyWorker(WorkerEnd):
 
 
 @final
-class _FaultyMaster(MasterEnd):
-    def __init__(self, post: Post) -> None:
+class _FaultyMaster(MasterMailboxes):
+    def __init__(self, post: FaultyNetwork) -> None:
         self._post = post
 
     def open(self, worker: str) -> None:
         self._post.boxes.setdefault(worker, _Box())
 
-    def collect(self) -> list[Letter]:
+    def collect(self) -> list[Message]:
         found = []
         for worker, box in sorted(self._post.boxes.items()):
             newest = {p.number: p.payload for p in self._post.arrived(box.syncs)}
-            found += [Letter(worker, number, payload) for number, payload in newest.items()]
+            found += [Message(worker, number, payload) for number, payload in newest.items()]
         return found
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
@@ -188,7 +188,7 @@ class _FaultyMaster(MasterEnd):
     def retract(self, name: str) -> None:
         self._post.chunks.pop(name, None)
 
-    def noted(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
         box = self._post.boxes.get(worker)
         return None if box is None else box.progress
 

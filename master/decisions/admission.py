@@ -26,7 +26,7 @@ class LeaseFacts:
     untouched: bool = False
 
 
-def judge(push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool) -> tuple[Verdict, str]:
+def admit(push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool) -> tuple[Verdict, str]:
     """The verdict on a push and its reason.
 
     Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 MAX_TRIES = 3  # runs of f over the same vertices that may fail before the run stops
 MAX_HELD = 3  # jobs on hold before any worker has spoken
-MAX_STILLBORN = 5  # workers in a row that end without ever having said a word, while no other works
+MAX_FAILED_STARTS = 5  # workers in a row that end without ever having said a word, while no other works
 MAX_UNFIT = 20  # the same, of machines that lack something, while some other might not
 
 
@@ -47,12 +47,12 @@ def after_failure(tries: int) -> tuple[bool, str]:
     return False, f"failed {tries} times"
 
 
-def after_stillbirth(in_a_row: int, unfit: int = 0, *, others_work: bool = False) -> tuple[bool, str]:
+def after_failed_start(in_a_row: int, unfit: int = 0, *, others_work: bool = False) -> tuple[bool, str]:
     """Whether to go on submitting after `in_a_row` workers ended before their first sync, and not because their machine
     was taken; `unfit` of them because it lacks something. While others work, one bad machine that eats job after job,
-    or letters that were lost together, must not stop them."""
+    or messages that were lost together, must not stop them."""
     if unfit >= MAX_UNFIT:
         return False, f"{unfit} machines in a row lack something that the program needs"
-    if in_a_row - unfit < MAX_STILLBORN or others_work:
+    if in_a_row - unfit < MAX_FAILED_STARTS or others_work:
         return True, f"{in_a_row} workers in a row never spoke"
     return False, f"{in_a_row - unfit} workers in a row ended before they said a word"

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.carriers.base import MasterEnd
+from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.errors import ProgramError
 from gridml.model.chunk import Chunk, cut
@@ -43,7 +43,9 @@ class Cut:
 class Grants:
     """Leases of one run. Methods that change the ledger must be called inside its transaction."""
 
-    def __init__(self, program: Program, graph: Graph, settings: Settings, ledger: Ledger, office: MasterEnd) -> None:
+    def __init__(
+        self, program: Program, graph: Graph, settings: Settings, ledger: Ledger, mailboxes: MasterMailboxes
+    ) -> None:
         self.program = program
         self.driver = program.update.driver.__name__
         if self.driver not in graph.tables or not graph.tables[self.driver].count:
@@ -53,7 +55,7 @@ class Grants:
         self._graph = graph
         self._settings = settings
         self._ledger = ledger
-        self._office = office
+        self._mailboxes = mailboxes
         self._count = graph.tables[self.driver].count
         self._epochs = settings.epochs or program.epochs
         self._components = None if program.bsp else components(graph)
@@ -61,7 +63,7 @@ class Grants:
         self._shuffle = _shuffle(program, graph)
         self._orders: dict[int, EpochOrder] = {}
         self._cuts: dict[int, Cut] = {}
-        self._hoped: dict[int, tuple[Span, float]] = {}  # by lease: what may still be brought, and until when
+        self._hoped: dict[int, tuple[Span, float]] = {}  # by lease: what may still be recovered, and until when
         self.sizing = Sizing(settings, self._count, program.update.batch or 1)
         self._push_every: dict[str, int] = {}  # by worker: the interval it was last told
         self._since: dict[int, float] = {}  # by lease: its worker's last credit, or when it was granted
@@ -104,9 +106,9 @@ class Grants:
     def complete(self, epoch: int) -> bool:
         return self._ledger.epoch_complete(epoch)
 
-    def unjudged(self) -> list[int]:
+    def unevaluated(self) -> list[int]:
         """Versions at the ends of epochs that evaluate has not seen yet."""
-        return [] if self.program.evaluate is None else [version for _, version in self._ledger.unjudged()]
+        return [] if self.program.evaluate is None else [version for _, version in self._ledger.unevaluated()]
 
     def open_first(self, now: float) -> None:
         self._ledger.open_epoch(0, self._count, now)
@@ -147,17 +149,17 @@ class Grants:
 
     def end(self, row: LeaseRow, now: float, because: str, *, failed: bool = False) -> None:
         """End a lease; what is not credited is free again."""
-        noted = self._office.noted(row.worker)
-        trained = noted[1] - row.start if noted is not None and noted[0] == row.id else 0
+        heartbeat = self._mailboxes.heartbeat(row.worker)
+        trained = heartbeat[1] - row.start if heartbeat is not None and heartbeat[0] == row.id else 0
         self._ledger.end_lease(row, now, because, trained=trained, failed=failed)
-        self._office.retract(_chunk_name(row))
+        self._mailboxes.retract(_chunk_name(row))
         self._cuts.pop(row.id, None)
         self._since.pop(row.id, None)
         self._overtaken.pop(row.id, None)
         self._expected.drop(row.id)
 
     def hope(self, row: LeaseRow, until_s: float) -> None:
-        """What an ended lease left may still be brought, trained, by the worker that its holder is started again as.
+        """What an ended lease left may still be recovered, trained, by the worker that its holder is started again as.
 
         Only where its holder was told nothing since: an answer without this lease's vertices would be taken for a base.
         """
@@ -218,7 +220,7 @@ class Grants:
         the files), and evaluate must see them before they change again.
         """
         if any(table.type.mutable for table in self._graph.local):
-            return closed and not self.unjudged() and not (self.program.bsp and self._ledger.patches())
+            return closed and not self.unevaluated() and not (self.program.bsp and self._ledger.patches())
         if self.program.bsp:
             return closed
         return newest == 0 or self.complete(newest - 1)
@@ -248,8 +250,8 @@ class Grants:
         if chosen is None:
             return False
         row = self._ledger.leases[chosen]
-        noted = self._office.noted(row.worker)  # only of this one: it may be a file far away
-        at = noted[1] if noted is not None and noted[0] == row.id else None
+        heartbeat = self._mailboxes.heartbeat(row.worker)  # only of this one: it may be a file far away
+        at = heartbeat[1] if heartbeat is not None and heartbeat[0] == row.id else None
         known = [replace(h, at=at) for h in holdings if h.lease == chosen]
         chosen, reason = leasing.overtake(known, rate, delay)
         if chosen is None:
@@ -365,12 +367,12 @@ class Grants:
 
     def _publish(self, row: LeaseRow) -> int:
         """Cut and publish the chunk of a lease; returns its bytes."""
-        if not self._office.carries_chunks:
+        if not self._mailboxes.carries_chunks:
             self._cuts[row.id] = Cut("", {}, {})
             return 0
         chunk = self._chunk(row)
         payload = chunk.encode()
-        self._office.publish(_chunk_name(row), payload)
+        self._mailboxes.publish(_chunk_name(row), payload)
         self._cuts[row.id] = Cut(bundle.digest(payload), *_sides(chunk, self._graph))
         return len(payload)
 

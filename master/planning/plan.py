@@ -23,7 +23,7 @@ REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives dr
 
 
 @dataclass(frozen=True)
-class Asked:
+class PlanOptions:
     """What the command line asks. Times are texts, seconds or with a unit; None: not given."""
 
     source: Source
@@ -100,7 +100,7 @@ class Plan:
         }
 
 
-def plan(asked: Asked) -> Plan:
+def plan(asked: PlanOptions) -> Plan:
     """Choose for what is asked. Raises UsageError for what makes no sense, or can never work, and says what to change;
     LedgerError for a run that cannot be read."""
     if asked.no_push and asked.push_cost is not None:

@@ -70,8 +70,8 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
     def open(self, path: str, flags: int, attr: Any) -> Any:
         parts = allowed(self._job, path)
-        letter = len(parts) == 3
-        if not (letter or (parts[:1] == ("chunks",) and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
+        message = len(parts) == 3
+        if not (message or (parts[:1] == ("chunks",) and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
             return _DENIED
         try:
             with self._folder(parts[:-1]) as folder:

@@ -72,7 +72,7 @@ class MailServer:
     def make(self, job: str) -> None:
         """A credential for a job, unless it has one. Raises OSError when it cannot be written."""
         if not _JOB.fullmatch(job):
-            raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_'")
+            raise UsageError(f"got the job name {job!r}, expected messages, digits, '-' and '_'")
         if not (self._folder / job).exists():
             made = Credential(self._host, self._port, self._key.get_base64(), job, _new_key())
             _write(self._folder / job, made.to_json())

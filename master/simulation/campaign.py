@@ -58,7 +58,7 @@ class Drawn:
 @dataclass(frozen=True)
 class Played:
     """What happened, in one run or in many: of the `kills` some were `graceful`, `masters` counts all that took part,
-    `lost` the letters and answers of which no copy arrived whole."""
+    `lost` the messages and answers of which no copy arrived whole."""
 
     runs: int = 0
     kills: int = 0

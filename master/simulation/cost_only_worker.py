@@ -1,7 +1,7 @@
 """A worker that only takes time: it holds leases, pushes and leaves as a real one does, and trains nothing.
 
 It keeps to the rules of a session, on which exact credit rests: a push continues its lease from the last one, at most
-one is under way, what a refused push held is dropped, and a letter without an answer is sent again.
+one is under way, what a refused push held is dropped, and a message without an answer is sent again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol, final
 
 from chunk_model.costs import Costs
-from gridml.protocol.codec import Spoken, spoken
+from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict
 
 RESEND_S = 15.0  # as couriers do
@@ -24,7 +24,7 @@ class Line(Protocol):
     @property
     def now_s(self) -> float: ...
     def send(self, number: int, payload: bytes) -> None: ...
-    def note(self, lease: int, upto: int) -> None: ...
+    def beat(self, lease: int, upto: int) -> None: ...
 
 
 class Gone(Exception):
@@ -40,7 +40,7 @@ class _Work:
 
 
 @final
-class Walker:
+class CostOnlyWorker:
     """The life of one worker process, one wait at a time. `speed` divides its training time; `chunks` it trains at
     most; `kind` says what machine it is on."""
 
@@ -55,8 +55,8 @@ class Walker:
         self._leases: deque[Lease] = deque()
         self._work: _Work | None = None
         self._version = -1
-        self._number = 0  # of the last letter
-        self._sync: Sync | None = None  # the letter under way,
+        self._number = 0  # of the last message
+        self._sync: Sync | None = None  # the message under way,
         self._reply: Reply | None = None  # and its answer
         self._push_every = 0
         self._evicted = False
@@ -66,7 +66,7 @@ class Walker:
         self._begun = self._begun_vertices = 0
         self._begin_s = self._end_s = self._travel_s = 0.0
         self._ended_s: float | None = None  # when the last lease was trained to its end, until another is in hand
-        self._posted_s = self._sent_s = 0.0  # when the letter under way was posted first, and last
+        self._posted_s = self._sent_s = 0.0  # when the message under way was posted first, and last
         self.woken: Callable[[], None] = lambda: None  # called when something comes that a wait may be cut short for
         self.interruptible = False  # whether the wait that was yielded last may be cut short
 
@@ -77,7 +77,7 @@ class Walker:
 
     def heard(self, number: int, payload: bytes) -> None:
         """An answer has come."""
-        if number == self._number and self._sync is not None and isinstance(payload, Spoken):
+        if number == self._number and self._sync is not None and isinstance(payload, InProcessPayload):
             message = payload.message
             if isinstance(message, Reply):
                 if self._reply is None and self._sync.push is not None:
@@ -116,7 +116,7 @@ class Walker:
         lease = self._leases.popleft()
         self._chunks = None if self._chunks is None else self._chunks - 1
         self._work = _Work(lease, lease.start, lease.start)
-        self._line.note(lease.id, lease.start)
+        self._line.beat(lease.id, lease.start)
         began, vertices = self._line.now_s, lease.stop - lease.start
         yield self._costs.start_s + vertices * self._costs.copy_s
         self._begun, self._begun_vertices, self._begin_s = self._begun + 1, vertices, self._line.now_s - began
@@ -149,7 +149,7 @@ class Walker:
         work.at += done
         self._trained += done
         self._train_s += passed
-        self._line.note(work.lease.id, work.at)
+        self._line.beat(work.lease.id, work.at)
         if self._reply is not None:
             self._hear()
         elif self._sync is not None and self._line.now_s - self._sent_s > RESEND_S - self._vertex_s:
@@ -199,7 +199,7 @@ class Walker:
         raise Gone
 
     def _settle(self) -> Generator[float, None, Reply]:
-        """Wait for the answer to the letter under way, and send it again until it comes."""
+        """Wait for the answer to the message under way, and send it again until it comes."""
         sync = self._sync
         assert sync is not None
         while self._reply is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import final
 
-from gridml.carriers.base import MasterEnd
+from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.forwarding import Forwarding
 
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
@@ -14,10 +14,10 @@ POINTS = ("before-version", "after-version", "after-patch", "before-commit", "af
 
 
 @final
-class Mortal(Forwarding):
+class CrashPoints(Forwarding):
     """Tells `reached` the name of what is about to be done."""
 
-    def __init__(self, end: MasterEnd, reached: Callable[[str], None]) -> None:
+    def __init__(self, end: MasterMailboxes, reached: Callable[[str], None]) -> None:
         super().__init__(end)
         self._reached = reached
 

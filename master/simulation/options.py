@@ -21,7 +21,7 @@ from master.store.settings import Settings
 
 NO_PUSH = 2**40  # vertices between two pushes that no chunk has
 MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
-MOST_DELAY_S = 86_400.0  # of a letter; until it is there others are sent in its place
+MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
 TICK_S = 1e-8  # the least time for a vertex: a shorter one a clock that counts for long cannot tell
 _COSTS = {"t_x": "exec_s", "t_c": "copy_s", "t_s": "start_s", "t_e": "end_s", "push": "push_s", "wait": "wait_s",
           "boot": "boot_s"}  # fmt: skip
@@ -29,7 +29,7 @@ _FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corr
 
 
 @dataclass(frozen=True)
-class Asked:
+class SimulationOptions:
     """What the command line says; texts are times, or lists such as `t_x=0.1,t_s=5`."""
 
     cost: str
@@ -107,7 +107,7 @@ def _pairs(
     return found
 
 
-def settings(asked: Asked, program: Path) -> Settings:
+def settings(asked: SimulationOptions, program: Path) -> Settings:
     """The settings of the simulated run. Raises UsageError for what makes no sense."""
     check_seed(asked.seed)
     if asked.vertices is not None and not 1 <= asked.vertices <= MOST_VERTICES:
@@ -129,7 +129,7 @@ def settings(asked: Asked, program: Path) -> Settings:
     )
 
 
-def scenario(asked: Asked, workers: int) -> Scenario:
+def scenario(asked: SimulationOptions, workers: int) -> Scenario:
     """Everything around the run. Raises UsageError for what makes no sense, or can never finish."""
     worth = costs(asked.cost, no_push=asked.no_push)
     speeds = Speeds(asked.fast, asked.fast_factor, asked.spread)
@@ -160,7 +160,7 @@ def scenario(asked: Asked, workers: int) -> Scenario:
     )
 
 
-def _first(asked: Asked) -> int:
+def _first(asked: SimulationOptions) -> int:
     """The vertices that a life must train before any is credited, at least. Who leaves in grace brings what there is,
     and what gridml chooses for itself may be as little as one."""
     if asked.grace_share or asked.chunk is None or not (asked.no_push or asked.push_every):
@@ -183,7 +183,7 @@ def _above_0(option: str, text: str) -> float:
     return found
 
 
-def _script(asked: Asked, workers: int) -> Script:
+def _script(asked: SimulationOptions, workers: int) -> Script:
     if asked.trace is not None and asked.lifetime is not None:
         raise UsageError("got both --lifetime and --trace; expected one of them, or neither for machines that stay.")
     if asked.late and asked.lifetime is None:

@@ -214,7 +214,7 @@ class Absent(Script):
 class Scenario:
     """All of it. `crash_every_s` kills the master that often on average, at any of its commit points, and of those that
     take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
-    letters, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; a run that
+    messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; a run that
     has not finished after `limit_s` never will."""
 
     script: Script
@@ -236,9 +236,9 @@ class Scenario:
         if self.crash_every_s is not None and not self.crash_every_s > 0:
             raise UsageError(f"the master crashes every {self.crash_every_s} s; expected a number above 0.")
         if not self.turn_s > 0:
-            raise UsageError(f"the master looks for letters every {self.turn_s} s; expected a number above 0.")
+            raise UsageError(f"the master looks for messages every {self.turn_s} s; expected a number above 0.")
         if not 0 <= self.travel_s < math.inf:
-            raise UsageError(f"a letter takes {self.travel_s} s; expected a number of at least 0.")
+            raise UsageError(f"a message takes {self.travel_s} s; expected a number of at least 0.")
         if not self.limit_s > 0:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 

@@ -47,10 +47,10 @@ def check_lives(lifetime: Lifetime, costs: Costs, vertices: int, fastest: float,
 
 def check_silence(costs: Costs, slowest: float, silent_s: float, travel_s: float = 0.0) -> None:
     """Raises UsageError when something that a worker does without a word takes longer than it may be silent: its leases
-    would go to others, which would fall silent in turn. `slowest` is the speed of the slowest machines; its letters
-    take `travel_s`, which counts once: one that waits for an answer sends its letter again and again."""
+    would go to others, which would fall silent in turn. `slowest` is the speed of the slowest machines; its messages
+    take `travel_s`, which counts once: one that waits for an answer sends its message again and again."""
     for what, takes_s in (
-        ("for the first letter to come (boot, --travel)", costs.boot_s + travel_s),
+        ("for the first message to come (boot, --travel)", costs.boot_s + travel_s),
         ("to start a chunk (t_s)", costs.start_s + costs.copy_s),
         ("to train a vertex (t_x)", costs.exec_s / slowest),
         ("to end a chunk (t_e)", costs.end_s),
@@ -72,7 +72,7 @@ def check(since: Since, machines: int, alone_s: float) -> None:
     elif since.masters >= MASTERS:
         why = f"{since.masters:,} masters took over in vain; let them be killed less often (--crash-every)"
     elif since.turns >= TURNS or (since.turns >= SOME_TURNS and since.seconds > alone_s * (1 + since.lives / machines)):
-        why = f"the master looked for letters {since.turns:,} times, and {since.lives:,} lives began"
+        why = f"the master looked for messages {since.turns:,} times, and {since.lives:,} lives began"
     else:
         return
     raise RunError(

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from gridml.carriers.base import Letter, MasterEnd
-from gridml.testing.faulty_network import Fate
+from gridml.carriers.base import MasterMailboxes, Message
+from gridml.testing.faulty_network import Delivery
 from gridml.testing.virtual_clock import VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
@@ -20,22 +20,22 @@ Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a w
 @dataclass
 class _Box:
     deliver: Deliver | None = None
-    letters: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
-    noted: tuple[int, int] | None = None
+    messages: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
+    heartbeat: tuple[int, int] | None = None
 
 
 @final
-class Wire(MasterEnd):
+class Wire(MasterMailboxes):
     """Both ends in one: it outlives every master. `travel_s` is how long a payload takes, beyond what its fate says."""
 
     carries_chunks = False
 
-    def __init__(self, clock: VirtualClock, fate: Fate | None, travel_s: float = 0.0) -> None:
+    def __init__(self, clock: VirtualClock, fate: Delivery | None, travel_s: float = 0.0) -> None:
         self._clock = clock
         self._fate = fate
         self._travel_s = travel_s
         self._boxes: dict[str, _Box] = {}
-        self._waiting: dict[str, None] = {}  # workers with letters, in the order of arrival
+        self._waiting: dict[str, None] = {}  # workers with messages, in the order of arrival
         self.sent = self.lost = 0
 
     # --- the worker's end
@@ -49,9 +49,9 @@ class Wire(MasterEnd):
         self._box(worker)
         self._travel(payload, lambda: self._arrive(worker, number, payload))
 
-    def note(self, worker: str, lease: int, upto: int) -> None:
+    def beat(self, worker: str, lease: int, upto: int) -> None:
         if worker in self._boxes:
-            self._boxes[worker].noted = lease, upto
+            self._boxes[worker].heartbeat = lease, upto
 
     def _box(self, worker: str) -> _Box:
         if worker not in self._boxes:
@@ -72,7 +72,7 @@ class Wire(MasterEnd):
     def _arrive(self, worker: str, number: int, payload: bytes) -> None:
         box = self._boxes.get(worker)
         if box is not None:
-            box.letters[number] = payload
+            box.messages[number] = payload
             self._waiting[worker] = None
 
     def _hand_over(self, worker: str, number: int, payload: bytes) -> None:
@@ -85,11 +85,11 @@ class Wire(MasterEnd):
     def open(self, worker: str) -> None:
         self._boxes.setdefault(worker, _Box())
 
-    def collect(self) -> list[Letter]:
+    def collect(self) -> list[Message]:
         return [
-            Letter(worker, number, payload)
+            Message(worker, number, payload)
             for worker in self._waiting
-            for number, payload in sorted(self._boxes[worker].letters.items())
+            for number, payload in sorted(self._boxes[worker].messages.items())
         ]
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
@@ -101,11 +101,11 @@ class Wire(MasterEnd):
         box = self._boxes.get(worker)
         if box is None:
             return
-        if len(box.letters) == 1 and number in box.letters:
-            box.letters.clear()
+        if len(box.messages) == 1 and number in box.messages:
+            box.messages.clear()
         else:
-            box.letters = {n: payload for n, payload in box.letters.items() if n > number}
-        if not box.letters:
+            box.messages = {n: payload for n, payload in box.messages.items() if n > number}
+        if not box.messages:
             self._waiting.pop(worker, None)
 
     def publish(self, name: str, payload: bytes) -> None:
@@ -114,9 +114,9 @@ class Wire(MasterEnd):
     def retract(self, name: str) -> None:
         pass
 
-    def noted(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
         box = self._boxes.get(worker)
-        return None if box is None else box.noted
+        return None if box is None else box.heartbeat
 
     def clear(self) -> None:
         self._boxes.clear()

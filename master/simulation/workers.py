@@ -8,13 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, final
 from weakref import WeakValueDictionary
 
-from gridml.carriers.base import MasterEnd, WorkerEnd
+from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
-from gridml.protocol.codec import Handed, Wording, Written
-from gridml.testing.faulty_network import Fate, Post, on_time
+from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec
+from gridml.testing.faulty_network import Delivery, FaultyNetwork, on_time
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import Player
-from master.simulation.cost_only_worker import Walker
+from master.simulation.cost_only_worker import CostOnlyWorker
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.wire import Wire
 
@@ -22,12 +22,12 @@ from master.simulation.wire import Wire
 class Workers(ABC):
     """Workers of one kind. They outlive every master."""
 
-    wording: Wording
+    codec: Codec
 
     @property
     @abstractmethod
     def sent(self) -> int:
-        """Letters and answers so far."""
+        """Messages and answers so far."""
 
     @property
     @abstractmethod
@@ -35,7 +35,7 @@ class Workers(ABC):
         """Those of them of which no copy arrived whole, or will."""
 
     @abstractmethod
-    def office(self) -> MasterEnd:
+    def mailboxes(self) -> MasterMailboxes:
         """The next master's end of the carrier."""
 
     @abstractmethod
@@ -43,7 +43,7 @@ class Workers(ABC):
         """A worker process on a machine."""
 
 
-class Pupil(Player, Protocol):
+class TrainingWorker(Player, Protocol):
     """A player that really trains."""
 
     def heard(self) -> None:
@@ -55,11 +55,11 @@ class Trainer(Protocol):
     how many chunks it leaves, and the kind of its machine. `remote.stepped` has one; the master knows nothing of it."""
 
     def __call__(
-        self, worker: str, end: WorkerEnd, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
-    ) -> Pupil: ...
+        self, worker: str, end: WorkerMailbox, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
+    ) -> TrainingWorker: ...
 
 
-def fate_of(scenario: Scenario) -> Fate | None:
+def fate_of(scenario: Scenario) -> Delivery | None:
     """What happens to payloads, None where nothing does."""
     return None if scenario.faults is None else scenario.faults.fate(scenario.wire_seed)
 
@@ -69,7 +69,7 @@ class Passing(Workers):
     """They only let time pass, and hand their messages over."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario) -> None:
-        self.wording = Handed()
+        self.codec = InProcessCodec()
         self.wire = Wire(clock, fate_of(scenario), scenario.travel_s)
         self._clock = clock
         self._scenario = scenario
@@ -82,13 +82,13 @@ class Passing(Workers):
     def lost(self) -> int:
         return self.wire.lost
 
-    def office(self) -> MasterEnd:
+    def mailboxes(self) -> MasterMailboxes:
         return self.wire
 
     def hire(self, worker: str, machine: Machine) -> Player:
         line = _Line(self._clock, self.wire, worker)
         chunks = self._scenario.chunks_per_job or None
-        walker = Walker(worker, self._scenario.costs, line, machine.speed, chunks, machine.kind)
+        walker = CostOnlyWorker(worker, self._scenario.costs, line, machine.speed, chunks, machine.kind)
         self.wire.listen(worker, walker.heard)
         return walker
 
@@ -109,8 +109,8 @@ class _Line:
     def send(self, number: int, payload: bytes) -> None:
         self._wire.send(self._worker, number, payload)
 
-    def note(self, lease: int, upto: int) -> None:
-        self._wire.note(self._worker, lease, upto)
+    def beat(self, lease: int, upto: int) -> None:
+        self._wire.beat(self._worker, lease, upto)
 
 
 @final
@@ -118,15 +118,15 @@ class Training(Workers):
     """They train as `trainer` makes them, and write to the master as real workers do."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario, trainer: Trainer) -> None:
-        self.wording = Written()
-        self.post = Post(clock, self._fate)
+        self.codec = BundleCodec()
+        self.post = FaultyNetwork(clock, self._fate)
         self._fated = fate_of(scenario) or on_time
         self._travel_s = scenario.travel_s
         self._sent = self._lost = 0
         self._clock = clock
         self._trainer = trainer
         self._chunks = scenario.chunks_per_job or None
-        self._pupils: WeakValueDictionary[str, Pupil] = WeakValueDictionary()  # the pool holds those that live
+        self._pupils: WeakValueDictionary[str, TrainingWorker] = WeakValueDictionary()  # the pool holds those that live
 
     @property
     def sent(self) -> int:
@@ -136,7 +136,7 @@ class Training(Workers):
     def lost(self) -> int:
         return self._lost
 
-    def office(self) -> MasterEnd:
+    def mailboxes(self) -> MasterMailboxes:
         return _Waking(self.post, self._wake)
 
     def hire(self, worker: str, machine: Machine) -> Player:
@@ -146,7 +146,7 @@ class Training(Workers):
         return pupil
 
     def _fate(self, payload: bytes) -> Sequence[tuple[float, bytes]]:
-        """What happens to a letter, an answer or a chunk on its way."""
+        """What happens to a message, an answer or a chunk on its way."""
         found = [(delay + self._travel_s, arrived) for delay, arrived in self._fated(payload)]
         self._sent += 1
         self._lost += all(arrived != payload for _, arrived in found)
@@ -163,7 +163,7 @@ class Training(Workers):
 class _Waking(Forwarding):
     """A master's end that says when each reply arrives."""
 
-    def __init__(self, post: Post, wake: Callable[[str, float], None]) -> None:
+    def __init__(self, post: FaultyNetwork, wake: Callable[[str, float], None]) -> None:
         super().__init__(post.master())
         self._post = post
         self._wake = wake

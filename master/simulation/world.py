@@ -18,8 +18,8 @@ from gridml.errors import RunError
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import Player, Pool, Simulated
 from master.launch import resume, start
-from master.run import Outside, Run
-from master.simulation.crash_points import Mortal
+from master.run import Environment, Run
+from master.simulation.crash_points import CrashPoints
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.stall import LONGEST_S, Since, check
 from master.simulation.wire import Wire
@@ -51,7 +51,7 @@ class Inline(Executor):
 
 @final
 class World:
-    """Everything around the master: clock, machines, workers and what carries their letters. They outlive it.
+    """Everything around the master: clock, machines, workers and what carries their messages. They outlive it.
 
     With a `trainer` workers really train; without one they only take time. `master_s` and `world_s` are CPU seconds of
     the master's code and of everything around it, workers included.
@@ -77,7 +77,7 @@ class World:
 
     @property
     def messages(self) -> int:
-        """Letters and answers that were sent."""
+        """Messages and answers that were sent."""
         return self.workers.sent
 
     @property
@@ -87,7 +87,7 @@ class World:
 
     @property
     def wire(self) -> Wire:
-        """What carries the letters of workers that only take time."""
+        """What carries the messages of workers that only take time."""
         assert isinstance(self.workers, Passing), "there is none where workers train"
         return self.workers.wire
 
@@ -98,25 +98,25 @@ class World:
             machine = self._machines[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
         return self.workers.hire(worker, machine)
 
-    def outside(self, told: Callable[[str, str], None]) -> Outside:
+    def environment(self, told: Callable[[str, str], None]) -> Environment:
         """What the next master sees."""
         crash = self.scenario.crash(self.masters)
         self._dies = None if crash is None else (self.clock.now_s + crash[0], crash[1])
         self.masters += 1
         self.crashed = False
-        end = self.workers.office()
-        office = end if crash is None else Mortal(end, self._reached)
-        return Outside(
+        end = self.workers.mailboxes()
+        mailboxes = end if crash is None else CrashPoints(end, self._reached)
+        return Environment(
             lambda settings, directory: Simulated(self.pool, lambda: self.crashed, self._reached),
             clock=self.clock,
             rest=self.rest,
             told=told,
             hook=self._reached,
-            office=lambda folder: office,
+            mailboxes=lambda folder: mailboxes,
             durable=False,
-            wording=self.workers.wording,
+            codec=self.workers.codec,
             cpu=lambda: 0.0,
-            judge=Inline,
+            executor=Inline,
         )
 
     def drive(self, run: Run) -> None:
@@ -135,7 +135,7 @@ class World:
         check(since, self.scenario.script.slots, self._alone_s(self._run.grants.total))
 
     def _alone_s(self, vertices: int) -> float:
-        """More than the slowest machine would take for everything, and for letters that come late besides."""
+        """More than the slowest machine would take for everything, and for messages that come late besides."""
         costs, faults = self.scenario.costs, self.scenario.faults
         around_s = costs.wait_s + costs.boot_s + costs.start_s + costs.end_s + (costs.push_s or 0.0)
         delay_s = self.scenario.travel_s + (0.0 if faults is None else faults.delay_s)
@@ -207,7 +207,7 @@ def simulate(
 
 
 def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Callable[[], object]) -> None:
-    run = start(world.settings, root, world.outside(told))
+    run = start(world.settings, root, world.environment(told))
     while True:
         world.drive(run)
         try:
@@ -221,7 +221,7 @@ def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Ca
             world.clock.advance(world.clock.now_s + world.scenario.restart_s)
             world.look()
             try:
-                run = resume(root, world.outside(told))
+                run = resume(root, world.environment(told))
                 break
             except MasterKilled:  # while it was waking
                 killed()

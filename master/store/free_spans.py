@@ -16,7 +16,7 @@ def _key(span: Span) -> Key:
     return span.epoch, span.start
 
 
-class Free:
+class FreeSpans:
     """Spans in the order of epoch and start. Every change costs a search, however many there are."""
 
     def __init__(self, spans: Iterable[Span]) -> None:

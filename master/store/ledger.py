@@ -22,9 +22,9 @@ from gridml.errors import LedgerError, StorageError
 from gridml.protocol.messages import Failure
 from master.backends.base import JobEvent, State
 from master.decisions.leasing import LeaseRow, Span
-from master.store.free_spans import Free
+from master.store.free_spans import FreeSpans
 from master.store.rundir import command
-from master.store.write_batch import Pending
+from master.store.write_batch import WriteBatch
 
 SCHEMA_VERSION = 2
 _SCHEMA = """
@@ -95,7 +95,9 @@ class Ledger:
             "closed_s IS NULL ORDER BY id"
         ):
             self._keep(LeaseRow(*row))
-        self.free_spans = Free(Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans"))
+        self.free_spans = FreeSpans(
+            Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")
+        )
         self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
         self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
         self._kept = {
@@ -107,7 +109,7 @@ class Ledger:
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
         # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
         self.term = 1
-        self._pending = Pending()
+        self._pending = WriteBatch()
 
     @property
     def spans(self) -> list[Span]:
@@ -162,7 +164,7 @@ class Ledger:
     def _undo(self) -> None:
         """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
         of the one that failed."""
-        self._pending = Pending()
+        self._pending = WriteBatch()
         self.free_spans.changes()
         term = self.term
         with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
@@ -239,7 +241,7 @@ class Ledger:
     def epochs_closed(self) -> int:
         return int(self._one("SELECT count(*) FROM epochs WHERE closed_s IS NOT NULL"))
 
-    def unjudged(self) -> list[tuple[int, int]]:
+    def unevaluated(self) -> list[tuple[int, int]]:
         """(epoch, version) of closed epochs without metrics, oldest first."""
         return list(
             self._db.execute(

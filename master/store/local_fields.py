@@ -21,7 +21,7 @@ from gridml.protocol import bundle
 Array = NDArray[Any]
 
 
-class Fields:
+class LocalFields:
     """The mutable columns of a graph. The graph's own columns are replaced by memory-mapped files in `folder`.
 
     With `bsp`, what is pushed in an epoch shows only when the epoch has ended: all f's of a superstep read the same

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.engine.lazy_dynamo import postpone_compiler
+from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.modules import Modules
 from gridml.errors import LedgerError
 from gridml.model.graph import Graph
@@ -31,7 +31,7 @@ def initial(graph: Graph, seed: int) -> dict[str, Array]:
         if table.type.modules:
             import torch
 
-            postpone_compiler()
+            import_dynamo_lazily()
             torch.manual_seed(seed)
             modules = Modules(table.type)
             for index in range(table.count):

@@ -84,9 +84,9 @@ class RunDirectory:
             bundle.write_atomic(kept, original.read_bytes())
 
     @property
-    def brought(self) -> Path:
+    def recovered(self) -> Path:
         """Where jobs leave the push that they got no answer to, under their names."""
-        return self.root / "unsent"
+        return self.root / "recovered"
 
     def log(self, worker: str) -> Path:
         """What a worker printed; the lives of one job print into one file."""
@@ -164,8 +164,8 @@ fields/              fields of local vertices that f changed, and patches not ye
 final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed
 mail/, chunks/       what travels between master and workers
-sftp/                keys of jobs, where their letters travel by SFTP, and the server's own
-unsent/              pushes that jobs could not send in time, brought home by HTCondor
+sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
+recovered/              pushes that jobs could not send in time, brought home by HTCondor
 
 gridml report DIR    what the run did, how fast, and what was lost
 gridml resume DIR    go on from the last credit

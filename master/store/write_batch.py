@@ -26,7 +26,7 @@ class _Said:
 
 
 @dataclass
-class Pending:
+class WriteBatch:
     """Rows of leases, credits and workers."""
 
     _opened: list[tuple[int, int, int, int, str, int, str, float]] = field(default_factory=list)

@@ -4,7 +4,7 @@ Order of effects, which makes a kill at any instant harmless:
   1. merge in memory; write the new version and the patch of local fields, durable
   2. one transaction: version, credits, ended leases; then the patch is applied to the fields
   3. another one: new leases, whose chunks hold what was credited
-  4. answers; a letter stays in its mailbox until it is answered, and a repeated push is recognised
+  4. answers; a message stays in its mailbox until it is answered, and a repeated push is recognised
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ from typing import Any
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
-from gridml.carriers.base import Letter, MasterEnd
+from gridml.carriers.base import MasterMailboxes, Message
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.errors import UserCodeError
 from gridml.protocol.attempts import job_of
-from gridml.protocol.codec import Wording, Written
+from gridml.protocol.codec import BundleCodec, Codec
 from gridml.protocol.messages import Failure, Pace, Push, Reply, Sync, Verdict
-from master.decisions.admission import LeaseFacts, judge
+from master.decisions.admission import LeaseFacts, admit
 from master.decisions.leasing import LeaseRow
 from master.decisions.staffing import after_failure
 from master.leases.leases import Grants
 from master.records import Correspondence, Correspondent
 from master.store.ledger import Ledger
-from master.store.local_fields import Fields
+from master.store.local_fields import LocalFields
 from master.store.replica import Replica, Touched, union, without
 from master.store.rundir import command
 from master.store.settings import Settings
@@ -45,7 +45,7 @@ Hook = Callable[[str], None]
 class Draft:
     """An answer being made."""
 
-    letter: Letter
+    message: Message
     sync: Sync
     tensors: dict[str, Array]
     verdict: Verdict | None = None
@@ -68,12 +68,12 @@ class Exchange:
         ledger: Ledger,
         replica: Replica,
         merger: Merger,
-        fields: Fields,
+        fields: LocalFields,
         grants: Grants,
-        office: MasterEnd,
+        mailboxes: MasterMailboxes,
         clock: Callable[[], float],
         hook: Hook,
-        wording: Wording | None = None,
+        codec: Codec | None = None,
         cpu: Callable[[], float] = time.thread_time,
     ) -> None:
         self._settings = settings
@@ -82,21 +82,21 @@ class Exchange:
         self._merger = merger
         self._fields = fields
         self._grants = grants
-        self._office = office
+        self._mailboxes = mailboxes
         self._clock = clock
         self._hook = hook
-        self._wording = wording or Written()
+        self._codec = codec or BundleCodec()
         self._cpu = cpu  # seconds of this thread
         self.known = Correspondence()
         self._enough_versions = 0  # how many are kept before any is removed
-        self.push_s = 0.0  # CPU seconds from a push's letter to its answer,
+        self.push_s = 0.0  # CPU seconds from a push's message to its answer,
         self.grant_s = 0.0  # and to cut the chunk of a lease: running means
         self.news: list[tuple[str, str]] = []  # (kind, text) of what a person should hear of
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
-    def handle(self, letters: Sequence[Letter], *, granting: bool = True) -> int:
-        """Hear all letters as one group; returns how many pushes were merged. Raises StorageError on a full disk."""
-        drafts = self._newest(letters)
+    def handle(self, messages: Sequence[Message], *, granting: bool = True) -> int:
+        """Hear all messages as one group; returns how many pushes were merged. Raises StorageError on a full disk."""
+        drafts = self._newest(messages)
         if not drafts:
             return 0
         now, began = self._clock(), self._cpu()
@@ -146,36 +146,36 @@ class Exchange:
 
     def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
         """A worker ended and nobody asked for it: what it was training may be why, and counts as failed once."""
-        noted = self._office.noted(worker)
-        row = None if noted is None else self._ledger.leases.get(noted[0])
-        if noted is not None and row is not None and row.worker == worker:
+        heartbeat = self._mailboxes.heartbeat(worker)
+        row = None if heartbeat is None else self._ledger.leases.get(heartbeat[0])
+        if heartbeat is not None and row is not None and row.worker == worker:
             failure = Failure(row.id, row.term, f"the worker ended with {detail}", last_words, -1, -1)
             self._fail(row, failure, now)
 
-    def _newest(self, letters: Sequence[Letter]) -> list[Draft]:
-        """The newest letter of each worker, opened.
+    def _newest(self, messages: Sequence[Message]) -> list[Draft]:
+        """The newest message of each worker, opened.
 
-        A worker writes again only when it has been answered, so an older letter is a late copy. It must not be heard:
+        A worker writes again only when it has been answered, so an older message is a late copy. It must not be heard:
         it would say that the worker lacks what it was given since.
         """
         found: dict[str, Draft] = {}
-        for letter in letters:
-            known, draft = self.known.workers.get(letter.worker), self._open(letter)
-            if draft is None or (known is not None and letter.number < known.number):
-                self._office.discard(letter.worker, letter.number)
+        for message in messages:
+            known, draft = self.known.workers.get(message.worker), self._open(message)
+            if draft is None or (known is not None and message.number < known.number):
+                self._mailboxes.discard(message.worker, message.number)
                 if draft is None:
-                    self.news.append(("warning", f"{letter.worker} sent what is no sync; is its gridml another one?"))
+                    self.news.append(("warning", f"{message.worker} sent what is no sync; is its gridml another one?"))
             else:
-                found[letter.worker] = draft
+                found[message.worker] = draft
         return list(found.values())
 
-    def _open(self, letter: Letter) -> Draft | None:
-        """A letter's content, None for one that makes no sense, and would make none if it was sent again."""
+    def _open(self, message: Message) -> Draft | None:
+        """A message's content, None for one that makes no sense, and would make none if it was sent again."""
         try:
-            sync, tensors = self._wording.read(letter.payload)
+            sync, tensors = self._codec.read(message.payload)
         except ValueError:
             return None
-        return Draft(letter, sync, tensors) if sync.worker == letter.worker else None
+        return Draft(message, sync, tensors) if sync.worker == message.worker else None
 
     # --- pushes
 
@@ -194,7 +194,7 @@ class Exchange:
             row = taken.get(push.lease) or self._ledger.leases.get(push.lease)
             base_credit = self._ledger.credited_at(push.base)
             facts = self._facts(row, push, draft.sync.worker, now)
-            draft.verdict, draft.reason = judge(push, draft.sync.worker, facts, base_kept=base_credit is not None)
+            draft.verdict, draft.reason = admit(push, draft.sync.worker, facts, base_kept=base_credit is not None)
             if draft.verdict is not Verdict.MERGED or base_credit is None:
                 continue
             row = row or self._reopen(push, draft.sync.worker, now)
@@ -305,9 +305,9 @@ class Exchange:
     def _note(self, draft: Draft, now: float) -> None:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync = draft.sync
-        known = self.known.hear(sync, draft.letter.number)
+        known = self.known.hear(sync, draft.message.number)
         self._grants.sizing.measures.heard(sync, now)
-        self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.letter.payload), sync.kind)
+        self._ledger.worker_said(sync.worker, now, sync.trained, sync.train_s, len(draft.message.payload), sync.kind)
         self._ledger.worker_sent(sync.worker, known.bytes_down)
         known.bytes_down = 0
         if sync.failure is not None:
@@ -371,11 +371,11 @@ class Exchange:
             wait_s=ask_again_s(len(self.known.workers) - self.live()),
             process=sync.process,
         )
-        payload = self._wording.write(reply, tensors)
+        payload = self._codec.write(reply, tensors)
         if known is self.known.workers.get(sync.worker):
             self.known.told(known, version)
         known.bytes_down += len(payload)
-        self._office.answer(draft.letter.worker, draft.letter.number, payload)
+        self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
 
     def _lacking(self, draft: Draft, known: Correspondent, grant: LeaseRow | None) -> tuple[Touched, int, Touched]:
         """(vertices the worker's leases touch, the version it has of them, those it has no replica of)."""
@@ -408,7 +408,7 @@ class Exchange:
         if len(kept) < self._enough_versions:
             return
         now, needed = self._clock(), {self._replica.version, self._ledger.get("backup_version")}
-        needed.update(self._grants.unjudged())
+        needed.update(self._grants.unevaluated())
         old = [v for v in kept if v not in needed and not self.known.stands_on(v, now)]
         spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, self._size())))
         if len(old) >= spare:

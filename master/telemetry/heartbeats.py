@@ -1,4 +1,4 @@
-"""Which workers there are, and when each last gave a sign of life: a letter, or a note that it trains."""
+"""Which workers there are, and when each last gave a sign of life: a message, or a note that it trains."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ class _Life:
 
 
 @dataclass
-class Presence:
+class Heartbeats:
     """The workers of one master's life. `noted` reads how far one has come; `limit_s` is how long it may be silent.
 
     `alive` are queued or running; a held one is not alive, but may be again. Whom to look at when is kept in a heap, so
     that a turn costs those that are nearly silent, and not everybody.
     """
 
-    noted: Callable[[str], Note | None]
+    heartbeat: Callable[[str], Note | None]
     limit_s: float
     known: set[str]
     alive: set[str] = field(default_factory=set)
@@ -87,12 +87,12 @@ class Presence:
             if now - life.heard_s <= patience_s(self.limit_s, out_of_reach=life.out_of_reach) / 2:
                 continue  # it was heard since
             silent, reason = is_silent(life.heard_s, now, self.limit_s, out_of_reach=life.out_of_reach)
-            if silent and self.noted(worker) not in (None, life.note):
+            if silent and self.heartbeat(worker) not in (None, life.note):
                 self._lives[worker] = _Life(now, life.out_of_reach)  # it trains, though it has not pushed
             elif silent:
                 found.append((worker, reason))
             elif not life.asked:
-                life.asked, life.note = True, self.noted(worker)
+                life.asked, life.note = True, self.heartbeat(worker)
         for worker in again:
             self._look(worker)
         return found

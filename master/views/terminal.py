@@ -28,7 +28,7 @@ from master.views.render import render
 from master.views.report import Report, report
 
 if TYPE_CHECKING:
-    from master.run import Outside, Run
+    from master.run import Environment, Run
 
 LOOK_S = 0.25  # how often `follow` looks for news
 RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
@@ -73,10 +73,10 @@ class _Signals:
             raise Stopped(number)
 
 
-def drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: bool) -> None:
+def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool) -> None:
     """Begin or resume a run and drive it to its end; then print its report."""
     from master.backends.registry import make
-    from master.run import Outside
+    from master.run import Environment
 
     signals = _Signals()
     try:
@@ -87,8 +87,8 @@ def drive(root: Path, begin: Callable[[Outside], Run], title: str, *, as_json: b
                 signals.turn()
                 follower.tick()
 
-            outside = Outside(make, told=follower.told, tick=tick, unattended=_is_job())
-            with begin(outside) as found, follower:
+            environment = Environment(make, told=follower.told, tick=tick, unattended=_is_job())
+            with begin(environment) as found, follower:
                 follower.told("started", f"{root}: {found.settings.workers} workers, {found.grants.total:,} vertices")
                 try:
                     found.finish()

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from master.launch import resume, start
-from master.run import Outside
+from master.run import Environment
 from master.store.settings import Settings
 
 
@@ -28,11 +28,11 @@ def main() -> None:
         if reached == point and seen == nth:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    outside = Outside(support.local_pool(), hook=hook)
+    environment = Environment(support.local_pool(), hook=hook)
     if (root / "ledger.db").exists():
-        run = resume(root, outside)
+        run = resume(root, environment)
     else:
-        run = start(Settings(program=program, workers=2, push_every=50, chunk=250), root, outside)
+        run = start(Settings(program=program, workers=2, push_every=50, chunk=250), root, environment)
     with run:
         run.finish()
 

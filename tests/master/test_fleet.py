@@ -10,8 +10,8 @@ import pytest
 
 from gridml.errors import RunError
 from master.backends.base import JobEvent, State
-from master.decisions.staffing import MAX_STILLBORN
-from master.fleet import Workforce
+from master.decisions.staffing import MAX_FAILED_STARTS
+from master.fleet import Fleet
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -19,11 +19,11 @@ from master.telemetry.measures import Measures
 
 
 class Nobody:
-    """An office, an exchange and a back end of which nothing is wanted here."""
+    """An mailboxes, an exchange and a back end of which nothing is wanted here."""
 
     known = SimpleNamespace(left=set[str]())
 
-    def noted(self, worker: str) -> None:
+    def heartbeat(self, worker: str) -> None:
         return None
 
     def open(self, worker: str) -> None: ...
@@ -42,11 +42,11 @@ def measures() -> Measures:
 
 
 @pytest.fixture
-def workforce(tmp_path: Path, measures: Measures) -> Workforce:
+def fleet(tmp_path: Path, measures: Measures) -> Fleet:
     directory, nobody = RunDirectory(tmp_path / "run"), cast(Any, Nobody())
     directory.create()
     ledger = Ledger(directory.ledger, shared_disk=False, create=True, durable=False)
-    found = Workforce(
+    found = Fleet(
         Settings(Path("p.py"), workers=2), directory, ledger, nobody, nobody, nobody, measures, lambda *said: None
     )
     with ledger.transaction():
@@ -55,30 +55,30 @@ def workforce(tmp_path: Path, measures: Measures) -> Workforce:
     return found
 
 
-def test_a_held_worker_lives_no_longer_and_has_not_died(workforce: Workforce, measures: Measures) -> None:
+def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: Measures) -> None:
     for worker in ("w1", "w2"):
-        workforce.hear([JobEvent(10.0, worker, State.RUNNING)], 10.0)
-    workforce.spoke(["w1", "w2"], 11.0)
+        fleet.hear([JobEvent(10.0, worker, State.RUNNING)], 10.0)
+    fleet.spoke(["w1", "w2"], 11.0)
     measures.speeds.put("w1", 5.0)
-    workforce.hear([JobEvent(40.0, "w1", State.HELD, detail="the disk is full")], 40.0)
+    fleet.hear([JobEvent(40.0, "w1", State.HELD, detail="the disk is full")], 40.0)
     assert measures.speeds["w1"] is None
     assert measures.lives.deaths == 0
     assert measures.lives.exposure_s(100.0) == 30.0 + 90.0
-    workforce.hear([JobEvent(100.0, "w1", State.QUEUED)], 100.0)
-    workforce.hear([JobEvent(110.0, "w1", State.RUNNING)], 110.0)
+    fleet.hear([JobEvent(100.0, "w1", State.QUEUED)], 100.0)
+    fleet.hear([JobEvent(110.0, "w1", State.RUNNING)], 110.0)
     assert measures.lives.exposure_s(120.0) == 30.0 + 10.0 + 110.0
 
 
-def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(workforce: Workforce) -> None:
+def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fleet) -> None:
     def lost(worker: str, at_s: float) -> None:
-        workforce.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
+        fleet.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
 
-    workforce.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
-    workforce.spoke(["w1"], 1.0)
-    for k in range(3 * MAX_STILLBORN):
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
+    fleet.spoke(["w1"], 1.0)
+    for k in range(3 * MAX_FAILED_STARTS):
         lost(f"w{10 + k}", 2.0)
-    workforce.hear([JobEvent(3.0, "w1", State.EVICTED)], 3.0)
-    for k in range(MAX_STILLBORN - 1):
+    fleet.hear([JobEvent(3.0, "w1", State.EVICTED)], 3.0)
+    for k in range(MAX_FAILED_STARTS - 1):
         lost(f"w{50 + k}", 4.0)
     with pytest.raises(RunError, match="5 workers in a row ended before they said a word"):
         lost("w60", 5.0)

@@ -14,7 +14,7 @@ from gridml.model.program import linear_decay, load
 from gridml.protocol import bundle
 from master.backends.script import Script
 from master.launch import start
-from master.run import Outside
+from master.run import Environment
 from master.store.settings import Settings
 
 pytestmark = pytest.mark.real
@@ -56,7 +56,7 @@ def plain_loop(program_file: Path, seed: int) -> dict[str, np.ndarray]:
 def test_one_worker_equals_a_plain_loop_bit_for_bit(
     tmp_path: Path,
     programs: Path,
-    pool: Callable[[Script | None], Outside],
+    pool: Callable[[Script | None], Environment],
     chunk: int | None,
     push_every: int | None,
 ) -> None:

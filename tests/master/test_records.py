@@ -20,7 +20,7 @@ def standing(found: Correspondence, now: float) -> set[int]:
 def test_a_worker_stands_on_what_it_names_or_what_it_was_told_since() -> None:
     found = spoken(("w1", 3), ("w2", 7))
     assert standing(found, 0.0) == {3, 4, 7, 8}
-    found.hear(Sync("w1", have=4), 2)  # its next letter: the answer to the last one has come
+    found.hear(Sync("w1", have=4), 2)  # its next message: the answer to the last one has come
     assert standing(found, 1.0) == {4, 7, 8}
     assert found.heard() == ["w1", "w2", "w1"]
     assert found.heard() == []

@@ -8,10 +8,10 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from gridml.carriers.base import MasterEnd
+from gridml.carriers.base import MasterMailboxes
 from gridml.protocol import bundle
 from gridml.protocol.messages import Push, Reply, Sync, sync_from, to_json
-from gridml.testing.faulty_network import Post
+from gridml.testing.faulty_network import FaultyNetwork
 from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
 
 LIMIT_S = 20.0
@@ -31,8 +31,8 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def post(clock: Clock) -> Post:
-    made = Post(clock)
+def post(clock: Clock) -> FaultyNetwork:
+    made = FaultyNetwork(clock)
     made.master().open("w1")
     return made
 
@@ -45,23 +45,23 @@ def until(done: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-def answer(master: MasterEnd, version: int) -> Sync:
+def answer(master: MasterMailboxes, version: int) -> Sync:
     """Answer the one sync that has come; returns it."""
-    (letter,) = master.collect()
-    sync = sync_from(bundle.decode(letter.payload)[0])
+    (message,) = master.collect()
+    sync = sync_from(bundle.decode(message.payload)[0])
     reply = Reply(version, process=sync.process)
-    master.answer("w1", letter.number, bundle.encode(to_json(reply), {"row": np.arange(3)}))
+    master.answer("w1", message.number, bundle.encode(to_json(reply), {"row": np.arange(3)}))
     return sync
 
 
 @pytest.fixture(params=["thread", "step"])
-def courier(request: pytest.FixtureRequest, post: Post, clock: Clock) -> Courier:
+def courier(request: pytest.FixtureRequest, post: FaultyNetwork, clock: Clock) -> Courier:
     made = ThreadCourier(post.worker("w1")) if request.param == "thread" else StepCourier(post.worker("w1"), clock)
     request.addfinalizer(made.close)
     return made
 
 
-def test_a_sync_is_carried_and_its_reply_taken_once(courier: Courier, post: Post) -> None:
+def test_a_sync_is_carried_and_its_reply_taken_once(courier: Courier, post: FaultyNetwork) -> None:
     master = post.master()
     for version in (1, 2):
         assert not courier.busy
@@ -78,7 +78,7 @@ def test_a_sync_is_carried_and_its_reply_taken_once(courier: Courier, post: Post
         assert courier.take() is None
 
 
-def test_an_answer_to_an_earlier_process_of_the_worker_is_passed_over(courier: Courier, post: Post) -> None:
+def test_an_answer_to_an_earlier_process_of_the_worker_is_passed_over(courier: Courier, post: FaultyNetwork) -> None:
     master = post.master()
     master.answer("w1", 1, bundle.encode(to_json(Reply(7, process="another")), {}))
     courier.post(Sync("w1", have=1), dict)
@@ -88,20 +88,20 @@ def test_an_answer_to_an_earlier_process_of_the_worker_is_passed_over(courier: C
     until(lambda: (heard := courier.take()) is not None and heard[0].version == 8)
 
 
-def test_a_push_without_an_answer_is_unsent(courier: Courier, post: Post) -> None:
+def test_a_push_without_an_answer_is_unanswered(courier: Courier, post: FaultyNetwork) -> None:
     master, push = post.master(), Push(lease=1, term=1, sequence=1, base=0, upto=4, vertices=4)
-    assert courier.unsent is None
+    assert courier.unanswered is None
     courier.post(Sync("w1", push=push), lambda: {"row": np.arange(3)})
     until(lambda: bool(master.collect()))
-    kept = courier.unsent
+    kept = courier.unanswered
     assert kept is not None and (kept.number, kept.push) == (1, push)
     assert kept.payload == master.collect()[0].payload
     answer(master, 1)
     courier.wait(LIMIT_S)
-    assert courier.take() is not None and courier.unsent is None
+    assert courier.take() is not None and courier.unanswered is None
 
 
-def test_a_closed_mailbox_is_noticed(courier: Courier, post: Post) -> None:
+def test_a_closed_mailbox_is_noticed(courier: Courier, post: FaultyNetwork) -> None:
     post.master().close("w1")
     courier.post(Sync("w1"), dict)
     until(lambda: courier.gone)
@@ -114,7 +114,7 @@ def test_a_second_sync_must_wait(courier: Courier) -> None:
         courier.post(Sync("w1"), dict)
 
 
-def test_a_reply_that_makes_no_sense_ends_the_worker_and_does_not_hang_it(courier: Courier, post: Post) -> None:
+def test_a_reply_without_sense_ends_the_worker_and_does_not_hang_it(courier: Courier, post: FaultyNetwork) -> None:
     master = post.master()
     courier.post(Sync("w1"), dict)
     until(lambda: bool(master.collect()))
@@ -124,7 +124,7 @@ def test_a_reply_that_makes_no_sense_ends_the_worker_and_does_not_hang_it(courie
         courier.take()
 
 
-def test_what_got_no_answer_is_sent_again(post: Post, clock: Clock) -> None:
+def test_what_got_no_answer_is_sent_again(post: FaultyNetwork, clock: Clock) -> None:
     courier, master = StepCourier(post.worker("w1"), clock), post.master()
     post.fate = lambda payload: []
     courier.post(Sync("w1", have=7), dict)
@@ -139,7 +139,7 @@ def test_what_got_no_answer_is_sent_again(post: Post, clock: Clock) -> None:
     assert heard[0].version == 8
 
 
-def test_a_full_disk_is_waited_for(post: Post, clock: Clock) -> None:
+def test_a_full_disk_is_waited_for(post: FaultyNetwork, clock: Clock) -> None:
     end = post.worker("w1")
     courier = StepCourier(end, clock)
     send, room = end.send, False

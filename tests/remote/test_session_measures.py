@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import gridml
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from remote.courier import Courier, Tensors
@@ -82,7 +82,7 @@ class Answers(Courier):
         pass
 
 
-class Shelf(WorkerEnd):
+class Shelf(WorkerMailbox):
     """Chunks that nobody looks into."""
 
     poll_s = (0.1, 0.1)
@@ -96,7 +96,7 @@ class Shelf(WorkerEnd):
     def fetch(self, name: str, sha256: str) -> bytes:
         return b""
 
-    def note(self, lease: int, upto: int) -> None:
+    def beat(self, lease: int, upto: int) -> None:
         pass
 
     def close(self) -> None:

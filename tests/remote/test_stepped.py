@@ -20,7 +20,7 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.model.program import load
 from gridml.protocol import bundle
-from gridml.testing.faulty_network import Chances, Post
+from gridml.testing.faulty_network import Chances, FaultyNetwork
 from master.backends.script import Lives, PlannedLife, Script, Steady
 from master.launch import resume
 from master.simulation.exact import check
@@ -126,7 +126,7 @@ def test_counts_are_exact_under_evictions_faults_and_crashes(tmp_path: Path, pro
     module = sys.modules["gridml_program_tally"]
     expected = module.counted(np.full(module.COUNT, epochs))
     np.testing.assert_array_equal(trained(root)["Word/count"], expected["Word/count"])
-    run = resume(root, played.outside(lambda kind, text: None))
+    run = resume(root, played.environment(lambda kind, text: None))
     with run:
         table = run.graph.tables["Document"].columns
         np.testing.assert_array_equal(table["visits"], expected["Document/visits"])
@@ -155,7 +155,7 @@ def test_on_a_warning_it_pushes_what_it_has_and_leaves(tmp_path: Path, programs:
 
 def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -> None:
     now = 0.0
-    post = Post(lambda: now)
+    post = FaultyNetwork(lambda: now)
     post.master().open("w1")
     source = programs / "counts.py"
     player = Stepped("w1", load(source), source, post.worker("w1"), lambda: now, COSTS)

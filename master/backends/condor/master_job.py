@@ -90,7 +90,7 @@ class Waiting:
 def waiting(directory: RunDirectory) -> Waiting | None:
     """How the master's job of a run stands in the queue; None where none is there, or the queue does not soon answer.
 
-    Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
+    SimulationOptions of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
     """
     if not (directory.root / JOB).exists():
         return None

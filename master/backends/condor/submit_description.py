@@ -9,8 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gridml.errors import RunError, UsageError
-from gridml.protocol import bundle
-from gridml.protocol import outbox as unsent
+from gridml.protocol import bundle, outbox
 from master.store.rundir import RunDirectory
 from master.store.settings import CondorOptions, Settings
 
@@ -19,14 +18,14 @@ LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
 NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
-KEY = "sftp/$(worker)"  # what lets a job into the master's SFTP server, where that is how letters travel
+KEY = "sftp/$(worker)"  # what lets a job into the master's SFTP server, where that is how messages travel
 SAVED = 85  # exit status of a worker that wants its unsent push carried to safety, and to be started again
 _SENT = ("gridml", "remote")  # the packages a worker needs
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
-: >>unsent.push  # HTCondor carries it, whatever becomes of the job
+: >>outbox.push  # HTCondor carries it, whatever becomes of the job
 if [ -n "$GRIDML_PACKED" ]; then
     PATH="$PWD/packed/bin:$PATH"
     if [ ! -d packed ]; then  # it is there when a worker is started again in its folder
@@ -73,9 +72,9 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "when_to_transfer_output": "ON_EXIT_OR_EVICT",
         "transfer_input_files": ", ".join(sent),
         # A push without an answer is kept through evictions, and comes home when the job ends.
-        "transfer_output_files": unsent.FILE,
-        "transfer_output_remaps": f'"{unsent.FILE}={directory.brought.name}/$(worker)"',
-        "transfer_checkpoint_files": unsent.FILE,
+        "transfer_output_files": outbox.FILE,
+        "transfer_output_remaps": f'"{outbox.FILE}={directory.recovered.name}/$(worker)"',
+        "transfer_checkpoint_files": outbox.FILE,
         "checkpoint_exit_code": str(SAVED),
         "batch_name": options.batch_name or f"gridml {directory.root.name}",
         "request_cpus": str(options.request_cpus),
@@ -153,7 +152,7 @@ def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
     bundle.write_atomic(launcher, _LAUNCHER.encode(), durable=False)
     launcher.chmod(0o755)
     (directory.root / NAMES).touch()
-    directory.brought.mkdir(exist_ok=True)
+    directory.recovered.mkdir(exist_ok=True)
     bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands).encode(), durable=False)
 
 

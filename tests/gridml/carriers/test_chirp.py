@@ -49,10 +49,10 @@ def server(answer: Callable[[socket.socket], None], config: Path) -> Iterator[No
 def test_what_was_put_is_there_and_nothing_beside_it(link: ChirpLink, tmp_path: Path) -> None:
     folder = tmp_path / "box"
     folder.mkdir()
-    link.put("box/letter", b"x" * 1_000_003)
-    assert link.list("box") == ["letter"] and link.get("box/letter") == b"x" * 1_000_003
-    link.unlink("box/letter")
-    link.unlink("box/letter")  # a second time is no error
+    link.put("box/message", b"x" * 1_000_003)
+    assert link.list("box") == ["message"] and link.get("box/message") == b"x" * 1_000_003
+    link.unlink("box/message")
+    link.unlink("box/message")  # a second time is no error
     assert list(folder.iterdir()) == []
 
 
@@ -67,12 +67,12 @@ def test_a_file_too_large_for_one_command_travels_in_pieces(tmp_path: Path, conf
     payload = bytes(i % 251 for i in range(count))
     with proxy(tmp_path, config, largest=100):
         link = ChirpLink(config, timeout_s=5, largest=100, piece=30)
-        link.put("letter", payload)
-        assert (tmp_path / "letter").read_bytes() == payload
-        assert link.get("letter") == payload
-        link.write("letter", payload[::-1])
-        assert link.get("letter") == payload[::-1]
-        assert set(link.list(".")) == {"letter", config.name}
+        link.put("message", payload)
+        assert (tmp_path / "message").read_bytes() == payload
+        assert link.get("message") == payload
+        link.write("message", payload[::-1])
+        assert link.get("message") == payload[::-1]
+        assert set(link.list(".")) == {"message", config.name}
         link.close()
 
 
@@ -82,7 +82,7 @@ def test_a_large_file_that_cannot_be_written_is_said_and_the_connection_is_good(
         with pytest.raises(FileNotFoundError):
             link.put("no/such/folder", bytes(101))
         before = link._socket
-        link.put("letter", bytes(101))
+        link.put("message", bytes(101))
         assert link._socket is before is not None
         link.close()
 
@@ -103,7 +103,7 @@ def test_a_disk_that_fills_amid_a_large_file_is_told_as_one(config: Path) -> Non
     with server(full, config):
         link = ChirpLink(config, timeout_s=5, largest=100)
         with pytest.raises(OSError, match="space") as caught:
-            link.put("box/letter", bytes(101))
+            link.put("box/message", bytes(101))
         link.close()
     assert caught.value.errno == errno.ENOSPC
     assert asked == ["cookie", "open", "write", "close"]
@@ -129,7 +129,7 @@ def test_a_full_disk_is_told_as_one(config: Path) -> None:
     with server(full, config):
         link = ChirpLink(config, timeout_s=5)
         with pytest.raises(OSError, match="space") as caught:
-            link.put("box/letter", b"abc")
+            link.put("box/message", b"abc")
         link.close()
     assert caught.value.errno == errno.ENOSPC
 
@@ -143,7 +143,7 @@ def test_a_connection_that_ends_or_makes_no_sense_is_an_error_not_a_wait(said: b
     with server(answer, config):
         link = ChirpLink(config, timeout_s=5)
         with pytest.raises(OSError):
-            link.get("letter")
+            link.get("message")
 
 
 def test_after_a_broken_connection_the_next_command_makes_a_new_one(tmp_path: Path, config: Path) -> None:
@@ -163,7 +163,7 @@ def test_a_silent_proxy_is_given_up_after_a_while(config: Path) -> None:
     done = threading.Event()
     with server(lambda connection: done.wait(10) and None, config):
         with pytest.raises(TimeoutError):
-            ChirpLink(config, timeout_s=0.05).get("letter")
+            ChirpLink(config, timeout_s=0.05).get("message")
         done.set()
 
 
@@ -177,7 +177,7 @@ def test_of_many_notes_the_last_one_stays(tmp_path: Path, config: Path) -> None:
     with proxy(tmp_path, config):
         worker = ChirpWorker("w1", config, note_s=0.01)
         for upto in range(1000):
-            worker.note(1, upto)
+            worker.beat(1, upto)
         worker.close()
     assert (tmp_path / "mail" / "w1" / "progress").read_bytes()[8:] == (999).to_bytes(8, "little")
 
@@ -187,6 +187,6 @@ def test_a_proxy_that_never_answers_does_not_hold_up_training(tmp_path: Path, co
     with server(lambda connection: done.wait(10) and None, config):
         worker = ChirpWorker("w1", config)
         for upto in range(1000):
-            worker.note(1, upto)  # each would take seconds
+            worker.beat(1, upto)  # each would take seconds
         done.set()
         worker.close()

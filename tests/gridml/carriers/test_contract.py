@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.base import MasterEnd, WorkerEnd
+from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.carriers.chirp import ChirpWorker
-from gridml.carriers.directory import DirectoryMaster, DirectoryWorker
-from gridml.carriers.file_link import FilesWorker
+from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
+from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import SftpLink, line_of_job
 from gridml.protocol import bundle
 from gridml.testing.chirp_server import proxy
@@ -24,8 +24,8 @@ from master.sftp.server import MailServer
 class Pair:
     """A master's end, how a worker makes its own, and the folders where payloads of a mailbox and chunks lie."""
 
-    master: MasterEnd
-    worker: Callable[[str], WorkerEnd]
+    master: MasterMailboxes
+    worker: Callable[[str], WorkerMailbox]
     mailbox: Callable[[str], Path]
     chunks: Path
 
@@ -33,8 +33,8 @@ class Pair:
 @contextmanager
 def directory(root: Path) -> Iterator[Pair]:
     yield Pair(
-        DirectoryMaster(root),
-        lambda name: DirectoryWorker(root, name),
+        DirectoryMailboxes(root),
+        lambda name: DirectoryMailbox(root, name),
         lambda name: root / "mail" / name,
         root / "chunks",
     )
@@ -45,7 +45,7 @@ def chirp(root: Path) -> Iterator[Pair]:
     config = root / ".chirp.config"
     with proxy(root, config):
         yield Pair(
-            DirectoryMaster(root),
+            DirectoryMailboxes(root),
             lambda name: ChirpWorker(name, config, note_s=0),
             lambda name: root / "mail" / name,
             root / "chunks",
@@ -54,7 +54,7 @@ def chirp(root: Path) -> Iterator[Pair]:
 
 @contextmanager
 def sftp(root: Path) -> Iterator[Pair]:
-    master = DirectoryMaster(root)
+    master = DirectoryMailboxes(root)
     server = MailServer(root, "127.0.0.1")
     server.make("w1")
     server.make("w2")
@@ -62,7 +62,7 @@ def sftp(root: Path) -> Iterator[Pair]:
     try:
         yield Pair(
             master,
-            lambda name: FilesWorker(name, lambda: SftpLink(lines[name]), note_s=0),
+            lambda name: FileMailbox(name, lambda: SftpLink(lines[name]), note_s=0),
             lambda name: root / "mail" / name,
             root / "chunks",
         )
@@ -86,7 +86,7 @@ def pair(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Pair]:
 
 
 @pytest.fixture
-def worker(pair: Pair) -> Iterator[WorkerEnd]:
+def worker(pair: Pair) -> Iterator[WorkerMailbox]:
     pair.master.open("w1")
     end = pair.worker("w1")
     yield end
@@ -94,7 +94,7 @@ def worker(pair: Pair) -> Iterator[WorkerEnd]:
 
 
 def collected(pair: Pair) -> list[tuple[str, int, bytes]]:
-    return [(letter.worker, letter.number, letter.payload) for letter in pair.master.collect()]
+    return [(message.worker, message.number, message.payload) for message in pair.master.collect()]
 
 
 def damage(folder: Path, payload: bytes, how: Callable[[bytes], bytes]) -> None:
@@ -112,7 +112,7 @@ DAMAGE: dict[str, Callable[[bytes], bytes]] = {
 }
 
 
-def test_a_sync_is_collected_answered_and_its_reply_received(pair: Pair, worker: WorkerEnd) -> None:
+def test_a_sync_is_collected_answered_and_its_reply_received(pair: Pair, worker: WorkerMailbox) -> None:
     assert collected(pair) == []
     assert worker.receive(1) is None
     worker.send(1, b"hello")
@@ -123,21 +123,21 @@ def test_a_sync_is_collected_answered_and_its_reply_received(pair: Pair, worker:
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0", bytes(range(256)) * 4096])
-def test_payloads_of_any_content_travel_both_ways(pair: Pair, worker: WorkerEnd, payload: bytes) -> None:
+def test_payloads_of_any_content_travel_both_ways(pair: Pair, worker: WorkerMailbox, payload: bytes) -> None:
     worker.send(1, payload)
     assert collected(pair) == [("w1", 1, payload)]
     pair.master.answer("w1", 1, payload)
     assert worker.receive(1) == payload
 
 
-def test_what_was_collected_is_collected_again_until_it_is_answered(pair: Pair, worker: WorkerEnd) -> None:
+def test_what_was_collected_is_collected_again_until_it_is_answered(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"hello")
     assert collected(pair) == collected(pair) == [("w1", 1, b"hello")]
     pair.master.answer("w1", 1, b"welcome")
     assert collected(pair) == []
 
 
-def test_sending_a_number_again_replaces_it(pair: Pair, worker: WorkerEnd) -> None:
+def test_sending_a_number_again_replaces_it(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"first")
     worker.send(1, b"second")
     assert collected(pair) == [("w1", 1, b"second")]
@@ -145,7 +145,7 @@ def test_sending_a_number_again_replaces_it(pair: Pair, worker: WorkerEnd) -> No
     assert collected(pair) == [("w1", 1, b"second")]
 
 
-def test_a_sync_sent_again_after_its_answer_is_collected_again(pair: Pair, worker: WorkerEnd) -> None:
+def test_a_sync_sent_again_after_its_answer_is_collected_again(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"hello")
     pair.master.answer("w1", 1, b"lost")
     worker.send(1, b"hello")
@@ -155,13 +155,13 @@ def test_a_sync_sent_again_after_its_answer_is_collected_again(pair: Pair, worke
     assert collected(pair) == []
 
 
-def test_syncs_of_a_worker_are_collected_oldest_first(pair: Pair, worker: WorkerEnd) -> None:
+def test_syncs_of_a_worker_are_collected_oldest_first(pair: Pair, worker: WorkerMailbox) -> None:
     for number in (2, 10, 9, 100, 1):
         worker.send(number, b"%d" % number)
     assert [number for _, number, _ in collected(pair)] == [1, 2, 9, 10, 100]
 
 
-def test_an_answer_also_settles_the_syncs_before_it(pair: Pair, worker: WorkerEnd) -> None:
+def test_an_answer_also_settles_the_syncs_before_it(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"one")
     worker.send(2, b"two")
     worker.send(3, b"three")
@@ -169,7 +169,7 @@ def test_an_answer_also_settles_the_syncs_before_it(pair: Pair, worker: WorkerEn
     assert collected(pair) == [("w1", 3, b"three")]
 
 
-def test_a_reply_to_another_number_is_not_received(pair: Pair, worker: WorkerEnd) -> None:
+def test_a_reply_to_another_number_is_not_received(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"one")
     pair.master.answer("w1", 1, b"old")
     worker.send(2, b"two")
@@ -178,7 +178,7 @@ def test_a_reply_to_another_number_is_not_received(pair: Pair, worker: WorkerEnd
     assert worker.receive(2) == b"new"
 
 
-def test_mailboxes_are_apart(pair: Pair, worker: WorkerEnd) -> None:
+def test_mailboxes_are_apart(pair: Pair, worker: WorkerMailbox) -> None:
     pair.master.open("w2")
     other = pair.worker("w2")
     worker.send(1, b"mine")
@@ -192,7 +192,7 @@ def test_mailboxes_are_apart(pair: Pair, worker: WorkerEnd) -> None:
 
 @pytest.mark.parametrize("how", DAMAGE.values(), ids=DAMAGE)
 def test_a_damaged_sync_is_not_delivered_and_can_be_sent_again(
-    pair: Pair, worker: WorkerEnd, how: Callable[[bytes], bytes]
+    pair: Pair, worker: WorkerMailbox, how: Callable[[bytes], bytes]
 ) -> None:
     worker.send(1, b"precious")
     damage(pair.mailbox("w1"), b"precious", how)
@@ -202,7 +202,7 @@ def test_a_damaged_sync_is_not_delivered_and_can_be_sent_again(
 
 
 @pytest.mark.parametrize("how", DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_reply_counts_as_none(pair: Pair, worker: WorkerEnd, how: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_reply_counts_as_none(pair: Pair, worker: WorkerMailbox, how: Callable[[bytes], bytes]) -> None:
     worker.send(1, b"question")
     pair.master.answer("w1", 1, b"precious")
     damage(pair.mailbox("w1"), b"precious", how)
@@ -212,7 +212,7 @@ def test_a_damaged_reply_counts_as_none(pair: Pair, worker: WorkerEnd, how: Call
     assert worker.receive(1) == b"precious"
 
 
-def test_a_published_chunk_is_fetched_until_it_is_retracted(pair: Pair, worker: WorkerEnd) -> None:
+def test_a_published_chunk_is_fetched_until_it_is_retracted(pair: Pair, worker: WorkerMailbox) -> None:
     pair.master.publish("lease-000001", b"rows")
     assert worker.fetch("lease-000001", bundle.digest(b"rows")) == b"rows"
     pair.master.retract("lease-000001")
@@ -221,7 +221,7 @@ def test_a_published_chunk_is_fetched_until_it_is_retracted(pair: Pair, worker: 
         worker.fetch("lease-000001", bundle.digest(b"rows"))
 
 
-def test_a_chunk_with_another_digest_is_refused(pair: Pair, worker: WorkerEnd) -> None:
+def test_a_chunk_with_another_digest_is_refused(pair: Pair, worker: WorkerMailbox) -> None:
     pair.master.publish("lease-000001", b"rows")
     with pytest.raises(ValueError, match="lease-000001"):
         worker.fetch("lease-000001", bundle.digest(b"other rows"))
@@ -230,26 +230,26 @@ def test_a_chunk_with_another_digest_is_refused(pair: Pair, worker: WorkerEnd) -
         worker.fetch("lease-000001", bundle.digest(b"rows"))
 
 
-def test_the_last_note_of_a_worker_is_known(pair: Pair, worker: WorkerEnd) -> None:
-    assert pair.master.noted("w1") is None
-    worker.note(3, 64)
-    worker.note(4, 1 << 40)
+def test_the_last_note_of_a_worker_is_known(pair: Pair, worker: WorkerMailbox) -> None:
+    assert pair.master.heartbeat("w1") is None
+    worker.beat(3, 64)
+    worker.beat(4, 1 << 40)
     deadline = time.monotonic() + 10
-    while pair.master.noted("w1") != (4, 1 << 40):
+    while pair.master.heartbeat("w1") != (4, 1 << 40):
         assert time.monotonic() < deadline, "a note may be late by a second, not by ten"
 
 
-def test_a_note_outlives_its_worker(pair: Pair, worker: WorkerEnd) -> None:
-    worker.note(3, 64)
+def test_a_note_outlives_its_worker(pair: Pair, worker: WorkerMailbox) -> None:
+    worker.beat(3, 64)
     worker.close()
-    assert pair.master.noted("w1") == (3, 64)
+    assert pair.master.heartbeat("w1") == (3, 64)
 
 
 def test_nothing_is_noted_of_a_worker_nobody_knows(pair: Pair) -> None:
-    assert pair.master.noted("nobody") is None
+    assert pair.master.heartbeat("nobody") is None
 
 
-def test_a_reply_to_a_closed_mailbox_is_harmless(pair: Pair, worker: WorkerEnd) -> None:
+def test_a_reply_to_a_closed_mailbox_is_harmless(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"last words")
     pair.master.close("w1")
     pair.master.answer("w1", 1, b"farewell")
@@ -258,14 +258,14 @@ def test_a_reply_to_a_closed_mailbox_is_harmless(pair: Pair, worker: WorkerEnd) 
         worker.receive(1)
 
 
-def test_what_is_sent_to_a_closed_mailbox_is_lost(pair: Pair, worker: WorkerEnd) -> None:
+def test_what_is_sent_to_a_closed_mailbox_is_lost(pair: Pair, worker: WorkerMailbox) -> None:
     pair.master.close("w1")
     with pytest.raises(OSError):
         worker.send(1, b"too late")
     assert collected(pair) == []
 
 
-def test_closing_twice_and_opening_twice_are_harmless(pair: Pair, worker: WorkerEnd) -> None:
+def test_closing_twice_and_opening_twice_are_harmless(pair: Pair, worker: WorkerMailbox) -> None:
     pair.master.open("w1")
     worker.send(1, b"still here")
     assert collected(pair) == [("w1", 1, b"still here")]
@@ -276,7 +276,7 @@ def test_closing_twice_and_opening_twice_are_harmless(pair: Pair, worker: Worker
     assert collected(pair) == []
 
 
-def test_what_was_cleared_is_not_collected_and_can_be_opened_again(pair: Pair, worker: WorkerEnd) -> None:
+def test_what_was_cleared_is_not_collected_and_can_be_opened_again(pair: Pair, worker: WorkerMailbox) -> None:
     worker.send(1, b"of another time")
     pair.master.clear()
     with pytest.raises(OSError):

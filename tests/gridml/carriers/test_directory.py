@@ -1,4 +1,4 @@
-"""A mailbox in which nothing happens is not looked into at every turn, and no letter is missed for it."""
+"""A mailbox in which nothing happens is not looked into at every turn, and no message is missed for it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.directory import LOOK_S, SETTLED_S, DirectoryMaster, DirectoryWorker
+from gridml.carriers.directory import LOOK_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
 
-PAYLOAD = b"a letter"
+PAYLOAD = b"a message"
 
 
 @dataclass
@@ -20,17 +20,17 @@ class Office:
 
     root: Path
     now: float = 0.0
-    master: DirectoryMaster = field(init=False)
-    worker: DirectoryWorker = field(init=False)
+    master: DirectoryMailboxes = field(init=False)
+    worker: DirectoryMailbox = field(init=False)
 
     def __post_init__(self) -> None:
-        self.master = DirectoryMaster(self.root, lambda: self.now)
+        self.master = DirectoryMailboxes(self.root, lambda: self.now)
         self.master.open("w1")
-        self.worker = DirectoryWorker(self.root, "w1")
+        self.worker = DirectoryMailbox(self.root, "w1")
 
     def collected(self, now: float) -> list[int]:
         self.now = now
-        return [letter.number for letter in self.master.collect()]
+        return [message.number for message in self.master.collect()]
 
     def within_the_tick(self, change: Callable[[], None]) -> None:
         """Change the mailbox without another mtime, as happens when two changes fall into one tick of the disk."""
@@ -43,48 +43,48 @@ class Office:
 
 
 @pytest.fixture
-def office(tmp_path: Path) -> Iterator[Office]:
+def mailboxes(tmp_path: Path) -> Iterator[Office]:
     found = Office(tmp_path)
     yield found
     found.worker.close()
 
 
 @pytest.mark.parametrize("looks", [[0.0], [0.0, SETTLED_S / 2], [i * SETTLED_S / 10 for i in range(10)]])
-def test_a_letter_of_the_same_tick_is_found_at_the_next_look(office: Office, looks: list[float]) -> None:
-    assert [office.collected(now) for now in looks] == [[] for _ in looks]
-    office.send_within_the_tick()
-    assert office.collected(looks[-1] + SETTLED_S / 10) == [1]
+def test_a_letter_of_the_same_tick_is_found_at_the_next_look(mailboxes: Office, looks: list[float]) -> None:
+    assert [mailboxes.collected(now) for now in looks] == [[] for _ in looks]
+    mailboxes.send_within_the_tick()
+    assert mailboxes.collected(looks[-1] + SETTLED_S / 10) == [1]
 
 
-def test_a_letter_in_a_mailbox_that_was_long_empty_is_found_at_once(office: Office) -> None:
-    assert not any(office.collected(i * SETTLED_S) for i in range(10))
-    office.worker.send(1, PAYLOAD)
-    assert office.collected(9 * SETTLED_S) == [1]
+def test_a_letter_in_a_mailbox_that_was_long_empty_is_found_at_once(mailboxes: Office) -> None:
+    assert not any(mailboxes.collected(i * SETTLED_S) for i in range(10))
+    mailboxes.worker.send(1, PAYLOAD)
+    assert mailboxes.collected(9 * SETTLED_S) == [1]
 
 
-def test_an_empty_mailbox_is_looked_into_once_a_second_where_mtimes_say_nothing(office: Office) -> None:
-    assert not office.collected(0.0) and not office.collected(SETTLED_S)
-    office.send_within_the_tick()
-    assert office.collected(SETTLED_S + LOOK_S / 2) == []  # it is not looked into, which is what is saved
-    assert office.collected(SETTLED_S + LOOK_S) == [1]
+def test_an_empty_mailbox_is_looked_into_once_a_second_where_mtimes_say_nothing(mailboxes: Office) -> None:
+    assert not mailboxes.collected(0.0) and not mailboxes.collected(SETTLED_S)
+    mailboxes.send_within_the_tick()
+    assert mailboxes.collected(SETTLED_S + LOOK_S / 2) == []  # it is not looked into, which is what is saved
+    assert mailboxes.collected(SETTLED_S + LOOK_S) == [1]
 
 
-def test_a_letter_is_collected_until_it_is_answered_whatever_the_time(office: Office) -> None:
-    office.worker.send(1, PAYLOAD)
-    assert [office.collected(i * SETTLED_S) for i in range(30)] == [[1]] * 30
-    office.within_the_tick(lambda: office.master.answer("w1", 1, b"welcome"))
-    assert office.collected(30 * SETTLED_S) == []
-    office.send_within_the_tick()
-    assert office.collected(30.5 * SETTLED_S) == [1]
+def test_a_letter_is_collected_until_it_is_answered_whatever_the_time(mailboxes: Office) -> None:
+    mailboxes.worker.send(1, PAYLOAD)
+    assert [mailboxes.collected(i * SETTLED_S) for i in range(30)] == [[1]] * 30
+    mailboxes.within_the_tick(lambda: mailboxes.master.answer("w1", 1, b"welcome"))
+    assert mailboxes.collected(30 * SETTLED_S) == []
+    mailboxes.send_within_the_tick()
+    assert mailboxes.collected(30.5 * SETTLED_S) == [1]
 
 
-def test_a_mailbox_that_is_opened_again_is_a_new_one(office: Office) -> None:
-    assert not office.collected(0.0) and not office.collected(SETTLED_S)
-    before = (office.root / "mail" / "w1").stat().st_mtime_ns
-    office.worker.close()
-    office.master.close("w1")
-    office.master.open("w1")
-    office.worker = DirectoryWorker(office.root, "w1")
-    office.worker.send(1, PAYLOAD)
-    os.utime(office.root / "mail" / "w1", ns=(before, before))
-    assert office.collected(SETTLED_S) == [1]
+def test_a_mailbox_that_is_opened_again_is_a_new_one(mailboxes: Office) -> None:
+    assert not mailboxes.collected(0.0) and not mailboxes.collected(SETTLED_S)
+    before = (mailboxes.root / "mail" / "w1").stat().st_mtime_ns
+    mailboxes.worker.close()
+    mailboxes.master.close("w1")
+    mailboxes.master.open("w1")
+    mailboxes.worker = DirectoryMailbox(mailboxes.root, "w1")
+    mailboxes.worker.send(1, PAYLOAD)
+    os.utime(mailboxes.root / "mail" / "w1", ns=(before, before))
+    assert mailboxes.collected(SETTLED_S) == [1]

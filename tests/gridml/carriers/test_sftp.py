@@ -104,10 +104,10 @@ def relay(credential: Credential) -> Iterator[Relay]:
 def test_what_was_put_is_there_and_nothing_beside_it(link: SftpLink, tmp_path: Path) -> None:
     for count in (0, 1, WRITE, WRITE + 1, 3_000_017):
         payload = os.urandom(count)
-        link.put("mail/w1/letter", payload)
-        assert link.list("mail/w1") == ["letter"] and link.get("mail/w1/letter") == payload
-    link.unlink("mail/w1/letter")
-    link.unlink("mail/w1/letter")  # a second time is no error
+        link.put("mail/w1/message", payload)
+        assert link.list("mail/w1") == ["message"] and link.get("mail/w1/message") == payload
+    link.unlink("mail/w1/message")
+    link.unlink("mail/w1/message")  # a second time is no error
     assert list((tmp_path / "mail" / "w1").iterdir()) == []
 
 
@@ -119,7 +119,7 @@ def test_what_was_written_is_there_and_only_its_owner_reads_it(link: SftpLink, t
 
 
 def test_a_folder_of_many_files_is_listed_whole(link: SftpLink, tmp_path: Path) -> None:
-    names = {f"letter-{number}" for number in range(100)}
+    names = {f"message-{number}" for number in range(100)}
     for name in names:
         (tmp_path / "mail" / "w1" / name).touch()
     assert set(link.list("mail/w1")) == names
@@ -129,7 +129,7 @@ def test_a_missing_file_is_a_missing_file_and_the_session_is_good(link: SftpLink
     (tmp_path / "mail" / "w1" / "there").write_bytes(b"yes")
     assert link.get("mail/w1/there") == b"yes"
     before = link._sftp
-    for ask in (lambda: link.get("mail/w1/nothing"), lambda: link.put("mail/w1.1/letter", b"")):
+    for ask in (lambda: link.get("mail/w1/nothing"), lambda: link.put("mail/w1.1/message", b"")):
         with pytest.raises(FileNotFoundError):
             ask()
     with pytest.raises(FileNotFoundError):
@@ -145,11 +145,11 @@ def test_a_full_disk_is_no_success(link: SftpLink, tmp_path: Path, monkeypatch: 
     with monkeypatch.context() as patch:
         patch.setattr("master.sftp.jail.os.pwrite", full)
         with pytest.raises(OSError) as caught:
-            link.put("mail/w1/letter", bytes(count))
+            link.put("mail/w1/message", bytes(count))
     assert caught.value.errno == errno.EIO
-    assert not (tmp_path / "mail" / "w1" / "letter").exists()
-    link.put("mail/w1/letter", bytes(count))
-    assert link.get("mail/w1/letter") == bytes(count)
+    assert not (tmp_path / "mail" / "w1" / "message").exists()
+    link.put("mail/w1/message", bytes(count))
+    assert link.get("mail/w1/message") == bytes(count)
 
 
 def test_threads_may_share_a_link_and_links_a_line(line: SftpLine, tmp_path: Path) -> None:
@@ -244,22 +244,22 @@ def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, sai
 def test_a_peer_that_falls_silent_is_given_up_and_found_again(credential: Credential, relay: Relay, what: str) -> None:
     line = SftpLine(replace(credential, port=relay.port), SOON_S)
     link = SftpLink(line)
-    link.put("mail/w1/letter", b"x" * 100)
+    link.put("mail/w1/message", b"x" * 100)
     relay.cut()
     began = time.monotonic()
     with pytest.raises(OSError):
         {
             "list": lambda: link.list("mail"),
-            "get": lambda: link.get("mail/w1/letter"),
-            "put": lambda: link.put("mail/w1/letter", b"y"),
-            "put much": lambda: link.put("mail/w1/letter", bytes(50_000_000)),
-            "write": lambda: link.write("mail/w1/letter", b"y"),
-            "unlink": lambda: link.unlink("mail/w1/letter"),
+            "get": lambda: link.get("mail/w1/message"),
+            "put": lambda: link.put("mail/w1/message", b"y"),
+            "put much": lambda: link.put("mail/w1/message", bytes(50_000_000)),
+            "write": lambda: link.write("mail/w1/message", b"y"),
+            "unlink": lambda: link.unlink("mail/w1/message"),
         }[what]()
     assert time.monotonic() - began < 10 * SOON_S + 5
     assert line._transport is None
     line.credential = credential
-    assert link.get("mail/w1/letter") == b"x" * 100
+    assert link.get("mail/w1/message") == b"x" * 100
     line.close()
 
 

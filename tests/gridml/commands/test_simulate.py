@@ -107,7 +107,7 @@ def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> N
         (("--travel", "-1"), "--travel is '-1'"),
         (("--travel", "nan"), "--travel is 'nan'"),
         (("--travel", "2d"), "--travel is '2d'; expected at most 86400 s"),
-        (("--travel", "2m"), "120 s for the first letter to come"),
+        (("--travel", "2m"), "120 s for the first message to come"),
         (("--silence", "0"), "--silence is '0'"),
         (("--cost", "t_x=1,t_s=10m"), "--silence is 120 s, but it takes 600 s to start a chunk"),
         (("--late", "2"), "--late 2 without --lifetime"),

@@ -12,9 +12,9 @@ pytestmark = pytest.mark.real
 STEPS = """
 import hashlib, json, sys
 import torch
-if {postponed}:
-    from gridml.engine.lazy_dynamo import postpone_compiler
-    postpone_compiler()
+if {lazy_dynamo}:
+    from gridml.engine.lazy_dynamo import import_dynamo_lazily
+    import_dynamo_lazily()
 torch.manual_seed(1)
 digests = []
 for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop):
@@ -35,8 +35,8 @@ print(json.dumps([compiled(torch.ones(2)).tolist(), 'sympy' in sys.modules]))
 """
 
 
-def run(*parts: str, postponed: bool) -> list[object]:
-    code = "".join(parts).replace("{postponed}", str(postponed))
+def run(*parts: str, lazy_dynamo: bool) -> list[object]:
+    code = "".join(parts).replace("{lazy_dynamo}", str(lazy_dynamo))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     found: list[object] = json.loads(done.stdout)
@@ -44,10 +44,10 @@ def run(*parts: str, postponed: bool) -> list[object]:
 
 
 def test_optimisers_step_to_the_same_bits_without_the_compiler() -> None:
-    digests, loaded = run(STEPS, LOADED, postponed=True)
+    digests, loaded = run(STEPS, LOADED, lazy_dynamo=True)
     assert not loaded, "the compiler was imported all the same"
-    assert digests == run(STEPS, LOADED, postponed=False)[0]
+    assert digests == run(STEPS, LOADED, lazy_dynamo=False)[0]
 
 
 def test_the_compiler_comes_when_it_is_asked_for() -> None:
-    assert run(STEPS, COMPILES, postponed=True) == [[3.0, 3.0], True]
+    assert run(STEPS, COMPILES, lazy_dynamo=True) == [[3.0, 3.0], True]

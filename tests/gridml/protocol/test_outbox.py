@@ -8,22 +8,22 @@ import numpy as np
 import pytest
 
 from gridml.protocol import bundle
-from gridml.protocol import outbox as unsent
+from gridml.protocol import outbox as unanswered
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
-from gridml.protocol.outbox import Unsent
+from gridml.protocol.outbox import UnansweredPush
 
 PUSH = Push(lease=3, term=9, sequence=2, base=5, upto=12, vertices=4)
-KEPT = Unsent(7, Sync("w2.1", have=5, push=PUSH), {"Word/count": np.arange(4.0)})
+KEPT = UnansweredPush(7, Sync("w2.1", have=5, push=PUSH), {"Word/count": np.arange(4.0)})
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    return tmp_path / unsent.FILE
+    return tmp_path / unanswered.FILE
 
 
 def test_what_is_written_is_read(path: Path) -> None:
-    unsent.write(path, KEPT)
-    found = unsent.read(path)
+    unanswered.write(path, KEPT)
+    found = unanswered.read(path)
     assert found is not None and (found.number, found.sync, found.push) == (7, KEPT.sync, PUSH)
     message, tensors = bundle.decode(found.payload)
     assert sync_from(message) == KEPT.sync
@@ -31,9 +31,9 @@ def test_what_is_written_is_read(path: Path) -> None:
 
 
 def test_an_empty_file_holds_nothing_and_stays(path: Path) -> None:
-    unsent.write(path, KEPT)
-    unsent.clear(path)
-    assert path.exists() and unsent.read(path) is None
+    unanswered.write(path, KEPT)
+    unanswered.clear(path)
+    assert path.exists() and unanswered.read(path) is None
 
 
 @pytest.mark.parametrize(
@@ -48,8 +48,8 @@ def test_an_empty_file_holds_nothing_and_stays(path: Path) -> None:
 )
 def test_what_is_no_push_counts_as_nothing(path: Path, content: bytes) -> None:
     path.write_bytes(content)
-    assert unsent.read(path) is None
+    assert unanswered.read(path) is None
 
 
 def test_nothing_is_where_there_is_no_file(path: Path) -> None:
-    assert unsent.read(path) is None
+    assert unanswered.read(path) is None

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.carriers.base import MasterEnd, WorkerEnd
+from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
-from gridml.testing.faulty_network import Chances, Post, corrupted, truncated
+from gridml.testing.faulty_network import Chances, FaultyNetwork, corrupted, truncated
 
 
 class Clock:
@@ -25,34 +25,34 @@ def clock() -> Clock:
 
 
 @pytest.fixture
-def post(clock: Clock) -> Post:
-    return Post(clock)
+def post(clock: Clock) -> FaultyNetwork:
+    return FaultyNetwork(clock)
 
 
 @pytest.fixture
-def master(post: Post) -> MasterEnd:
+def master(post: FaultyNetwork) -> MasterMailboxes:
     made = post.master()
     made.open("w1")
     return made
 
 
 @pytest.fixture
-def worker(post: Post, master: MasterEnd) -> WorkerEnd:
+def worker(post: FaultyNetwork, master: MasterMailboxes) -> WorkerMailbox:
     return post.worker("w1")
 
 
-def numbers(master: MasterEnd) -> list[int]:
-    return [letter.number for letter in master.collect()]
+def numbers(master: MasterMailboxes) -> list[int]:
+    return [message.number for message in master.collect()]
 
 
-def test_what_is_lost_does_not_come(post: Post, master: MasterEnd, worker: WorkerEnd) -> None:
+def test_what_is_lost_does_not_come(post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox) -> None:
     post.fate = lambda payload: []
     worker.send(1, b"sync")
     assert numbers(master) == []
 
 
 def test_what_is_late_comes_later_and_out_of_order(
-    post: Post, clock: Clock, master: MasterEnd, worker: WorkerEnd
+    post: FaultyNetwork, clock: Clock, master: MasterMailboxes, worker: WorkerMailbox
 ) -> None:
     post.fate = lambda payload: [(10.0, payload)]
     worker.send(1, b"first")
@@ -67,7 +67,9 @@ def test_what_is_late_comes_later_and_out_of_order(
     assert numbers(master) == []
 
 
-def test_a_copy_comes_again_after_the_answer(post: Post, clock: Clock, master: MasterEnd, worker: WorkerEnd) -> None:
+def test_a_copy_comes_again_after_the_answer(
+    post: FaultyNetwork, clock: Clock, master: MasterMailboxes, worker: WorkerMailbox
+) -> None:
     post.fate = lambda payload: [(0.0, payload), (5.0, payload)]
     worker.send(1, b"sync")
     assert numbers(master) == [1]
@@ -80,7 +82,9 @@ def test_a_copy_comes_again_after_the_answer(post: Post, clock: Clock, master: M
 
 
 @pytest.mark.parametrize("damage", [lambda p: truncated(p, 0.7), lambda p: corrupted(p, 13)])
-def test_what_is_damaged_counts_as_none(post: Post, master: MasterEnd, worker: WorkerEnd, damage) -> None:  # type: ignore[no-untyped-def]
+def test_what_is_damaged_counts_as_none(
+    post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox, damage
+) -> None:  # type: ignore[no-untyped-def]
     master.publish("chunk", b"rows of the chunk")
     worker.send(1, b"a good sync")
     post.fate = lambda payload: [(0.0, damage(payload))]
@@ -92,12 +96,14 @@ def test_what_is_damaged_counts_as_none(post: Post, master: MasterEnd, worker: W
         worker.fetch("chunk", bundle.digest(b"rows of the chunk"))
 
 
-def test_another_master_finds_what_was_sent(post: Post, master: MasterEnd, worker: WorkerEnd) -> None:
+def test_another_master_finds_what_was_sent(
+    post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox
+) -> None:
     worker.send(1, b"sync")
     assert numbers(post.master()) == [1]
 
 
-def test_the_dead_are_not_heard(post: Post, master: MasterEnd, worker: WorkerEnd) -> None:
+def test_the_dead_are_not_heard(post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox) -> None:
     post.fate = lambda payload: [(5.0, payload)]
     worker.send(1, b"on its way when the mailbox is closed")
     master.close("w1")
@@ -105,8 +111,8 @@ def test_the_dead_are_not_heard(post: Post, master: MasterEnd, worker: WorkerEnd
         worker.send(2, b"after it")
     with pytest.raises(FileNotFoundError):
         worker.receive(1)
-    worker.note(1, 2)
-    assert master.noted("w1") is None
+    worker.beat(1, 2)
+    assert master.heartbeat("w1") is None
 
 
 @given(st.binary(max_size=100), st.floats(0, 1, exclude_max=True), st.integers(0, 10_000))

@@ -154,7 +154,7 @@ class CondorHarness(Harness):
         launcher = self._directory.root / condor_submit.LAUNCHER  # sent when a job starts
         shell = launcher.with_suffix(".new")
         shell.write_text(
-            f'#!/bin/sh\n# $2 is the value of --name\n: >unsent.push\necho "pid $$"\ncase $2 in\n{cases}\nesac\n'
+            f'#!/bin/sh\n# $2 is the value of --name\n: >outbox.push\necho "pid $$"\ncase $2 in\n{cases}\nesac\n'
         )
         shell.chmod(0o755)
         shell.replace(launcher)

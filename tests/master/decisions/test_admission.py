@@ -9,26 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol.messages import Push, Verdict
-from master.decisions.admission import LeaseFacts, judge
+from master.decisions.admission import LeaseFacts, admit
 
 LEASE = LeaseFacts("w1", 1, start=100, stop=200, upto=120, sequence=2, open=True)
 NEXT = Push(lease=7, term=1, sequence=3, base=5, upto=140, vertices=20)
 
 
 def test_the_push_that_continues_its_lease_is_merged() -> None:
-    assert judge(NEXT, "w1", LEASE, base_kept=True)[0] is Verdict.MERGED
+    assert admit(NEXT, "w1", LEASE, base_kept=True)[0] is Verdict.MERGED
 
 
 def test_a_push_to_the_very_end_is_merged() -> None:
     push = replace(NEXT, upto=200, vertices=80)
-    assert judge(push, "w1", LEASE, base_kept=True)[0] is Verdict.MERGED
+    assert admit(push, "w1", LEASE, base_kept=True)[0] is Verdict.MERGED
 
 
 @pytest.mark.parametrize("lease", [LEASE, replace(LEASE, open=False, closed_because="the worker left")])
 @pytest.mark.parametrize("base_kept", [True, False])
 def test_the_last_push_again_is_recognised_even_when_all_else_has_gone(lease: LeaseFacts, base_kept: bool) -> None:
     again = replace(NEXT, sequence=2, upto=120)
-    assert judge(again, "w1", lease, base_kept=base_kept)[0] is Verdict.REPEATED
+    assert admit(again, "w1", lease, base_kept=base_kept)[0] is Verdict.REPEATED
 
 
 @pytest.mark.parametrize(
@@ -49,14 +49,14 @@ def test_the_last_push_again_is_recognised_even_when_all_else_has_gone(lease: Le
 def test_everything_else_is_refused_with_its_reason(
     push: Push, worker: str, lease: LeaseFacts | None, base_kept: bool, says: str
 ) -> None:
-    verdict, reason = judge(push, worker, lease, base_kept=base_kept)
+    verdict, reason = admit(push, worker, lease, base_kept=base_kept)
     assert verdict is Verdict.REFUSED
     assert says in reason
 
 
 def test_nothing_is_repeated_before_the_first_push() -> None:
     fresh = replace(LEASE, upto=100, sequence=0)
-    assert judge(replace(NEXT, sequence=0, upto=100, vertices=0), "w1", fresh, base_kept=True)[0] is Verdict.REFUSED
+    assert admit(replace(NEXT, sequence=0, upto=100, vertices=0), "w1", fresh, base_kept=True)[0] is Verdict.REFUSED
 
 
 pushes = st.builds(
@@ -77,11 +77,11 @@ def test_whatever_comes_the_merged_pushes_are_disjoint_and_in_order(told: list[P
     for i, push in enumerate(told):
         if i % 10 == 9 and cuts:
             lease = replace(lease, stop=max(lease.upto, min(lease.stop, cuts.pop())))
-        verdict, _ = judge(push, "w1", lease, base_kept=True)
+        verdict, _ = admit(push, "w1", lease, base_kept=True)
         if verdict is Verdict.MERGED:
             assert push.upto <= lease.stop
             credited += range(lease.upto, push.upto)
             assert push.vertices == push.upto - lease.upto
             lease = replace(lease, upto=push.upto, sequence=push.sequence)
-            assert judge(push, "w1", lease, base_kept=True)[0] is Verdict.REPEATED
+            assert admit(push, "w1", lease, base_kept=True)[0] is Verdict.REPEATED
     assert credited == list(range(lease.upto))

@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.decisions.staffing import (
-    MAX_STILLBORN,
+    MAX_FAILED_STARTS,
     MAX_TRIES,
     MAX_UNFIT,
+    after_failed_start,
     after_failure,
     after_hold,
-    after_stillbirth,
     is_silent,
     to_submit,
 )
@@ -43,19 +43,19 @@ def test_a_range_is_tried_three_times() -> None:
 
 
 def test_workers_that_never_speak_end_the_run() -> None:
-    assert after_stillbirth(MAX_STILLBORN - 1)[0]
-    again, reason = after_stillbirth(MAX_STILLBORN)
+    assert after_failed_start(MAX_FAILED_STARTS - 1)[0]
+    again, reason = after_failed_start(MAX_FAILED_STARTS)
     assert not again
     assert reason == "5 workers in a row ended before they said a word"
-    assert after_stillbirth(10 * MAX_STILLBORN, others_work=True)[0]
-    assert not after_stillbirth(MAX_UNFIT, MAX_UNFIT, others_work=True)[0]
+    assert after_failed_start(10 * MAX_FAILED_STARTS, others_work=True)[0]
+    assert not after_failed_start(MAX_UNFIT, MAX_UNFIT, others_work=True)[0]
 
 
 def test_machines_that_lack_something_are_many_before_the_run_is_given_up() -> None:
-    assert after_stillbirth(MAX_UNFIT - 1, MAX_UNFIT - 1)[0]
-    again, reason = after_stillbirth(MAX_UNFIT, MAX_UNFIT)
+    assert after_failed_start(MAX_UNFIT - 1, MAX_UNFIT - 1)[0]
+    again, reason = after_failed_start(MAX_UNFIT, MAX_UNFIT)
     assert (again, reason) == (False, "20 machines in a row lack something that the program needs")
-    assert not after_stillbirth(MAX_UNFIT - 1, MAX_UNFIT - 1 - MAX_STILLBORN)[0]
+    assert not after_failed_start(MAX_UNFIT - 1, MAX_UNFIT - 1 - MAX_FAILED_STARTS)[0]
 
 
 @pytest.mark.parametrize(

@@ -16,14 +16,14 @@ from chunk_model.goodput import many_chunks, one_chunk
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
 from master.planning.lifetime_sources import Source
-from master.planning.plan import PUSH_S, Asked, plan, replayed, seconds
+from master.planning.plan import PUSH_S, PlanOptions, plan, replayed, seconds
 from master.views import plot_goodput
 from master.views.render_plan import render, rounded
 
-PAPER = Asked(Source(lifetime="normal(45m,10m)"), t_exec="0.05", t_start="90", no_push=True)
+PAPER = PlanOptions(Source(lifetime="normal(45m,10m)"), t_exec="0.05", t_start="90", no_push=True)
 
 
-def shown(asked: Asked) -> str:
+def shown(asked: PlanOptions) -> str:
     out = io.StringIO()
     Console(file=out, width=120).print(render(plan(asked)))
     return out.getvalue()

@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
     """A run directory with boxes of three jobs, one of which was started twice, and a chunk."""
     for box in ("w7", "w7.1", "w70", "w1", ".w7"):
         (tmp_path / "mail" / box).mkdir(parents=True)
-        (tmp_path / "mail" / box / "letter").write_text(f"letter of {box}")
+        (tmp_path / "mail" / box / "message").write_text(f"message of {box}")
     (tmp_path / "chunks").mkdir()
     (tmp_path / "chunks" / "chunk").write_text("rows")
     (tmp_path / "ledger.db").write_text("the ledger")
@@ -247,10 +247,10 @@ def test_there_is_sftp_and_nothing_else(session: Any, root: Path) -> None:
 NOT_ITS_OWN = [
     "", ".", "/", "..", "mail/", "/mail", "mail/..", "./mail", "mail/./w7", "mail//w7", "chunks", "chunks/",
     "sftp", "ledger.db", "mail/w1", "mail/w70", "mail/.w7", "mail/w7/..", "mail/w7/../w1", "mail/w7./../w1",
-    "sftp/w7", "sftp/server.json", "mail/w1/letter", "mail/w70/letter", "mail/.w7/letter",
-    "mail/w7/../w1/letter", "mail/w7/../../ledger.db", "mail/../ledger.db", "/mail/w7/letter",
-    "mail/w7/letter/", "mail//w7/letter", "mail/./letter", "mail/w7/./letter", "chunks/../ledger.db",
-    "chunks/../mail/w1/letter", "chunks/./chunk", "/chunks/chunk", "chunks/chunk/more", "mail/w7/\0",
+    "sftp/w7", "sftp/server.json", "mail/w1/message", "mail/w70/message", "mail/.w7/message",
+    "mail/w7/../w1/message", "mail/w7/../../ledger.db", "mail/../ledger.db", "/mail/w7/message",
+    "mail/w7/message/", "mail//w7/message", "mail/./message", "mail/w7/./message", "chunks/../ledger.db",
+    "chunks/../mail/w1/message", "chunks/./chunk", "/chunks/chunk", "chunks/chunk/more", "mail/w7/\0",
     "mail\\w7", "~", "mail/w7/a/b",
 ]  # fmt: skip
 
@@ -266,7 +266,7 @@ def test_nothing_else_can_be_named(session: Any, root: Path, path: str) -> None:
         lambda: session.open(path, "a"),
         lambda: session.remove(path),
         lambda: session.posix_rename(path, "mail/w7/stolen"),
-        lambda: session.posix_rename("mail/w7/letter", path),
+        lambda: session.posix_rename("mail/w7/message", path),
     ):
         with pytest.raises(PermissionError):
             ask()
@@ -298,7 +298,7 @@ def test_no_symbolic_link_is_followed(session: Any, root: Path) -> None:
         ("mail/w7/out", "w"),
         ("mail/w7/new", "w"),
         ("chunks/out", "r"),
-        ("mail/w7.2/letter", "r"),
+        ("mail/w7.2/message", "r"),
         ("mail/w7.2/other", "w"),
     ):
         with pytest.raises(OSError):
@@ -306,7 +306,7 @@ def test_no_symbolic_link_is_followed(session: Any, root: Path) -> None:
     with pytest.raises(OSError):
         session.listdir("mail/w7.2")
     with pytest.raises(OSError):
-        session.remove("mail/w7.2/letter")
+        session.remove("mail/w7.2/message")
     assert tree(root) == before and not (root / "not-yet").exists()
 
 
@@ -325,9 +325,9 @@ def test_no_folder_or_link_can_be_made_and_nothing_moved_out_of_the_boxes(sessio
         lambda: session.mkdir("mail/w7.5"),
         lambda: session.rmdir("mail/w7"),
         lambda: session.symlink("/etc/passwd", "mail/w7/link"),
-        lambda: session.chmod("mail/w7/letter", 0o777),
-        lambda: session.truncate("mail/w7/letter", 0),
-        lambda: session.posix_rename("mail/w7/letter", "chunks/chunk"),
+        lambda: session.chmod("mail/w7/message", 0o777),
+        lambda: session.truncate("mail/w7/message", 0),
+        lambda: session.posix_rename("mail/w7/message", "chunks/chunk"),
         lambda: session.posix_rename("mail/w7", "mail/w7.9"),
         lambda: session.remove("mail/w7"),
     ):
@@ -339,11 +339,11 @@ def test_no_folder_or_link_can_be_made_and_nothing_moved_out_of_the_boxes(sessio
 def test_all_lives_of_the_job_are_its_own(connect: Callable[..., SftpLink]) -> None:
     link = connect()
     for box in ("w7", "w7.1"):
-        assert link.list(f"mail/{box}") == ["letter"]
-        assert link.get(f"mail/{box}/letter").decode() == f"letter of {box}"
-        link.put(f"mail/{box}/letter", b"another")  # a rename over a file that is there
-        assert link.get(f"mail/{box}/letter") == b"another" and link.list(f"mail/{box}") == ["letter"]
-        link.unlink(f"mail/{box}/letter")
+        assert link.list(f"mail/{box}") == ["message"]
+        assert link.get(f"mail/{box}/message").decode() == f"message of {box}"
+        link.put(f"mail/{box}/message", b"another")  # a rename over a file that is there
+        assert link.get(f"mail/{box}/message") == b"another" and link.list(f"mail/{box}") == ["message"]
+        link.unlink(f"mail/{box}/message")
         assert link.list(f"mail/{box}") == []
 
 

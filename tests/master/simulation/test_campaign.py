@@ -21,7 +21,7 @@ def test_thousands_of_kills_with_every_kind_of_fault_leave_every_credit_exact(tm
     assert played.kills >= 4000
     assert 0 < played.graceful < played.kills
     assert played.masters > 2 * played.runs  # masters were killed, too,
-    assert 0 < played.lost < played.sent  # and letters lost
+    assert 0 < played.lost < played.sent  # and messages lost
     assert heard[-1] == played
     assert [one.runs for one in heard] == list(range(1, played.runs + 1))
     assert not list(tmp_path.iterdir())  # what is right is not kept

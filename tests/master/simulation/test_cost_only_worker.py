@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from chunk_model.costs import Costs
-from gridml.protocol.codec import Spoken, spoken
+from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
-from master.simulation.cost_only_worker import RESEND_S, Walker
+from master.simulation.cost_only_worker import RESEND_S, CostOnlyWorker
 
 COSTS = Costs(exec_s=1.0, copy_s=0.5, start_s=4.0, end_s=2.0, push_s=3.0, boot_s=7.0)
 FREE = Costs(exec_s=1.0)
@@ -24,17 +24,17 @@ class Desk:
         self.now_s = start_s
         self.said: list[tuple[float, int, Sync]] = []
         self.notes: list[tuple[int, int]] = []
-        self.walker = Walker("w1", costs, self, speed, chunks, kind)
+        self.walker = CostOnlyWorker("w1", costs, self, speed, chunks, kind)
         self._life: Iterator[float] = self.walker.life()
         self.wake_s = start_s
         self.gone = False
 
     def send(self, number: int, payload: bytes) -> None:
-        assert isinstance(payload, Spoken)
+        assert isinstance(payload, InProcessPayload)
         assert isinstance(payload.message, Sync)
         self.said.append((self.now_s, number, payload.message))
 
-    def note(self, lease: int, upto: int) -> None:
+    def beat(self, lease: int, upto: int) -> None:
         self.notes.append((lease, upto))
 
     def run(self, until_s: float) -> None:
@@ -109,7 +109,7 @@ def test_a_letter_without_an_answer_is_sent_again_under_its_number() -> None:
     desk = Desk()
     desk.run(2 * RESEND_S)
     assert [(at, number) for at, number, _ in desk.said] == [(0.0, 1), (RESEND_S, 1), (2 * RESEND_S, 1)]
-    desk.answer(Reply(0), number=99)  # the answer to another letter is none
+    desk.answer(Reply(0), number=99)  # the answer to another message is none
     desk.run(3 * RESEND_S)
     assert desk.said[-1][1] == 1
 

@@ -10,7 +10,7 @@ from chunk_model.costs import Costs
 from gridml.errors import UsageError
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Steady
-from master.simulation.options import NO_PUSH, Asked, costs, faults, scenario, settings
+from master.simulation.options import NO_PUSH, SimulationOptions, costs, faults, scenario, settings
 from master.simulation.scenario import Speeds, Storms
 
 
@@ -50,7 +50,7 @@ def test_faults() -> None:
 
 
 def test_a_scenario_of_everything(tmp_path: Path) -> None:
-    asked = Asked(
+    asked = SimulationOptions(
         "t_x=1",
         workers=7,
         lifetime="exponential(1h)",
@@ -80,15 +80,15 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
 def test_a_trace_says_how_many_workers_there_are(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("0,add,a\n1000,add,b\n2000,remove,a\n3000,add,c\n")
-    asked = Asked("t_x=1", trace=trace)
+    asked = SimulationOptions("t_x=1", trace=trace)
     chosen = settings(asked, tmp_path / "cost.py")
     assert chosen.workers == 2
     assert isinstance(scenario(asked, 2).script, Replay)
     with pytest.raises(UsageError, match="both --lifetime and --trace"):
-        scenario(Asked("t_x=1", trace=trace, lifetime="exponential(1h)"), 2)
+        scenario(SimulationOptions("t_x=1", trace=trace, lifetime="exponential(1h)"), 2)
 
 
 def test_machines_that_stay() -> None:
-    assert scenario(Asked("t_x=1"), 5).script == Steady(5)
+    assert scenario(SimulationOptions("t_x=1"), 5).script == Steady(5)
     with pytest.raises(UsageError, match="--lifetime"):
-        scenario(Asked("t_x=1", lifetime="soon"), 5)
+        scenario(SimulationOptions("t_x=1", lifetime="soon"), 5)

@@ -53,7 +53,7 @@ def test_what_takes_longer_than_a_worker_may_be_silent_is_refused(costs: Costs) 
 
 def test_a_first_letter_that_comes_too_late_is_refused() -> None:
     costs = Costs(1.0, boot_s=60.0)
-    with pytest.raises(UsageError, match=r"it takes 120 s for the first letter to come \(boot, --travel\)"):
+    with pytest.raises(UsageError, match=r"it takes 120 s for the first message to come \(boot, --travel\)"):
         check_silence(costs, 1.0, 120.0, 60.0)
     check_silence(costs, 1.0, 121.0, 60.0)
 
@@ -63,7 +63,7 @@ def test_a_first_letter_that_comes_too_late_is_refused() -> None:
     [
         (Since(10.0, 10, LIVES, 0), "5,000 lives began in vain"),
         (Since(10.0, 10, 0, MASTERS), "--crash-every"),
-        (Since(10.0, TURNS, 0, 0), "looked for letters 400,000 times"),
+        (Since(10.0, TURNS, 0, 0), "looked for messages 400,000 times"),
         (Since(101.0, SOME_TURNS, 0, 0), "no vertex was credited for 101 s"),
     ],
 )

@@ -4,36 +4,36 @@ from __future__ import annotations
 
 import pytest
 
-from gridml.protocol.codec import Handed, spoken
+from gridml.protocol.codec import InProcessCodec, spoken
 from gridml.protocol.messages import Reply, Sync
-from gridml.testing.faulty_network import Chances, Fate
+from gridml.testing.faulty_network import Chances, Delivery
 from gridml.testing.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
 
 ONE, TWO = spoken(Sync("w1", trained=1)), spoken(Sync("w1", trained=2))
 
 
-def wire_of(fate: Fate | None = None, travel_s: float = 0.0) -> tuple[VirtualClock, Wire]:
+def wire_of(fate: Delivery | None = None, travel_s: float = 0.0) -> tuple[VirtualClock, Wire]:
     clock = VirtualClock()
     wire = Wire(clock, fate, travel_s)
     wire.open("w1")
     return clock, wire
 
 
-def letters(wire: Wire) -> list[tuple[str, int]]:
-    return [(letter.worker, letter.number) for letter in wire.collect()]
+def messages(wire: Wire) -> list[tuple[str, int]]:
+    return [(message.worker, message.number) for message in wire.collect()]
 
 
 def test_a_letter_is_collected_until_it_is_answered() -> None:
     clock, wire = wire_of()
     wire.send("w1", 1, ONE)
-    assert letters(wire) == []  # it has not arrived
+    assert messages(wire) == []  # it has not arrived
     clock.advance(1)
-    assert letters(wire) == letters(wire) == [("w1", 1)]
+    assert messages(wire) == messages(wire) == [("w1", 1)]
     heard: list[int] = []
     wire.listen("w1", lambda number, payload: heard.append(number))
     wire.answer("w1", 1, spoken(Reply(0)))
-    assert letters(wire) == []
+    assert messages(wire) == []
     clock.advance(2)
     assert heard == [1]
 
@@ -44,9 +44,9 @@ def test_payloads_take_their_time_both_ways() -> None:
     wire.listen("w1", lambda number, payload: heard.append(clock.now_s))
     wire.send("w1", 1, ONE)
     clock.advance(2.9)
-    assert letters(wire) == []
+    assert messages(wire) == []
     clock.advance(3.0)
-    assert letters(wire) == [("w1", 1)]
+    assert messages(wire) == [("w1", 1)]
     wire.answer("w1", 1, spoken(Reply(0)))
     clock.advance(10.0)
     assert heard == [6.0]
@@ -59,11 +59,11 @@ def test_letters_are_collected_oldest_first_per_worker_and_discarded_up_to_a_num
     wire.send("w2", 7, TWO)
     wire.send("w1", 1, ONE)
     clock.advance(1)
-    assert letters(wire) == [("w1", 1), ("w1", 2), ("w2", 7)]
+    assert messages(wire) == [("w1", 1), ("w1", 2), ("w2", 7)]
     wire.discard("w1", 1)
-    assert letters(wire) == [("w1", 2), ("w2", 7)]
+    assert messages(wire) == [("w1", 2), ("w2", 7)]
     wire.discard("w1", 2)
-    assert letters(wire) == [("w2", 7)]
+    assert messages(wire) == [("w2", 7)]
 
 
 @pytest.mark.parametrize("chances", [Chances(lose=1.0), Chances(truncate=1.0), Chances(corrupt=1.0)])
@@ -74,7 +74,7 @@ def test_what_does_not_arrive_whole_does_not_arrive(chances: Chances) -> None:
     wire.send("w1", 1, ONE)
     wire.answer("w1", 1, spoken(Reply(0)))
     clock.advance(100)
-    assert (letters(wire), heard) == ([], [])
+    assert (messages(wire), heard) == ([], [])
     assert (wire.sent, wire.lost) == (2, 2)
 
 
@@ -93,8 +93,8 @@ def test_a_closed_mailbox_takes_nothing_and_says_so() -> None:
     wire.send("w1", 1, ONE)
     wire.close("w1")
     clock.advance(1)
-    assert letters(wire) == []
-    assert wire.noted("w1") is None
+    assert messages(wire) == []
+    assert wire.heartbeat("w1") is None
     with pytest.raises(FileNotFoundError, match="w1"):
         wire.send("w1", 2, TWO)
     with pytest.raises(FileNotFoundError, match="w1"):
@@ -103,18 +103,18 @@ def test_a_closed_mailbox_takes_nothing_and_says_so() -> None:
 
 def test_a_note_stays_until_the_mailbox_goes() -> None:
     _, wire = wire_of()
-    assert wire.noted("w1") is None
-    wire.note("w1", 3, 40)
-    assert wire.noted("w1") == (3, 40)
+    assert wire.heartbeat("w1") is None
+    wire.beat("w1", 3, 40)
+    assert wire.heartbeat("w1") == (3, 40)
     wire.clear()
-    assert wire.noted("w1") is None
+    assert wire.heartbeat("w1") is None
 
 
 def test_messages_are_handed_over_as_they_are() -> None:
-    sync, tensors = Handed().read(ONE)
+    sync, tensors = InProcessCodec().read(ONE)
     assert sync is ONE.message
     assert tensors == {}
     with pytest.raises(ValueError, match="not a spoken sync"):
-        Handed().read(b"")
+        InProcessCodec().read(b"")
     with pytest.raises(ValueError, match="not a spoken sync"):
-        Handed().read(spoken(Reply(0)))
+        InProcessCodec().read(spoken(Reply(0)))

@@ -97,14 +97,14 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
     monkeypatch.setattr(Scenario, "crash", crash)
     reached = World._reached
 
-    def noted(world: World, at: str) -> None:
+    def heartbeat(world: World, at: str) -> None:
         try:
             reached(world, at)
         except MasterKilled:
             killed.append(at)
             raise
 
-    monkeypatch.setattr(World, "_reached", noted)
+    monkeypatch.setattr(World, "_reached", heartbeat)
     world, root = played(tmp_path, replace(BAD, crash_every_s=1.0), 2 * EPOCHS)
     assert check(root).credited == VERTICES * 2 * EPOCHS
     assert world.masters == len(killed) + 1

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from gridml.errors import LedgerError, StorageError
 from master.decisions.leasing import Span
 from master.store.ledger import SCHEMA_VERSION, LeaseRow, Ledger
-from master.store.write_batch import Pending
+from master.store.write_batch import WriteBatch
 
 COUNT = 20
 
@@ -76,7 +76,7 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
         held = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
     before = reread(ledger)
 
-    def no_room(self: Pending, *arguments: object) -> None:
+    def no_room(self: WriteBatch, *arguments: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     def fail() -> None:
@@ -86,7 +86,7 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
             ledger.worker_said("w1", 1.0, 3, 1.0, 10)
             if failing == "before":
                 raise OSError(28, "No space left on device")
-            patched.setattr(Pending, "write", no_room)
+            patched.setattr(WriteBatch, "write", no_room)
             ledger._write_pending()
 
     with pytest.raises((OSError, StorageError)):

@@ -1,4 +1,4 @@
-"""Fields of local vertices come home with the credit: once, in order, and for BSP when the superstep has ended."""
+"""LocalFields of local vertices come home with the credit: once, in order, and for BSP when the superstep has ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 import gridml
 from gridml.errors import LedgerError
 from gridml.model.graph import Graph
-from master.store.local_fields import Fields
+from master.store.local_fields import LocalFields
 
 COUNT = 6
 Array = NDArray[np.generic]
@@ -52,21 +52,21 @@ def push(ids: list[int], visits: int, factor: float = 0.5) -> dict[str, Array]:
     }
 
 
-def problem(fields: Fields, pushed: dict[str, Array], trained: list[int] | None = None) -> str | None:
+def problem(fields: LocalFields, pushed: dict[str, Array], trained: list[int] | None = None) -> str | None:
     allowed = {"Document": np.array([1, 2, 3], np.int64)}
     ids = pushed.get("@ids/Document", np.empty(0, np.int64)) if trained is None else np.array(trained, np.int64)
     return fields.check(pushed, allowed, ("Document", ids))
 
 
 @pytest.fixture
-def fields(tmp_path: Path) -> Fields:
-    return Fields(graph(), tmp_path / "fields", bsp=False)
+def fields(tmp_path: Path) -> LocalFields:
+    return LocalFields(graph(), tmp_path / "fields", bsp=False)
 
 
 def test_only_what_f_may_change_is_kept_in_files(tmp_path: Path) -> None:
     g = graph()
     text = g.tables["Document"].columns["text"]
-    fields = Fields(g, tmp_path / "fields", bsp=False)
+    fields = LocalFields(g, tmp_path / "fields", bsp=False)
     assert fields.any
     assert sorted(p.name for p in (tmp_path / "fields").iterdir()) == ["Document.factor.npy", "Document.visits.npy"]
     assert g.tables["Document"].columns["text"] is text
@@ -75,11 +75,11 @@ def test_only_what_f_may_change_is_kept_in_files(tmp_path: Path) -> None:
 def test_a_graph_without_mutable_fields_needs_no_folder(tmp_path: Path) -> None:
     g = gridml.Graph()
     g.add(Topic, count=np.zeros(1, np.int64))
-    assert not Fields(g, tmp_path / "fields", bsp=False).any
+    assert not LocalFields(g, tmp_path / "fields", bsp=False).any
     assert not (tmp_path / "fields").exists()
 
 
-def test_a_good_push_passes(fields: Fields) -> None:
+def test_a_good_push_passes(fields: LocalFields) -> None:
     assert problem(fields, push([1, 2], 1)) is None
 
 
@@ -100,13 +100,13 @@ def test_a_good_push_passes(fields: Fields) -> None:
         ({"Document/factor": np.full((2, 2), np.inf, np.float32)}, "not finite"),
     ],
 )
-def test_a_bad_push_is_told_why(fields: Fields, change: dict[str, Array], says: str) -> None:
+def test_a_bad_push_is_told_why(fields: LocalFields, change: dict[str, Array], says: str) -> None:
     found = problem(fields, {**push([1, 2], 1), **change}, trained=[1, 2])
     assert found is not None
     assert says in found
 
 
-def test_fields_must_come_home_with_their_credit(fields: Fields) -> None:
+def test_fields_must_come_home_with_their_credit(fields: LocalFields) -> None:
     pushed = push([1, 2], 1)
     assert "others than the 3 vertices" in str(problem(fields, pushed, trained=[1, 2, 3]))
     assert "others than the 2 vertices" in str(problem(fields, pushed, trained=[2, 1]))
@@ -118,14 +118,14 @@ def test_fields_must_come_home_with_their_credit(fields: Fields) -> None:
 def test_a_missing_value_may_stay_missing(tmp_path: Path) -> None:
     g = graph()
     g.tables["Document"].columns["factor"][1] = np.nan
-    fields = Fields(g, tmp_path / "fields", bsp=False)
+    fields = LocalFields(g, tmp_path / "fields", bsp=False)
     assert problem(fields, push([1], 1, np.nan)) is None
     assert "not finite" in str(problem(fields, push([2], 1, np.nan)))
 
 
 def test_a_credited_push_shows_at_once(tmp_path: Path) -> None:
     g = graph()
-    fields = Fields(g, tmp_path / "fields", bsp=False)
+    fields = LocalFields(g, tmp_path / "fields", bsp=False)
     fields.committed([push([1, 2], 3)])
     np.testing.assert_array_equal(g.tables["Document"].columns["visits"], [0, 3, 3, 0, 0, 0])
     np.testing.assert_array_equal(np.load(tmp_path / "fields" / "Document.visits.npy"), [0, 3, 3, 0, 0, 0])
@@ -133,7 +133,7 @@ def test_a_credited_push_shows_at_once(tmp_path: Path) -> None:
 
 def test_in_a_superstep_all_see_the_values_it_began_with(tmp_path: Path) -> None:
     g = graph()
-    fields = Fields(g, tmp_path / "fields", bsp=True)
+    fields = LocalFields(g, tmp_path / "fields", bsp=True)
     pushes = [push([1, 2], 3), push([0], 4)]
     patch = (1, 0, fields.write_patch(1, pushes))
     fields.committed(pushes)
@@ -156,7 +156,7 @@ def test_patches_may_be_applied_again_and_again(
     folder = tmp_path_factory.mktemp("fields")
     expected = np.zeros(COUNT, np.int64)
     g = graph()
-    fields = Fields(g, folder, bsp=False)
+    fields = LocalFields(g, folder, bsp=False)
     patches = []
     for version, told in enumerate(versions, 1):
         pushes = [push(ids, visits) for ids, visits in told]
@@ -167,7 +167,7 @@ def test_patches_may_be_applied_again_and_again(
             expected[ids] = visits
     for _ in range(times + 1):
         g = graph()
-        again = Fields(g, folder, bsp=False)
+        again = LocalFields(g, folder, bsp=False)
         again.recover(patches)
         np.testing.assert_array_equal(g.tables["Document"].columns["visits"], expected)
     again.settle(patches)
@@ -176,7 +176,7 @@ def test_patches_may_be_applied_again_and_again(
     np.testing.assert_array_equal(np.load(folder / "Document.visits.npy"), expected)
 
 
-def test_a_damaged_or_missing_patch_is_told(tmp_path: Path, fields: Fields) -> None:
+def test_a_damaged_or_missing_patch_is_told(tmp_path: Path, fields: LocalFields) -> None:
     patch = (1, 0, fields.write_patch(1, [push([1], 1)]))
     (file,) = (tmp_path / "fields").glob("patch-*")
     file.write_bytes(file.read_bytes()[:-1])
@@ -187,10 +187,10 @@ def test_a_damaged_or_missing_patch_is_told(tmp_path: Path, fields: Fields) -> N
         fields.recover([patch])
 
 
-def test_files_of_another_graph_are_not_taken(tmp_path: Path, fields: Fields) -> None:
+def test_files_of_another_graph_are_not_taken(tmp_path: Path, fields: LocalFields) -> None:
     np.save(tmp_path / "fields" / "Document.visits.npy", np.zeros(COUNT + 1, np.int64))
     with pytest.raises(LedgerError, match=r"holds int64 \(7,\), the graph int64 \(6,\)"):
-        Fields(graph(), tmp_path / "fields", bsp=False)
+        LocalFields(graph(), tmp_path / "fields", bsp=False)
 
 
 def test_a_type_without_vertices_is_no_trouble(tmp_path: Path) -> None:
@@ -203,6 +203,6 @@ def test_a_type_without_vertices_is_no_trouble(tmp_path: Path) -> None:
         visits=np.zeros(0, np.int64),
         topic=topic,
     )
-    fields = Fields(g, tmp_path / "fields", bsp=False)
+    fields = LocalFields(g, tmp_path / "fields", bsp=False)
     fields.settle([])
     assert g.tables["Document"].columns["visits"].shape == (0,)

@@ -23,20 +23,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from gridml.carriers.base import WorkerEnd
+from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import BatchFailed
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.program import load
-from gridml.protocol import bundle
-from gridml.protocol import outbox as unsent
+from gridml.protocol import bundle, outbox
 from gridml.protocol.attempts import job_of, life_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
-from gridml.protocol.outbox import Unsent
-from gridml.testing.faulty_network import Post, corrupted, truncated
+from gridml.protocol.outbox import UnansweredPush
+from gridml.testing.faulty_network import FaultyNetwork, corrupted, truncated
 from master.backends.base import Backend, JobEvent, State
 from master.launch import resume, start
-from master.run import Outside, Run
-from master.simulation.crash_points import POINTS, Mortal
+from master.run import Environment, Run
+from master.simulation.crash_points import POINTS, CrashPoints
 from master.store.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session
@@ -69,10 +68,10 @@ class Killed(BaseException):
     """The master was killed here."""
 
 
-class Liar(WorkerEnd):
+class Liar(WorkerMailbox):
     """A worker's end that, once, says something else than the worker meant."""
 
-    def __init__(self, honest: WorkerEnd, lies_that_hurt: bool) -> None:
+    def __init__(self, honest: WorkerMailbox, lies_that_hurt: bool) -> None:
         self._honest = honest
         self._hurts = lies_that_hurt
         self.lie: str | None = None
@@ -92,8 +91,8 @@ class Liar(WorkerEnd):
     def fetch(self, name: str, sha256: str) -> bytes:
         return self._honest.fetch(name, sha256)
 
-    def note(self, lease: int, upto: int) -> None:
-        self._honest.note(lease, upto)
+    def beat(self, lease: int, upto: int) -> None:
+        self._honest.beat(lease, upto)
 
     def close(self) -> None:
         self._honest.close()
@@ -122,7 +121,7 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
         return bundle.encode(to_json(replace(sync, push=shorter)), tensors) if short_is_seen else None
     ids = sorted(n for n in tensors if n.startswith("@ids/"))
     values = sorted(n for n, t in tensors.items() if not n.startswith("@") and t.size)
-    # Fields of local types come with ids, replicated arrays with rows, modules with neither.
+    # LocalFields of local types come with ids, replicated arrays with rows, modules with neither.
     fields = [n for n in values if f"@ids/{n.split('/')[0]}" in tensors]
     replicas = [n for n in values if n not in fields]
     chosen = {"nan replica": [n for n in replicas if tensors[n].dtype.kind == "f"], "foreign ids": ids,
@@ -164,7 +163,7 @@ class Pool(Backend):
             self.say(worker.name, State.RUNNING)
         for worker in orphans[1::3]:
             self._world.workers.remove(worker)
-            self._world.bring_home(worker, worker.courier.unsent)
+            self._world.bring_home(worker, worker.courier.unanswered)
         return [worker.name for worker in orphans[::3]]
 
     def submit(self, worker: str) -> None:
@@ -191,12 +190,12 @@ class Pool(Backend):
 class Worker:
     """A session that is stepped by hand; it may deliver what an earlier process of its job could not send."""
 
-    def __init__(self, world: World, name: str, pool: Pool, unsent: Unsent | None = None) -> None:
+    def __init__(self, world: World, name: str, pool: Pool, unanswered: UnansweredPush | None = None) -> None:
         self.name = name
         self.pool = pool
         self.evicted = False
         self.carrier = Liar(world.post.worker(name), world.program.bsp or bool(world.mutable))
-        number = unsent.number if unsent is not None and unsent.sync.worker == name else 1
+        number = unanswered.number if unanswered is not None and unanswered.sync.worker == name else 1
         self.courier = StepCourier(self.carrier, lambda: world.now, number, f"process {next(world.processes)}")
         self.session = Session(
             name,
@@ -206,7 +205,7 @@ class Worker:
             self.courier,
             lambda: self.evicted,
             lambda: world.now,
-            unsent=unsent,
+            unanswered=unanswered,
         )
         self.life: Iterator[float] = self.session.life()
         self.waits = life_of(name) > 0  # for its mailbox, as a restarted job does
@@ -229,7 +228,7 @@ class World:
     def __init__(self, source: Path, root: Path, chosen: Settings, fates: Sequence[str]) -> None:
         self.source = source
         self.root = root
-        self.brought = root / "unsent"
+        self.recovered = root / "recovered"
         self.processes = itertools.count()
         self.now = 1000.0
         self.fates = iter(fates)
@@ -238,18 +237,18 @@ class World:
         self.workers: list[Worker] = []
         self.masters: list[Run] = []
         self.deaths = 0
-        self.post = Post(lambda: self.now, self.fate)
+        self.post = FaultyNetwork(lambda: self.now, self.fate)
         self.program = load(source)
         self.mutable = [name for kind in self.program.types().values() for name in kind.mutable]
-        self.outside = Outside(
+        self.environment = Environment(
             lambda settings, directory: Pool(self),
             clock=lambda: self.now,
             rest=self.rest,
             hook=self.reached,
-            office=lambda folder: Mortal(self.post.master(), self.reached),
+            mailboxes=lambda folder: CrashPoints(self.post.master(), self.reached),
             durable=False,
         )
-        self.run = start(chosen, root, self.outside)
+        self.run = start(chosen, root, self.environment)
         self.module: ModuleType = sys.modules[f"gridml_program_{source.stem}"]
         self.first = {n: t.copy() for n, t in self.run.replica.tensors.items()}
         self.newest = 0
@@ -321,14 +320,14 @@ class World:
 
     def restart(self, worker: Worker, *, saved: bool, same_life: bool) -> None:
         """Its machine is taken and the back end starts it again, or it saves itself and begins anew where it is."""
-        before = worker.courier.unsent
+        before = worker.courier.unanswered
         for _ in range(8 if saved else 0):  # until a push is under way that nobody has heard
-            if worker.courier.unsent in (None, before):
+            if worker.courier.unanswered in (None, before):
                 self.step(worker, 1)
         if worker not in self.workers:
             return
-        unsent, pool = worker.courier.unsent if saved else None, worker.pool
-        if pool is not self.run.backend or (same_life and unsent is None):
+        unanswered, pool = worker.courier.unanswered if saved else None, worker.pool
+        if pool is not self.run.backend or (same_life and unanswered is None):
             return
         if not same_life and worker.name in self.post.boxes:
             self.post.boxes[worker.name].syncs.clear()  # that is why it was kept
@@ -338,20 +337,20 @@ class World:
             pool.events.append(JobEvent(self.now, worker.name, State.EVICTED, "here", graceful=None, heir=name))
             pool.say(name, State.QUEUED)
             pool.say(name, State.RUNNING)
-        self.workers.append(Worker(self, name, pool, unsent))
+        self.workers.append(Worker(self, name, pool, unanswered))
 
     def end(self, worker: Worker, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
         self.workers.remove(worker)
         if state is not State.EVICTED:
-            self.bring_home(worker, worker.courier.unsent if state is State.FINISHED else None)
+            self.bring_home(worker, worker.courier.unanswered if state is State.FINISHED else None)
         worker.pool.say(worker.name, state, late=late, exit_code=exit_code)
 
-    def bring_home(self, worker: Worker, kept: Unsent | None) -> None:
+    def bring_home(self, worker: Worker, kept: UnansweredPush | None) -> None:
         """What a job could not send, or deliver for an earlier life, comes home when it ends."""
-        kept = kept or worker.session._unsent
+        kept = kept or worker.session._unanswered
         if kept is not None:
-            self.brought.mkdir(exist_ok=True)
-            unsent.write(self.brought / job_of(worker.name), kept)
+            self.recovered.mkdir(exist_ok=True)
+            outbox.write(self.recovered / job_of(worker.name), kept)
 
     def tell_late_news(self) -> None:
         pool = self.run.backend
@@ -371,7 +370,7 @@ class World:
         self.run.__exit__(None, None, None)
         while True:
             try:
-                self.run = resume(self.root, self.outside)
+                self.run = resume(self.root, self.environment)
                 break
             except Killed:
                 pass  # it died while it was waking

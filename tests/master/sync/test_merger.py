@@ -245,8 +245,8 @@ def test_a_rule_that_raises_stops_with_the_users_traceback(tmp_path: Path) -> No
     with pytest.raises(UserCodeError, match=r"Broken.aggregate failed on \('Broken', 0\): ZeroDivisionError") as error:
         merger.merge(rows("Broken", [0], value=np.ones(1, np.float32)), replica.tensors, told())
     assert "nothing to divide by" in error.value.traceback_text
-    assert "test_merging.py" in error.value.traceback_text
-    assert 'merging.py", line' not in error.value.traceback_text.replace("test_merging.py", "")
+    assert "test_merger.py" in error.value.traceback_text
+    assert 'merging.py", line' not in error.value.traceback_text.replace("test_merger.py", "")
 
 
 def test_a_rule_that_gives_another_shape_to_a_row_is_told(tmp_path: Path) -> None:

@@ -10,13 +10,13 @@ import pytest
 
 from master.backends.script import Script
 from master.launch import start
-from master.run import Outside
+from master.run import Environment
 from master.store.settings import Settings
 
 
 @pytest.mark.real
 def test_a_program_of_every_kind_of_vertex(
-    tmp_path: Path, programs: Path, pool: Callable[[Script | None], Outside]
+    tmp_path: Path, programs: Path, pool: Callable[[Script | None], Environment]
 ) -> None:
     settings = Settings(program=programs / "mixture.py", workers=2, chunk=64, push_every=16)
     with start(settings, tmp_path / "run", pool(None)) as run:

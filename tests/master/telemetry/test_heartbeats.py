@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from master.telemetry.heartbeats import Note, Presence
+from master.telemetry.heartbeats import Heartbeats, Note
 
 LIMIT = 120.0
 
@@ -17,17 +17,17 @@ def notes() -> dict[str, Note]:
 
 
 @pytest.fixture
-def presence(notes: dict[str, Note]) -> Presence:
-    found = Presence(notes.get, LIMIT, {"w0"})
+def presence(notes: dict[str, Note]) -> Heartbeats:
+    found = Heartbeats(notes.get, LIMIT, {"w0"})
     found.expect("w1")
     return found
 
 
-def given_up(presence: Presence, now: float) -> list[str]:
+def given_up(presence: Heartbeats, now: float) -> list[str]:
     return [worker for worker, _ in presence.silent(now)]
 
 
-def every_second(presence: Presence, until: float, then: Callable[[float], None] = lambda now: None) -> float | None:
+def every_second(presence: Heartbeats, until: float, then: Callable[[float], None] = lambda now: None) -> float | None:
     """The second at which somebody is given up, None when nobody is before `until`."""
     for now in range(int(until)):
         then(float(now))
@@ -36,36 +36,36 @@ def every_second(presence: Presence, until: float, then: Callable[[float], None]
     return None
 
 
-def test_who_waits_is_not_silent(presence: Presence) -> None:
+def test_who_waits_is_not_silent(presence: Heartbeats) -> None:
     assert presence.waiting == 1
     assert every_second(presence, 1000) is None
 
 
-def test_silence_has_a_limit(presence: Presence) -> None:
+def test_silence_has_a_limit(presence: Heartbeats) -> None:
     presence.runs("w1", 0.0)
     assert presence.waiting == 0
     assert every_second(presence, 1000) == LIMIT + 1
 
 
-def test_who_notes_that_it_trains_is_not_given_up(presence: Presence, notes: dict[str, Note]) -> None:
+def test_who_notes_that_it_trains_is_not_given_up(presence: Heartbeats, notes: dict[str, Note]) -> None:
     presence.runs("w1", 0.0)
     assert every_second(presence, 1000, lambda now: notes.update(w1=(1, int(now)))) is None
 
 
-def test_an_old_note_is_no_sign_of_life(presence: Presence, notes: dict[str, Note]) -> None:
+def test_an_old_note_is_no_sign_of_life(presence: Heartbeats, notes: dict[str, Note]) -> None:
     notes["w1"] = (1, 64)
     presence.runs("w1", 0.0)
     assert every_second(presence, 1000) == LIMIT + 1
 
 
-def test_a_letter_begins_the_silence_anew(presence: Presence) -> None:
+def test_a_letter_begins_the_silence_anew(presence: Heartbeats) -> None:
     presence.runs("w1", 0.0)
     presence.heard(["w1"], 100.0)
     assert every_second(presence, 1000) == LIMIT + 101
     assert presence.spoken == {"w1"}
 
 
-def test_who_is_out_of_reach_gets_a_quarter_of_the_time(presence: Presence) -> None:
+def test_who_is_out_of_reach_gets_a_quarter_of_the_time(presence: Heartbeats) -> None:
     presence.runs("w1", 0.0)
     presence.lost_sight("w1")
     assert every_second(presence, 1000) == LIMIT / 4 + 1
@@ -73,14 +73,14 @@ def test_who_is_out_of_reach_gets_a_quarter_of_the_time(presence: Presence) -> N
     assert every_second(presence, 1000) == LIMIT + 1
 
 
-def test_who_has_stopped_is_neither_alive_nor_silent(presence: Presence) -> None:
+def test_who_has_stopped_is_neither_alive_nor_silent(presence: Heartbeats) -> None:
     presence.runs("w1", 0.0)
     presence.stops("w1")
     assert presence.alive == set() and every_second(presence, 1000) is None
     assert presence.known == {"w0", "w1"}
 
 
-def test_nobody_loses_sight_of_who_does_not_run(presence: Presence) -> None:
+def test_nobody_loses_sight_of_who_does_not_run(presence: Heartbeats) -> None:
     presence.lost_sight("w1")
     presence.lost_sight("stranger")
     assert presence.silent(1e9) == []

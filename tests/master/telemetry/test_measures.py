@@ -60,7 +60,7 @@ def heard(measures: Measures, worker: str, chunks: int, vertex_s: float, kind: s
             worker, kind=kind, push=push, trained=trained, train_s=train_s, push_s=0.02, travel_s=0.5,
             begun=number, begun_vertices=size, begin_s=3.0 + 0.01 * size, end_s=0.25,
         )  # fmt: skip
-        for _ in range(3):  # a letter may come again
+        for _ in range(3):  # a message may come again
             measures.heard(said, now)
 
 

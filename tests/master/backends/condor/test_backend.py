@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from gridml.errors import RunError
-from gridml.protocol import outbox as unsent
+from gridml.protocol import outbox
 from master.backends.base import JobEvent, State
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import AGAIN_S, UNFIT, Condor
@@ -42,7 +42,7 @@ class Master:
         asked = CondorOptions(request_memory="64MB", request_disk="1MB", grace_s=1)
         settings = Settings(program, backend="condor", condor=asked)
         self.backend = Condor(settings, directory, clock=lambda: time.monotonic() + self._jumped_s)
-        (directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{unsent.FILE}\n{behaviour}\n")
+        (directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{outbox.FILE}\n{behaviour}\n")
 
     def until(self, worker: str, state: State) -> JobEvent:
         """The first event that says so."""

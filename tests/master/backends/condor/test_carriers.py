@@ -1,4 +1,4 @@
-"""What carries letters to and from the jobs of a real pool: the master's SFTP server, and Chirp with large files."""
+"""What carries messages to and from the jobs of a real pool: the master's SFTP server, and Chirp with large files."""
 
 from __future__ import annotations
 
@@ -152,8 +152,8 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
         "from gridml.carriers.chirp import LARGEST, proxy_of_job\n"
         "payload = os.urandom(1 << 20) * (LARGEST >> 20) + b'more'\n"
         "link = proxy_of_job()\n"
-        "link.put('mail/letter', payload)\n"
-        "print(len(payload), link.get('mail/letter') == payload, link.list('mail'))\n"
+        "link.put('mail/message', payload)\n"
+        "print(len(payload), link.get('mail/message') == payload, link.list('mail'))\n"
     )
     (tmp_path / "run.sh").write_text(f'#!/bin/sh\nexec "{sys.executable}" there_and_back.py\n')
     (tmp_path / "run.sh").chmod(0o755)
@@ -172,7 +172,7 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
     htcondor2.Schedd().submit(htcondor2.Submit(job))
     wait_until(lambda: (tmp_path / "log").exists() and "Job terminated" in (tmp_path / "log").read_text(), "its end")
     size = (1 << 28) + 4
-    assert (tmp_path / "mail" / "letter").stat().st_size == size
-    (tmp_path / "mail" / "letter").unlink()
+    assert (tmp_path / "mail" / "message").stat().st_size == size
+    (tmp_path / "mail" / "message").unlink()
     said = (tmp_path / "out").read_text().split(" ", 2)
-    assert said[:2] == [str(size), "True"] and "letter" in said[2], (tmp_path / "err").read_text()
+    assert said[:2] == [str(size), "True"] and "message" in said[2], (tmp_path / "err").read_text()

@@ -79,7 +79,7 @@ def test_what_nobody_answers_is_kept_through_an_eviction_without_grace(up: Pool,
         spool = up.submit.folder / "spool"
 
         def saved(_: object) -> bool:
-            return sum(kept.stat().st_size > 0 for kept in spool.rglob("unsent.push")) == WORKERS
+            return sum(kept.stat().st_size > 0 for kept in spool.rglob("outbox.push")) == WORKERS
 
         run.wait(saved, "every worker to save its push")
         run.act("condor_vacate_job", "-fast")

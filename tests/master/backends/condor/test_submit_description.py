@@ -196,7 +196,7 @@ def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirecto
         condor_submit.LAUNCHER,
         condor_submit.DESCRIPTION,
         condor_submit.NAMES,
-        "unsent",
+        "recovered",
     }
     prepared(directory)
     assert {path.name for path in directory.root.iterdir()} == wanted
