@@ -26,8 +26,8 @@ from master.backends.base import Backend
 from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Lives, Script
+from master.environment import Environment
 from master.launch import start
-from master.run import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.views.report import report
@@ -122,7 +122,7 @@ def run(case: Case, script: Script, root: Path) -> Costs:
 
     with start(settings, root, Environment(backend)) as begun:
         begun.finish()
-        costs = begun.grants.sizing.measures.costs()
+        costs = begun.parts.leases.sizing.measures.costs()
     assert costs is not None
     # A worker's life begins with its process here: waiting for a machine is not counted.
     return replace(costs, wait_s=0.0)

@@ -24,8 +24,8 @@ from master.backends.base import State
 from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Steady
+from master.environment import Environment
 from master.launch import start
-from master.run import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 

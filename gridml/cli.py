@@ -179,8 +179,8 @@ def submit(
     """
     from master.backends.condor import master_job as condor_master
     from master.backends.condor import submit_description as condor_submit
+    from master.environment import Environment
     from master.launch import create, start
-    from master.run import Environment
     from master.store.rundir import RunDirectory, command
     from master.store.settings import CondorOptions, Settings
     from master.views.terminal import drive

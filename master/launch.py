@@ -10,52 +10,51 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError, StorageError
-from gridml.model.graph import Graph
-from gridml.model.program import Program, load
+from gridml.model.program import load
 from gridml.protocol import bundle
-from master.leases.leases import Grants
-from master.run import Environment, Run
+from master.environment import Environment
+from master.leases.epochs import Epochs
+from master.run import Run
 from master.store.ledger import Ledger
-from master.store.reader import SUBMITTED
 from master.store.replica import Replica, Versions, initial
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
+from master.store.spec import RunSpec
+from master.store.status import RunStatus
 from master.sync.merger import Merger
+from master.wiring import wire
 
 
 def start(settings: Settings, root: Path, environment: Environment) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
-    created = _create(settings, root, environment)
+    spec, directory, lock = _create(settings, root, environment)
     try:
-        return Run(*created, environment)
+        return Run(wire(spec, directory, environment), lock)
     except BaseException:
-        created[-1].release()
+        lock.release()
         raise
 
 
 def create(settings: Settings, root: Path, environment: Environment) -> None:
     """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
-    directory, *_, lock = _create(settings, root, environment)
+    _, directory, lock = _create(settings, root, environment)
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=environment.durable)
     with ledger.transaction():
-        ledger.set("status", SUBMITTED)
+        ledger.set("status", RunStatus.SUBMITTED)
     ledger.close()
     lock.release()
 
 
-def _create(
-    settings: Settings, root: Path, environment: Environment
-) -> tuple[RunDirectory, Settings, Program, Graph, MasterLock]:
-    program = load(settings.program)
-    graph = program.build(settings.program)
+def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
+    spec = _load(settings)
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)
     try:
         directory.keep_program(settings.program)
         bundle.write_atomic(directory.settings, _as_text(settings))
-        _make_ledger(directory, settings, program, graph, environment)
-        return directory, settings, program, graph, lock
+        _make_ledger(spec, directory, environment)
+        return spec, directory, lock
     except OSError as error:
         lock.release()
         raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
@@ -64,30 +63,33 @@ def _create(
         raise
 
 
+def _load(settings: Settings) -> RunSpec:
+    program = load(settings.program)
+    return RunSpec(settings, program, program.build(settings.program))
+
+
 def _as_text(settings: Settings) -> bytes:
     return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
 
 
-def _make_ledger(
-    directory: RunDirectory, settings: Settings, program: Program, graph: Graph, environment: Environment
-) -> None:
+def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environment) -> None:
     """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
     try:
-        replica = Replica(graph, Versions(directory.versions, durable=environment.durable))
-        tensors = initial(graph, settings.seed)
-        sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
+        replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
+        tensors = initial(spec.graph, spec.settings.seed)
+        sha256 = replica.start({**tensors, **Merger(spec.graph, replica).buffers(tensors)})
         with ledger.transaction():
-            ledger.set("fingerprint", graph.fingerprint())
+            ledger.set("fingerprint", spec.graph.fingerprint())
             ledger.set("started_s", now)
-            ledger.set("status", "running")
+            ledger.set("status", RunStatus.RUNNING)
             ledger.add_version(0, sha256, 0, now)
-            grants = Grants(program, graph, settings, ledger, environment.mailboxes(directory.root))
-            ledger.set("driver", grants.driver)
-            ledger.set("total", grants.total)
-            grants.open_first(now)
+            epochs = Epochs(spec, ledger)
+            ledger.set("driver", epochs.driver)
+            ledger.set("total", epochs.total)
+            epochs.open_first(now)
     finally:
         ledger.close()
     building.rename(directory.ledger)
@@ -108,12 +110,8 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
             bundle.write_atomic(directory.settings, _as_text(settings))
         elif environment.unattended and _was_running(directory) and _altered(directory, settings.program):
             sys.path.append(str(settings.program.parent))  # its modules stay where they are
-            settings = replace(
-                settings, program=directory.program(settings.program)
-            )  # nobody has asked for the new one
-        program = load(settings.program)
-        graph = program.build(settings.program)
-        return Run(directory, settings, program, graph, lock, environment)
+            settings = replace(settings, program=directory.program(settings.program))  # nobody asked for the new one
+        return Run(wire(_load(settings), directory, environment), lock)
     except BaseException as error:
         if isinstance(error, GridmlError):
             _leave_word(directory, error)
@@ -125,7 +123,7 @@ def _was_running(directory: RunDirectory) -> bool:
     """Whether the last master was ended without a word."""
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
     try:
-        return bool(ledger.get("status") == "running")
+        return bool(ledger.get("status") == RunStatus.RUNNING)
     finally:
         ledger.close()
 
@@ -141,7 +139,7 @@ def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
     with contextlib.suppress(GridmlError, sqlite3.Error, OSError):
         ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
         with ledger.transaction():
-            if ledger.get("status") == SUBMITTED:
-                ledger.set("status", "failed")
+            if ledger.get("status") == RunStatus.SUBMITTED:
+                ledger.set("status", RunStatus.FAILED)
                 ledger.set("stopped_because", str(error))
         ledger.close()

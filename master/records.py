@@ -1,111 +1,282 @@
-"""What the master remembers of its workers between their syncs: what each has, and on which versions it may stand.
+"""What the master holds of a lease and of a worker: one record each, and the table of each.
 
-None of it is needed for correctness: a master that starts again knows nothing of it, sends more than is needed, and
-refuses a push whose base is not kept any more.
+`LeaseTable` is the ledger's mirror: it stands as after the last commit, plus what the open transaction has changed.
+`WorkerTable` is the memory of one master; what of it the next one needs is in the ledger.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import Enum, auto
+from itertools import islice
 
-from gridml.protocol.attempts import job_of
-from gridml.protocol.messages import Sync
-from master.store.replica import Touched
+import numpy as np
+from numpy.typing import NDArray
+from sortedcontainers import SortedList
+
+from master.decisions.leasing import Span
+
+Touched = Mapping[str, NDArray[np.int64]]  # vertices by the name of their type
+Heartbeat = tuple[int, int]  # (lease, position up to which it is trained)
+
+FEW = 8  # leases at either end of the order that a look takes: one that leads nowhere must not hide the others
 
 
-@dataclass
-class Correspondent:
-    """One worker, since it was first heard."""
+@dataclass(frozen=True)
+class Footprint:
+    """What a lease's chunk touches: the digest of the published chunk, the replicated vertices it touches, and the
+    local ones that f may change under the lease."""
 
+    sha256: str
+    touched: Touched
+    local: Touched
+
+
+@dataclass(slots=True, eq=False)
+class LeaseState:
+    """A lease: positions [start, stop) of `epoch`, credited up to `upto` by `sequence` pushes in the lease's `term`.
+
+    `tries` counts the failures of f in its range, `trained` the vertices trained under it as far as is known,
+    `version` is that of its last credit, `overtaken` how often its range was taken from a straggler before.
+    `reserved_until_s` is set once it has ended: until then a later attempt of its job may bring what it left.
+    The rest lives in memory: when its holder was last credited, when it is expected to be done, what it touches.
+    """
+
+    id: int
+    term: int
+    epoch: int
+    start: int
+    stop: int
+    upto: int
+    worker: str
+    sequence: int = 0
+    tries: int = 0
+    trained: int = 0
+    version: int | None = None
+    reserved_until_s: float | None = None
+    overtaken: int = 0
+    since_s: float | None = None
+    due_s: float | None = None
+    footprint: Footprint | None = None
+
+    @property
+    def left(self) -> int:
+        """Vertices that are not credited."""
+        return self.stop - self.upto
+
+    @property
+    def rest(self) -> Span:
+        """The range that is not credited."""
+        return Span(self.epoch, self.upto, self.stop, self.tries)
+
+    @property
+    def cut(self) -> Footprint:
+        """What its chunk touches; a lease that this master answers for has one."""
+        assert self.footprint is not None, f"the chunk of lease {self.id} was never cut"
+        return self.footprint
+
+
+class LeaseTable:
+    """Open leases by number and by worker, in the order in which they are expected to be done, and the ended ones that
+    have a reservation. Every change costs O(log n) of n leases at most.
+
+    In the order, those that have become late come first, whatever was expected of their workers, and those that will
+    take longest come last. What lies between them is on schedule as far as is known: a worker that has become slower
+    since its lease was placed is found when it is late.
+    """
+
+    def __init__(self, leases: Iterable[LeaseState] = (), reserved: Iterable[LeaseState] = ()) -> None:
+        self._open: dict[int, LeaseState] = {}
+        self._by_worker: dict[str, dict[int, LeaseState]] = {}  # nobody who holds none is in it
+        self._expected = SortedList()  # of (due_s, lease): those due at once by their numbers
+        self.reserved: dict[int, LeaseState] = {lease.id: lease for lease in reserved}
+        for lease in leases:
+            self.add(lease)
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def __iter__(self) -> Iterator[LeaseState]:
+        return iter(self._open.values())
+
+    def __getitem__(self, number: int) -> LeaseState:
+        return self._open[number]
+
+    def get(self, number: int) -> LeaseState | None:
+        return self._open.get(number)
+
+    def of(self, worker: str) -> Mapping[int, LeaseState]:
+        """The leases that a worker holds, by number, in the order they were granted."""
+        return self._by_worker.get(worker, {})
+
+    @property
+    def holders(self) -> int:
+        """How many workers hold a lease."""
+        return len(self._by_worker)
+
+    def add(self, lease: LeaseState) -> None:
+        """Open a lease (again); a reservation of it is used up."""
+        self.reserved.pop(lease.id, None)
+        self._open[lease.id] = lease
+        self._by_worker.setdefault(lease.worker, {})[lease.id] = lease
+
+    def end(self, lease: LeaseState) -> None:
+        """Close an open lease, whatever it was expected to do. It is remembered only if it is reserved."""
+        del self._open[lease.id]
+        held = self._by_worker[lease.worker]
+        del held[lease.id]
+        if not held:
+            del self._by_worker[lease.worker]
+        self._unplace(lease)
+        if lease.reserved_until_s is not None:
+            self.reserved[lease.id] = lease
+
+    def expire(self, now: float) -> None:
+        """Forget the reservations whose time is over."""
+        for lease in [r for r in self.reserved.values() if r.reserved_until_s is None or r.reserved_until_s <= now]:
+            del self.reserved[lease.id]
+
+    def expect(self, lease: LeaseState, due_s: float = -math.inf) -> None:
+        """Expect an open lease to be done at `due_s`, which is no NaN; without it the next look takes it among the
+        first."""
+        self._unplace(lease)
+        lease.due_s = due_s
+        self._expected.add((due_s, lease.id))
+
+    def ends(self, but: Container[int] = ()) -> list[LeaseState]:
+        """Return the `FEW` first leases in the expected order and the `FEW` last ones beside those in `but`, each once
+        and in order from either end."""
+
+        def few(order: Iterable[tuple[float, int]]) -> Iterable[int]:
+            return islice((lease for _, lease in order if lease not in but), FEW)
+
+        numbers = dict.fromkeys((*few(self._expected), *few(reversed(self._expected))))
+        return [self._open[number] for number in numbers]
+
+    def _unplace(self, lease: LeaseState) -> None:
+        if lease.due_s is not None:
+            self._expected.remove((lease.due_s, lease.id))
+            lease.due_s = None
+
+
+@dataclass(slots=True, eq=False)
+class Life:
+    """A worker's time on a machine, in seconds of the run's clock: from its first RUNNING to its end."""
+
+    began_s: float
+    kind: str = ""
+    ended_s: float | None = None
+    died: bool = False
+
+
+class Standing(Enum):
+    """Where a worker is between its submission and its end; what a back end says in more detail is in the ledger."""
+
+    QUEUED = auto()  # waits for a machine
+    RUNNING = auto()  # on one, in reach or not
+    HELD = auto()  # waits for a person
+    GIVEN_UP = auto()  # silent for too long: it counts as lost, though nobody has seen its end
+
+
+@dataclass(slots=True, eq=False)
+class WorkerRecord:
+    """A worker, one attempt of its job: everything that the master knows of it. Times in seconds of the run's clock."""
+
+    name: str
+    standing: Standing | None = None
+    out_of_reach: bool = False  # the back end has lost sight of it
+    took_leave: bool = False
+    submitted_s: float | None = None
+    started_s: float | None = None
+    life: Life | None = None
+
+    # Signs of life.
+    spoke: bool = False  # a message of it made sense, to this master or an earlier one
+    message_s: float | None = None  # when the last one came
+    sign_s: float = 0.0  # the last of all: a message, a heartbeat that went on, its start
+    heartbeat: Heartbeat | None = None  # as it was read when the worker had been silent for a while
+    heartbeat_read: bool = False  # since the last sign of life
+    look_s: float = 0.0  # when it is looked at next
+
+    # What it has.
     number: int = -1  # of its last message
-    base: int = -1  # the version it says it holds
-    sent: list[int] = field(default_factory=list)  # the versions that answers to its last message told it of
-    holding: dict[int, Touched] = field(default_factory=dict)  # by lease: what came with the answer that granted it
-    rate: float = 0.0  # vertices per second of training
-    push_s: float = 0.0
+    base: int = -1  # the version that it says it holds
+    answered_with: list[int] = field(default_factory=list)  # versions that answers to its last message told it of
+    replicas_of: dict[int, LeaseState] = field(default_factory=dict)  # leases whose replicas came with their grant
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
 
+    # How it works.
+    kind: str = ""  # of its machine
+    speed: float | None = None  # vertices per second of training
+    push_s: float = 0.0  # what its last push kept it from training
+    push_every: int = 0  # vertices between two pushes, as it was last told
+    trained: int = 0  # vertices, and
+    train_s: float = 0.0  # seconds of training in its process's life, as it last said
+    begun: int = 0  # chunks
 
-class Correspondence:
-    """All of them, those that have ended and may be started again, and those of an earlier master."""
+    @property
+    def alive(self) -> bool:
+        return self.standing in (Standing.QUEUED, Standing.RUNNING)
+
+    def show_life(self, now: float) -> None:
+        """Begin its silence anew; it is in reach."""
+        self.sign_s, self.heartbeat_read, self.out_of_reach = now, False, False
+
+
+class WorkerTable:
+    """The workers of one master's life by name: records of those that have not ended, names of those that have."""
 
     def __init__(self) -> None:
-        self.workers: dict[str, Correspondent] = {}
-        self.left: set[str] = set()  # workers that took their leave
-        self._heard: list[str] = []
-        self._stood_on: Counter[int] = Counter()  # versions, by how many workers may stand on each
-        self._bases: dict[str, tuple[list[int], float]] = {}  # by job: what its last life may stand on, and until when
-        self._inherited: list[int] = []  # versions that workers of an earlier master may stand on,
-        self._awaited: set[str] = set()  # while these have not spoken
+        self._records: dict[str, WorkerRecord] = {}
+        self._ended: set[str] = set()
+        self._counts: Counter[Standing | None] = Counter()
 
-    def hear(self, sync: Sync, number: int) -> Correspondent:
-        """A worker has spoken, in its message `number`."""
-        known = self.workers.setdefault(sync.worker, Correspondent())
-        self._awaited.discard(sync.worker)
-        self._bases.pop(job_of(sync.worker), None)
-        self._heard.append(sync.worker)
-        if number != known.number:
-            self._leave(known.sent)
-            known.number, known.sent = number, []
-        if sync.have != known.base:
-            self._leave([known.base])
-            self._stood_on[sync.have] += 1
-        known.base = sync.have
-        known.rate = sync.trained / sync.train_s if sync.train_s > 0 else 0.0
-        known.push_s = sync.push_s
-        return known
+    def __iter__(self) -> Iterator[WorkerRecord]:
+        return iter(self._records.values())
 
-    def told(self, known: Correspondent, version: int) -> None:
-        """An answer that names a version is on its way to a worker."""
-        known.sent.append(version)
-        self._stood_on[version] += 1
+    def __contains__(self, name: str) -> bool:
+        """Whether the run has or had a worker of that name."""
+        return name in self._records or name in self._ended
 
-    def heard(self) -> list[str]:
-        """The workers that were heard since this was last asked, and are there still."""
-        found, self._heard = self._heard, []
-        return [worker for worker in found if worker in self.workers]  # not those who only brought something home
+    def get(self, name: str) -> WorkerRecord | None:
+        """Return the record of a worker that has not ended."""
+        return self._records.get(name)
 
-    def await_survivors(self, workers: Collection[str], versions: Collection[int]) -> None:
-        """`workers` go on from an earlier master's time, and stand on some of `versions`."""
-        self._awaited = set(workers)
-        self._inherited = list(versions)
+    def of(self, name: str) -> WorkerRecord:
+        """Return a worker's record; a blank one, which nobody keeps, where there is none."""
+        return self._records.get(name) or WorkerRecord(name)
 
-    def end(self, worker: str, heir_until_s: float | None = None) -> None:
-        """A worker has ended. One that is started again may bring what stands on an old version, until then."""
-        known = self._forget(worker)
-        self._awaited.discard(worker)
-        if heir_until_s is not None:
-            bases = self._inherited if known is None else [known.base, *known.sent]
-            self._bases[job_of(worker)] = bases, heir_until_s
+    def add(self, name: str) -> WorkerRecord:
+        """Return the record of a worker that is expected; made anew if there is none."""
+        record = self._records.get(name)
+        if record is None:
+            record = self._records[name] = WorkerRecord(name)
+        return record
 
-    def forget(self, workers: Iterable[str]) -> None:
-        """Nothing more is to be expected of these, though they were just heard; they hold no lease."""
-        for worker in workers:
-            self._forget(worker)
+    def add_ended(self, names: Collection[str]) -> None:
+        """Take note of workers that ended under an earlier master."""
+        self._ended.update(names)
 
-    def forget_others(self, workers: Collection[str]) -> None:
-        """Nobody but these is there any more."""
-        self.forget(set(self.workers).difference(workers))
+    def move(self, record: WorkerRecord, standing: Standing | None) -> None:
+        """Change a worker's standing, so that it is counted where it is."""
+        self._counts[record.standing] -= 1
+        self._counts[standing] += 1
+        record.standing = standing
 
-    def stands_on(self, version: int, now: float) -> bool:
-        """Whether somebody may name a version as the base of a push."""
-        if self._stood_on[version] > 0:
-            return True
-        self._bases = {job: found for job, found in self._bases.items() if found[1] > now}
-        heirs = any(version in bases for bases, _ in self._bases.values())
-        return heirs or (bool(self._awaited) and version in self._inherited)
+    def end(self, record: WorkerRecord) -> None:
+        """Drop the record of a worker that has ended. Idempotent."""
+        self.move(record, None)
+        self._records.pop(record.name, None)
+        self._ended.add(record.name)
 
-    def _forget(self, worker: str) -> Correspondent | None:
-        known = self.workers.pop(worker, None)
-        if known is not None:
-            self._leave([known.base, *known.sent])
-        return known
+    def count(self, *standings: Standing) -> int:
+        """Return how many workers stand there."""
+        return sum(self._counts[standing] for standing in standings)
 
-    def _leave(self, versions: Iterable[int]) -> None:
-        """One worker less stands on each of these."""
-        for version in versions:
-            self._stood_on[version] -= 1
-            if self._stood_on[version] <= 0:
-                del self._stood_on[version]
+    @property
+    def alive(self) -> int:
+        """How many are queued or run."""
+        return self.count(Standing.QUEUED, Standing.RUNNING)

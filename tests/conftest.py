@@ -13,7 +13,7 @@ from master.backends.base import Backend
 from master.backends.local import Local
 from master.backends.registry import worker_command
 from master.backends.script import Script, Steady
-from master.run import Environment
+from master.environment import Environment
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.pool import Pool, personal

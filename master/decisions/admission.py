@@ -11,8 +11,8 @@ from gridml.protocol.messages import Push, Verdict
 class LeaseFacts:
     """A lease as the ledger has it: credited up to `upto`, after `sequence` pushes; `open` until it ends in any way.
 
-    `worker` may push under it: its holder, or a later life of the same job. `untouched`: it has ended, and nobody else
-    was given what the push trained.
+    `worker` may push under it: its holder, or a later attempt of the same job. `untouched`: it has ended, and nobody
+    else was given what the push trained.
     """
 
     worker: str
@@ -27,7 +27,7 @@ class LeaseFacts:
 
 
 def admit(push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool) -> tuple[Verdict, str]:
-    """The verdict on a push and its reason.
+    """Return the verdict on a push, and why.
 
     Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it
     may have been lost; everything else is fenced by the lease's term before its content is looked at. Work of an ended

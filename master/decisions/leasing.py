@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -20,26 +19,6 @@ class Span:
     @property
     def count(self) -> int:
         return self.stop - self.start
-
-
-class LeaseRow(NamedTuple):
-    """An open lease. Positions [start, stop) of `epoch`; credited up to `upto` by `sequence` pushes."""
-
-    id: int
-    term: int
-    epoch: int
-    start: int
-    stop: int
-    upto: int
-    worker: str
-    sequence: int = 0
-    tries: int = 0
-    trained: int = 0  # vertices trained under it as far as is known, credited or not
-    version: int | None = None  # of its last credit
-
-    @property
-    def left(self) -> int:
-        return self.stop - self.upto
 
 
 @dataclass(frozen=True)
@@ -154,9 +133,9 @@ def most(
     return int(bound / batch) * batch, f"it is slow: the others have trained {uncredited:,} before it has trained more"
 
 
-def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] = ()) -> tuple[Span | None, str]:
+def choose_span(spans: Sequence[Span], newest_epoch: int, reserved: Sequence[Span] = ()) -> tuple[Span | None, str]:
     """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
-    untouched; but last what is `hoped` for, because a worker that is started again may bring it trained.
+    untouched; but last what is `reserved`, because a worker that is started again may bring it trained.
 
     `spans` are in the order of epoch and start; those of epochs after `newest_epoch` must wait (for a barrier).
     """
@@ -164,9 +143,9 @@ def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] 
         return None, "everything is leased"
 
     def may_come(span: Span) -> bool:
-        return any(h.epoch == span.epoch and h.start < span.stop and span.start < h.stop for h in hoped)
+        return any(r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved)
 
-    last: Span | None = None  # what is hoped for, of the oldest epoch that has anything
+    last: Span | None = None  # what is reserved, of the oldest epoch that has anything
     for span in spans:
         if span.epoch > newest_epoch or (last is not None and span.epoch > last.epoch):
             break
@@ -174,7 +153,7 @@ def choose_span(spans: Sequence[Span], newest_epoch: int, hoped: Sequence[Span] 
             return span, "the first that nobody holds"
         last = last or span
     if last is not None:
-        return last, "it was hoped for, and nothing else is left"
+        return last, "it was reserved for a worker that is started again, and nothing else is left"
     return None, f"epoch {newest_epoch + 1} waits for the one before"
 
 

@@ -22,13 +22,14 @@ from master.decisions.sizing import (
     size,
     span,
 )
+from master.records import WorkerRecord
 from master.store.settings import Settings
 from master.telemetry.measures import Measures
 
 Say = Callable[[str, str], None]  # (what changes, and why at length)
 
 
-class Sizing:
+class ChunkSizing:
     """One run's sizes. `vertices` are those of an epoch, `batch` the program's own."""
 
     def __init__(self, settings: Settings, vertices: int, batch: int) -> None:
@@ -41,57 +42,57 @@ class Sizing:
         self._sizes: Sizes = {}
         self._last: Seen | None = None
         self._fit: Future[tuple[Sizes, str]] | None = None
+        self._because = ""  # the last fit was made
         self._refused = ""  # why none can be chosen, once that was told
 
-    def chunk(self, worker: str) -> tuple[int, str] | None:
+    def chunk(self, record: WorkerRecord) -> tuple[int, str] | None:
         """Vertices of the next chunk for a worker, and why; None while nothing is known."""
-        sized, rate = self._of(worker), self.rate(worker)
+        sized, rate = self._of(record), self.rate(record)
         if sized is None or rate is None:
             return None
         return max(1, round(sized.chunk_s * rate)), sized.why
 
-    def push_every(self, worker: str, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
+    def push_every(self, record: WorkerRecord, ruled: int, batch: int, live: int, merge_s: float) -> tuple[int, str]:
         """Vertices between two pushes of a worker, given what the merge rule and the push budget want, and why."""
-        return push_interval(ruled, self._of(worker), self.rate(worker) or 0.0, batch, live, merge_s)
+        return push_interval(ruled, self._of(record), self.rate(record) or 0.0, batch, live, merge_s)
 
-    def rate(self, worker: str) -> float | None:
+    def rate(self, record: WorkerRecord) -> float | None:
         """Vertices per second, as measured; of a worker that has not trained yet, those of its kind. None while nobody
         has."""
-        measured = self.measures.speeds[worker]
-        if measured is not None:
-            return measured
-        exec_s = self.measures.exec_s(self.measures.kind_of(worker))
+        if record.speed is not None:
+            return record.speed
+        exec_s = self.measures.exec_s(record.kind)
         return None if exec_s is None else 1 / exec_s
 
-    def delay(self, worker: str) -> Delay:
+    def delay(self, record: WorkerRecord) -> Delay:
         """What passes beside training until a lease of the worker is credited."""
-        return self.measures.delay(self.measures.kind_of(worker))
+        return self.measures.delay(record.kind)
 
-    def around_s(self, worker: str) -> float:
+    def around_s(self, record: WorkerRecord) -> float:
         """What passes around the training of a chunk of the worker's, as far as it was measured: its start, its end,
         and a push's way there and back; a machine's coming, too, where it has one chunk."""
-        kind = self.measures.kind_of(worker)
+        kind = record.kind
         costs = self.measures.costs(kind, many=self._many)
         if costs is None:
             return 0.0
         return costs.start_s + costs.end_s + self.measures.travel_s(kind) + (0.0 if self._many else costs.wait_s)
 
-    def turn(self, now: float, workers: int, merge_s: float, grant_s: float, executor: Executor, say: Say) -> bool:
-        """Hear the fit under way, or begin one that is due. Returns whether sizes have changed, after `say`ing why."""
+    def step(self, now: float, workers: int, merge_s: float, grant_s: float, executor: Executor, say: Say) -> bool:
+        """Take the fit under way, or begin one that is due; return whether sizes have changed, after `say`ing why."""
         if not self._wanted:
             return False
         if self._fit is not None:
             return self._fit.done() and self._take(say)
         lives = self.measures.lives
         seen = Seen(lives.deaths, lives.exposure_s(now), now)
-        due, _ = is_due(seen, self._last)
+        due, because = is_due(seen, self._last)
         try:
             facts = self._facts(now, workers, merge_s, grant_s) if due else None
         except ValueError:  # what workers told makes no sense together
             facts = None
         if facts is None:
             return False
-        self._last = seen
+        self._last, self._because = seen, because
         self._fit = executor.submit(size, facts)
         return self._fit.done() and self._take(say)
 
@@ -110,8 +111,8 @@ class Sizing:
             self._refused = ""
         if notable:
             self._sizes = {**self._sizes, **new}
-            told = (f"{name or 'all workers'} {_in_words(each)}" for name, each in new.items())
-            say(f"{'; '.join(told)}: {change}", reason)
+            sizes = (f"{name or 'all workers'} {_in_words(each)}" for name, each in new.items())
+            say(f"{'; '.join(sizes)}: {change}", f"{reason} Fitted because {self._because}.")
         elif not new and reason and not self._refused:
             self._refused = reason
             say("no size of chunks can be chosen for these lifetimes", reason)
@@ -130,8 +131,8 @@ class Sizing:
             kinds.append(KindFacts(name, costs, lives, measures.travel_s(name)))
         return Facts(kinds, self._vertices, workers, self._batch, self._many, merge_s, grant_s, self._sizes)
 
-    def _of(self, worker: str) -> Size | None:
-        return self._sizes.get(self.measures.kind_of(worker)) or self._sizes.get("")
+    def _of(self, record: WorkerRecord) -> Size | None:
+        return self._sizes.get(record.kind) or self._sizes.get("")
 
 
 def _in_words(sized: Size) -> str:

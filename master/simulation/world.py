@@ -17,8 +17,9 @@ import numpy as np
 from gridml.errors import RunError
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import Player, Pool, Simulated
+from master.environment import Environment
 from master.launch import resume, start
-from master.run import Environment, Run
+from master.run import Run
 from master.simulation.crash_points import CrashPoints
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.stall import LONGEST_S, Since, check
@@ -110,7 +111,7 @@ class World:
             lambda settings, directory: Simulated(self.pool, lambda: self.crashed, self._reached),
             clock=self.clock,
             rest=self.rest,
-            told=told,
+            report=told,
             hook=self._reached,
             mailboxes=lambda folder: mailboxes,
             durable=False,
@@ -132,7 +133,7 @@ class World:
             self._credited, self._credited_at = credited, standing
         then_s, turns, lives, masters = self._credited_at
         since = Since(standing[0] - then_s, standing[1] - turns, standing[2] - lives, standing[3] - masters)
-        check(since, self.scenario.script.slots, self._alone_s(self._run.grants.total))
+        check(since, self.scenario.script.slots, self._alone_s(self._run.total))
 
     def _alone_s(self, vertices: int) -> float:
         """More than the slowest machine would take for everything, and for messages that come late besides."""

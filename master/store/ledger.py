@@ -19,14 +19,16 @@ from pathlib import Path
 from typing import Any
 
 from gridml.errors import LedgerError, StorageError
-from gridml.protocol.messages import Failure
+from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
-from master.decisions.leasing import LeaseRow, Span
+from master.decisions.leasing import Span
+from master.records import LeaseState, LeaseTable
 from master.store.free_spans import FreeSpans
 from master.store.rundir import command
+from master.store.status import ORPHANED
 from master.store.write_batch import WriteBatch
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 _SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -36,7 +38,7 @@ CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER
 CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
   stop INTEGER NOT NULL, upto INTEGER NOT NULL, worker TEXT NOT NULL, sequence INTEGER NOT NULL, version INTEGER,
   tries INTEGER NOT NULL, trained INTEGER NOT NULL, reason TEXT NOT NULL, opened_s REAL NOT NULL, closed_s REAL,
-  closed_because TEXT);
+  closed_because TEXT, reserved_until_s REAL, overtaken INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL,
   version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
@@ -44,7 +46,7 @@ CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGE
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
 CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
-  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0,
+  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
   bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
@@ -53,10 +55,12 @@ CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL)
 
 
 class Ledger:
-    """One run's ledger, open for writing by one master. Raises LedgerError for a damaged file, StorageError when the
-    disk is
-    full; the file then stands as after its last commit. Without `durable` that holds for the death of the master, not
-    for that of its machine: for simulations and tests."""
+    """One run's ledger, open for writing by one master.
+
+    Raises LedgerError for a damaged file, StorageError when the disk is full; the file then stands as after its last
+    commit. Without `durable` that holds for the death of the master, not for that of its machine: for simulations and
+    tests.
+    """
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self.path = path
@@ -88,13 +92,9 @@ class Ledger:
             raise sqlite3.DatabaseError(verdict)
 
     def _read_mirror(self) -> None:
-        self.leases: dict[int, LeaseRow] = {}
-        self.held: dict[str, dict[int, LeaseRow]] = {}  # the same by worker: nobody who holds none is in it
-        for row in self._db.execute(
-            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version FROM leases WHERE "
-            "closed_s IS NULL ORDER BY id"
-        ):
-            self._keep(LeaseRow(*row))
+        self.leases = LeaseTable(
+            self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", last_sign(self._db))
+        )
         self.free_spans = FreeSpans(
             Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")
         )
@@ -109,25 +109,21 @@ class Ledger:
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
         # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
         self.term = 1
-        self._pending = WriteBatch()
+        self._batch = WriteBatch()
 
     @property
     def spans(self) -> list[Span]:
         """What nobody holds, in order; not to be changed."""
         return self.free_spans.spans
 
-    def _keep(self, row: LeaseRow) -> None:
-        before = self.leases.get(row.id)
-        if before is not None and before.worker != row.worker:
-            self._forget(before)
-        self.leases[row.id] = row
-        self.held.setdefault(row.worker, {})[row.id] = row
-
-    def _forget(self, row: LeaseRow) -> None:
-        del self.leases[row.id]
-        del self.held[row.worker][row.id]
-        if not self.held[row.worker]:
-            del self.held[row.worker]
+    def _leases(self, where: str, *values: Any) -> list[LeaseState]:
+        """Leases in the order of their numbers."""
+        rows = self._db.execute(
+            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version, reserved_until_s "
+            f"FROM leases WHERE {where} ORDER BY id",
+            values,
+        )
+        return [LeaseState(*row) for row in rows]
 
     def _one(self, query: str, *values: Any) -> Any:
         row = self._db.execute(query, values).fetchone()
@@ -153,7 +149,7 @@ class Ledger:
         try:
             self._db.execute("BEGIN IMMEDIATE")
             yield
-            self._write_pending()
+            self._write_batch()
             self._db.execute("COMMIT")
         except BaseException as error:
             self._undo()
@@ -164,7 +160,7 @@ class Ledger:
     def _undo(self) -> None:
         """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
         of the one that failed."""
-        self._pending = WriteBatch()
+        self._batch = WriteBatch()
         self.free_spans.changes()
         term = self.term
         with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
@@ -173,8 +169,8 @@ class Ledger:
             self._read_mirror()
         self.term = term
 
-    def _write_pending(self) -> None:
-        self._pending.write(self._db, *self.free_spans.changes())
+    def _write_batch(self) -> None:
+        self._batch.write(self._db, *self.free_spans.changes())
 
     def close(self) -> None:
         self._db.close()
@@ -263,70 +259,77 @@ class Ledger:
 
     # --- leases and credits
 
-    def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseRow:
+    def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) to a worker; the rest of the span stays free."""
         self.free_spans.remove(span)
         self.free_spans.add(replace(span, start=stop))
-        row = LeaseRow(self._next_lease, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
-        self._next_lease += 1
-        self._keep(row)
-        self._pending.opened(row, at_s, reason)
-        return row
+        number, self._next_lease = self._next_lease, self._next_lease + 1
+        lease = LeaseState(number, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
+        self.leases.add(lease)
+        self._batch.open(lease, at_s, reason)
+        return lease
 
-    def credit(self, row: LeaseRow, upto: int, version: int, staleness: float, at_s: float) -> LeaseRow:
-        """Credit [row.upto, upto) to version `version`, as the next push of the lease."""
-        new = row._replace(upto=upto, sequence=row.sequence + 1, trained=upto - row.start, version=version)
-        self._keep(new)
-        self.credited += upto - row.upto
-        self._left[row.epoch] -= upto - row.upto
-        self._pending.credited(row, new, staleness, at_s)
-        return new
+    def credit(self, lease: LeaseState, upto: int, version: int, staleness: float, at_s: float) -> None:
+        """Credit [lease.upto, upto) to version `version`, as the next push of the lease."""
+        start, lease.upto = lease.upto, upto
+        lease.sequence += 1
+        lease.trained, lease.version = upto - lease.start, version
+        self.credited += upto - start
+        self._left[lease.epoch] -= upto - start
+        self._batch.credit(lease, start, staleness, at_s)
 
     def credits(self) -> Iterator[tuple[int, int, int]]:
         """(epoch, start, stop) of every credit, in the order they were given."""
         return iter(self._db.execute("SELECT epoch, start, stop FROM credits ORDER BY rowid"))
 
-    def cut(self, row: LeaseRow, stop: int) -> LeaseRow:
+    def cut(self, lease: LeaseState, stop: int) -> None:
         """Shorten a lease; what is cut off is free."""
-        new = row._replace(stop=stop)
-        self._keep(new)
-        self._pending.changed(new)
-        self.free(Span(row.epoch, stop, row.stop, row.tries))
-        return new
+        cut_off = Span(lease.epoch, stop, lease.stop, lease.tries)
+        lease.stop = stop
+        self._batch.change(lease)
+        self.free(cut_off)
 
-    def end_lease(self, row: LeaseRow, at_s: float, because: str, *, trained: int = 0, failed: bool = False) -> None:
-        """Close a lease and free what is not credited. `trained`: vertices trained under it, as far as is known."""
-        self._forget(row)
-        self._pending.closed(row._replace(trained=max(trained, row.trained)), at_s, because)
-        self.free(Span(row.epoch, row.upto, row.stop, row.tries + failed))
+    def end_lease(
+        self, lease: LeaseState, at_s: float, because: str, *, failed: bool = False, overtaken: bool = False
+    ) -> None:
+        """Close a lease and free what is not credited; it is remembered when f `failed`, or a straggler was
+        `overtaken`."""
+        self.leases.end(lease)
+        lease.overtaken += overtaken
+        self._batch.close(lease, at_s, because, overtaken=lease.overtaken if overtaken else 0)
+        self.free(replace(lease.rest, tries=lease.tries + failed))
 
-    def span_left(self, row: LeaseRow, stop: int) -> Span | None:
-        """The free span that holds [row.upto, stop) of an ended lease, if nobody was given it, and it has not failed
+    def span_left(self, lease: LeaseState, stop: int) -> Span | None:
+        """The free span that holds [lease.upto, stop) of an ended lease, if nobody was given it, and it has not failed
         since."""
-        found = self.free_spans.around(row.epoch, row.upto)
-        return found if found is not None and found.tries == row.tries and row.upto < stop <= found.stop else None
+        span = self.free_spans.around(lease.epoch, lease.upto)
+        untried = span is not None and span.tries == lease.tries
+        return span if span is not None and untried and lease.upto < stop <= span.stop else None
 
-    def reopen(self, row: LeaseRow, stop: int, worker: str) -> LeaseRow:
+    def reopen(self, lease: LeaseState, stop: int, worker: str) -> None:
         """Lease what an ended lease left, up to `stop`, under its old number to `worker`. That must be free."""
-        span = self.span_left(row, stop)
+        span = self.span_left(lease, stop)
         assert span is not None, "it is free"
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, stop=row.upto))
+        self.free_spans.add(replace(span, stop=lease.upto))
         self.free_spans.add(replace(span, start=stop))
-        new = row._replace(stop=stop, worker=worker)
-        self._keep(new)
-        self._pending.changed(new)
-        return new
+        lease.stop, lease.worker, lease.reserved_until_s = stop, worker, None
+        self.leases.add(lease)
+        self._batch.change(lease)
 
-    def closed_lease(self, lease: int) -> tuple[LeaseRow, str] | None:
-        """A lease that has ended, and why."""
-        self._write_pending()  # it may have ended in this very transaction
-        row = self._db.execute(
-            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version, closed_because FROM "
-            "leases WHERE id = ? AND closed_s IS NOT NULL",
-            (lease,),
-        ).fetchone()
-        return None if row is None else (LeaseRow(*row[:-1]), row[-1])
+    def closed_lease(self, number: int) -> tuple[LeaseState, str] | None:
+        """Return a lease that has ended, and why."""
+        self._write_batch()  # it may have ended in this very transaction
+        leases = self._leases("id = ? AND closed_s IS NOT NULL", number)
+        return (leases[0], self._one("SELECT closed_because FROM leases WHERE id = ?", number)) if leases else None
+
+    def overtaken_ranges(self) -> list[tuple[Span, int]]:
+        """Return the ranges that were taken from stragglers in open epochs, oldest first, and how often each was."""
+        rows = self._db.execute(
+            "SELECT leases.epoch, upto, stop, overtaken FROM leases JOIN epochs USING (epoch) WHERE overtaken > 0 AND "
+            "epochs.closed_s IS NULL ORDER BY leases.closed_s, id"
+        )
+        return [(Span(epoch, start, stop), times) for epoch, start, stop, times in rows]
 
     # --- versions of the master replica and patches of local fields
 
@@ -403,16 +406,20 @@ class Ledger:
         """Workers that an earlier master left behind are nobody's any more, `but` those that live on."""
         orphans = [w for (w,) in self._db.execute("SELECT worker FROM workers WHERE ended_s IS NULL") if w not in but]
         self._db.executemany(
-            "UPDATE workers SET state = ?, detail = 'its master ended', ended_s = ? WHERE worker = ?",
-            [(State.LOST.value, at_s, worker) for worker in orphans],
+            "UPDATE workers SET state = ?, detail = ?, ended_s = ? WHERE worker = ?",
+            [(State.LOST.value, ORPHANED, at_s, worker) for worker in orphans],
         )
 
-    def worker_said(self, worker: str, at_s: float, trained: int, train_s: float, up: int, kind: str = "") -> None:
+    def worker_reported(self, sync: Sync, at_s: float, bytes_up: int, kind: str) -> None:
         """What a worker said of itself: vertices and seconds of training, the bytes of that, its kind of machine."""
-        self._pending.said(worker, at_s, trained, train_s, up, kind)
+        self._batch.report(sync, at_s, bytes_up, kind)
 
-    def worker_sent(self, worker: str, down: int) -> None:
-        self._pending.sent(worker, down)
+    def worker_sent(self, worker: str, bytes_down: int) -> None:
+        self._batch.sent(worker, bytes_down)
+
+    def worker_paced(self, worker: str, push_every: int, reason: str) -> None:
+        """How often a worker was told to push, and why."""
+        self._batch.paced(worker, push_every, reason)
 
     def workers(self) -> list[dict[str, Any]]:
         cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")

@@ -10,11 +10,13 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from master.decisions.leasing import LeaseRow, Span
+from gridml.protocol.messages import Sync
+from master.decisions.leasing import Span
+from master.records import LeaseState
 
 
 @dataclass
-class _Said:
+class _WorkerChange:
     """What was heard of one worker and sent to it."""
 
     at_s: float | None = None
@@ -23,51 +25,56 @@ class _Said:
     up: int = 0
     down: int = 0
     kind: str = ""
+    push_every: int | None = None
+    push_reason: str | None = None
 
 
 @dataclass
 class WriteBatch:
-    """Rows of leases, credits and workers."""
+    """Rows of leases, credits and workers. Leases are written as they stand when the transaction ends."""
 
     _opened: list[tuple[int, int, int, int, str, int, str, float]] = field(default_factory=list)
-    _changed: dict[int, LeaseRow] = field(default_factory=dict)
-    _closed: dict[int, tuple[float, str]] = field(default_factory=dict)
+    _changed: dict[int, LeaseState] = field(default_factory=dict)
+    _closed: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
     _epochs: dict[int, int] = field(default_factory=dict)
-    _said: dict[str, _Said] = field(default_factory=dict)
+    _workers: dict[str, _WorkerChange] = field(default_factory=dict)
 
-    def opened(self, row: LeaseRow, at_s: float, reason: str) -> None:
-        self._opened.append((row.id, row.term, row.epoch, row.start, row.worker, row.tries, reason, at_s))
-        self._changed[row.id] = row
+    def open(self, lease: LeaseState, at_s: float, reason: str) -> None:
+        self._opened.append((lease.id, lease.term, lease.epoch, lease.start, lease.worker, lease.tries, reason, at_s))
+        self._changed[lease.id] = lease
 
-    def changed(self, row: LeaseRow) -> None:
-        """Open (again), with these values."""
-        self._changed[row.id] = row
-        self._closed.pop(row.id, None)
+    def change(self, lease: LeaseState) -> None:
+        """Open (again), as it is now."""
+        self._changed[lease.id] = lease
+        self._closed.pop(lease.id, None)
 
-    def credited(self, before: LeaseRow, after: LeaseRow, staleness: float, at_s: float) -> None:
-        self.changed(after)
-        self._credits.append(
-            (after.epoch, before.upto, after.upto, after.id, after.version, after.worker, staleness, at_s)
-        )
-        self._epochs[after.epoch] = self._epochs.get(after.epoch, 0) + after.upto - before.upto
+    def credit(self, lease: LeaseState, start: int, staleness: float, at_s: float) -> None:
+        """Credited from `start` to where the lease now stands."""
+        self.change(lease)
+        self._credits.append((lease.epoch, start, lease.upto, lease.id, lease.version, lease.worker, staleness, at_s))
+        self._epochs[lease.epoch] = self._epochs.get(lease.epoch, 0) + lease.upto - start
 
-    def closed(self, row: LeaseRow, at_s: float, because: str) -> None:
-        self._changed[row.id] = row
-        self._closed[row.id] = at_s, because
+    def close(self, lease: LeaseState, at_s: float, because: str, *, overtaken: int = 0) -> None:
+        self._changed[lease.id] = lease
+        self._closed[lease.id] = at_s, because, overtaken
 
-    def said(self, worker: str, at_s: float, trained: int, train_s: float, up: int, kind: str) -> None:
-        known = self._said.setdefault(worker, _Said())
-        known.at_s = at_s if known.at_s is None else known.at_s
-        known.trained, known.train_s = max(known.trained, trained), max(known.train_s, train_s)
-        known.up += up
-        known.kind = kind
+    def report(self, sync: Sync, at_s: float, up: int, kind: str) -> None:
+        change = self._workers.setdefault(sync.worker, _WorkerChange())
+        change.at_s = at_s if change.at_s is None else change.at_s
+        change.trained, change.train_s = max(change.trained, sync.trained), max(change.train_s, sync.train_s)
+        change.up += up
+        change.kind = kind
 
     def sent(self, worker: str, down: int) -> None:
-        self._said.setdefault(worker, _Said()).down += down
+        self._workers.setdefault(worker, _WorkerChange()).down += down
+
+    def paced(self, worker: str, push_every: int, reason: str) -> None:
+        change = self._workers.setdefault(worker, _WorkerChange())
+        change.push_every, change.push_reason = push_every, reason
 
     def write(self, db: sqlite3.Connection, gone: Sequence[tuple[int, int]], spans: Sequence[Span]) -> None:
-        """Write all of it, and the free spans that changed (`gone` names those to delete); then nothing is pending."""
+        """Write all of it, and the free spans that changed (`gone` names those to delete); then nothing is left."""
         if gone:
             db.executemany("DELETE FROM spans WHERE epoch = ? AND start = ?", gone)
         if spans:
@@ -83,36 +90,41 @@ class WriteBatch:
         if self._changed:
             db.executemany(
                 "UPDATE leases SET stop = ?, upto = ?, worker = ?, sequence = ?, trained = ?, version = ?, "
-                "closed_s = ?, closed_because = ? WHERE id = ?",
-                [
-                    (
-                        r.stop,
-                        r.upto,
-                        r.worker,
-                        r.sequence,
-                        r.trained,
-                        r.version,
-                        *self._closed.get(id, (None, None)),
-                        id,
-                    )
-                    for id, r in self._changed.items()
-                ],
+                "reserved_until_s = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?",
+                [self._lease_row(lease) for lease in self._changed.values()],
             )
         if self._credits:
             db.executemany("INSERT INTO credits VALUES (?, ?, ?, ?, ?, ?, ?, ?)", self._credits)
             db.executemany(
                 "UPDATE epochs SET credited = credited + ? WHERE epoch = ?", [(n, e) for e, n in self._epochs.items()]
             )
-        if self._said:
+        if self._workers:
             db.executemany(
                 "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
                 "train_s = max(train_s, ?), bytes_up = bytes_up + ?, bytes_down = bytes_down + ?, "
-                "kind = coalesce(nullif(?, ''), kind) WHERE worker = ?",
-                [(s.at_s, s.trained, s.train_s, s.up, s.down, s.kind, worker) for worker, s in self._said.items()],
+                "kind = coalesce(nullif(?, ''), kind), push_every = coalesce(?, push_every), "
+                "push_reason = coalesce(?, push_reason) WHERE worker = ?",
+                [
+                    (c.at_s, c.trained, c.train_s, c.up, c.down, c.kind, c.push_every, c.push_reason, worker)
+                    for worker, c in self._workers.items()
+                ],
             )
         self._opened.clear()
         self._changed.clear()
         self._closed.clear()
         self._credits.clear()
         self._epochs.clear()
-        self._said.clear()
+        self._workers.clear()
+
+    def _lease_row(self, lease: LeaseState) -> tuple[object, ...]:
+        return (
+            lease.stop,
+            lease.upto,
+            lease.worker,
+            lease.sequence,
+            lease.trained,
+            lease.version,
+            lease.reserved_until_s,
+            *self._closed.get(lease.id, (None, None, 0)),
+            lease.id,
+        )

@@ -6,9 +6,8 @@ remembered, and a few hundred lives: memory grows with the workers that live, an
 
 from __future__ import annotations
 
-import math
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,14 +18,15 @@ from chunk_model.observations import Observations
 from gridml.protocol.messages import Sync
 from master.backends.base import State
 from master.decisions.leasing import Delay
-from master.views.report import ORPHANED
+from master.records import Life, WorkerRecord
+from master.store.status import ORPHANED
 
 REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
 KINDS = 16  # that are told apart: their names come from other machines
 LIVES = 512  # in a sample
 # Seconds that a worker may tell. What cannot be is not believed, so no decision has to reckon with infinite ones.
-LEAST_VERTEX_S, MOST_S = 1e-12, 1e9
+LEAST_VERTEX_S, LONGEST_S = 1e-12, 1e9
 UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
 UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
 _FADING = 0.999  # training is weighed over the last thousand or so syncs
@@ -60,7 +60,7 @@ def died(state: str, cancelled: bool, detail: str) -> bool:
 
 def _a_speed(vertices: int, seconds: float) -> bool:
     """Whether so many vertices can have been trained in that time."""
-    return vertices > 0 and LEAST_VERTEX_S * vertices <= seconds <= MOST_S
+    return vertices > 0 and LEAST_VERTEX_S * vertices <= seconds <= LONGEST_S
 
 
 def _recent() -> deque[float]:
@@ -91,57 +91,48 @@ class Kind:
 
 
 class Speeds:
-    """Vertices per second of training, of the workers that live, and their sum."""
+    """The sum of the speeds of the workers that live; each is in its worker's record."""
 
     def __init__(self) -> None:
-        self._of: dict[str, float] = {}
-        self._total = 0.0
-        self._changes = 0  # since the sum was last taken over all
+        self.count = 0  # of workers that have a speed
+        self._total = self._rounded = 0.0
 
-    def __len__(self) -> int:
-        return len(self._of)
+    def put(self, record: WorkerRecord, speed: float) -> None:
+        """Take note that a worker trains `speed` vertices per second."""
+        self.drop(record)
+        record.speed = speed
+        self.count += 1
+        self._add(speed)
 
-    def __getitem__(self, worker: str) -> float | None:
-        return self._of.get(worker)
+    def drop(self, record: WorkerRecord) -> None:
+        """Leave out a worker that trains no more. Idempotent."""
+        if record.speed is not None:
+            self.count -= 1
+            self._add(-record.speed)
+            record.speed = None
 
-    def put(self, worker: str, rate: float) -> None:
-        self._total += rate - self._of.get(worker, 0.0)
-        self._of[worker] = rate
-        self._changed()
-
-    def drop(self, worker: str) -> None:
-        self._total -= self._of.pop(worker, 0.0)
-        self._changed()
+    def _add(self, speed: float) -> None:
+        """Keep what rounding takes from the sum (Neumaier's summation): over a long run it would add up."""
+        total = self._total + speed
+        lost = (self._total - total) + speed if abs(self._total) >= abs(speed) else (speed - total) + self._total
+        self._total, self._rounded = total, self._rounded + lost
 
     @property
     def total(self) -> float:
-        return max(0.0, self._total)
+        return max(0.0, self._total + self._rounded) if self.count else 0.0
 
     @property
     def mean(self) -> float | None:
         """None before any worker has trained."""
-        return self.total / len(self._of) if self._of and self._total > 0 else None
-
-    def _changed(self) -> None:
-        """Rounding would add up; a sum over all is due only after as many changes."""
-        self._changes += 1
-        if self._changes > max(1024, len(self._of)):
-            self._total, self._changes = math.fsum(self._of.values()), 0
-
-
-@dataclass
-class _Life:
-    began_s: float
-    kind: str = ""
-    ended_s: float | None = None
-    died: bool = False
+        return self.total / self.count if self.total > 0 else None
 
 
 class Lives:
     """Lives from RUNNING to their end: all are counted, and every k-th in the order of their beginnings is remembered.
 
     That sample is fair: whether a life is in it has nothing to do with how long it lasts. The newest ones, say, would
-    all be young where thousands live at once. k is doubled whenever there are more than `limit`.
+    all be young where thousands live at once. k is doubled whenever there are more than `limit`. A life that goes on
+    is in its worker's record.
     """
 
     def __init__(self, limit: int = LIVES) -> None:
@@ -149,48 +140,40 @@ class Lives:
         self._limit = limit
         self._every = 1
         self._begun = 0
-        self._sample: dict[int, _Life] = {}  # by number
-        self._numbers: dict[str, int] = {}  # of those that live and are in the sample
-        self._living: dict[str, float] = {}  # when each began
+        self._sample: dict[int, Life] = {}  # by number, in the order of their beginnings
+        self._living = 0
         self._sum_s = 0.0  # of the beginnings of all that live
         self._past_s = 0.0  # lived by all that have ended
 
-    def began(self, worker: str, at_s: float) -> None:
-        """The first time that a worker runs; it counts once."""
-        if worker in self._living:
+    def begin(self, record: WorkerRecord, at_s: float) -> None:
+        """Begin the life of a worker that runs for the first time; it counts once."""
+        if record.life is not None:
             return
-        self._living[worker] = at_s
+        record.life = Life(at_s, record.kind)
+        self._living += 1
         self._sum_s += at_s
         if self._begun % self._every == 0:
-            self._sample[self._begun] = _Life(at_s)
-            self._numbers[worker] = self._begun
+            self._sample[self._begun] = record.life
         self._begun += 1
         if len(self._sample) > self._limit:
             self._every *= 2
             self._sample = {n: life for n, life in self._sample.items() if n % self._every == 0}
-            self._numbers = {name: n for name, n in self._numbers.items() if n % self._every == 0}
 
-    def is_of(self, worker: str, kind: str) -> None:
-        number = self._numbers.get(worker)
-        if number is not None:
-            self._sample[number].kind = kind
-
-    def ended(self, worker: str, at_s: float, *, died: bool) -> None:
-        """Ends of workers that never ran, or have ended before, do not count."""
-        began_s = self._living.pop(worker, None)
-        if began_s is None:
+    def end(self, record: WorkerRecord, at_s: float, *, died: bool) -> None:
+        """End a worker's life. One that never ran, or has ended before, does not count."""
+        life = record.life
+        if life is None:
             return
-        self._sum_s -= began_s
-        self._past_s += max(0.0, at_s - began_s)
+        record.life = None
+        self._living -= 1
+        self._sum_s -= life.began_s
+        self._past_s += max(0.0, at_s - life.began_s)
         self.deaths += died
-        number = self._numbers.pop(worker, None)
-        if number is not None:
-            life = self._sample[number]
-            life.ended_s, life.died = max(at_s, began_s), died
+        life.ended_s, life.died = max(at_s, life.began_s), died
 
     def exposure_s(self, now: float) -> float:
         """Seconds lived by all workers together."""
-        return max(0.0, self._past_s + len(self._living) * now - self._sum_s)
+        return max(0.0, self._past_s + self._living * now - self._sum_s)
 
     def observations(self, now: float, kind: str | None = None) -> Observations:
         """The sample, or those in it that are of one kind; the living are censored."""
@@ -200,110 +183,85 @@ class Lives:
         return Observations(np.array(lasted), np.array([life.died for life in lives], np.bool_), np.array(end))
 
 
-@dataclass
-class _Worker:
-    """What was last heard of one worker."""
-
-    submitted_s: float | None = None
-    started_s: float | None = None
-    heard_s: float | None = None
-    kind: str = ""
-    begun: int = 0
-    trained: int = 0
-    train_s: float = 0.0
-
-
 class Measures:
-    """All of it, for one master; `take_up` begins with what the ledger knows of workers."""
+    """All of it, for one master. What was last heard of a worker is in its record."""
 
     def __init__(self) -> None:
         self.all = Kind()
         self.kinds: dict[str, Kind] = {}
         self.speeds = Speeds()
         self.lives = Lives()
-        self._workers: dict[str, _Worker] = {}
 
-    def take_up(self, rows: Iterable[Mapping[str, Any]]) -> None:
-        """The workers of earlier masters, as the ledger has them."""
-        for row in rows:
-            worker, started_s, ended_s = row["worker"], row["started_s"], row["ended_s"]
-            if row["state"] == State.HELD:
-                continue  # it ended when it was held, and lives anew when it is released
-            if ended_s is None:
-                known = self._workers.setdefault(worker, _Worker())
-                known.submitted_s, known.started_s = row["submitted_s"], started_s
-                known.heard_s = row["first_sync_s"]
-            if started_s is not None:
-                self.lives.began(worker, started_s)
-                self._is_of(worker, row["kind"])
-            if ended_s is not None:
-                self.gone(worker)  # it may have been heard meanwhile
-                self._workers.pop(worker, None)
-                self.lives.ended(worker, ended_s, died=died(row["state"], bool(row["cancelled"]), row["detail"] or ""))
+    def submit(self, record: WorkerRecord, now: float) -> None:
+        if record.submitted_s is None:
+            record.submitted_s = now
 
-    def submitted(self, worker: str, now: float) -> None:
-        self._workers.setdefault(worker, _Worker(now))
+    def run(self, record: WorkerRecord, now: float) -> None:
+        """Begin the worker's life, unless it runs on: its wait and its boot are measured the first time."""
+        self.lives.begin(record, now if record.started_s is None else record.started_s)
+        if record.started_s is None:
+            record.started_s = now
+            if record.submitted_s is not None:
+                self.all.waits.append(max(0.0, now - record.submitted_s))  # clocks are set back at times
+            if record.message_s is not None:  # before the back end told of it
+                self._boot(record, record.message_s - now)
 
-    def runs(self, worker: str, now: float) -> None:
-        known = self._workers.setdefault(worker, _Worker())
-        self.lives.began(worker, now if known.started_s is None else known.started_s)
-        self.lives.is_of(worker, known.kind)
-        if known.started_s is None:
-            known.started_s = now
-            if known.submitted_s is not None:
-                self.all.waits.append(max(0.0, now - known.submitted_s))  # clocks are set back at times
-            if known.heard_s is not None:  # before the back end told of it
-                self._booted(known, known.heard_s - now)
+    def recall(self, record: WorkerRecord, row: Mapping[str, Any]) -> None:
+        """Take up the life of a worker that an earlier master saw start, as its ledger row has it."""
+        if row["state"] == State.HELD:
+            return  # its life ended when it was held, and begins anew when it is released
+        record.kind = self._kind(row["kind"] or "")
+        if row["started_s"] is not None:
+            self.lives.begin(record, row["started_s"])
+        if row["ended_s"] is not None:
+            by_machine = died(row["state"], bool(row["cancelled"]), row["detail"] or "")
+            self.lives.end(record, row["ended_s"], died=by_machine)
 
-    def ended(self, worker: str, now: float, *, died: bool) -> None:
-        self.gone(worker)
-        self.lives.ended(worker, now, died=died)
-        self._workers.pop(worker, None)
+    def hold(self, record: WorkerRecord, now: float) -> None:
+        """End a life that its machine did not end: the worker lives anew when it is released."""
+        self.end(record, now, died=False)
+        record.submitted_s = record.started_s = record.message_s = None
+        record.trained, record.train_s, record.begun = 0, 0.0, 0
 
-    def silent(self, worker: str, now: float) -> None:
-        """It was given up: it lived until it was last heard."""
-        known = self._workers.get(worker, _Worker())
-        self.ended(worker, known.heard_s or known.started_s or now, died=True)
+    def end(self, record: WorkerRecord, now: float, *, died: bool) -> None:
+        self.speeds.drop(record)
+        self.lives.end(record, now, died=died)
 
-    def gone(self, worker: str) -> None:
-        """It trains no more."""
-        self.speeds.drop(worker)
+    def give_up(self, record: WorkerRecord, now: float) -> None:
+        """A silent worker lived until it was last heard."""
+        last_s = record.message_s or record.started_s or now
+        self.end(record, last_s, died=True)
 
-    def heard(self, sync: Sync, now: float) -> None:
-        """What a worker says of itself."""
-        known = self._workers.get(sync.worker)
-        if known is None:
-            known = self._workers[sync.worker] = _Worker()
-        if sync.kind != known.kind:
-            known.kind = self._is_of(sync.worker, sync.kind)
-        kinds = self._kinds(known)
-        if known.heard_s is None and known.started_s is not None:
-            self._booted(known, now - known.started_s)
-        known.heard_s = now
-        if sync.trained < known.trained:  # another process of the same worker
-            known.trained, known.train_s, known.begun = 0, 0.0, 0
-        if _a_speed(sync.trained - known.trained, sync.train_s - known.train_s):
+    def hear(self, record: WorkerRecord, sync: Sync, now: float) -> None:
+        """Take what a worker says of itself, as far as it can be true."""
+        if sync.kind != record.kind:
+            record.kind = self._kind(sync.kind)
+            if record.life is not None:
+                record.life.kind = record.kind
+        kinds = self._kinds(record)
+        if record.message_s is None and record.started_s is not None:
+            self._boot(record, now - record.started_s)
+        record.message_s = now
+        if sync.trained < record.trained:  # another process of the same worker
+            record.trained, record.train_s, record.begun = 0, 0.0, 0
+        if _a_speed(sync.trained - record.trained, sync.train_s - record.train_s):
             for kind in kinds:
-                kind.train(sync.trained - known.trained, sync.train_s - known.train_s)
+                kind.train(sync.trained - record.trained, sync.train_s - record.train_s)
             if _a_speed(sync.trained, sync.train_s):
-                self.speeds.put(sync.worker, sync.trained / sync.train_s)
-        known.trained, known.train_s = sync.trained, sync.train_s
-        if sync.begun != known.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= MOST_S:
+                self.speeds.put(record, sync.trained / sync.train_s)
+        record.trained, record.train_s = sync.trained, sync.train_s
+        if sync.begun != record.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= LONGEST_S:
             for kind in kinds:
                 kind.begun.append((sync.begun_vertices, sync.begin_s))
-                if sync.begun > 1 and 0 <= sync.end_s <= MOST_S:
+                if sync.begun > 1 and 0 <= sync.end_s <= LONGEST_S:
                     kind.ends.append(sync.end_s)
-        known.begun = sync.begun
-        if sync.push is not None and 0 < sync.travel_s <= MOST_S:  # a push before this one was answered
+        record.begun = sync.begun
+        record.push_s = sync.push_s
+        if sync.push is not None and 0 < sync.travel_s <= LONGEST_S:  # a push before this one was answered
             for kind in kinds:
                 kind.travels.append(sync.travel_s)
-                if 0 < sync.push_s <= MOST_S:
+                if 0 < sync.push_s <= LONGEST_S:
                     kind.pushes.append(sync.push_s)
-
-    def kind_of(self, worker: str) -> str:
-        """ "" where it has not said."""
-        known = self._workers.get(worker)
-        return "" if known is None else known.kind
 
     def costs(self, name: str = "", *, many: bool = True) -> Costs | None:
         """What a chunk costs workers of a kind ("": all together); None while nobody has trained.
@@ -350,24 +308,23 @@ class Measures:
         begun = self.kinds.get(name, self.all).begun
         return line(begun if len(begun) >= ENOUGH else self.all.begun)
 
-    def _kinds(self, known: _Worker) -> tuple[Kind, ...]:
-        return (self.all,) if not known.kind else (self.all, self.kinds[known.kind])
+    def _kinds(self, record: WorkerRecord) -> tuple[Kind, ...]:
+        return (self.all,) if not record.kind else (self.all, self.kinds[record.kind])
 
-    def _booted(self, known: _Worker, seconds: float) -> None:
-        for kind in self._kinds(known):
+    def _boot(self, record: WorkerRecord, seconds: float) -> None:
+        for kind in self._kinds(record):
             kind.boots.append(max(0.0, seconds))
 
     def _mean(self, name: str, what: str) -> float | None:
-        found: deque[float] = getattr(self.kinds.get(name, self.all), what)
-        if len(found) < ENOUGH:
-            found = getattr(self.all, what)
-        return sum(found) / len(found) if found else None
+        measured: deque[float] = getattr(self.kinds.get(name, self.all), what)
+        if len(measured) < ENOUGH:
+            measured = getattr(self.all, what)
+        return sum(measured) / len(measured) if measured else None
 
-    def _is_of(self, worker: str, kind: str) -> str:
-        """The name by which the worker's kind is told apart."""
+    def _kind(self, kind: str) -> str:
+        """Return the name by which a kind is told apart from others, "" where it is not."""
         if kind not in self.kinds:
             if not kind or len(self.kinds) >= KINDS:
                 return ""
             self.kinds[kind] = Kind()
-        self.lives.is_of(worker, kind)
         return kind

@@ -22,10 +22,10 @@ from master.store.ledger import last_sign
 from master.store.reader import opened, standing
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.status import ORPHANED
 
 Ints = NDArray[np.int64]
 _LAST_SIZING = "SELECT text FROM events WHERE kind = 'sizing' ORDER BY rowid DESC LIMIT 1"
-ORPHANED = "its master ended"  # what the ledger says of workers that an earlier master left behind
 
 
 @dataclass(frozen=True)

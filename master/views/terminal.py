@@ -28,7 +28,8 @@ from master.views.render import render
 from master.views.report import Report, report
 
 if TYPE_CHECKING:
-    from master.run import Environment, Run
+    from master.environment import Environment
+    from master.run import Run
 
 LOOK_S = 0.25  # how often `follow` looks for news
 RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
@@ -76,7 +77,7 @@ class _Signals:
 def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool) -> None:
     """Begin or resume a run and drive it to its end; then print its report."""
     from master.backends.registry import make
-    from master.run import Environment
+    from master.environment import Environment
 
     signals = _Signals()
     try:
@@ -87,9 +88,11 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 signals.turn()
                 follower.tick()
 
-            environment = Environment(make, told=follower.told, tick=tick, unattended=_is_job())
+            environment = Environment(make, report=follower.told, tick=tick, unattended=_is_job())
             with begin(environment) as found, follower:
-                follower.told("started", f"{root}: {found.settings.workers} workers, {found.grants.total:,} vertices")
+                follower.told(
+                    "started", f"{root}: {found.parts.spec.settings.workers} workers, {found.total:,} vertices"
+                )
                 try:
                     found.finish()
                 except Stopped as stopped:

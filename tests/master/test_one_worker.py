@@ -13,8 +13,8 @@ from gridml.model.order import EpochOrder
 from gridml.model.program import linear_decay, load
 from gridml.protocol import bundle
 from master.backends.script import Script
+from master.environment import Environment
 from master.launch import start
-from master.run import Environment
 from master.store.settings import Settings
 
 pytestmark = pytest.mark.real

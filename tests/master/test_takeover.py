@@ -15,8 +15,9 @@ from gridml.protocol import bundle, outbox
 from gridml.protocol.messages import Push, Sync, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from master.backends.base import Backend, JobEvent
+from master.environment import Environment
 from master.launch import resume, start
-from master.run import Environment, Run
+from master.run import Run
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 

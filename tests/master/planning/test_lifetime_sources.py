@@ -13,7 +13,7 @@ from master.backends.base import JobEvent, State
 from master.planning.lifetime_sources import Source, known_lives, run_lives
 from master.store.ledger import Ledger
 from master.store.settings import CondorOptions, Settings
-from master.views.report import ORPHANED
+from master.store.status import ORPHANED
 
 BEGAN = 1000.0
 

@@ -33,8 +33,9 @@ from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.testing.faulty_network import FaultyNetwork, corrupted, truncated
 from master.backends.base import Backend, JobEvent, State
+from master.environment import Environment
 from master.launch import resume, start
-from master.run import Environment, Run
+from master.run import Run
 from master.simulation.crash_points import POINTS, CrashPoints
 from master.store.settings import Settings
 from remote.courier import StepCourier

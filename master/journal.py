@@ -1,0 +1,33 @@
+"""What a person hears of a run while it goes on: a line each in events.log, and whoever follows it."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from pathlib import Path
+
+from master.environment import Report
+from master.store.ledger import Ledger
+
+
+class Journal:
+    """Writes events into `ledger` and into the file `path`, and passes them on to `report`."""
+
+    def __init__(self, ledger: Ledger, path: Path, report: Report) -> None:
+        self._ledger = ledger
+        self._file = path.open("a", buffering=1)
+        self._report = report
+
+    def event(self, now: float, topic: str, text: str) -> None:
+        """Write an event down. Must be called inside the ledger's transaction."""
+        self._ledger.event(now, topic, text)
+        self.tell(topic, text)
+
+    def tell(self, topic: str, text: str) -> None:
+        """Tell of what the ledger has already, or need not have."""
+        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {text}\n")
+        self._report(topic, text)
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):  # a full disk was told of when it was written to
+            self._file.close()

@@ -1,0 +1,100 @@
+"""The epochs of a run: the order of the vertices in each, when one opens, and when it is complete."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import ProgramError
+from gridml.model.graph import Graph, components
+from gridml.model.order import EpochOrder, Shuffle
+from gridml.model.program import Program
+from master.store.ledger import Ledger
+from master.store.spec import RunSpec
+
+Ids = NDArray[np.int64]
+
+
+class Epochs:
+    """Epochs of one run. Raises ProgramError where f has nothing to run on, or a component is larger than a chunk."""
+
+    def __init__(self, spec: RunSpec, ledger: Ledger) -> None:
+        program, graph, settings = spec.program, spec.graph, spec.settings
+        self.driver = program.update.driver.__name__
+        if self.driver not in graph.tables or not graph.tables[self.driver].count:
+            raise ProgramError(
+                f"the graph has no {self.driver} vertices; f has nothing to run on. Add them in graph()."
+            )
+        self.count = graph.tables[self.driver].count  # vertices of an epoch
+        self.components = None if program.bsp else components(graph)
+        self._units = None if self.components is None else self.components.units[self.driver]
+        self._spec = spec
+        self._ledger = ledger
+        self._epochs = settings.epochs or program.epochs
+        self._shuffle = _shuffle(program, graph)
+        self._orders: dict[int, EpochOrder] = {}
+        if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
+            raise ProgramError(
+                f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
+                f"{settings.chunk:,}; components are never cut. Make chunks larger, or replicate what connects them."
+            )
+
+    @property
+    def total(self) -> int:
+        """Vertices to credit in the whole run."""
+        return self.count * self._epochs
+
+    def order(self, epoch: int) -> EpochOrder:
+        if epoch not in self._orders:
+            self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
+            self._orders[epoch] = EpochOrder(self.count, self._spec.settings.seed, epoch, self._shuffle, self._units)
+        return self._orders[epoch]
+
+    def vertices(self, epoch: int, start: int, stop: int) -> Ids:
+        """Return the driving vertices of a range, in the order of training."""
+        return self.order(epoch).vertices(start, stop)
+
+    def cuts_component(self, epoch: int, position: int) -> str | None:
+        """Return why credit must not end at a position, None if it may."""
+        whole = self.order(epoch).boundary(position)
+        return None if whole == position else f"a push up to {position} cuts the component that ends at {whole}"
+
+    def finished(self) -> bool:
+        """Whether every vertex of the run is credited."""
+        return bool(self._ledger.credited >= self.total)
+
+    def unevaluated(self) -> list[int]:
+        """Return the versions at the ends of epochs that evaluate has not seen yet."""
+        return [] if self._spec.program.evaluate is None else [version for _, version in self._ledger.unevaluated()]
+
+    def open_first(self, now: float) -> None:
+        self._ledger.open_epoch(0, self.count, now)
+
+    def open_next(self, now: float) -> int:
+        """Open the next epoch if this one is leased and nothing must end first; return the newest."""
+        newest, closed = self._ledger.newest_epoch()
+        if not self._ledger.spans and newest + 1 < self._epochs and self._may_open(newest, closed=closed):
+            newest += 1
+            self._ledger.open_epoch(newest, self.count, now)
+        return newest
+
+    def _may_open(self, newest: int, *, closed: bool) -> bool:
+        """At most two epochs are under way at once; only one where f changes local vertices.
+
+        There the next epoch's chunks must hold what this one makes of them (with BSP that shows once its patches are in
+        the files), and evaluate must see them before they change again.
+        """
+        bsp = self._spec.program.bsp
+        if any(table.type.mutable for table in self._spec.graph.local):
+            return closed and not self.unevaluated() and not (bsp and self._ledger.patches())
+        if bsp:
+            return closed
+        return newest == 0 or self._ledger.epoch_complete(newest - 1)
+
+
+def _shuffle(program: Program, graph: Graph) -> Shuffle:
+    if program.shuffle is not None:
+        return program.shuffle
+    if program.bsp:
+        return "none"
+    return "all" if all(table.type.modules for table in graph.replicated) else "block"

@@ -1,0 +1,155 @@
+"""Taking work from stragglers for a worker that would idle: a part of a lease, or all that is not credited of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from gridml.carriers.base import MasterMailboxes
+from master.decisions import leasing
+from master.decisions.leasing import Delay, Holding, Span
+from master.leases.chunk_sizing import ChunkSizing
+from master.leases.epochs import Epochs
+from master.leases.stragglers import OvertakenRanges
+from master.records import LeaseState, WorkerRecord, WorkerTable
+from master.store.ledger import Ledger
+
+# Between two looks for a straggler that find nothing. One costs a few tenths of a millisecond however many leases there
+# are, so all that idle together, 10,000 or more, take a few hundredths of the master's time.
+LOOK_S = 0.01
+End = Callable[[LeaseState, float, str], None]  # overtakes a lease: (which, time in seconds, why)
+
+
+class Reclaim:
+    """Finds stragglers among the leases of one run. Methods must be called inside the ledger's transaction."""
+
+    def __init__(
+        self,
+        epochs: Epochs,
+        ledger: Ledger,
+        workers: WorkerTable,
+        sizing: ChunkSizing,
+        mailboxes: MasterMailboxes,
+        overtake: End,
+    ) -> None:
+        self._epochs = epochs
+        self._ledger = ledger
+        self._workers = workers
+        self._sizing = sizing
+        self._mailboxes = mailboxes
+        self._overtake_lease = overtake
+        self._ranges = OvertakenRanges()
+        for span, times in ledger.overtaken_ranges():
+            self._ranges.add(span, times)
+        for lease in ledger.leases:
+            self._recall(lease)
+        # By kind of worker, as measured at a moment: what passes until a lease is credited, and around a chunk.
+        self._delays: tuple[float, dict[str, tuple[Delay, float]]] = 0.0, {}
+        self._look_again_s = 0.0  # when it is worth asking again whether a lease can be had from another worker
+
+    def reclaim(self, record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
+        """Take a part of a straggler's lease, or all of it, for a worker that would idle; return whether anything came
+        free. `batches` are those of one worker alone, and of one among the live ones, in vertices."""
+        if now < self._look_again_s:
+            return False
+        holdings = self._look(record.name, now)
+        if self._cut(holdings, record, batches, now) or self._overtake(holdings, record, now):
+            return True
+        self._look_again_s = now + LOOK_S
+        return False
+
+    def grant(self, lease: LeaseState, now: float) -> None:
+        """Take note of a lease that begins, and of how often its range was overtaken."""
+        lease.since_s = now
+        self._recall(lease)
+        self.place(lease, now)
+
+    def credit(self, lease: LeaseState, now: float) -> None:
+        """A push of a lease was merged; what its worker holds besides could not come before."""
+        for held in self._ledger.leases.of(lease.worker).values():
+            held.since_s = now
+
+    def place(self, lease: LeaseState, now: float) -> None:
+        """Put a lease where it belongs in the order in which leases are expected to be done."""
+        self._ledger.leases.expect(lease, now + leasing.expected_s(self._holding(lease, now)))
+
+    def delay(self, record: WorkerRecord, now: float) -> tuple[Delay, float]:
+        """Return what passes until a lease is credited, and the seconds around a chunk: alike for all workers of a
+        kind, and worked out once for all that ask at a moment, because it costs more than the rest of a holding."""
+        if self._delays[0] != now:
+            self._delays = now, {}
+        delays = self._delays[1]
+        delay = delays.get(record.kind)
+        if delay is None:
+            delay = delays[record.kind] = self._sizing.delay(record), self._sizing.around_s(record)
+        return delay
+
+    def _recall(self, lease: LeaseState) -> None:
+        lease.overtaken = self._ranges.times(Span(lease.epoch, lease.start, lease.stop))
+
+    def _cut(self, holdings: Sequence[Holding], record: WorkerRecord, batches: tuple[int, int], now: float) -> bool:
+        chosen, reason = leasing.cut(holdings, *batches, self._sizing.rate(record))
+        if chosen is None:
+            return False
+        lease = self._ledger.leases[chosen[0]]
+        stop = self._epochs.order(lease.epoch).boundary(chosen[1])
+        if stop >= lease.stop:
+            return False
+        self._ledger.cut(lease, stop)
+        self._ledger.event(now, "cut", f"{lease.worker}: {reason}; it keeps {lease.left:,}")
+        self.place(lease, now)
+        return True
+
+    def _overtake(self, holdings: Sequence[Holding], record: WorkerRecord, now: float) -> bool:
+        rate, delay = self._sizing.rate(record), self._sizing.delay(record)
+        if rate is None:
+            return False
+        number, _ = leasing.overtake(holdings, rate, delay)  # the reason is that of the second look, below
+        if number is None:
+            return False
+        lease = self._ledger.leases[number]
+        heartbeat = self._mailboxes.heartbeat(lease.worker)  # only of this one: it may be a file far away
+        at = heartbeat[1] if heartbeat is not None and heartbeat[0] == lease.id else None
+        number, reason = leasing.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
+        if number is None:
+            return False
+        self._ledger.event(now, "straggler", f"{lease.worker}: lease {lease.id} is {reason}")
+        for epoch in self._ranges.epochs:
+            if self._ledger.epoch_complete(epoch):
+                self._ranges.drop(epoch)
+        self._ranges.add(lease.rest, lease.overtaken + 1)
+        self._overtake_lease(lease, now, reason)
+        return True
+
+    def _look(self, but: str, now: float) -> list[Holding]:
+        """A few leases of other workers, those that are most overdue or far from done among them; each of them that is
+        in the wrong place goes to its own, so that the next look sees others."""
+        leases = self._ledger.leases.ends(self._ledger.leases.of(but))
+        holdings = [self._holding(lease, now) for lease in leases]
+        for lease, holding in zip(leases, holdings, strict=True):
+            self._ledger.leases.expect(lease, now + leasing.expected_s(holding))
+        return holdings
+
+    def _holding(self, lease: LeaseState, now: float) -> Holding:
+        """What is known of an open lease; its worker trains what it was given before it first."""
+        record, before = self._workers.of(lease.worker), 0
+        for other in self._ledger.leases.of(lease.worker).values():
+            if other.id == lease.id:
+                break
+            before += other.left
+        rate = self._sizing.rate(record) or 1.0
+        if lease.since_s is None:
+            lease.since_s = now
+        delay = self.delay(record, now)[0]
+        return Holding(
+            lease.id,
+            lease.upto,
+            lease.stop,
+            rate,
+            record.push_every,
+            now - lease.since_s,
+            before=before,
+            delay_s=delay.of(before + lease.left, rate, record.push_every),
+            overtaken=lease.overtaken,
+            travel_s=delay.travel_s,
+        )

@@ -1,0 +1,37 @@
+"""A message of a worker on its way through the master: what it says, and what will be answered."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gridml.carriers.base import Message
+from gridml.protocol.messages import Push, Sync, Verdict
+from master.records import LeaseState, WorkerRecord
+
+
+@dataclass
+class Draft:
+    """An answer being made. `record` is the worker's; `grant` the lease that the answer brings."""
+
+    message: Message
+    sync: Sync
+    tensors: dict[str, NDArray[Any]]
+    record: WorkerRecord
+    verdict: Verdict | None = None
+    reason: str = ""
+    fast_forward: bool = False
+    drop_optimiser: bool = False
+    grant: LeaseState | None = None
+
+    @property
+    def push(self) -> Push:
+        assert self.sync.push is not None, "only drafts with a push come here"
+        return self.sync.push
+
+    @property
+    def dropping(self) -> bool:
+        """Whether the worker will drop its replica and its leases, and ask for new ones."""
+        return self.verdict is Verdict.REFUSED or self.sync.failure is not None

@@ -1,0 +1,75 @@
+"""What follows an epoch: its changed fields are settled, the ledger is copied, its replica is evaluated."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor, Future
+
+from gridml.model.program import Metrics
+from master.journal import Journal
+from master.store.spec import RunSpec
+from master.store.store import Store
+from master.sync.evaluation import evaluate
+
+
+class EpochEnd:
+    """Does it beside the next epoch, as far as that need not wait."""
+
+    def __init__(self, spec: RunSpec, store: Store, journal: Journal, executor: Executor) -> None:
+        self._spec = spec
+        self._store = store
+        self._journal = journal
+        self._executor = executor
+        self._evaluating: tuple[int, Future[Metrics]] | None = None
+        self._backed_up = 0  # epochs closed at the last copy of the ledger
+
+    def settle(self) -> None:
+        """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""
+        ledger, fields = self._store.ledger, self._store.fields
+        newest, closed = ledger.newest_epoch()
+        finished = [patch for patch in ledger.patches() if patch[1] < newest or closed]
+        if finished:
+            fields.settle(finished)
+            with ledger.transaction():
+                ledger.drop_patches(finished)
+            fields.remove(finished)
+        if ledger.epochs_closed() > self._backed_up:
+            self._backed_up = ledger.epochs_closed()
+            ledger.backup()
+
+    def evaluate(self, now: float) -> bool:
+        """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""
+        if self._evaluating is not None:
+            epoch, future = self._evaluating
+            if not future.done():
+                return False
+            self._evaluating = None
+            metrics = future.result()
+            with self._store.ledger.transaction():
+                self._store.ledger.set_metrics(epoch, metrics)
+                self._journal.event(now, "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}")
+            return True
+        waiting = self._store.ledger.unevaluated() if self._spec.program.evaluate is not None else []
+        if waiting:
+            epoch, version = waiting[0]
+            sha256 = self._store.ledger.sha256_of(version)
+            self._evaluating = epoch, self._executor.submit(self._metrics, version, sha256)
+        return False
+
+    def _metrics(self, version: int, sha256: str | None) -> Metrics:
+        tensors, _ = self._store.versions.read(version, sha256)
+        return evaluate(self._spec.program, self._spec.graph, tensors, self._spec.settings.program)
+
+
+def describe_metrics(metrics: Metrics) -> str:
+    """Metrics in one line: numbers to four digits, lists by their range."""
+    return ", ".join(
+        f"{name} {_number(value)}"
+        if not isinstance(value, list)
+        else f"{name} {_number(min(value))} to {_number(max(value))}"
+        for name, value in metrics.items()
+        if not isinstance(value, list) or value
+    )
+
+
+def _number(value: float) -> str:
+    return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"

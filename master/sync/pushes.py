@@ -1,0 +1,158 @@
+"""Pushes: admitted, merged on top of one another, and credited to one new version in one transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gridml.aggregates import Merge
+from gridml.errors import UserCodeError
+from gridml.protocol.attempts import job_of
+from gridml.protocol.messages import Failure, Push, Verdict
+from master.decisions.admission import LeaseFacts, admit
+from master.environment import Hook
+from master.leases.leases import Leases
+from master.records import LeaseState
+from master.store.store import Store
+from master.sync.draft import Draft
+from master.sync.failures import Failures
+from master.sync.merger import Merged, Merger
+
+Array = NDArray[Any]
+Fields = Mapping[str, Array]  # changed fields of local vertices
+
+
+@dataclass(frozen=True)
+class Accepted:
+    """A push that is part of the version being made."""
+
+    draft: Draft
+    lease: LeaseState
+    fields: Fields
+
+
+class Pushes:
+    """Merges the pushes of a group of messages. Methods must be called inside the ledger's transaction."""
+
+    def __init__(self, store: Store, leases: Leases, merger: Merger, failures: Failures, hook: Hook) -> None:
+        self._store = store
+        self._leases = leases
+        self._merger = merger
+        self._failures = failures
+        self._hook = hook
+
+    def merge(self, drafts: Sequence[Draft], now: float) -> list[Fields]:
+        """Merge the pushes of all drafts, each of another worker; return the local fields that were credited."""
+        self._store.replica.begin_version()
+        accepted: list[Accepted] = []
+        for draft in drafts:
+            if draft.sync.push is not None:
+                self._take(draft, accepted, now)
+        if accepted:
+            self._commit(accepted, now)
+        return [push.fields for push in accepted]
+
+    def _take(self, draft: Draft, accepted: list[Accepted], now: float) -> None:
+        """Add a push to those accepted so far, or give its draft the reason why not."""
+        ledger, push, worker = self._store.ledger, draft.push, draft.sync.worker
+        base_credit = ledger.credited_at(push.base)
+        lease, facts = self._facts(push, worker, now)
+        draft.verdict, draft.reason = admit(push, worker, facts, base_kept=base_credit is not None)
+        if draft.verdict is not Verdict.MERGED or base_credit is None or lease is None:
+            return
+        if ledger.leases.get(lease.id) is None:
+            self._failures.say(
+                now, "late", f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
+            )
+            self._leases.reopen(lease, push.upto, worker)
+        others = ledger.credited - base_credit  # those of this group, too
+        merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
+        problem, outcome = self._try(draft, lease, merge)
+        if outcome is None:
+            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
+            self._failures.record(lease, Failure(lease.id, lease.term, problem, "", -1, -1), now)
+            return
+        merged, fields = outcome
+        self._store.replica.put(merged.tensors, merged.rows, self._version)
+        draft.fast_forward = merged.fast_forward
+        ledger.credit(lease, push.upto, self._version, merge.staleness, now)
+        self._leases.credit(lease, now)
+        accepted.append(Accepted(draft, lease, fields))
+
+    @property
+    def _version(self) -> int:
+        """The version being made."""
+        return self._store.replica.version + 1
+
+    def _facts(self, push: Push, worker: str, now: float) -> tuple[LeaseState | None, LeaseFacts | None]:
+        """The lease of a push, open or ended, and what its admission is decided by."""
+        lease = self._store.ledger.leases.get(push.lease)
+        if lease is not None:
+            return lease, _facts_of(lease, lease.worker)
+        ended = self._store.ledger.closed_lease(push.lease)
+        if ended is None:
+            return None, None
+        lease, because = ended
+        later_attempt = job_of(worker) == job_of(lease.worker)
+        untouched = (
+            later_attempt
+            and self._leases.reserved(lease.id, now)
+            and self._store.ledger.span_left(lease, push.upto) is not None
+            and self._leases.epochs.cuts_component(lease.epoch, push.upto) is None
+        )
+        holder = worker if later_attempt else lease.worker
+        return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
+
+    def _try(self, draft: Draft, lease: LeaseState, merge: Merge) -> tuple[str, tuple[Merged, Fields] | None]:
+        """(reason, what the push would change), None when its content is wrong or the gate refuses it."""
+        push, replica = draft.push, self._store.replica
+        part = {n: t for n, t in draft.tensors.items() if n.startswith("@rows/") or n in replica.tensors}
+        fields = {n: t for n, t in draft.tensors.items() if n not in part}
+        trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
+        problem = (
+            self._merger.check(part)
+            or self._leases.epochs.cuts_component(lease.epoch, push.upto)
+            or self._store.fields.check(fields, lease.cut.local, trained)
+        )
+        if problem is not None:
+            return problem, None
+        base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
+        try:
+            merged, reason = self._merger.merge(part, base, merge)
+        except UserCodeError as error:
+            self._failures.stop(error)
+            return str(error), None
+        return reason, None if merged is None else (merged, fields)
+
+    def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
+        """Write the version that was credited; epochs that this completes are flushed and closed."""
+        store, version = self._store, self._version
+        epochs = {push.lease.epoch for push in accepted}
+        complete = [epoch for epoch in epochs if store.ledger.epoch_complete(epoch)]
+        flushed = self._merger.flush(max(1, self._leases.live)) if complete else {}
+        if flushed:
+            store.replica.put(flushed, {}, version)
+        if flushed or len(accepted) > 1:
+            for push in accepted:
+                push.draft.fast_forward = False
+        self._hook("before-version")
+        sha256 = store.replica.commit_version(version)
+        self._hook("after-version")
+        store.ledger.add_version(version, sha256, len(accepted), now)
+        if store.fields.any:
+            patch = store.fields.write_patch(version, [push.fields for push in accepted])
+            store.ledger.add_patch(version, min(epochs), patch)
+            self._hook("after-patch")
+        for push in accepted:
+            if not push.lease.left:
+                self._leases.end(push.lease, now, "trained to its end")
+        for epoch in complete:
+            store.ledger.close_epoch(epoch, version, now)
+            self._failures.say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
+
+
+def _facts_of(lease: LeaseState, holder: str) -> LeaseFacts:
+    return LeaseFacts(holder, lease.term, lease.start, lease.stop, lease.upto, lease.sequence, open=True)

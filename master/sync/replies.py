@@ -1,0 +1,99 @@
+"""What a worker is answered: its lease, its pace, and what it lacks of the newest replica."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from gridml.carriers.base import MasterMailboxes
+from gridml.engine.pace import ask_again_s, batch_size, push_every
+from gridml.protocol.codec import Codec
+from gridml.protocol.messages import Pace, Reply
+from master.leases.leases import Leases
+from master.records import Touched
+from master.store.replica import union, without
+from master.store.spec import RunSpec
+from master.store.store import Store
+from master.sync.draft import Draft
+from master.sync.versions import VersionUse
+
+Array = NDArray[Any]
+
+
+class Replies:
+    """Answers drafts through `mailboxes`, in the words of `codec`."""
+
+    def __init__(
+        self,
+        spec: RunSpec,
+        store: Store,
+        leases: Leases,
+        versions: VersionUse,
+        mailboxes: MasterMailboxes,
+        codec: Codec,
+    ) -> None:
+        self._spec = spec
+        self._store = store
+        self._leases = leases
+        self._versions = versions
+        self._mailboxes = mailboxes
+        self._codec = codec
+        self.push_s = 0.0  # CPU seconds that a push costs the master: a running mean
+
+    def send(self, draft: Draft, *, leave: bool) -> None:
+        """Answer a draft; with `leave` there is nothing more to do for anybody."""
+        sync, record = draft.sync, draft.record
+        version = self._store.replica.version
+        tensors: dict[str, Array] = {}
+        if self._store.replica.tensors and not draft.dropping:
+            tensors = self._store.replica.outgoing(*self._lacking(draft))
+        pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
+        reply = Reply(
+            version=version,
+            pace=self._pace(draft),
+            verdict=draft.verdict,
+            reason=draft.reason,
+            fast_forward=draft.fast_forward,
+            lease=None if draft.grant is None else self._leases.chunks.describe(draft.grant),
+            stop_at=None if pushed is None else pushed.stop,
+            drop_optimiser=draft.drop_optimiser,
+            leave=leave,
+            wait_s=ask_again_s(self._versions.speakers - self._leases.live),
+            process=sync.process,
+        )
+        payload = self._codec.write(reply, tensors)
+        if record.number >= 0:  # one that leaves is not remembered
+            self._versions.answer(record, version)
+        record.bytes_down += len(payload)
+        self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
+
+    def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched]:
+        """(vertices the worker's leases touch, the version it has of them, those it has no replica of)."""
+        sync, record, grant = draft.sync, draft.record, draft.grant
+        # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
+        named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
+        record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in named}
+        touched = union(lease.cut.touched for lease in self._store.ledger.leases.of(record.name).values())
+        has = union(lease.cut.touched for lease in record.replicas_of.values())
+        fresh = touched if sync.have < 0 else without(touched, has)
+        if grant is not None:
+            record.replicas_of[grant.id] = grant
+            if not self._leases.ahead:
+                fresh = union([fresh, grant.cut.touched])  # its chunk's rows start from the master's
+        return touched, self._store.replica.version if draft.fast_forward else sync.have, fresh
+
+    def _pace(self, draft: Draft) -> Pace:
+        live, record, settings = max(1, self._leases.live), draft.record, self._spec.settings
+        update = self._spec.program.update
+        size = batch_size(update.batch or 1, update.min_batch, live)
+        every, reason = settings.push_every, "asked for"
+        if every is None:
+            cost_s = record.push_s + self.push_s
+            ruled, reason = push_every(live, size, record.speed or 0.0, cost_s, settings.push_budget)
+            every, sized = self._leases.sizing.push_every(record, ruled, size, live, self.push_s)
+            reason = sized if every != ruled else reason
+        if every != record.push_every:
+            record.push_every = every
+            self._store.ledger.worker_paced(record.name, every, reason)
+        return Pace(live, self._store.ledger.credited, self._leases.epochs.total, every)

@@ -1,0 +1,121 @@
+"""A master takes a run over from the one before: hear what its workers sent since, keep the leases of those that live
+on, and fence the others, which may be alive still: their pushes are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from gridml.carriers.base import Message
+from gridml.protocol import bundle
+from gridml.protocol.attempts import is_life, job_of
+from gridml.protocol.outbox import read as read_outbox
+from master.fleet import RESERVED_S, Fleet, Say, Workplace
+from master.leases.leases import Leases
+from master.records import WorkerTable
+from master.store.ledger import Ledger
+from master.store.rundir import RunDirectory
+from master.store.status import RunStatus
+from master.sync.exchange import Exchange
+
+
+def recovered(directory: RunDirectory, workers: Iterable[str]) -> dict[Path, Message]:
+    """Return what jobs that have ended could not send, and brought home, by the files that hold it."""
+    messages: dict[Path, Message] = {}
+    if not directory.recovered.is_dir():
+        return messages
+    for path in dict.fromkeys(directory.recovered / job_of(worker) for worker in workers):
+        unanswered = read_outbox(path)
+        if unanswered is not None and is_life(unanswered.sync.worker, path.name):  # nobody speaks for another job
+            last = replace(unanswered, sync=replace(unanswered.sync, wants=False))  # who wrote it is gone
+            messages[path] = Message(last.sync.worker, last.number, last.payload)
+        else:
+            path.unlink(missing_ok=True)
+    return messages
+
+
+@dataclass(frozen=True)
+class Takeover:
+    """What a master needs to take a run over."""
+
+    place: Workplace
+    ledger: Ledger
+    workers: WorkerTable
+    leases: Leases
+    exchange: Exchange
+    fleet: Fleet
+
+    def begin(self, now: float, say: Say) -> None:
+        """Begin this master's life at `now`; afterwards every open lease is that of a worker that lives on."""
+        ledger, mailboxes = self.ledger, self.place.mailboxes
+        masters = ledger.get("masters", 0)
+        ledger.term = max(1, int(now))
+        program = bundle.digest(self.place.settings.program.read_bytes())
+        # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
+        alike = not ledger.get("copied", False) and ledger.get("program", program) == program
+        if not alike:
+            self.place.directory.keep_program(self.place.settings.program)
+        survivors = self.place.backend.inherit(keep=alike)
+        self._recall(survivors)
+        # A master that is killed leaves no word: it lived until the last thing that it wrote down.
+        until_s = min(now, ledger.last_sign())
+        if masters and alike:
+            self._hear_what_came_meanwhile(survivors)
+        with ledger.transaction():
+            self._end_others(survivors, now)
+            if masters:
+                ledger.orphan_workers(until_s, but=survivors)
+                ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
+                kept = f"; {len(survivors)} workers live on" if survivors else ""
+                say(now, "resumed", f"{ledger.credited:,} of {self.leases.epochs.total:,} vertices are credited{kept}")
+            ledger.set("copied", False)
+            ledger.set("program", program)
+            ledger.set("status", RunStatus.RUNNING)
+            ledger.set("masters", masters + 1)
+            for worker in survivors:
+                self.fleet.expect(worker, now)
+        if not alike:
+            mailboxes.clear()  # messages of workers that this ledger may not even know
+        for row in ledger.workers():
+            if row["worker"] not in survivors:
+                mailboxes.close(row["worker"])
+
+    def _recall(self, survivors: Collection[str]) -> None:
+        """Make records of the workers that live on, and remember how long the others lived."""
+        measures = self.leases.sizing.measures
+        for row in self.ledger.workers():
+            if row["worker"] in survivors:
+                record = self.workers.add(row["worker"])
+                record.submitted_s, record.started_s = row["submitted_s"], row["started_s"]
+                record.message_s, record.spoke = row["first_sync_s"], row["first_sync_s"] is not None
+                measures.recall(record, row)
+            else:
+                self.workers.add_ended([row["worker"]])
+                measures.recall(self.workers.of(row["worker"]), row)
+
+    def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
+        """Merge what was pushed while no master was there, by workers that have since ended, too."""
+        table = self.ledger.leases
+        leased = {job_of(lease.worker) for lease in table}
+        standing = [worker for worker in survivors if job_of(worker) in leased]
+        reserved_until_s = max((lease.reserved_until_s or 0.0 for lease in table.reserved.values()), default=0.0)
+        self.exchange.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
+        living = {job_of(worker) for worker in survivors}
+        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in living)
+        brought_home = recovered(self.place.directory, ended)
+        messages = [*brought_home.values(), *self.place.mailboxes.collect()]
+        speaking = {message.worker for message in messages}.union(survivors)
+        for lease in [lease for lease in table if lease.worker in speaking]:
+            self.leases.take_over(lease)
+        self.exchange.handle(messages, granting=False)
+        for path in brought_home:
+            path.unlink()
+
+    def _end_others(self, survivors: Collection[str], now: float) -> None:
+        """End the leases of those that do not live on; a later attempt of their job may bring what they left."""
+        jobs = {job_of(worker) for worker in survivors}
+        for lease in [lease for lease in self.ledger.leases if lease.worker not in survivors]:
+            returns = job_of(lease.worker) in jobs
+            until_s = now + RESERVED_S if returns else None
+            self.leases.end(lease, now, "the master ended", reserved_until_s=until_s)

@@ -1,0 +1,68 @@
+"""The parts of a master, and how they are put together."""
+
+from __future__ import annotations
+
+from concurrent.futures import Executor
+from dataclasses import dataclass
+
+from gridml.carriers.base import MasterMailboxes
+from master.backends.base import Backend
+from master.environment import Environment
+from master.fleet import Fleet, Workplace
+from master.journal import Journal
+from master.leases.leases import Leases
+from master.records import WorkerTable
+from master.store.rundir import RunDirectory
+from master.store.spec import RunSpec
+from master.store.store import Store, open_store
+from master.sync.epoch_end import EpochEnd
+from master.sync.exchange import Exchange
+from master.takeover import Takeover
+
+
+@dataclass(frozen=True)
+class Parts:
+    """One master's parts. They end with it; what the next one needs is in the store."""
+
+    spec: RunSpec
+    directory: RunDirectory
+    environment: Environment
+    store: Store
+    mailboxes: MasterMailboxes
+    leases: Leases
+    exchange: Exchange
+    backend: Backend
+    fleet: Fleet
+    epoch_end: EpochEnd
+    executor: Executor
+    journal: Journal
+    takeover: Takeover
+
+
+def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Parts:
+    """Open the store and put a master together around it. Raises LedgerError, and what the back end raises."""
+    store = open_store(spec, directory, durable=environment.durable)
+    mailboxes = environment.mailboxes(directory.root)
+    workers = WorkerTable()
+    leases = Leases(spec, store.ledger, workers, mailboxes)
+    exchange = Exchange(spec, store, workers, leases, mailboxes, environment)
+    backend = environment.backend(spec.settings, directory)
+    journal = Journal(store.ledger, directory.events, environment.report)
+    place = Workplace(spec.settings, directory, backend, mailboxes)
+    fleet = Fleet(place, workers, exchange, leases.sizing.measures, journal.event)
+    executor = environment.executor()
+    return Parts(
+        spec,
+        directory,
+        environment,
+        store,
+        mailboxes,
+        leases,
+        exchange,
+        backend,
+        fleet,
+        EpochEnd(spec, store, journal, executor),
+        executor,
+        journal,
+        Takeover(place, store.ledger, workers, leases, exchange, fleet),
+    )
