@@ -251,7 +251,7 @@ class World:
         )
         self.run = start(chosen, root, self.environment)
         self.module: ModuleType = sys.modules[f"gridml_program_{source.stem}"]
-        self.first = {n: t.copy() for n, t in self.run.replica.tensors.items()}
+        self.first = {n: t.copy() for n, t in self.run.parts.store.replica.tensors.items()}
         self.newest = 0
         self.rests = 0
 
@@ -328,7 +328,7 @@ class World:
         if worker not in self.workers:
             return
         unanswered, pool = worker.courier.unanswered if saved else None, worker.pool
-        if pool is not self.run.backend or (same_life and unanswered is None):
+        if pool is not self.run.parts.backend or (same_life and unanswered is None):
             return
         if not same_life and worker.name in self.post.boxes:
             self.post.boxes[worker.name].syncs.clear()  # that is why it was kept
@@ -354,7 +354,7 @@ class World:
             outbox.write(self.recovered / job_of(worker.name), kept)
 
     def tell_late_news(self) -> None:
-        pool = self.run.backend
+        pool = self.run.parts.backend
         assert isinstance(pool, Pool)
         pool.events, pool.late = pool.events + pool.late, []
 
@@ -406,24 +406,24 @@ class World:
     # --- what must hold at any time
 
     def check(self) -> None:
-        ledger, grants = self.run.ledger, self.run.grants
-        count = grants._count
+        ledger, epochs = self.run.ledger, self.run.parts.leases.epochs
+        count = epochs.count
         credits = list(ledger.credits())
         trained = np.zeros(count, np.int64)
         for row in ledger.epochs():
             epoch = row["epoch"]
             parts = [("credited", start, stop) for e, start, stop in credits if e == epoch]
             assert sum(stop - start for _, start, stop in parts) == row["credited"]
-            trained[np.concatenate([trained[:0], *(grants.order(epoch).vertices(a, b) for _, a, b in parts)])] += 1
+            trained[np.concatenate([trained[:0], *(epochs.vertices(epoch, a, b) for _, a, b in parts)])] += 1
             parts += [("free", s.start, s.stop) for s in ledger.spans if s.epoch == epoch]
-            parts += [("leased", r.upto, r.stop) for r in ledger.leases.values() if r.epoch == epoch]
+            parts += [("leased", r.upto, r.stop) for r in ledger.leases if r.epoch == epoch]
             ranges = sorted((start, stop) for _, start, stop in parts if start < stop)
             assert ranges[0][0] == 0 and ranges[-1][1] == count, parts
             assert all(a[1] == b[0] for a, b in itertools.pairwise(ranges)), parts
         assert ledger.credited == sum(stop - start for _, start, stop in credits)
-        assert self.run.replica.version >= self.newest
-        self.newest = self.run.replica.version
-        for name, tensor in self.run.replica.tensors.items():
+        assert self.run.parts.store.replica.version >= self.newest
+        self.newest = self.run.parts.store.replica.version
+        for name, tensor in self.run.parts.store.replica.tensors.items():
             assert tensor.dtype.kind != "f" or np.isfinite(tensor).all(), name
         self.check_values(trained)
 
@@ -431,14 +431,14 @@ class World:
         """Replica and fields hold what is credited, neither more nor less."""
         if self.program.bsp:
             closed = sum(row["closed_s"] is not None for row in self.run.ledger.epochs())
-            np.testing.assert_array_equal(self.run.graph.tables["Cell"].columns["value"], self.module.after(closed))
+            np.testing.assert_array_equal(self.run.parts.spec.graph.tables["Cell"].columns["value"], self.module.after(closed))
             return
         for name, expected in self.module.counted(trained).items():
-            if name in self.run.replica.tensors:
-                np.testing.assert_array_equal(self.run.replica.tensors[name] - self.first[name], expected, name)
+            if name in self.run.parts.store.replica.tensors:
+                np.testing.assert_array_equal(self.run.parts.store.replica.tensors[name] - self.first[name], expected, name)
             else:
                 kind, field = name.split("/")
-                np.testing.assert_array_equal(self.run.graph.tables[kind].columns[field], expected, name)
+                np.testing.assert_array_equal(self.run.parts.spec.graph.tables[kind].columns[field], expected, name)
 
     def close(self) -> None:
         self.run.__exit__(None, None, None)
@@ -474,7 +474,7 @@ def play(program: str, case: Case) -> None:
         try:
             world.turn()
             for fault, rounds in case.actions:
-                if world.run.grants.finished():
+                if world.run.parts.leases.epochs.finished():
                     break
                 world.act(*fault)
                 for _ in range(rounds):
