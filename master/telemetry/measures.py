@@ -19,7 +19,7 @@ from chunk_model.observations import Observations
 from gridml.protocol.messages import Sync
 from master.backends.base import State
 from master.decisions.leasing import Delay
-from master.views.report import ORPHANED
+from master.store.status import ORPHANED
 
 REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
