@@ -20,29 +20,29 @@ def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
     began_s, began_cpu_s = time.monotonic(), time.process_time()
-    said_s = began_s
+    shown_s = began_s
 
-    def told(played: Played) -> None:
-        nonlocal said_s
-        if time.monotonic() - said_s >= EVERY_S:
-            said_s = time.monotonic()
+    def report(played: Played) -> None:
+        nonlocal shown_s
+        if time.monotonic() - shown_s >= EVERY_S:
+            shown_s = time.monotonic()
             print(f"{played.kills:,} of {kills:,} kills in {played.runs} runs", flush=True)
 
-    found = campaign(kills, seed, told=told)
+    sums = campaign(kills, seed, report=report)
     write(
         "campaign",
-        f"{found.kills:,} simulated kills, every run exact",
+        f"{sums.kills:,} simulated kills, every run exact",
         [
             {
-                "seeds": f"{seed} to {seed + found.runs - 1}",
-                "runs": found.runs,
-                "kills": found.kills,
-                "with warning": found.graceful,
-                "masters": found.masters,
-                "messages": found.sent,
-                "lost": found.lost,
-                "credits": found.credits,
-                "vertices": found.credited,
+                "seeds": f"{seed} to {seed + sums.runs - 1}",
+                "runs": sums.runs,
+                "kills": sums.kills,
+                "with warning": sums.graceful,
+                "masters": sums.masters,
+                "messages": sums.sent,
+                "lost": sums.lost,
+                "credits": sums.credits,
+                "vertices": sums.credited,
                 "CPU s": round(time.process_time() - began_cpu_s),
             }
         ],

@@ -15,7 +15,7 @@ from benchmarks.chunk_traces import MODES, chosen_for, costs_of, fitted
 from benchmarks.table import Cell, write
 from chunk_model.choose import Choice
 from chunk_model.families import Exponential
-from chunk_model.goodput import many_chunks
+from chunk_model.goodput import chunk_goodput
 from chunk_model.observations import Observations
 from chunk_model.record import read_record
 from chunk_model.trace import Record, TraceEvent
@@ -50,12 +50,12 @@ def compare(files: Sequence[Path], *, quick: bool, folder: Path) -> None:
                 m = None if choice.push_every is None else min(n, choice.push_every)
                 return play_script(case.script, case.workers, costs, mode, n, m, mean_s, case.until_s)
 
-            found = {factor: play(factor) for factor in FACTORS}
+            played = {factor: play(factor) for factor in FACTORS}
             own: float | None = None
             if mode.many:  # one chunk a life ends lives where the chunk ends, and tells less of them
-                life = fitted(found[1.0].lives)[0]
-                own = many_chunks(life, mode.costs(costs), choice.chunk, push_every=choice.push_every)
-            rows.append(_row(case, family, str(mode), choice, own, found))
+                life = fitted(played[1.0].lives)[0]
+                own = chunk_goodput(life, mode.costs(costs), choice.chunk, many=True, push_every=choice.push_every)
+            rows.append(_row(case, family, str(mode), choice, own, played))
     off = [abs(float(row["off %"] or 0)) for row in rows]
     regret = [float(row["regret %"] or 0) for row in rows]
     write(
@@ -80,11 +80,11 @@ def compare(files: Sequence[Path], *, quick: bool, folder: Path) -> None:
 
 
 def _row(
-    case: Case, family: str, mode: str, choice: Choice, own: float | None, found: dict[float, Measured]
+    case: Case, family: str, mode: str, choice: Choice, own: float | None, played: dict[float, Measured]
 ) -> dict[str, Cell]:
-    goodput = {factor: each.goodput for factor, each in found.items()}
+    goodput = {factor: each.goodput for factor, each in played.items()}
     best = max(goodput, key=goodput.__getitem__)
-    seen = found[1.0].lives
+    seen = played[1.0].lives
     return {
         "kills": case.name,
         "law": family,
@@ -134,12 +134,12 @@ def _traces(files: Sequence[Path], quick: bool) -> list[Case]:
 
 def events(record: Record) -> tuple[TraceEvent, ...]:
     """A record as nodes that join and leave, one node for each life."""
-    found = []
+    events = []
     for number, life in enumerate(record.lives):
-        found.append(TraceEvent(life.start_s, f"n{number}", joined=True))
+        events.append(TraceEvent(life.start_s, f"n{number}", joined=True))
         if life.end_s is not None:
-            found.append(TraceEvent(life.end_s, f"n{number}", joined=False))
-    return tuple(sorted(found, key=lambda event: (event.time_s, not event.joined)))
+            events.append(TraceEvent(life.end_s, f"n{number}", joined=False))
+    return tuple(sorted(events, key=lambda event: (event.time_s, not event.joined)))
 
 
 def _at_once(record: Record) -> int:

@@ -8,7 +8,7 @@ until a choice for some is nearly the best for others.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,13 +26,13 @@ DRAWN = {"of 75 %": 75, "of 150 %": 150, "of 300 %": 300, "of 600 %": 600, "of 1
 
 @dataclass(frozen=True)
 class Split:
-    """Laws fitted to some lives, and others to judge what is chosen for them.
+    """Laws fitted to some lives, and others by which to evaluate what is chosen for them.
 
     plays   [lives] the number of the law for which a life's size is chosen
-    weight  [lives] how often a life is among the judges
+    weight  [lives] how often a life is among those others
     """
 
-    kind: str
+    method: str
     laws: tuple[Lifetime, ...]
     plays: NDArray[np.intp]
     weight: Floats
@@ -57,13 +57,13 @@ def _by_time(seen: Observations, start_s: Floats) -> Iterator[Split]:
     if late.all():
         return
     moments = [middle, *_refits(seen, start_s, middle)]
-    laws = tuple(fitted(_known(seen, start_s, moment))[0] for moment in moments)
+    laws = tuple(fitted(_seen_at(seen, start_s, moment))[0] for moment in moments)
     yield Split(SECOND_HALF, laws[:1], np.zeros(len(seen), np.intp), late)
     yield Split(REFITTED, laws, np.maximum(np.searchsorted(moments, start_s, side="right") - 1, 0), late)
 
 
-def _known(seen: Observations, start_s: Floats, moment: float) -> Observations:
-    """What could be known at a moment: lives that had begun, those that went on censored."""
+def _seen_at(seen: Observations, start_s: Floats, moment: float) -> Observations:
+    """Return what had been seen at a moment: lives that had begun, those that went on censored."""
     assert seen.end_at_s is not None
     begun = start_s < moment
     ended = (seen.ended & (seen.end_at_s <= moment))[begun]
@@ -76,14 +76,14 @@ def _refits(seen: Observations, start_s: Floats, begin: float) -> Iterator[float
     end_at_s = seen.end_at_s
     assert end_at_s is not None
 
-    def known(moment: float, deaths: int) -> Seen:
+    def seen_by(moment: float, deaths: int) -> Seen:
         lived = np.clip(np.minimum(end_at_s, moment) - start_s, 0, seen.duration_s)
         return Seen(deaths, float(lived.sum()), moment)
 
     died = np.sort(end_at_s[seen.ended])
-    last = known(begin, int(np.searchsorted(died, begin, side="right")))
+    last = seen_by(begin, int(np.searchsorted(died, begin, side="right")))
     for moment in np.unique(died[died > begin]).tolist():
-        now = known(moment, int(np.searchsorted(died, moment, side="right")))
+        now = seen_by(moment, int(np.searchsorted(died, moment, side="right")))
         if is_due(now, last)[0]:
             last = now
             yield moment
@@ -98,50 +98,60 @@ def _at_random(seen: Observations, seeds: int) -> Iterator[Split]:
 
 
 def _drawn(seen: Observations, seeds: int) -> Iterator[Split]:
-    """Fitted to so many events drawn from all, and judged by as many."""
+    """Fitted to so many events drawn from all, and evaluated by as many."""
     assert seen.end_at_s is not None
     groups, members = seen.groups(), seen.members()
     apart_s = 2 * (np.ptp(seen.end_at_s) + 1)  # an event that is drawn twice is two events
-    for kind, count in DRAWN.items():
+    for method, count in DRAWN.items():
         for seed in range(seeds):
             rng = np.random.default_rng(seed)
-            mine, judges = rng.integers(len(members), size=(2, count))
+            mine, others = rng.integers(len(members), size=(2, count))
             chosen = [members[each] for each in mine]
             index = np.concatenate(chosen)
             event = np.repeat(np.arange(count), [len(each) for each in chosen])
             lives = Observations(
                 seen.duration_s[index], seen.ended[index], seen.end_at_s[index] + apart_s * event.astype(np.float64)
             )
-            weight = np.bincount(judges, minlength=len(members))[groups].astype(np.float64)
-            yield Split(kind, (fitted(lives)[0],), np.zeros(len(seen), np.intp), weight)
+            weight = np.bincount(others, minlength=len(members))[groups].astype(np.float64)
+            yield Split(method, (fitted(lives)[0],), np.zeros(len(seen), np.intp), weight)
 
 
-# --- judged
+# --- evaluated
 
 
-def judge(
-    setting: Setting, name: str, mode: Mode, found: Sweep, grid: int, first: int, splits: Sequence[Split], times: int
+@dataclass(frozen=True)
+class Choices:
+    """A sweep whose first `grid` points are a grid of sizes, and whose points from `first` on are what was chosen for
+    the laws of all splits, in order."""
+
+    sweep: Sweep
+    grid: int
+    first: int
+
+
+def evaluate(
+    setting: Setting, name: str, mode: Mode, choices: Choices, splits: Sequence[Split], times: int
 ) -> tuple[dict[str, Cell], dict[str, Cell] | None]:
-    """The regrets of a trace's halves, and of lives drawn from it if they were.
+    """Return the regrets of a trace's halves, and of lives drawn from it if they were.
 
-    `grid` points of the sweep come before the choices; those for the laws of all splits begin at point `first`, in
-    order. Where lives are few, regrets are given with their interval from `times` resamplings of the judges.
+    Where lives are few, regrets are given with their interval from `times` resamplings of the other lives.
     """
+    swept, grid, first = choices.sweep, choices.grid, choices.first
     groups = setting.groups()
-    everybody = int(np.argmax(found.goodput()[:grid]))
+    everybody = int(np.argmax(swept.goodput()[:grid]))
     regret: dict[str, list[float]] = {}
     likely: dict[str, list[Floats]] = {}
     chance: list[float] = []
     few = len(setting.duration_s) < MANY_LIVES
     for split in splits:
-        lost = _lost(found, grid, first, split, split.weight[None])
-        regret.setdefault(split.kind, []).append(float(lost[0]))
-        if split.kind == RANDOM:
-            goodput = found.goodput(split.weight[None])[0, :grid]
+        lost = _lost(replace(choices, first=first), split, split.weight[None])
+        regret.setdefault(split.method, []).append(float(lost[0]))
+        if split.method == RANDOM:
+            goodput = swept.goodput(split.weight[None])[0, :grid]
             chance.append(float(100 * (1 - goodput[everybody] / goodput.max())))
         if few:
-            likely.setdefault(split.kind, []).append(
-                _lost(found, grid, first, split, _resampled(split.weight, groups, times))
+            likely.setdefault(split.method, []).append(
+                _lost(replace(choices, first=first), split, _resampled(split.weight, groups, times))
             )
         first += len(split.laws)
     about: dict[str, Cell] = {
@@ -152,30 +162,31 @@ def judge(
         "mode": str(mode),
     }
     halves: dict[str, Cell] = dict(about)
-    for kind in (SECOND_HALF, REFITTED, RANDOM):
-        halves[kind] = float(np.mean(regret[kind])) if kind in regret else None
+    for method in (SECOND_HALF, REFITTED, RANDOM):
+        halves[method] = float(np.mean(regret[method])) if method in regret else None
     halves["worst %"] = max(regret[RANDOM])
     halves["best of all %"] = float(np.mean(chance))
-    for kind in (SECOND_HALF, RANDOM):
-        if kind in likely:
-            halves[f"95% of {kind.removesuffix(' %')}"] = _interval(np.concatenate(likely[kind]))
-    drawn = {kind: float(np.mean(regret[kind])) for kind in DRAWN if kind in regret}
+    for method in (SECOND_HALF, RANDOM):
+        if method in likely:
+            halves[f"95% of {method.removesuffix(' %')}"] = _interval(np.concatenate(likely[method]))
+    drawn = {method: float(np.mean(regret[method])) for method in DRAWN if method in regret}
     return halves, {**about, **drawn} if drawn else None
 
 
-def _lost(found: Sweep, grid: int, first: int, split: Split, weight: Floats) -> Floats:
-    """[weightings] regret in percent against the best point of the grid, for weights [weightings, lives]."""
+def _lost(choices: Choices, split: Split, weight: Floats) -> Floats:
+    """Return [weightings] regret in percent against the best point of the grid, for weights [weightings, lives]."""
+    swept, first = choices.sweep, choices.first
     credited, paid = np.zeros(len(weight)), np.zeros(len(weight))
     for point in range(len(split.laws)):
         lives = split.plays == point
-        credited += weight[:, lives] @ found.credited[first + point, lives]
-        paid += weight[:, lives] @ found.paid_s[first + point, lives]
-    best = found.goodput(weight)[:, :grid].max(axis=1)
-    return np.asarray(100 * (1 - found.exec_s * credited / paid / np.maximum(best, 1e-300)))
+        credited += weight[:, lives] @ swept.credited[first + point, lives]
+        paid += weight[:, lives] @ swept.paid_s[first + point, lives]
+    best = swept.goodput(weight)[:, : choices.grid].max(axis=1)
+    return np.asarray(100 * (1 - swept.exec_s * credited / paid / np.maximum(best, 1e-300)))
 
 
 def _resampled(weight: Floats, groups: NDArray[np.intp], times: int) -> Floats:
-    """[times, lives] the judges drawn anew from themselves; deaths at one instant are drawn together."""
+    """Return [times, lives] the weights resampled; deaths at one instant are drawn together."""
     rng, count = np.random.default_rng(0), int(groups.max()) + 1
     inside = np.unique(groups[weight > 0])
     drawn = np.stack([np.bincount(rng.choice(inside, len(inside)), minlength=count) for _ in range(times)])

@@ -62,7 +62,7 @@ class Played(Script):
 
 @dataclass(frozen=True)
 class Measured:
-    """`goodput` as said above; `lives` are those that the ledger tells, observed until the end of the play."""
+    """`goodput` as above; `lives` are those in the ledger, observed until the end of the play."""
 
     goodput: float
     workers: int
@@ -123,7 +123,7 @@ def _play(
                 raise Over
 
         root = Path(folder, "run")
-        run = start(settings, root, replace(world.environment(lambda kind, text: None), tick=tick))
+        run = start(settings, root, replace(world.environment(lambda topic, text: None), tick=tick))
         world.drive(run)
         try:
             with run:

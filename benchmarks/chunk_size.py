@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import chunk_correlated
-from benchmarks.chunk_halves import Split, judge, splits_of
+from benchmarks.chunk_halves import Choices, Split, evaluate, splits_of
 from benchmarks.chunk_master import play_lives
 from benchmarks.chunk_plot import Curve, draw
 from benchmarks.chunk_tables import write_drawn, write_halves, write_master, write_sizes
@@ -39,7 +39,7 @@ from benchmarks.table import RESULTS, Cell
 from chunk_model.costs import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
-from chunk_model.replay import simulate
+from chunk_model.replay import replay
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Effort:
 QUICK = Effort(a_decade=3, seeds=3, lives=40, resamplings=50, draws=2, traces=3)
 
 
-Judged = tuple[dict[str, Cell], dict[str, Cell] | None]  # rows on halves of a trace, and on lives drawn from it
+Evaluated = tuple[dict[str, Cell], dict[str, Cell] | None]  # rows on halves of a trace, and on lives drawn from it
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ def main() -> None:
     curves: list[Curve] = []
     # Settings have nothing to do with each other, and no time is measured.
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn")) as pool:
-        for setting, found in zip(settings, pool.map(measured, settings, repeat(effort)), strict=True):
-            sizes += found.sizes
-            halves += found.halves
-            drawn += found.drawn
-            master += found.master
-            curves += found.curves
+        for setting, result in zip(settings, pool.map(measured, settings, repeat(effort)), strict=True):
+            sizes += result.sizes
+            halves += result.halves
+            drawn += result.drawn
+            master += result.master
+            curves += result.curves
             print(f"{time.monotonic() - began:4.0f} s  {setting.name}", flush=True)
     without = [] if files else ["GRIDML_DATA named no folder with spot/ in it: families and Figure 4 only"]
     write_sizes(sizes, without, options.results)
@@ -109,7 +109,7 @@ def main() -> None:
 def measured(setting: Setting, effort: Effort) -> Measured:
     """Everything of one setting: both costs, all modes."""
     sizes: list[dict[str, Cell]] = []
-    judged: list[Judged] = []
+    evaluated: list[Evaluated] = []
     master: list[dict[str, Cell]] = []
     curves: list[Curve] = []
     splits = splits_of(setting, effort.seeds, effort.draws)
@@ -117,18 +117,18 @@ def measured(setting: Setting, effort: Effort) -> Measured:
         for mode in MODES:
             row, curve, others = measure(setting, name, costs, mode, splits, effort)
             sizes.append(row)
-            judged += [others] if others is not None else []
+            evaluated += [others] if others is not None else []
             curves += [curve] if mode == MODES[0] and name != "light" else []
             if name != "light":
                 master += played(setting, name, costs, mode, row, effort)
-    halves, drawn = [each[0] for each in judged], [each[1] for each in judged if each[1] is not None]
+    halves, drawn = [each[0] for each in evaluated], [each[1] for each in evaluated if each[1] is not None]
     return Measured(sizes, halves, drawn, master, curves)
 
 
 def measure(
     setting: Setting, name: str, costs: Costs, mode: Mode, splits: Sequence[Split], effort: Effort
-) -> tuple[dict[str, Cell], Curve, Judged | None]:
-    """The choice against the sweep on all lives, the curve, and the choices of the splits against their judges."""
+) -> tuple[dict[str, Cell], Curve, Evaluated | None]:
+    """The choice against the sweep on all lives, the curve, and the choices of the splits against the other lives."""
     choice = chosen_for(setting.law, costs, mode)
     seen = setting.law if setting.observations is None else KaplanMeier.of(setting.observations)
     others = [chosen_for(law, costs, mode) for law in (seen, *(law for split in splits for law in split.laws))]
@@ -139,19 +139,19 @@ def measure(
     paper = [(deterministic_chunk(setting.law.mean(), bare), None)]
     paper += [(stochastic_chunk_as_printed(setting.law, bare, np.array([n for n, _ in decades])), None)]
     chosen = [(each.chunk, each.push_every) for each in (choice, *others)]
-    found = sweep(setting, costs, mode, effort.a_decade, [*chosen, *decades])
-    goodput = found.goodput()
+    swept = sweep(setting, costs, mode, effort.a_decade, [*chosen, *decades])
+    goodput = swept.goodput()
     grid = len(goodput) - len(chosen) - len(decades)
     best = int(np.argmax(goodput[: grid + 2]))  # the two choices too: where curves are ragged, a grid misses the best
     lives = setting.duration_s
     apart = setting.groups().max() + 1
-    replayed = simulate(lives, mode.costs(costs), choice.chunk, choice.push_every, mode.many)
+    replayed = replay(lives, mode.costs(costs), choice.chunk, choice.push_every, mode.many)
     worst = float(goodput[:grid].min())
     row: dict[str, Cell] = {
         "setting": setting.name,
         "lives": len(lives),
         "apart": int(apart),
-        "law": setting.said.split("(")[0],
+        "law": setting.reason.split("(")[0],
         "costs": name,
         "mode": str(mode),
         "chunk": choice.chunk,
@@ -160,8 +160,8 @@ def measure(
         "simulated": replayed.goodput,
         "±": (replayed.high - replayed.low) / 2,
         "best": float(goodput[best]),
-        "best chunk": int(found.chunk[best]),
-        "best every": int(found.every[best]) or None,
+        "best chunk": int(swept.chunk[best]),
+        "best every": int(swept.every[best]) or None,
         "regret %": _percent_lost(goodput[grid], goodput[best]),
         "regret, as seen %": _percent_lost(goodput[grid + 1], goodput[best]),
         **{f"at {share:g}": float(at) for share, at in zip(DECADES, goodput[-len(decades) :], strict=True)},
@@ -169,18 +169,19 @@ def measure(
     }
     if not mode.pushes:
         for title, (n, m) in zip(("deterministic", "stochastic"), paper, strict=True):
-            row[f"paper, {title}"] = simulate(lives, bare, n, m, mode.many).goodput
+            row[f"paper, {title}"] = replay(lives, bare, n, m, mode.many).goodput
     curve = Curve(
         setting.name,
-        found.chunk[:grid] / most,
+        swept.chunk[:grid] / most,
         goodput[:grid],
         choice.chunk / most,
         replayed.goodput,
         paper[0][0] / most,
     )
     # The choices for all lives, and for them as seen, come before those of the splits.
-    judged = judge(setting, name, mode, found, grid, grid + 2, splits, effort.resamplings) if splits else None
-    return row, curve, judged
+    choices = Choices(swept, grid, grid + 2)
+    evaluated = evaluate(setting, name, mode, choices, splits, effort.resamplings) if splits else None
+    return row, curve, evaluated
 
 
 def _percent_lost(mine: float, best: float) -> float:
@@ -203,8 +204,8 @@ def played(
         n = max(1, round(chunk * factor))
         m = None if every is None else min(n, int(every))
         began = time.perf_counter()
-        found = play_lives(some, costs, mode, n, m)
-        same = simulate(some, mode.costs(costs if mode.many else replace(costs, boot_s=0.0)), n, m, mode.many)
+        real = play_lives(some, costs, mode, n, m)
+        same = replay(some, mode.costs(costs if mode.many else replace(costs, boot_s=0.0)), n, m, mode.many)
         rows.append(
             {
                 "setting": setting.name,
@@ -213,11 +214,11 @@ def played(
                 "chunk": n,
                 "push every": m,
                 "of the choice": factor,
-                "lives": found.workers,
-                "credits": found.credits,
-                "master": found.goodput,
+                "lives": real.workers,
+                "credits": real.credits,
+                "master": real.goodput,
                 "replay": same.goodput,
-                "off %": 100 * (found.goodput / same.goodput - 1) if same.goodput else None,
+                "off %": 100 * (real.goodput / same.goodput - 1) if same.goodput else None,
                 "predicted": row["predicted"] if factor == 1 else None,
                 "seconds": time.perf_counter() - began,
             }

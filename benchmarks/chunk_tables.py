@@ -91,12 +91,12 @@ def write_halves(rows: list[dict[str, Cell]], folder: Path) -> None:
 
 
 def write_drawn(rows: list[dict[str, Cell]], seeds: int, folder: Path) -> None:
-    missed = {kind: sum(_of(row, kind) > GOAL for row in rows) for kind in DRAWN}
+    missed = {method: sum(_of(row, method) > GOAL for row in rows) for method in DRAWN}
     notes = [
         f"regret in percent, mean of {seeds}: chosen for so many independent lives drawn from a trace (as if it were "
         "the law), and judged by as many others; deaths at one instant are drawn together and count once",
         f"more than {GOAL:g}%: "
-        + ", ".join(f"{missed[kind]} of {len(rows)} rows {kind.removesuffix(' %')}" for kind in DRAWN),
+        + ", ".join(f"{missed[method]} of {len(rows)} rows {method.removesuffix(' %')}" for method in DRAWN),
     ]
     write("chunk_size_drawn", "How many independent lives a choice needs", rows, notes, folder)
 

@@ -25,7 +25,7 @@ from chunk_model.lifetime import Floats, Lifetime
 from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
 from chunk_model.record import read_record
-from chunk_model.replay import outcomes
+from chunk_model.replay import replay_each
 from chunk_model.select import select
 from chunk_model.trace import Record
 
@@ -63,7 +63,7 @@ class Setting:
     name: str
     duration_s: Floats
     law: Lifetime
-    said: str
+    reason: str
     observations: Observations | None = None
     start_s: Floats | None = None
     own_costs: Costs | None = None
@@ -99,7 +99,7 @@ def costs_of(mean_s: float, vertices: float, start: float, push: float) -> Costs
 
 
 def families() -> Iterator[Setting]:
-    """Every family, chosen for its true law and judged on lives drawn from it; and the paper's Figure 4."""
+    """Every family, chosen for its true law and evaluated on lives drawn from it; and the paper's Figure 4."""
     laws: dict[str, Lifetime] = {
         "normal": Normal(2700.0, 600.0),
         "exponential": Exponential(2700.0),
@@ -127,16 +127,16 @@ def trace_files() -> list[Path]:
 
 
 def traces(files: Sequence[Path]) -> Iterator[Setting]:
-    """Every trace, chosen for what its lives were fitted by, and judged on those lives."""
+    """Every trace, chosen for what its lives were fitted by, and evaluated on those lives."""
     for file in files:
         yield of_record(_name(file), read_record(file))
 
 
 def of_record(name: str, record: Record) -> Setting:
     observations = Observations.of(record.lives, record.end_s)
-    law, said = fitted(observations)
+    law, reason = fitted(observations)
     start_s = np.array([life.start_s for life in record.lives])[: len(observations)]
-    return Setting(name, completed(observations), law, said, observations, start_s)
+    return Setting(name, completed(observations), law, reason, observations, start_s)
 
 
 def fitted(observations: Observations) -> tuple[Lifetime, str]:
@@ -156,10 +156,10 @@ def completed(observations: Observations) -> Floats:
 def _name(file: Path) -> str:
     """bamboo p3-trace; preemption/us-east-1f_v100_1."""
     stem = file.name.split(".")[0]
-    kinds = {"availability": "availability", "preemption": "preemption", "bamboo": "bamboo"}
-    kind = next((kinds[part] for part in file.parts if part in kinds), "")
+    folders = {"availability": "availability", "preemption": "preemption", "bamboo": "bamboo"}
+    folder = next((folders[part] for part in file.parts if part in folders), "")
     nodes = next((f" {part}" for part in file.parts if part.endswith("-node") and not part.startswith("1-")), "")
-    return f"{kind}{nodes} {stem}".strip()
+    return f"{folder}{nodes} {stem}".strip()
 
 
 # --- the sweep
@@ -208,7 +208,7 @@ def sweep(
     credited = np.empty((len(chunk), len(setting.duration_s)), np.float32)
     paid = np.empty_like(credited)
     for at, (n, m) in enumerate(zip(chunk.tolist(), every.tolist(), strict=True)):
-        credited[at], paid[at], _ = outcomes(setting.duration_s, mode.costs(costs), n, m or None, mode.many)
+        credited[at], paid[at], _ = replay_each(setting.duration_s, mode.costs(costs), n, m or None, mode.many)
     return Sweep(chunk, every, credited, paid, costs.exec_s)
 
 

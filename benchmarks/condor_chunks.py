@@ -20,7 +20,7 @@ import psutil
 
 from benchmarks.table import Cell, write
 from master.store.reader import connect
-from master.views.progress import Progress, read
+from master.views.progress import Progress, read_progress
 from pools import daemons, pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -108,7 +108,7 @@ def quarter(samples: list[Sample], i: int, chunks: int) -> dict[str, Cell]:
 def _progress(root: Path) -> Progress:
     connection = connect(root)
     try:
-        return read(connection, time.time())
+        return read_progress(connection, time.time())
     finally:
         connection.close()
 

@@ -75,9 +75,9 @@ def compare(seeds: int, epochs: int) -> None:
                 without: float | None = None
                 for kills in (False, True):
                     cases = [Case(rule, workers, kills, seed, epochs) for seed in range(seeds)]
-                    found = list((two if workers == 1 else alone).map(apart, cases))
-                    rows.append(row(rule, workers, kills, found, without))
-                    without = statistics.mean(f["accuracy"] for f in found)
+                    results = list((two if workers == 1 else alone).map(apart, cases))
+                    rows.append(row(rule, workers, kills, results, without))
+                    without = statistics.mean(f["accuracy"] for f in results)
                     print(rows[-1], flush=True)
     write(
         "kills",
@@ -93,8 +93,10 @@ def compare(seeds: int, epochs: int) -> None:
     )
 
 
-def row(rule: str, workers: int, kills: bool, found: list[dict[str, float]], without: float | None) -> dict[str, Cell]:
-    accuracy = [100 * f["accuracy"] for f in found]
+def row(
+    rule: str, workers: int, kills: bool, results: list[dict[str, float]], without: float | None
+) -> dict[str, Cell]:
+    accuracy = [100 * f["accuracy"] for f in results]
     mean = statistics.mean(accuracy)
     return {
         "rule": rule,
@@ -103,8 +105,8 @@ def row(rule: str, workers: int, kills: bool, found: list[dict[str, float]], wit
         "accuracy": round(mean, 3),
         "sd": round(statistics.stdev(accuracy), 3) if len(accuracy) > 1 else None,
         "loss": None if without is None else round(100 * without - mean, 3),
-        "kills a run": statistics.mean(f["killed"] for f in found),
-        "wasted %": round(statistics.mean(f["wasted"] for f in found), 2),
+        "kills a run": statistics.mean(f["killed"] for f in results),
+        "wasted %": round(statistics.mean(f["wasted"] for f in results), 2),
     }
 
 
@@ -119,8 +121,8 @@ def apart(case: Case) -> dict[str, float]:
     """Run a case in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.kills", "--one", json.dumps(vars(case))]
     done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment())
-    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return found
+    result: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return result
 
 
 def environment() -> dict[str, str]:
@@ -145,11 +147,11 @@ def run(case: Case) -> dict[str, float]:
             made.finish()
         from master.views.report import report
 
-        found = report(root / "run")
-        for epoch in found.epochs:
+        shown = report(root / "run")
+        for epoch in shown.epochs:
             assert (epoch.credited, epoch.duplicated, epoch.lost) == (IMAGES, 0, 0), epoch
-        wasted = sum(epoch.wasted for epoch in found.epochs)
-        accuracy = found.epochs[-1].metrics["accuracy"]
+        wasted = sum(epoch.wasted for epoch in shown.epochs)
+        accuracy = shown.epochs[-1].metrics["accuracy"]
         return {"accuracy": accuracy, "killed": len(killed), "wasted": 100 * wasted / (IMAGES * case.epochs)}
     finally:
         shutil.rmtree(root, ignore_errors=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential, Weibull
-from chunk_model.goodput import many_chunks
+from chunk_model.goodput import chunk_goodput
 from chunk_model.lifetime import Lifetime
 from master.backends.base import Backend
 from master.backends.local import Local
@@ -103,13 +103,13 @@ def play(case: Case, seed: int) -> Played:
     folder = Path(tempfile.mkdtemp(prefix="gridml-"))
     try:
         costs = run(case, Lives(WORKERS, case.lifetime, seed, 0.0, late=0), folder / "run")
-        found = report(folder / "run")
+        shown = report(folder / "run")
     finally:
         shutil.rmtree(folder)
-    assert found.duplicated == found.lost == 0 and found.credited == found.vertices
-    assert found.goodput is not None
-    predicted = float(many_chunks(case.lifetime, costs, case.chunk, push_every=case.push_every))
-    return Played(costs, predicted, found.goodput, found.kills)
+    assert shown.duplicated == shown.lost == 0 and shown.credited == shown.vertices
+    assert shown.goodput is not None
+    predicted = chunk_goodput(case.lifetime, costs, case.chunk, many=True, push_every=case.push_every)
+    return Played(costs, predicted, shown.goodput, shown.kills)
 
 
 def run(case: Case, script: Script, root: Path) -> Costs:

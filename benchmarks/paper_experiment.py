@@ -24,9 +24,9 @@ from chunk_model.paper import deterministic_chunk
 from master.backends.script import Lives
 from master.simulation import cost_program
 from master.simulation.options import NO_PUSH
-from master.simulation.result import outcome
+from master.simulation.result import result_of
 from master.simulation.scenario import Scenario, Speeds
-from master.simulation.world import simulate
+from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
 WORKERS, IMAGES = 2_600, 1_281_167
@@ -105,11 +105,11 @@ def measure(way: Way) -> dict[str, Cell]:
             push_every=None if way.pushes else NO_PUSH,
             silent_s=7_200.0,
         )
-        found = outcome(simulate(settings, scenario, folder / "run"), folder / "run").report
+        report = result_of(play_scenario(settings, scenario, folder / "run"), folder / "run").report
     finally:
         shutil.rmtree(folder)
-    assert found.duplicated == found.lost == 0 and found.credited == IMAGES
-    return row(way.name, way.chunk, found.wall_s, found.goodput, found.kills)
+    assert report.duplicated == report.lost == 0 and report.credited == IMAGES
+    return row(way.name, way.chunk, report.wall_s, report.goodput, report.kills)
 
 
 def as_in_the_paper(name: str, chunk: int) -> dict[str, Cell]:
@@ -146,7 +146,7 @@ def _jobs(chunk: int, seed: int) -> tuple[float, float, int]:
 
 
 def row(name: str, chunk: int | None, wall_s: float, goodput: float | None, kills: int) -> dict[str, Cell]:
-    found: dict[str, Cell] = {
+    cells: dict[str, Cell] = {
         "way": name,
         "chunk": chunk,
         "hours": round(wall_s / 3_600, 3),
@@ -154,8 +154,8 @@ def row(name: str, chunk: int | None, wall_s: float, goodput: float | None, kill
         "goodput": None if goodput is None else round(goodput, 3),
         "kills": kills,
     }
-    print(found, flush=True)
-    return found
+    print(cells, flush=True)
+    return cells
 
 
 if __name__ == "__main__":

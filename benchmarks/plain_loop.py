@@ -48,8 +48,8 @@ def main() -> None:
     peak_kb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     test = gridml.datasets.mnist().test
     with torch.no_grad():
-        found = model(torch.tensor(test.images).float() / 255).argmax(1).numpy()
-    accuracy = float((found == test.labels).mean())
+        digits = model(torch.tensor(test.images).float() / 255).argmax(1).numpy()
+    accuracy = float((digits == test.labels).mean())
     print(json.dumps({"rate": rate, "peak_kb": peak_kb, "accuracy": accuracy}))
 
 

@@ -22,9 +22,9 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from master.backends.script import Lives
 from master.simulation import cost_program
-from master.simulation.result import outcome
+from master.simulation.result import result_of
 from master.simulation.scenario import Scenario
-from master.simulation.world import simulate
+from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
 SIZES = (100, 1_000, 10_000)
@@ -73,23 +73,23 @@ def measure(workers: int) -> dict[str, Cell]:
             turn_s=TURN_S,
         )
         settings = Settings(program, backend="simulated", workers=workers, push_every=PUSH_EVERY)
-        world = simulate(settings, scenario, folder / "run")
-        found = outcome(world, folder / "run")
+        world = play_scenario(settings, scenario, folder / "run")
+        result = result_of(world, folder / "run")
     finally:
         shutil.rmtree(folder)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    assert found.report.duplicated == found.report.lost == 0
+    assert result.report.duplicated == result.report.lost == 0
     return {
         "workers": workers,
-        "vertices": found.report.vertices,
-        "kills": found.report.kills,
-        "decisions": found.decisions,
-        "master s": round(found.master_s, 2),
-        "world s": round(found.world_s, 2),
-        "decisions/s": round(found.decisions / found.master_s),
-        "us each": round(1e6 * found.master_s / found.decisions, 1),
+        "vertices": result.report.vertices,
+        "kills": result.report.kills,
+        "decisions": result.decisions,
+        "master s": round(result.master_s, 2),
+        "world s": round(result.world_s, 2),
+        "decisions/s": round(result.decisions / result.master_s),
+        "us each": round(1e6 * result.master_s / result.decisions, 1),
         "MB": round((peak - before) / 1024, 1),
-        "simulated s": round(found.report.wall_s),
+        "simulated s": round(result.report.wall_s),
     }
 
 

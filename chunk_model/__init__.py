@@ -1,5 +1,4 @@
-"""How long workers live, and how large a chunk should be for it. Plain numbers in and out; imports no other gridml
-package.
+"""How long workers live, and how large a chunk should be for it. Plain numbers in and out; imports no other package.
 
 Machines that live 45 minutes on average, a tenth of a second to train a vertex, three minutes to start a job:
 

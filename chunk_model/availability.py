@@ -1,12 +1,12 @@
-"""Traces that only count: so many instances were there, at such a moment. Who came and who left is not told.
+"""Traces that only count: so many instances were there, at such a moment. Who came and who left is not recorded.
 
 Two formats. SkyPilot's (Wu et al., NSDI 2024) is JSON, `{"metadata": {"gap_seconds": g}, "data": [0, 1, 4, ...]}`, a
 count every g seconds. Bamboo's record of a GCP zone (Thorpe et al., NSDI 2023) is lines `date, time, count`.
 
-A count that falls by k ends k lives at that one instant. Which k is not known, and each of those present is taken to be
-as likely as any other (drawn with a fixed seed, so a file always gives the same lives). The choice changes neither the
-number of deaths nor the time lived, only how they are shared out: ending the oldest first would make lives alike and
-show wear where there is none, ending the youngest first would show machines that fail young. A draw claims neither.
+A count that falls by k ends k lives at that one instant. Which k is not recorded, and each of those present is taken to
+be as likely as any other (drawn with a fixed seed, so a file always gives the same lives). The choice changes neither
+the number of deaths nor the time lived, only how they are shared out: ending the oldest first would make lives alike
+and show wear where there is none, ending the youngest first would show machines that fail young. A draw claims neither.
 
 Counts are taken now and then, and what changed since the last did so at some moment between the two, which is drawn,
 too: one moment for all that changed, as machines are taken in groups. Were the moments of counting taken for those of
@@ -61,10 +61,10 @@ def count_lives(time_s: Sequence[float], count: Sequence[int], seed: int = 0) ->
 def parse_ticks(text: str, source: str) -> Record:
     """The lives of a trace in SkyPilot's JSON. Raises TraceError, naming `source` and the place in it."""
     try:
-        told = json.loads(text)
+        content = json.loads(text)
     except json.JSONDecodeError as error:
         raise TraceError(f"{source}, line {error.lineno}: not JSON ({error.msg}); is the file cut off?") from None
-    match told:
+    match content:
         case {"metadata": {"gap_seconds": int() | float() as gap}, "data": [_, *_] as data}:
             pass
         case _:
@@ -81,8 +81,8 @@ def parse_ticks(text: str, source: str) -> Record:
 def parse_counts(lines: Iterable[str], source: str) -> Record:
     """The lives of a trace of lines `date, time, count`; blank lines are passed over. TraceError names the line.
 
-    A line that goes back in time takes back what the lines before it said of that moment and of later ones: such traces
-    hold guesses of how long a count would stay, which the next look at the market overtakes.
+    A line that goes back in time takes back what the lines before it hold for that moment and of later ones: such
+    traces hold guesses of how long a count would stay, which the next look at the market overtakes.
     """
     moments: list[float] = []
     counts: list[int] = []

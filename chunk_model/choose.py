@@ -7,8 +7,7 @@ can be leased anew sooner. In an epoch of known length a chunk is at most an eig
 workers wait half a chunk on average, which is then a sixteenth of their share. Only where chunks are so dear to start
 that this loses more than it saves is it a quarter, a half or all of the share.
 
-Everything is computed for whole vertices in whole batches. Nothing is left to chance: equal questions have equal
-answers.
+Everything is computed for whole vertices in whole batches. Nothing is left to chance.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Point:
 
 @dataclass(frozen=True)
 class Choice:
-    """A chunk size, and everything needed to judge it.
+    """A chunk size, and everything needed to question it.
 
     chunk            vertices
     push_every       vertices between two pushes; None if a chunk is all or nothing
@@ -121,7 +120,8 @@ _ANY_WORK = Work()
 def choose(
     lifetime: Lifetime, costs: Costs, work: Work = _ANY_WORK, *, observations: Observations | None = None
 ) -> Choice:
-    """The size of a chunk, and its push interval where costs.push_s is given, for workers that live as `lifetime` says.
+    """Choose the size of a chunk, and its push interval where costs.push_s is given, for workers that live as
+    `lifetime` says.
 
     `observations` are the lives that `lifetime` was fitted to: they show how sure the choice is, and it is made for the
     two together (`hedged`), which `Choice.lifetime` then is. For a worker that has lived for some time already give
@@ -155,7 +155,7 @@ def choose(
         goodput=goodput,
         curve=tuple(Point(each * sizes.batch, points[each]) for each in sorted(points)),
         lifetime=lifetime,
-        reason=_reason(sizes, k, j, goodput, limit, regret, observations),
+        reason=_reason(sizes, _Answer(k, j, goodput, limit, regret), observations),
         warnings=tuple(_warnings(sizes, k, j, work, observations)),
         regret=regret,
     )
@@ -192,8 +192,8 @@ def _shared(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) ->
     parts = max(names, key=lambda each: worth[each])
     if highest[parts] == sizes.highest:
         return sizes, limit
-    told = f"{names[parts]} of a worker's share of the epoch ({share:,.0f} vertices) keeps the last wave short"
-    return replace(sizes, highest=highest[parts]), told
+    why = f"{names[parts]} of a worker's share of the epoch ({share:,.0f} vertices) keeps the last wave short"
+    return replace(sizes, highest=highest[parts]), why
 
 
 def _brought_home(sizes: Sizes, k: int, j: int) -> float:
@@ -223,15 +223,15 @@ def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]
     family = _family(lifetime)
     deaths = observations.independent_deaths
     if deaths < _FEW or family is None:
-        known = deaths + 0.5
-        rates = gammaincinv(known, (np.arange(_RESAMPLINGS) + 0.5) / _RESAMPLINGS) / known
+        shape = deaths + 0.5
+        rates = gammaincinv(shape, (np.arange(_RESAMPLINGS) + 0.5) / _RESAMPLINGS) / shape
         yield from (lifetime.scaled(1 / float(rate)) for rate in rates)
         return
     members = observations.members()
     rng = np.random.default_rng(0)
     for _ in range(_RESAMPLINGS_OF_MIXTURE if isinstance(lifetime, Mixture) else _RESAMPLINGS):
-        drawn = rng.integers(len(members), size=len(members))
-        yield fit(family, observations.take(np.concatenate([members[each] for each in drawn]))).lifetime
+        resampled = rng.integers(len(members), size=len(members))
+        yield fit(family, observations.take(np.concatenate([members[each] for each in resampled]))).lifetime
 
 
 def _family(lifetime: Lifetime) -> str | None:
@@ -247,49 +247,54 @@ def _family(lifetime: Lifetime) -> str | None:
             return None
 
 
-def _reason(
-    sizes: Sizes,
-    k: int,
-    j: int | None,
-    goodput: float,
-    limit: str,
-    regret: tuple[float, float] | None,
-    observations: Observations | None,
-) -> str:
+@dataclass(frozen=True)
+class _Answer:
+    """The size k and push interval j that were chosen, in batches; what keeps the size from being larger, in words."""
+
+    k: int
+    j: int | None
+    goodput: float
+    limit: str
+    regret: tuple[float, float] | None
+
+
+def _reason(sizes: Sizes, answer: _Answer, observations: Observations | None) -> str:
+    """Return in words why these are the size and the interval."""
+    k, j, goodput, regret = answer.k, answer.j, answer.goodput, answer.regret
     costs, chunk = sizes.costs, k * sizes.batch
     lasts = _span(job_s(costs, chunk, None if j is None else j * sizes.batch))
     pushed = (
         "" if j is None else f", pushed every {j * sizes.batch:,} ({_span(j * sizes.batch * costs.exec_s)} of work)"
     )
-    said = [
+    sentences = [
         f"{chunk:,} vertices a chunk ({lasts} if it is not killed){pushed}: {_percent(goodput)} of the machines' time "
         f"is training that is kept."
     ]
     if j is None:
         lost = 1 - sizes.lifetime.survival(job_s(costs, chunk))
-        said.append(
+        sentences.append(
             f"Smaller chunks start and end too often, larger ones lose too much when a machine dies"
             f"{'' if sizes.many else f' ({_percent(lost)} of the jobs do not get through)'}."
         )
     else:
-        said.append(
+        sentences.append(
             f"The interval weighs what a push costs ({_span(costs.push_s or 0.0)}) against the work that a death "
             f"loses; the chunk is the smallest within {_LOSS:.0%} of the best size allowed."
         )
     double = float(sizes.goodput(2 * k, j, CLOSE))
     half = f"half the size {_percent(float(sizes.goodput(k // 2, j, CLOSE)))}" if k > sizes.lowest else None
-    said.append(" and ".join(filter(None, (half, f"double {_percent(double)}"))).capitalize() + ".")
+    sentences.append(" and ".join(filter(None, (half, f"double {_percent(double)}"))).capitalize() + ".")
     if double > goodput * (1 + _LOSS):
-        said.append(f"It is not larger because {limit}.")
+        sentences.append(f"It is not larger because {answer.limit}.")
     if regret is not None and observations is not None:
         deaths = f"{observations.deaths:,} deaths"
         if observations.independent_deaths < observations.deaths:
             deaths += f" at {observations.independent_deaths:,} instants"
-        said.append(
+        sentences.append(
             f"Judged by {len(observations):,} lives with {deaths}, it is 95% sure to be within {100 * regret[1]:.2g}% "
             f"of the best choice, and as likely as not within {100 * regret[0]:.2g}%."
         )
-    return " ".join(said)
+    return " ".join(sentences)
 
 
 def _warnings(sizes: Sizes, k: int, j: int | None, work: Work, observations: Observations | None) -> Iterator[str]:
@@ -350,7 +355,7 @@ def _percent(share: float) -> str:
 
 
 def _span(seconds: float) -> str:
-    """A time as people say it: 40 ms, 27 s, 4.5 min, 2.3 h, 12 days."""
+    """Return a time as people write it: 40 ms, 27 s, 4.5 min, 2.3 h, 12 days."""
     for unit, length in (("days", 172800.0), ("h", 7200.0), ("min", 120.0), ("s", 1.0)):
         if seconds >= length:
             return f"{seconds / {'days': 86400, 'h': 3600, 'min': 60, 's': 1}[unit]:.3g} {unit}"

@@ -11,7 +11,7 @@ from dataclasses import dataclass, fields
 
 
 class CostError(ValueError):
-    """A cost is not a time: negative, NaN or infinite; or pushes were asked for without saying what one costs."""
+    """A cost is not a time: negative, NaN or infinite; or pushes are wanted without saying what one costs."""
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ _SHAPES = (0.1, 1.28 / _LEAST_SPREAD)  # Weibull: below, the mean is more than a
 _SIGMAS = (_LEAST_SPREAD, 5.0)  # log-normal: above, the mean is more than 10⁵ medians
 _FARTHEST = 1e3  # where most lives are censored, a typical life is at most so many times the longest observed
 # A part in which nobody was seen to die is as likely with any scale beyond the record: without a bound of its own it
-# becomes a kind of machine that lives a thousand times as long as was looked, and chunks are made for that one.
+# becomes a sort of machine that lives a thousand times as long as was looked, and chunks are made for that one.
 _FARTHEST_PART = 3.0  # longest lives observed
-# A part of a mixture that is sharper, or rarer, than this is a group that died together and no kind of machine.
+# A part of a mixture that is sharper, or rarer, than this is a group that died together and no sort of machine.
 _PART_SHAPES = (0.2, 20.0)
 _LEAST_WEIGHT = 0.02
-_ROUGH = 2000  # so many lives tell which start of a mixture's search is best
+_ROUGH = 2000  # so many lives show which start of a mixture's search is best
 # Odds of the first part, shape of the second, scale of each in mean lives: many that fail early, a peak among the rest,
 # a few that fail at once. On ten laws these three found what six did; no two of them did.
 _STARTS = ((0.3, 2.0, 0.3, 1.3), (1.0, 4.0, 1.0, 1.0), (0.1, 1.5, 0.05, 1.2))
@@ -52,7 +52,7 @@ class Fitted:
 
 
 def fit(family: str, observations: Observations) -> Fitted:
-    """The distribution of a family (one of FAMILIES) under which the observations are most likely.
+    """Return the distribution of a family (one of FAMILIES) under which the observations are most likely.
 
     Where nobody has died, every family gives an exponential with half a death in the time observed (Jeffreys' prior of
     a rate). Raises ObservationError for no observations and LifetimeError for an unknown family, nothing else.
@@ -204,10 +204,10 @@ def _least(
     loss: Callable[[Floats], tuple[float, Floats]], starts: list[Floats], bounds: list[tuple[float, float]]
 ) -> Floats:
     """Where a loss that gives its gradient is least, by L-BFGS-B from each start."""
-    found = [
+    results = [
         minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-8}) for start in starts
     ]
-    return np.asarray(min(found, key=lambda result: float(result.fun)).x)
+    return np.asarray(min(results, key=lambda result: float(result.fun)).x)
 
 
 def _kaplan_meier(seen: Observations) -> tuple[Lifetime, int]:

@@ -9,8 +9,8 @@ With pushes: the chunk is copied whole before the first vertex is trained; push 
 at aᵢ = s + ny + i(mx + c); the last brings what is left, n − (K − 1)m, at a_K = s + nu + Kc; then the chunk ends,
 A = a_K + e. What was pushed counts whatever happens then.
 
-    one_chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
-    many_chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
+    one chunk     x·Σᵢ mᵢ S(aᵢ) / (w + R(A))                    a fresh life for each chunk
+    many chunks   x·Σⱼ Σᵢ mᵢ S(b + jA + aᵢ) / (w + E[T])        chunk after chunk until the worker dies, j = 0, 1, …
 
 where all or nothing has the single term mᵢ = n, aᵢ = A. Both are renewal-reward ratios over the life of a worker. For a
 worker that has already lived for some time, give `lifetime.after(age_s)`: its survival is S(age + t)/S(age).
@@ -46,63 +46,58 @@ class ChunkError(ValueError):
 
 
 @overload
-def one_chunk(
-    lifetime: Lifetime, costs: Costs, n: float, *, push_every: float | None = None, terms: int = _TERMS
+def chunk_goodput(
+    lifetime: Lifetime,
+    costs: Costs,
+    n: float,
+    *,
+    many: bool = False,
+    push_every: float | None = None,
+    terms: int = _TERMS,
 ) -> float: ...
 @overload
-def one_chunk(
-    lifetime: Lifetime, costs: Costs, n: Numbers, *, push_every: float | Numbers | None = None, terms: int = _TERMS
+def chunk_goodput(
+    lifetime: Lifetime,
+    costs: Costs,
+    n: Numbers,
+    *,
+    many: bool = False,
+    push_every: float | Numbers | None = None,
+    terms: int = _TERMS,
 ) -> Floats: ...
 @overload
-def one_chunk(
-    lifetime: Lifetime, costs: Costs, n: float | Numbers, *, push_every: Numbers, terms: int = _TERMS
-) -> Floats: ...
-def one_chunk(
+def chunk_goodput(
     lifetime: Lifetime,
     costs: Costs,
     n: float | Numbers,
     *,
-    push_every: float | Numbers | None = None,
+    many: bool = False,
+    push_every: Numbers,
     terms: int = _TERMS,
-) -> float | Floats:
-    """Goodput when every chunk gets a fresh life, as a job of a batch system does: x·Σᵢ mᵢ S(aᵢ) / (w + R(A)).
-
-    `n` vertices a chunk and `push_every` vertices between two pushes (None: one push, at the end) are numbers above 0
-    or arrays of any shapes that broadcast; float64 of that shape comes back. `boot_s` plays no part. `terms` is how
-    many pushes are summed one by one: fewer is faster, and less exact as said above. Raises ChunkError.
-    """
-    plan, shape = _planned(costs, n, push_every)
-    used = costs.wait_s + lifetime.restricted_mean(plan.cycle_s)
-    return _share(costs.exec_s * _credited(lifetime, plan, 0.0, terms, many=False), used, shape)
-
-
-@overload
-def many_chunks(
-    lifetime: Lifetime, costs: Costs, n: float, *, push_every: float | None = None, terms: int = _TERMS
-) -> float: ...
-@overload
-def many_chunks(
-    lifetime: Lifetime, costs: Costs, n: Numbers, *, push_every: float | Numbers | None = None, terms: int = _TERMS
 ) -> Floats: ...
-@overload
-def many_chunks(
-    lifetime: Lifetime, costs: Costs, n: float | Numbers, *, push_every: Numbers, terms: int = _TERMS
-) -> Floats: ...
-def many_chunks(
+def chunk_goodput(
     lifetime: Lifetime,
     costs: Costs,
     n: float | Numbers,
     *,
+    many: bool = False,
     push_every: float | Numbers | None = None,
     terms: int = _TERMS,
 ) -> float | Floats:
-    """Goodput when a worker boots once and takes chunk after chunk until it dies: x·Σⱼ Σᵢ mᵢ S(b+jA+aᵢ) / (w + E[T]).
+    """Return the goodput of chunks of n vertices, by the formulas above.
 
-    Arguments, shapes and errors as for `one_chunk`.
+    Without `many` every chunk gets a fresh life, as a job of a batch system does, and `boot_s` plays no part; with it a
+    worker boots once and takes chunk after chunk until it dies. `n` and `push_every`, vertices between two pushes
+    (None: one push, at the end), are numbers above 0 or arrays of any shapes that broadcast; float64 of that shape
+    comes back. `terms` is how many pushes are summed one by one: fewer is faster, and less exact. Raises ChunkError.
     """
-    plan, shape = _planned(costs, n, push_every)
-    used = np.full_like(plan.cycle_s, costs.wait_s + lifetime.mean())
-    return _share(costs.exec_s * _credited(lifetime, plan, costs.boot_s, terms, many=True), used, shape)
+    times, shape = _push_times(costs, n, push_every)
+    if many:
+        used = np.full_like(times.cycle_s, costs.wait_s + lifetime.mean())
+    else:
+        used = costs.wait_s + lifetime.restricted_mean(times.cycle_s)
+    boot_s = costs.boot_s if many else 0.0
+    return _share(costs.exec_s * _credited(lifetime, times, boot_s, terms, many=many), used, shape)
 
 
 @overload
@@ -113,7 +108,7 @@ def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float | Numbers) ->
     """The paper's setting, corrected: all or nothing, a fresh life per job, and no machine dies during start or end.
 
     n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: the life begins with the copying, and only jobs that got through pay
-    for their end. `push_s` and `boot_s` play no part. Shapes and errors as for `one_chunk`.
+    for their end. `push_s` and `boot_s` play no part. Shapes and errors as for `chunk_goodput`.
     """
     sizes = _checked("n, the vertices of a chunk,", n)
     work = sizes * costs.vertex_s
@@ -127,13 +122,14 @@ def job_s(costs: Costs, n: float, push_every: float | None = None) -> float: ...
 @overload
 def job_s(costs: Costs, n: Numbers, push_every: float | Numbers | None = None) -> Floats: ...
 def job_s(costs: Costs, n: float | Numbers, push_every: float | Numbers | None = None) -> float | Floats:
-    """A, the seconds that a chunk takes from start to end if nothing kills it. Arguments as for `one_chunk`."""
-    plan, shape = _planned(costs, n, push_every)
-    return plan.cycle_s.reshape(shape) if shape else float(plan.cycle_s[0])
+    """Return A, the seconds that a chunk takes from start to end if nothing kills it. Arguments as for
+    `chunk_goodput`."""
+    times, shape = _push_times(costs, n, push_every)
+    return times.cycle_s.reshape(shape) if shape else float(times.cycle_s[0])
 
 
 @dataclass(frozen=True)
-class _Plan:
+class _PushTimes:
     """When a chunk's pushes are over, counted from the chunk's start; each field float64 [sizes]."""
 
     vertices: Floats  # n
@@ -145,12 +141,14 @@ class _Plan:
     last: Floats  # … and brings the rest
     cycle_s: Floats  # A
 
-    def at(self, which: slice | tuple[slice, None] | NDArray[np.intp]) -> _Plan:
-        return _Plan(*(getattr(self, field.name)[which] for field in fields(self)))
+    def at(self, which: slice | tuple[slice, None] | NDArray[np.intp]) -> _PushTimes:
+        return _PushTimes(*(getattr(self, field.name)[which] for field in fields(self)))
 
 
-def _planned(costs: Costs, n: float | Numbers, push_every: float | Numbers | None) -> tuple[_Plan, tuple[int, ...]]:
-    """The plan of every size, flattened, and the shape that the result is to have."""
+def _push_times(
+    costs: Costs, n: float | Numbers, push_every: float | Numbers | None
+) -> tuple[_PushTimes, tuple[int, ...]]:
+    """Return the push times of every size, flattened, and the shape that the result is to have."""
     sizes = _checked("n, the vertices of a chunk,", n)
     if push_every is not None and costs.push_s is None:
         raise ChunkError(f"push_every is {push_every!r}, but the costs say no pushes: give push_s, what one costs")
@@ -161,7 +159,7 @@ def _planned(costs: Costs, n: float | Numbers, push_every: float | Numbers | Non
     push_s = costs.push_s or 0.0
     pushed = costs.start_s + sizes * costs.vertex_s + pushes * push_s
     cycle = pushed + costs.end_s
-    plan = _Plan(
+    times = _PushTimes(
         vertices=sizes,
         pushes=pushes,
         first_s=costs.start_s + sizes * costs.copy_s,
@@ -171,7 +169,7 @@ def _planned(costs: Costs, n: float | Numbers, push_every: float | Numbers | Non
         last=sizes - (pushes - 1) * between,
         cycle_s=cycle,
     )
-    return plan, shape
+    return times, shape
 
 
 def _checked(what: str, value: float | Numbers) -> Floats:
@@ -182,16 +180,16 @@ def _checked(what: str, value: float | Numbers) -> Floats:
     return values
 
 
-def _credited(lifetime: Lifetime, plan: _Plan, boot_s: float, terms: int, *, many: bool) -> Floats:
-    """E[vertices that a life brings home], float64 [sizes]; with `many`, chunks follow each other after `boot_s`."""
+def _credited(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, *, many: bool) -> Floats:
+    """Return E[vertices that a life brings home], float64 [sizes]; with `many`, chunk by chunk after `boot_s`."""
     size = max(1, _CELLS // terms)
-    blocks = (plan.at(slice(first, first + size)) for first in range(0, len(plan.vertices), size))
+    blocks = (times.at(slice(first, first + size)) for first in range(0, len(times.vertices), size))
     parts = [_credited_block(lifetime, block, boot_s, terms, many=many) for block in blocks]
     return np.concatenate(parts) if parts else np.zeros(0)
 
 
-def _credited_block(lifetime: Lifetime, plan: _Plan, boot_s: float, terms: int, *, many: bool) -> Floats:
-    column = plan.at((slice(None), None))  # sizes down, terms across
+def _credited_block(lifetime: Lifetime, times: _PushTimes, boot_s: float, terms: int, *, many: bool) -> Floats:
+    column = times.at((slice(None), None))  # sizes down, terms across
     # How many pushes i < K of a chunk, and how many chunks of a life, are taken one by one.
     inner = np.minimum(column.pushes - 1, math.isqrt(terms) if many else terms)
     outer = np.maximum(terms // (inner + 1), 1) if many else np.ones_like(inner)
@@ -210,7 +208,7 @@ def _credited_block(lifetime: Lifetime, plan: _Plan, boot_s: float, terms: int, 
         total += np.sum(column.each * (at < inner * outer) * lifetime.survival(ends), axis=1)
 
     # The pushes between: the midpoint rule within a chunk.
-    if len(long := np.flatnonzero(plan.pushes - 1 > inner[:, 0])):
+    if len(long := np.flatnonzero(times.pushes - 1 > inner[:, 0])):
         few = column.at(long)
         begins = begins[long, : int(outer[long].max())] + few.first_s
         low = lifetime.restricted_mean(begins + (inner[long] + 0.5) * few.step_s)
@@ -220,15 +218,15 @@ def _credited_block(lifetime: Lifetime, plan: _Plan, boot_s: float, terms: int, 
 
     # The later chunks: the midpoint rule over chunks, each one's credit placed at its mean moment.
     if many:
-        regular = plan.pushes - 1
-        moments = plan.each * regular * (plan.first_s + plan.step_s * plan.pushes / 2) + plan.last * plan.last_s
-        begin = boot_s + (outer[:, 0] - 0.5) * plan.cycle_s + moments / plan.vertices
+        regular = times.pushes - 1
+        moments = times.each * regular * (times.first_s + times.step_s * times.pushes / 2) + times.last * times.last_s
+        begin = boot_s + (outer[:, 0] - 0.5) * times.cycle_s + moments / times.vertices
         left = np.maximum(lifetime.mean() - lifetime.restricted_mean(begin), 0.0)
-        total += plan.vertices / plan.cycle_s * left
+        total += times.vertices / times.cycle_s * left
     return np.asarray(total)
 
 
 def _share(useful: Floats, used: Floats, shape: tuple[int, ...]) -> float | Floats:
-    """useful/used; rounding alone can leave it a hair outside [0, 1]."""
+    """Return useful/used; rounding alone can leave it a hair outside [0, 1]."""
     share = np.clip(useful / used, 0.0, 1.0)
     return share.reshape(shape) if shape else float(share.reshape(-1)[0])

@@ -1,4 +1,4 @@
-"""A mixture of lifetimes: machines of several kinds, of which nobody knows which is which."""
+"""A mixture of lifetimes: machines of several sorts, of which nobody knows which is which."""
 
 from __future__ import annotations
 

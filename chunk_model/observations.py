@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from chunk_model.lifetime import MOST_S, Floats
+from chunk_model.lifetime import MOST_DURATION_S, Floats
 from chunk_model.trace import Life
 
 _TICK_S = 1e-6  # a life shorter than this was shorter than a clock can tell, and counts as zero
@@ -52,19 +52,19 @@ class Observations:
 
     @classmethod
     def of(cls, lives: Iterable[Life], end_s: float | None = None) -> Self:
-        """What is known of `lives` at the moment `end_s` (default: the last start or end among them).
+        """Return what had been observed of `lives` at the moment `end_s` (default: the last start or end among them).
 
         Those that never ended, or end later, are censored then; those that start then or later are left out. Raises
         ObservationError where none is left.
         """
-        known = list(lives)
+        lives = list(lives)
         if end_s is None:
-            end_s = max((life.start_s if life.end_s is None else life.end_s for life in known), default=0.0)
+            end_s = max((life.start_s if life.end_s is None else life.end_s for life in lives), default=0.0)
         # A life of no length that ended is an observation; one that has just begun says nothing.
-        seen = [life for life in known if life.start_s < end_s or (life.end_s is not None and life.end_s <= end_s)]
+        seen = [life for life in lives if life.start_s < end_s or (life.end_s is not None and life.end_s <= end_s)]
         if not seen:
             raise ObservationError(
-                f"none of {len(known)} lives starts before {end_s} s: give a trace with lives, or a later end"
+                f"none of {len(lives)} lives starts before {end_s} s: give a trace with lives, or a later end"
             )
         start = np.array([life.start_s for life in seen])
         ended = np.array([life.end_s is not None and life.end_s <= end_s for life in seen])
@@ -154,7 +154,7 @@ def _read(rows: Iterator[list[str]], source: str) -> Observations:
             raise ObservationError(f"{where}: ended must be 1, 0, true or false, got {field['ended']!r}")
         ended.append(state)
         if moments is not None:
-            moments.append(_seconds(field["end_at_s"], f"{where}: end_at_s", least=-MOST_S))
+            moments.append(_seconds(field["end_at_s"], f"{where}: end_at_s", least=-MOST_DURATION_S))
     if not durations:
         raise ObservationError(f"{source} has a header and no lives: add a line such as 2700,1 for each life")
     return Observations(np.array(durations), np.array(ended), None if moments is None else np.array(moments))
@@ -165,9 +165,9 @@ def _seconds(text: str, where: str, least: float) -> float:
         value = float(text)
     except ValueError:
         value = np.nan
-    if not least <= value <= MOST_S:
+    if not least <= value <= MOST_DURATION_S:
         wanted = "a number of seconds, at least 0" if least == 0 else "a number of seconds"
-        wanted += f" and at most {MOST_S:g}" if MOST_S < value < np.inf else ""
+        wanted += f" and at most {MOST_DURATION_S:g}" if MOST_DURATION_S < value < np.inf else ""
         raise ObservationError(f"{where} must be {wanted}, got {text!r}")
     return value
 

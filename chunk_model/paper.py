@@ -1,6 +1,6 @@
 """The paper's own two formulas for the size of a chunk, as printed; kept so that its figures can be reproduced.
 
-Neither says what a size is worth: judge their answers with `goodput`. With t_x = `exec_s`, t_c = `copy_s`,
+Neither says what a size is worth: evaluate their answers with `goodput`. With t_x = `exec_s`, t_c = `copy_s`,
 t_s = `start_s`, t_e = `end_s`, N vertices in all and n in a chunk, w = n(t_c + t_x):
 
     deterministic   n = T/(t_c + t_x): every life lasts T, and a chunk fills it, with nothing left to start and end in
@@ -71,7 +71,7 @@ def stochastic_cost_as_printed(lifetime: Lifetime, costs: Costs, n: float | Numb
 
 
 def stochastic_chunk_as_printed(lifetime: Lifetime, costs: Costs, candidates: Numbers) -> int:
-    """The candidate with the least `stochastic_cost_as_printed`, the largest of equals: always the largest of all.
+    """Return the candidate with the least `stochastic_cost_as_printed`, the largest of equals.
 
     `candidates` are vertices a chunk, at least one (ChunkError). The comparison is made between logarithms, as the
     costs of large chunks are too small for a float.

@@ -1,4 +1,4 @@
-"""Lifetimes from text, as people write them: "normal(45m,10m)", "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))"."""
+"""Read lifetimes from text: "normal(45m,10m)", "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))"."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.mixture import Mixture
 
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
-_KINDS: dict[str, type[Family]] = {kind.NAME: kind for kind in (Normal, Exponential, Weibull, LogNormal)}
+_FAMILIES: dict[str, type[Family]] = {family.NAME: family for family in (Normal, Exponential, Weibull, LogNormal)}
 _EXAMPLES = (
     "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8) "
     "or mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))"
@@ -19,14 +19,14 @@ _EXAMPLES = (
 
 
 def parse(text: str) -> Lifetime:
-    """The distribution named by a text such as "normal(45m,10m)" or "weibull(1.5,40m)"; what `str` gives is read back.
+    """Return the distribution named by a text such as "normal(45m,10m)"; it reads what `str` gives.
 
     Raises LifetimeError for an unknown name, a wrong count of parameters, an unreadable number or a value out of range.
     A Kaplan–Meier curve cannot be written as text.
     """
     match = _CALL.fullmatch(text)
     name = match[1].lower() if match else ""
-    if match is None or (name not in _KINDS and name not in ("mixture", "kaplan_meier")):
+    if match is None or (name not in _FAMILIES and name not in ("mixture", "kaplan_meier")):
         raise LifetimeError(f'cannot read the lifetime "{text}": expected for example {_EXAMPLES}')
     if name == "kaplan_meier":
         raise LifetimeError(
@@ -34,19 +34,19 @@ def parse(text: str) -> Lifetime:
             f"the observed lives themselves, or for example {_EXAMPLES}"
         )
     try:
-        return _mixture(match[2]) if name == "mixture" else _family(_KINDS[name], match[2])
+        return _mixture(match[2]) if name == "mixture" else _of_family(_FAMILIES[name], match[2])
     except LifetimeError as error:
         raise LifetimeError(f'cannot use the lifetime "{text}": {error}; expected for example {_EXAMPLES}') from None
 
 
-def _family(kind: type[Family], inside: str) -> Lifetime:
+def _of_family(family: type[Family], inside: str) -> Lifetime:
     given = [part.strip() for part in inside.split(",")] if inside.strip() else []
-    if len(given) != len(kind.UNITS):
-        wanted = f"{len(kind.UNITS)} ({', '.join(field.name for field in fields(kind))})"
-        raise LifetimeError(f"{kind.NAME} has {len(given)} parameters, expected {wanted}")
-    read = (parse_duration if unit else _number for unit in kind.UNITS)
+    if len(given) != len(family.UNITS):
+        wanted = f"{len(family.UNITS)} ({', '.join(field.name for field in fields(family))})"
+        raise LifetimeError(f"{family.NAME} has {len(given)} parameters, expected {wanted}")
+    read = (parse_duration if unit else _number for unit in family.UNITS)
     values: list[Any] = [reader(part) for reader, part in zip(read, given, strict=True)]
-    return kind(*values)
+    return family(*values)
 
 
 def _mixture(inside: str) -> Mixture:
@@ -61,7 +61,7 @@ def _mixture(inside: str) -> Mixture:
 
 
 def _split(text: str) -> list[str]:
-    """The parts between the commas that stand outside of all brackets."""
+    """Return the parts between the commas that stand outside of all brackets."""
     parts, depth = [""], 0
     for sign in text:
         depth += (sign == "(") - (sign == ")")

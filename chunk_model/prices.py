@@ -3,7 +3,7 @@
 The format is CSV with a header and the columns timestamp, instance_type, zone, product, price_usd_per_h, as the history
 that AWS gives out; a price holds until the next line of its market (instance type, zone and product).
 
-Nobody ran these instances. One is imagined to be asked for every hour in every market at a bid in multiples of the
+Nobody ran these instances. One is imagined to be requested every hour in every market at a bid in multiples of the
 market's own median price, and to start if the price then lets it. Lives that began in one calm end together at the next
 rise: they share that instant, and are one independent event, not many.
 """
@@ -15,12 +15,11 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable
 from datetime import UTC, datetime
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from chunk_model.trace import Life, Record, TraceError, read_text
+from chunk_model.trace import Life, Record, TraceError
 
 Floats = NDArray[np.float64]
 
@@ -32,7 +31,7 @@ BID = 1.5
 
 
 def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: float = BID) -> Record:
-    """The lives that the prices in `lines` (header first) would have let an instance have.
+    """Return the lives that the prices in `lines` (header first) would have let an instance have.
 
     `market`: only markets whose name, such as "c3.xlarge/us-east-1a/Linux", begins so. `bid`: in medians over time of
     the market's price. Raises TraceError (source and line) for lines that make no sense, or when no market is left.
@@ -58,13 +57,8 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
     return Record(tuple(stays), end_s - begin_s, f"instances asked for hourly at {bid:g} times the median price")
 
 
-def read_prices(path: Path, *, market: str = "", bid: float = BID) -> Record:
-    """`price_lives` of a file, packed by gzip or not. Raises OSError where it cannot be read, TraceError."""
-    return price_lives(read_text(path).splitlines(), str(path), market=market, bid=bid)
-
-
 def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
-    """The price that was not exceeded for half of the time from `time_s[0]` to `end_s`; a price holds until the next.
+    """Return the price not exceeded for half of the time from `time_s[0]` to `end_s`; each holds until the next.
 
     `time_s` float64 (n,) rising, `price` float64 (n,).
     """
@@ -75,21 +69,21 @@ def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
 
 
 def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
-    """(seconds since 1970, price), each (n,) in order of time, for each market by its name."""
+    """Return (seconds since 1970, price), each (n,) in order of time, for each market by its name."""
     rows = csv.reader(lines)
     header = [name.strip() for name in next((row for row in rows if "".join(row).strip()), [])]
     if missing := [name for name in COLUMNS if name not in header]:
         raise TraceError(
             f"{source}, line {max(1, rows.line_num)}: no column {', '.join(missing)}; expected {','.join(COLUMNS)}"
         )
-    when, kind, zone, product, cost = (header.index(name) for name in COLUMNS)
-    found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+    when, instance, zone, product, cost = (header.index(name) for name in COLUMNS)
+    series_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         if not "".join(row).strip():
             continue
         try:
             moment, price = datetime.fromisoformat(row[when].strip()), float(row[cost])
-            name = "/".join((row[kind], row[zone], row[product]))
+            name = "/".join((row[instance], row[zone], row[product]))
         except (ValueError, IndexError):
             moment, price, name = datetime.min, math.nan, ""
         if not (math.isfinite(price) and price >= 0):
@@ -97,11 +91,11 @@ def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats
             raise TraceError(f"{source}, line {rows.line_num}: got {','.join(row)!r}, expected such as {wanted}")
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
-        found[name].append((moment.timestamp(), price))
-    if not found:
+        series_of[name].append((moment.timestamp(), price))
+    if not series_of:
         raise TraceError(f"{source} has a header and no prices below it")
     markets = {}
-    for name, points in found.items():
+    for name, points in series_of.items():
         points.sort()  # AWS gives the newest first
         series = np.array(points, np.float64)
         markets[name] = series[:, 0], series[:, 1]

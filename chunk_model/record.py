@@ -1,8 +1,4 @@
-"""Reads a trace of any known format, told by its content; whoever has a file need not know what it is.
-
-read_record(path)    # all lives and how long the record was kept
-read_lives(path)     # the lives alone
-"""
+"""Read a trace of any of the formats, recognised by its content: whoever has a file need not know what it is."""
 
 from __future__ import annotations
 
@@ -12,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from chunk_model import availability, prices, trace
-from chunk_model.trace import Life, Record, TraceError, read_text
+from chunk_model.trace import Record, TraceError, read_text
 
 
 @dataclass(frozen=True)
@@ -48,7 +44,7 @@ FORMATS = (
 
 
 def read_record(path: Path) -> Record:
-    """What a trace file, packed by gzip or not, tells of the lives of machines.
+    """Return what a trace file, packed by gzip or not, records of the lives of machines.
 
     Raises OSError when the file cannot be read, and TraceError when it is of no known format or a line makes no sense.
     """
@@ -56,18 +52,13 @@ def read_record(path: Path) -> Record:
     first = next((line for line in text.splitlines() if line.strip()), None)
     if first is None:
         raise TraceError(f"{path} is empty; expected a trace, such as lines 60000,add,node1")
-    for known in FORMATS:
-        if known.begins.match(first):
-            return known.read(text, str(path))
+    for trace_format in FORMATS:
+        if trace_format.begins.match(first):
+            return trace_format.read(text, str(path))
     shown = first if len(first) <= 60 else f"{first[:60]}..."
     if "duration_s" in first:
         raise TraceError(f"{path} holds lifetimes (it begins {shown!r}), not a trace; read it as those: --lifetimes")
     raise TraceError(
         f"{path} is a trace of no known format: it begins {shown!r}; expected one of "
-        + ", or ".join(known.shown for known in FORMATS)
+        + ", or ".join(trace_format.shown for trace_format in FORMATS)
     )
-
-
-def read_lives(path: Path) -> list[Life]:
-    """The lives of `read_record`."""
-    return list(read_record(path).lives)

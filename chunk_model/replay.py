@@ -39,7 +39,7 @@ class Replayed:
     lost_s: float
 
 
-def simulate(
+def replay(
     lives: Floats,
     costs: Costs,
     n: int,
@@ -48,7 +48,7 @@ def simulate(
     *,
     instants: Floats | None = None,
 ) -> Replayed:
-    """Replays `lives`, float64 [lives] in seconds, with n vertices a chunk and a push every `push_every` vertices.
+    """Replay `lives`, float64 [lives] in seconds, with n vertices a chunk and a push every `push_every` vertices.
 
     `push_every` None is one push, at the end, or none at all where costs.push_s is None. With `many`, a worker boots
     and takes chunk after chunk until it dies; without, it takes one chunk and is given back at its end. What is over at
@@ -61,19 +61,19 @@ def simulate(
     Raises ChunkError for no lives, a life that is negative or not finite, a chunk or push below one vertex, pushes
     without a cost, or `instants` of another shape.
     """
-    credited, paid, lost = outcomes(lives, costs, n, push_every, many)
+    credited, paid, lost = replay_each(lives, costs, n, push_every, many)
     if instants is not None and np.shape(instants) != credited.shape:
         raise ChunkError(f"instants must have one moment for each of {len(credited)} lives, got {np.shape(instants)}")
     goodput, low, high = _ratio(credited * costs.exec_s, paid, instants)
     return Replayed(goodput, low, high, float(credited.sum()), float(paid.sum()), float(lost.sum()))
 
 
-def outcomes(
+def replay_each(
     lives: Floats, costs: Costs, n: int, push_every: int | None = None, many: bool = False
 ) -> tuple[Floats, Floats, Floats]:
-    """What became of each life, three float64 [lives]: vertices credited, seconds paid, seconds of work lost.
+    """Return what became of each life, three float64 [lives]: vertices credited, seconds paid, seconds of work lost.
 
-    Arguments and errors as for `simulate`; for those who sum them up in another way, such as over resampled lives.
+    Arguments and errors as for `replay`; for those who sum them up in another way, such as over resampled lives.
     """
     lives = np.asarray(lives, np.float64)
     if lives.ndim != 1 or not len(lives):
@@ -87,15 +87,15 @@ def outcomes(
 
     boot_s = costs.boot_s if many else 0.0
     working = np.maximum(lives - boot_s, 0.0)
-    script = _Script.of(costs, n, push_every, float(working.max()))
-    credited, lost = script.by_events(working, many)
-    if bool(np.any(long := working > script.timetable_s(many))):
-        credited[long], lost[long] = script.by_division(working[long], many)
-    return credited, costs.wait_s + (lives if many else np.minimum(lives, script.chunk_s)), lost
+    timetable = _Timetable.of(costs, n, push_every, float(working.max()))
+    credited, lost = timetable.by_events(working, many)
+    if bool(np.any(long := working > timetable.until_s(many))):
+        credited[long], lost[long] = timetable.by_division(working[long], many)
+    return credited, costs.wait_s + (lives if many else np.minimum(lives, timetable.chunk_s)), lost
 
 
 @dataclass(frozen=True)
-class _Script:
+class _Timetable:
     """One chunk as a sequence of stretches, each ended by an event that credits vertices."""
 
     idle_s: Floats  # [events] before the work of the stretch: start and copying of the chunk, or nothing
@@ -109,7 +109,7 @@ class _Script:
     longest_s: float  # no life is longer, so no timetable need be
 
     @staticmethod
-    def of(costs: Costs, n: int, push_every: int | None, longest_s: float) -> _Script:
+    def of(costs: Costs, n: int, push_every: int | None, longest_s: float) -> _Timetable:
         each = min(n, push_every or n)
         events = -(-n // each)
         credit = np.full(min(events, _EVENTS), float(each))
@@ -120,14 +120,14 @@ class _Script:
         push_s, end_s = (0.0, costs.end_s) if costs.push_s is None else (costs.push_s, 0.0)
         done = np.full_like(credit, push_s + end_s)
         chunk_s = costs.start_s + n * (costs.copy_s + costs.exec_s) + events * push_s + costs.end_s
-        return _Script(idle, credit * costs.exec_s, done, credit, costs.end_s - end_s, events, chunk_s, n, longest_s)
+        return _Timetable(idle, credit * costs.exec_s, done, credit, costs.end_s - end_s, events, chunk_s, n, longest_s)
 
     def _repeats(self, many: bool) -> int:
         if not many or self.events > _EVENTS:
             return 1
         return int(min(_EVENTS // len(self.credit), self.longest_s // self.chunk_s + 2))
 
-    def timetable_s(self, many: bool) -> float:
+    def until_s(self, many: bool) -> float:
         """Until when `by_events` holds; for ever, where one chunk is all there is and fits."""
         if not many and self.events <= _EVENTS:
             return np.inf

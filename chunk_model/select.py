@@ -116,15 +116,15 @@ def _why(
     if independent < FEW_DEATHS:
         return f"{family}: fewer than {FEW_DEATHS} independent deaths tell a mean life at most, so this is a guess."
     if not scores:
-        return f"{family}: the only family asked for that so many deaths can tell."
+        return f"{family}: the only family allowed that so many deaths can tell."
     rivals = sorted((other for other in scores if other != family), key=lambda other: -scores[other])
     against = rivals[0]
-    said = f"{family} ({scores[family]:.4f} a life on held-out lives, in nats)"
+    scored = f"{family} ({scores[family]:.4f} a life on held-out lives, in nats)"
     if family == best:
         beaten = scores[best] - scores[against]
-        return f"{said}: predicts best, {beaten:.4f} ± {errors[against]:.4f} above the runner-up {against}."
+        return f"{scored}: predicts best, {beaten:.4f} ± {errors[against]:.4f} above the runner-up {against}."
     behind = scores[best] - scores[family]
-    return f"{said}: simpler than the best, {best}, and only {behind:.4f} ± {errors[family]:.4f} behind it."
+    return f"{scored}: simpler than the best, {best}, and only {behind:.4f} ± {errors[family]:.4f} behind it."
 
 
 def _of(seen: Observations, independent: int) -> str:

@@ -13,12 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from chunk_model.costs import Costs
-from chunk_model.goodput import job_s, many_chunks, one_chunk
+from chunk_model.goodput import chunk_goodput, job_s
 from chunk_model.lifetime import Floats, Lifetime
 
 Ints = NDArray[np.int64]
 
-# Terms of a sum that are taken one by one (see `goodput`): in a first search, in later ones, in what is told. For
+# Terms of a sum that are taken one by one (see `goodput`): in a first search, in later ones, in what is reported. For
 # smooth lifetimes they are wrong by less than 1e-3, 1e-4 and 1e-5.
 ROUGH, CLOSE, FULL = 64, 256, 4096
 # Push intervals as parts of a chunk: even ones, and such that leave a short last push, which pays where a machine that
@@ -44,9 +44,10 @@ class Sizes:
     def goodput(self, k: int | Ints, j: int | Ints | None, terms: int = FULL) -> Floats:
         """Goodput of chunks of k batches pushed every j (None: without pushes), float64 in the shape of k."""
         every = None if j is None else np.minimum(k, j) * self.batch
-        law = many_chunks if self.many else one_chunk
         sizes = np.asarray(k, np.int64) * self.batch
-        return np.asarray(law(self.lifetime, self.costs, sizes, push_every=every, terms=terms))
+        return np.asarray(
+            chunk_goodput(self.lifetime, self.costs, sizes, many=self.many, push_every=every, terms=terms)
+        )
 
     def exposed_s(self, k: int, j: int | None) -> float:
         """Seconds from the beginning of a life until it has brought home anything at all."""
@@ -122,23 +123,23 @@ class Sizes:
 
 
 def grid(low: int, high: int, points: int) -> Ints:
-    """Whole numbers from low to high, at most `points`, spread evenly over their logarithm."""
+    """Return whole numbers from low to high, at most `points`, spread evenly over their logarithm."""
     return np.unique(np.rint(np.geomspace(low, high, points)).astype(np.int64))
 
 
 def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
     """The whole number with the highest value, as far as the values at some, in rising order, show its hill."""
-    values = _known(value(at))
+    values = _comparable(value(at))
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops: Ints = np.flatnonzero((values >= before) & (values >= after))
     tops = tops[np.argsort(-values[tops], kind="stable")][:peaks]
-    found = [(int(at[tops[0]]), float(values[tops[0]]))]
-    found += [_zoom(value, int(at[max(top - 1, 0)]), int(at[min(top + 1, len(at) - 1)])) for top in tops]
-    return max(found, key=lambda pair: pair[1])[0]
+    best = [(int(at[tops[0]]), float(values[tops[0]]))]
+    best += [_zoom(value, int(at[max(top - 1, 0)]), int(at[min(top + 1, len(at) - 1)])) for top in tops]
+    return max(best, key=lambda pair: pair[1])[0]
 
 
-def _known(values: Floats) -> Floats:
-    """The values with −∞ for what is not a number, which then is never the best."""
+def _comparable(values: Floats) -> Floats:
+    """Return the values with −∞ for what is not a number, which then is never the best."""
     return np.where(np.isnan(values), -np.inf, values)
 
 
@@ -146,7 +147,7 @@ def _zoom(value: Callable[[Ints], Floats], low: int, high: int) -> tuple[int, fl
     """The best of low..high, to a thousandth, and its value, where there is one hill between them."""
     while True:
         at = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
-        values = _known(value(at))
+        values = _comparable(value(at))
         top = int(np.argmax(values))
         if high - low <= max(16, low // 1000):
             return int(at[top]), float(values[top])

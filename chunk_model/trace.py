@@ -1,6 +1,6 @@
 """Traces of machines that come and go: who joined and who left, when.
 
-What every kind of trace becomes is here (`Life`, `Record`), and the format that names its nodes, that of the Bamboo
+What every format of trace becomes is here (`Life`, `Record`), and the format that names its nodes, that of the Bamboo
 traces (Thorpe et al., NSDI 2023): one event a line, `milliseconds,add|remove,node`, in order of time, without a header.
 Many removals may share one instant: spot markets take machines in groups. `availability` and `prices` hold the formats
 without names; `record` finds out which one a file has.
@@ -51,7 +51,7 @@ class Record:
 
     lives: tuple[Life, ...]
     end_s: float
-    kind: str  # in words, for people
+    contents: str  # in words, for people
     older: int = 0
 
 

@@ -264,25 +264,25 @@ def status(run: RunArgument, as_json: Json = False) -> None:
 
     from master.backends.condor.master_job import waiting
     from master.store.reader import STOPPED, SUBMITTED, connect, explained, holder
+    from master.store.run_facts import read_clock
     from master.store.rundir import RunDirectory, command
     from master.views.live import line
-    from master.views.progress import at_rest, read
-    from master.views.report import read_clock
+    from master.views.progress import at_rest, read_progress
 
     connection, master = connect(run), holder(run)
     try:
         with explained(RunDirectory(run).ledger):
             if master is None:
-                found = at_rest(read(connection, read_clock(connection, run).end_s))
+                found = at_rest(read_progress(connection, read_clock(connection, run).end_s))
             else:
-                found = read(connection, time.time())
+                found = read_progress(connection, time.time())
             because = connection.execute("SELECT value FROM run WHERE key = 'stopped_because'").fetchone()
     finally:
         connection.close()
     reason = json.loads(because[0]) if because and found.status in ("failed", "cancelled") else None
     job = waiting(RunDirectory(run)) if master is None and found.status != "finished" else None
     if as_json:
-        told = {"run_dir": str(run), **dataclasses.asdict(found), "stopped_because": reason, "master": master}
+        told = {"run_dir": str(run), **found.to_json(), "stopped_because": reason, "master": master}
         told["master_job"] = None if job is None else dataclasses.asdict(job)
         typer.echo(json.dumps(told, indent=2))
         return
@@ -319,9 +319,9 @@ def report(
 
     found = report(run)
     if plot is not None:
-        from master.views.plot import plot as draw
+        from master.views.plot import plot_report
 
-        draw(found, run, plot)
+        plot_report(found, run, plot)
     if as_json:
         typer.echo(json.dumps(found.to_json(), indent=2))
     else:
@@ -342,7 +342,7 @@ def cancel(run: RunArgument) -> None:
     try:
         if (master := holder(run)) is not None:
             (run / "cancel").touch()
-            typer.echo(f"SimulationOptions the master ({master}) to stop. Go on later with: {then}")
+            typer.echo(f"Asked the master ({master}) to stop. Go on later with: {then}")
             return
         withdrawn = condor_master.withdraw(directory)
     except OSError as error:

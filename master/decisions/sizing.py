@@ -104,11 +104,9 @@ def size(facts: Facts) -> tuple[Sizes, str]:
     """
     # Here, not above: a master would wait 0.3 s for scipy as it starts.
     from chunk_model.choose import Work, choose
-    from chunk_model.goodput import many_chunks, one_chunk
+    from chunk_model.goodput import chunk_goodput
     from chunk_model.hedge import hedged
     from chunk_model.select import select
-
-    worth = many_chunks if facts.many else one_chunk
 
     pooled: Selected | None = None
     typical_s = facts.kinds[0].costs.exec_s
@@ -137,7 +135,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
             if before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
                 chunk = max(1, round(before.chunk_s / exec_s))
                 push = min(chunk, max(1, round(before.push_s / exec_s)))
-                if worth(law, costs, chunk, push_every=push) >= STAYS * choice.goodput:
+                if chunk_goodput(law, costs, chunk, many=facts.many, push_every=push) >= STAYS * choice.goodput:
                     continue
         except (ValueError, ArithmeticError) as error:  # they make no sense together: it says why, and what to do
             reasons.append(f"{kind.name or 'all workers'}: sizes stay as they were: {error}")

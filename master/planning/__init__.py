@@ -1,1 +1,1 @@
-"""How large a chunk should be, asked before a run."""
+"""How large a chunk should be, before a run."""

@@ -1,4 +1,4 @@
-"""How long machines live, from wherever somebody knows it: a distribution, lives seen, a trace, the ledger of a run."""
+"""Estimate how long machines live: from a distribution, lives seen, a trace, the ledger of a run."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from chunk_model.select import Selected, select
 from chunk_model.trace import TraceError
 from gridml.errors import UsageError
 from master.store.reader import opened
+from master.store.run_facts import read_clock, read_settings
 from master.store.settings import Settings
 from master.telemetry.measures import died
-from master.views.report import read_clock, read_settings
 
 
 @dataclass(frozen=True)
@@ -47,19 +47,19 @@ class RunLives:
 
 
 @dataclass(frozen=True)
-class KnownLives:
-    """A distribution of lives and where it comes from: `said` for people. Without `observations` it was given as such,
+class LifetimeEstimate:
+    """A distribution of lives and its `origin`, in words. Without `observations` it was given as such,
     otherwise it was `selected` for them."""
 
     lifetime: Lifetime
-    said: str
+    origin: str
     observations: Observations | None = None
     selected: Selected | None = None
     run: RunLives | None = None
 
 
-def known_lives(source: Source) -> KnownLives:
-    """The distribution that a source gives, or that fits what it tells best.
+def estimate_lifetime(source: Source) -> LifetimeEstimate:
+    """Return the distribution that a source gives, or the one that fits its lives best.
 
     Raises UsageError unless exactly one source is given, and when it cannot be read; LedgerError for a run that cannot.
     """
@@ -73,7 +73,7 @@ def known_lives(source: Source) -> KnownLives:
         )
     try:
         if source.lifetime is not None:
-            return KnownLives(parse(source.lifetime), "as given")
+            return LifetimeEstimate(parse(source.lifetime), "as given")
         if source.lifetimes is not None:
             return _fitted(read_csv(source.lifetimes), f"lives in {source.lifetimes}")
         if source.trace is not None:
@@ -86,12 +86,12 @@ def known_lives(source: Source) -> KnownLives:
     except (LifetimeError, ObservationError, TraceError) as error:
         raise UsageError(f"{given[0]}: {error}") from error
     assert source.run is not None
-    found = run_lives(source.run)
-    return _fitted(found.observations, f"lives of workers of {source.run}", found)
+    lives = run_lives(source.run)
+    return _fitted(lives.observations, f"lives of workers of {source.run}", lives)
 
 
 def run_lives(root: Path, now: float | None = None) -> RunLives:
-    """The lives of a run's workers, from its ledger; also while it goes on, as at `now` (seconds since 1970).
+    """Return the lives of a run's workers, from its ledger; also while it goes on, as at `now` (seconds since 1970).
 
     A life ends when its machine is taken away, when it crashes, and when it falls silent: the last was then heard of
     with its last credit. One that still lives, or was ended by the master or because its work was done, would have
@@ -130,17 +130,16 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
     )
 
 
-def _traced(path: Path) -> KnownLives:
+def _traced(path: Path) -> LifetimeEstimate:
     record = read_record(path)
     if not record.lives:
         raise TraceError(f"{path} holds no life: nothing was ever there. Give a longer trace.")
-    found = _fitted(Observations.of(record.lives, record.end_s), f"lives in {path} ({record.kind})")
+    estimate = _fitted(Observations.of(record.lives, record.end_s), f"lives in {path} ({record.contents})")
     if not record.older:
-        return found
-    began = f"{found.said}; {record.older:,} of them may be older than the record"
-    return replace(found, said=began)
+        return estimate
+    return replace(estimate, origin=f"{estimate.origin}; {record.older:,} of them may be older than the record")
 
 
-def _fitted(observations: Observations, what: str, run: RunLives | None = None) -> KnownLives:
+def _fitted(observations: Observations, what: str, run: RunLives | None = None) -> LifetimeEstimate:
     chosen = select(observations)
-    return KnownLives(chosen.lifetime, f"{len(observations):,} {what}", observations, chosen, run)
+    return LifetimeEstimate(chosen.lifetime, f"{len(observations):,} {what}", observations, chosen, run)

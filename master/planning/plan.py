@@ -1,4 +1,4 @@
-"""What `gridml plan` answers: the size of a chunk, what other sizes are worth, and how that was found out."""
+"""Answer `gridml plan`: the size of a chunk, what other sizes are worth, and why."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ import numpy as np
 
 from chunk_model.choose import Choice, ChoiceError, Work, choose
 from chunk_model.costs import CostError, Costs
-from chunk_model.goodput import ChunkError, job_s, many_chunks, one_chunk
+from chunk_model.goodput import ChunkError, chunk_goodput, job_s
 from chunk_model.kaplan_meier import KaplanMeier
-from chunk_model.lifetime import LEAST_S, MOST_S, LifetimeError, parse_duration
+from chunk_model.lifetime import LEAST_DURATION_S, MOST_DURATION_S, LifetimeError, parse_duration
 from chunk_model.paper import deterministic_chunk
-from chunk_model.replay import simulate
+from chunk_model.replay import replay
 from gridml.errors import UsageError
-from master.planning.lifetime_sources import KnownLives, Source, known_lives
+from master.planning.lifetime_sources import LifetimeEstimate, Source, estimate_lifetime
 
-PUSH_S = 0.1  # what a push costs when nobody says
+PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
 
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """What the command line asks. Times are texts, seconds or with a unit; None: not given."""
+    """The options of the command line. Times are texts, seconds or with a unit; None: not given."""
 
     source: Source
     t_exec: str | None = None
@@ -42,7 +42,7 @@ class PlanOptions:
 
 
 @dataclass(frozen=True)
-class Option:
+class Candidate:
     """A size that could be taken: vertices a chunk and between two pushes (None: no pushes), how long such a chunk
     takes when nothing kills it, and its goodput."""
 
@@ -54,7 +54,7 @@ class Option:
 
 
 @dataclass(frozen=True)
-class Replayed:
+class ReplayedSize:
     """Goodput of a size as it came out when lives were played through, with its 95% interval."""
 
     chunk: int
@@ -65,31 +65,31 @@ class Replayed:
 
 @dataclass(frozen=True)
 class Plan:
-    """A choice with what it rests on. `options`: half of it (if that is a vertex),
-    the choice, double, and the paper's, in that order."""
+    """A choice with what it rests on. `candidates`: half of it (if that is a vertex), the choice, double, and the
+    paper's, in that order."""
 
     choice: Choice
-    known: KnownLives
+    estimate: LifetimeEstimate
     costs: Costs
     work: Work
-    options: tuple[Option, ...]
+    candidates: tuple[Candidate, ...]
 
     @property
-    def paper(self) -> Option:
-        return self.options[-1]
+    def paper(self) -> Candidate:
+        return self.candidates[-1]
 
     def to_json(self) -> dict[str, Any]:
-        """For programs. `lives` says where `lifetime` comes from and `why` it was taken, `families` how well each
-        predicts; `curve` is goodput by size; `regret` the share of the best goodput that this choice may lose because
-        lives are not known better. What does not apply is None."""
-        choice, selected = self.choice, self.known.selected
+        """Return it for programs. `lives` says where `lifetime` comes from and `why` it was taken, `families` how well
+        each predicts; `curve` is goodput by size; `regret` the share of the best goodput that this choice may lose
+        because no more lives were seen. What does not apply is None."""
+        choice, selected = self.choice, self.estimate.selected
         return {
             "chunk": choice.chunk,
             "push_every": choice.push_every,
             "push_interval_s": choice.push_interval_s,
             "goodput": choice.goodput,
             "lifetime": str(choice.lifetime),
-            "lives": self.known.said,
+            "lives": self.estimate.origin,
             "why": None if selected is None else selected.reason,
             "families": None if selected is None else dict(selected.scores),
             "reason": choice.reason,
@@ -100,53 +100,53 @@ class Plan:
         }
 
 
-def plan(asked: PlanOptions) -> Plan:
-    """Choose for what is asked. Raises UsageError for what makes no sense, or can never work, and says what to change;
+def make_plan(options: PlanOptions) -> Plan:
+    """Choose for such options. Raises UsageError for what makes no sense, or can never work, and says what to change;
     LedgerError for a run that cannot be read."""
-    if asked.no_push and asked.push_cost is not None:
+    if options.no_push and options.push_cost is not None:
         raise UsageError("got both --push-cost and --no-push; expected one, or neither for a push of 0.1 s.")
-    for option, value in (("workers", asked.workers), ("vertices", asked.vertices), ("largest", asked.largest)):
+    for name, value in (("workers", options.workers), ("vertices", options.vertices), ("largest", options.largest)):
         if value is not None and value < 1:
-            raise UsageError(f"--{option} is {value}; expected at least 1.")
+            raise UsageError(f"--{name} is {value}; expected at least 1.")
     times = {
-        "exec_s": seconds("--t-exec", asked.t_exec),
-        "copy_s": seconds("--t-copy", asked.t_copy),
-        "start_s": seconds("--t-start", asked.t_start),
-        "end_s": seconds("--t-end", asked.t_end),
-        "wait_s": seconds("--wait", asked.wait),
-        "boot_s": seconds("--boot", asked.boot),
+        "exec_s": seconds("--t-exec", options.t_exec),
+        "copy_s": seconds("--t-copy", options.t_copy),
+        "start_s": seconds("--t-start", options.t_start),
+        "end_s": seconds("--t-end", options.t_end),
+        "wait_s": seconds("--wait", options.wait),
+        "boot_s": seconds("--boot", options.boot),
     }
-    push_s = PUSH_S if asked.push_cost is None else seconds("--push-cost", asked.push_cost)
+    push_s = PUSH_S if options.push_cost is None else seconds("--push-cost", options.push_cost)
     if times["exec_s"] == 0:
         raise UsageError("--t-exec is 0; expected the time to train a vertex, above 0. Measure it on some vertices.")
-    if asked.t_exec is None and asked.source.run is None:
+    if options.t_exec is None and options.source.run is None:
         raise UsageError("got no --t-exec; expected the time to train a vertex, such as --t-exec 0.05.")
-    known = known_lives(asked.source)
-    run = known.run
+    estimate = estimate_lifetime(options.source)
+    run = estimate.run
     if times["exec_s"] is None and run is not None:
         if run.exec_s is None:
-            raise UsageError(f"--run: no worker of {asked.source.run} has trained anything yet; give --t-exec.")
+            raise UsageError(f"--run: no worker of {options.source.run} has trained anything yet; give --t-exec.")
         times["exec_s"] = run.exec_s
-    many = asked.many if asked.many is not None else run is not None and run.many
+    many = options.many if options.many is not None else run is not None and run.many
     if times["boot_s"] and not many:
         raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
-    costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if asked.no_push else push_s)
+    costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
     work = Work(
-        vertices=asked.vertices if run is None else asked.vertices or run.vertices,
-        workers=asked.workers if run is None else asked.workers or run.workers,
-        largest=asked.largest,
+        vertices=options.vertices if run is None else options.vertices or run.vertices,
+        workers=options.workers if run is None else options.workers or run.workers,
+        largest=options.largest,
         many=many,
     )
     try:
-        choice = choose(known.lifetime, costs, work, observations=known.observations)
-        return Plan(choice, known, costs, work, _options(choice, costs, many=many))
+        choice = choose(estimate.lifetime, costs, work, observations=estimate.observations)
+        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many))
     except (ChoiceError, ChunkError, CostError, LifetimeError) as error:
         raise UsageError(str(error)) from error
 
 
 def seconds(option: str, text: str | None) -> float | None:
-    """The seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
-    LEAST_S to MOST_S and not 0."""
+    """Return the seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
+    LEAST_DURATION_S to MOST_DURATION_S and not 0."""
     if text is None:
         return None
     try:
@@ -155,53 +155,53 @@ def seconds(option: str, text: str | None) -> float | None:
         value = math.nan
     if not math.isfinite(value):
         raise UsageError(
-            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {LEAST_S:g} to {MOST_S:g} s): seconds "
-            f"such as 0.05, or 90s, 45m, 1.5h."
+            f"{option} is {text!r}; expected a time of at least 0 (0 itself, or {LEAST_DURATION_S:g} to "
+            f"{MOST_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
         )
     return value
 
 
 def goodput(choice: Choice, costs: Costs, chunk: int, *, many: bool) -> float:
-    """Goodput of another size with the choice's pushes."""
+    """Return the goodput of another size with the choice's pushes."""
     every = None if choice.push_every is None else min(choice.push_every, chunk)
-    return (many_chunks if many else one_chunk)(choice.lifetime, costs, chunk, push_every=every)
+    return chunk_goodput(choice.lifetime, costs, chunk, many=many, push_every=every)
 
 
 def all_or_nothing(costs: Costs) -> Costs:
-    """The same work without pushes."""
+    """Return the costs of the same work without pushes."""
     return replace(costs, push_s=None)
 
 
-def replayed(plan: Plan) -> tuple[Replayed, ...]:
-    """Sizes over the whole curve, each played through life by life, none of the model's formulas used.
+def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
+    """Play sizes over the whole curve through, life by life, using none of the model's formulas.
 
     The lives are drawn from a distribution that was given. Where lives were seen, it is those, as many as there were
-    and shared out as Kaplan and Meier do (a life that goes on must end some day): the points judge the fitted
+    and shared out as Kaplan and Meier do (a life that goes on must end some day): the points test the fitted
     distribution too, and their intervals say how much so few lives can tell, had each ended on its own.
     """
-    seen, choice = plan.known.observations, plan.choice
+    seen, choice = plan.estimate.observations, plan.choice
     if seen is None:
         lives = choice.lifetime.sample(np.random.default_rng(0), LIVES)
     else:
         lives = KaplanMeier.of(seen).quantile((np.arange(len(seen)) + 0.5) / len(seen))
     low, high = choice.curve[0].chunk, choice.curve[-1].chunk
-    found = []
+    points = []
     for chunk in np.unique(np.geomspace(low, high, REPLAYED).round().astype(np.int64)).tolist():
         every = None if choice.push_every is None else min(choice.push_every, chunk)
-        point = simulate(lives, plan.costs, chunk, every, plan.work.many)
-        found.append(Replayed(chunk, point.goodput, point.low, point.high))
-    return tuple(found)
+        point = replay(lives, plan.costs, chunk, every, plan.work.many)
+        points.append(ReplayedSize(chunk, point.goodput, point.low, point.high))
+    return tuple(points)
 
 
-def _options(choice: Choice, costs: Costs, *, many: bool) -> tuple[Option, ...]:
-    options = []
+def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[Candidate, ...]:
+    candidates = []
     for name, chunk in (("half", choice.chunk // 2), ("chosen", choice.chunk), ("double", 2 * choice.chunk)):
         if chunk == 0:
             continue
         every = None if choice.push_every is None else min(choice.push_every, chunk)
         value = choice.goodput if name == "chosen" else goodput(choice, costs, chunk, many=many)
-        options.append(Option(name, chunk, every, job_s(costs, chunk, every), value))
+        candidates.append(Candidate(name, chunk, every, job_s(costs, chunk, every), value))
     without = all_or_nothing(costs)
     chunk = deterministic_chunk(choice.lifetime.mean(), costs)
-    value = (many_chunks if many else one_chunk)(choice.lifetime, without, chunk)
-    return (*options, Option("the paper's", chunk, None, job_s(without, chunk), value))
+    value = chunk_goodput(choice.lifetime, without, chunk, many=many)
+    return (*candidates, Candidate("the paper's", chunk, None, job_s(without, chunk), value))

@@ -1,6 +1,6 @@
 """Many small runs in which everything goes wrong at once, each checked: what a seed draws can be played again.
 
-`python -c "from master.simulation.campaign import play; print(play(SEED))"` is the replay of one.
+`python -c "from master.simulation.campaign import play_seed; print(play_seed(SEED))"` is the replay of one.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from gridml.errors import LedgerError, UsageError
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
 from master.simulation import cost_program
-from master.simulation.exact import check
+from master.simulation.exact import verify_credits
 from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms, check_seed
-from master.simulation.world import simulate
+from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
 _DRAWN = 110  # the stream of random numbers that scenarios are drawn from
@@ -32,8 +32,8 @@ PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take a
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """What a seed gives."""
+class DrawnRun:
+    """The run that a seed gives."""
 
     scenario: Scenario
     vertices: int
@@ -78,8 +78,8 @@ def _values(played: Played) -> tuple[int, ...]:
     return p.runs, p.kills, p.graceful, p.masters, p.sent, p.lost, p.credits, p.credited
 
 
-def draw(seed: int) -> Drawn:
-    """A scenario with every kind of fault, each more or less likely. Raises UsageError for a seed out of range."""
+def draw(seed: int) -> DrawnRun:
+    """Draw a run with every sort of fault, each more or less likely. Raises UsageError for a seed out of range."""
     check_seed(seed)
     rng = np.random.default_rng([seed, _DRAWN])
     workers = round(20 * 8.0 ** float(rng.random()))
@@ -118,7 +118,7 @@ def draw(seed: int) -> Drawn:
         seed=seed,
     )
     life = round(life_s / exec_s)  # in vertices
-    return Drawn(
+    return DrawnRun(
         scenario,
         vertices=max(500, round(0.5 * workers * lasts_s / exec_s)) // (epochs := int(rng.integers(1, 4))),
         epochs=epochs,
@@ -130,7 +130,7 @@ def draw(seed: int) -> Drawn:
 
 
 def _machines(rng: np.random.Generator, workers: int, life_s: float, lasts_s: float, seed: int) -> Script:
-    """Lives of some law, or of a trace; some machines never come, and storms take many at one instant."""
+    """Draw lives of some law, or of a trace; some machines never come, and storms take many at one instant."""
     graceful, grace_s = float(rng.random()), life_s * float(rng.uniform(0, 0.3))
     script: Script
     if rng.random() < 0.25:
@@ -158,7 +158,7 @@ def _law(rng: np.random.Generator, mean_s: float) -> Lifetime:
 
 
 def _trace(rng: np.random.Generator, nodes: int, life_s: float, lasts_s: float) -> tuple[TraceEvent, ...]:
-    """Nodes that join and leave for three times as long as the run should last, some together, and stay then."""
+    """Return nodes that join and leave for three times as long as the run should last, some together, and stay then."""
     events: list[TraceEvent] = []
     for node in range(nodes):
         at_s = float(rng.choice([0.0, rng.uniform(0, life_s)]))
@@ -172,7 +172,7 @@ def _trace(rng: np.random.Generator, nodes: int, life_s: float, lasts_s: float) 
     return tuple(sorted(events, key=lambda event: event.time_s))
 
 
-def play(seed: int, folder: Path | None = None) -> Played:
+def play_seed(seed: int, folder: Path | None = None) -> Played:
     """Play what a seed draws, in a new run below `folder`, which is removed when all is well.
 
     Its credits are checked whenever its master was killed, and at its end. Raises LedgerError naming the seed when they
@@ -185,30 +185,31 @@ def play(seed: int, folder: Path | None = None) -> Played:
     except Exception as error:
         raise LedgerError(
             f"the simulated run of seed {seed} is wrong: {type(error).__name__}: {error}. It lies in {root}; "
-            f"play it again with master.simulation.campaign.play({seed})."
+            f"play it again with master.simulation.campaign.play_seed({seed})."
         ) from error
     shutil.rmtree(root)
     return played
 
 
-def _played(drawn: Drawn, seed: int, root: Path) -> Played:
+def _played(drawn: DrawnRun, seed: int, root: Path) -> Played:
     program = root / "costs.py"
     program.write_text(cost_program.source(drawn.vertices, drawn.epochs))
     run = root / "run"
-    world = simulate(drawn.settings(program, seed), drawn.scenario, run, killed=lambda: check(run))
-    found, total = check(run), drawn.vertices * drawn.epochs
-    if (found.credited, found.finished) != (total, drawn.epochs):
-        raise LedgerError(f"{found.credited} of {total} vertices are credited, in {found.finished} finished epochs")
+    settings = drawn.settings(program, seed)
+    world = play_scenario(settings, drawn.scenario, run, killed=lambda: verify_credits(run))
+    exact, total = verify_credits(run), drawn.vertices * drawn.epochs
+    if (exact.credited, exact.finished) != (total, drawn.epochs):
+        raise LedgerError(f"{exact.credited} of {total} vertices are credited, in {exact.finished} finished epochs")
     tally = world.pool.tally
     return Played(
-        1, tally.kills, tally.graceful, world.masters, world.messages, world.lost, found.credits, found.credited
+        1, tally.kills, tally.graceful, world.masters, world.messages, world.lost, exact.credits, exact.credited
     )
 
 
 def campaign(
-    kills: int, seed: int = 0, folder: Path | None = None, told: Callable[[Played], None] = lambda played: None
+    kills: int, seed: int = 0, folder: Path | None = None, report: Callable[[Played], None] = lambda played: None
 ) -> Played:
-    """Play what seed, seed + 1, … draw until so many workers were killed; `told` hears the sums after each run.
+    """Play what seed, seed + 1, … draw until so many workers were killed; `report` gets the sums after each run.
 
     Raises LedgerError, which names the seed, for the first run that is not exact.
     """
@@ -216,6 +217,6 @@ def campaign(
         raise UsageError(f"a campaign of {kills} kills was asked for; expected 1 or more.")
     played = Played()
     while played.kills < kills:
-        played += play(seed + played.runs, folder)
-        told(played)
+        played += play_seed(seed + played.runs, folder)
+        report(played)
     return played

@@ -16,7 +16,7 @@ Part = tuple[int, int, str]  # (start, stop, whose)
 
 @dataclass(frozen=True)
 class Exact:
-    """What was found: vertices credited in all, epochs, those of them that are finished, and credits."""
+    """Vertices credited in all, epochs, those of them that are finished, and credits."""
 
     credited: int
     epochs: int
@@ -24,17 +24,17 @@ class Exact:
     credits: int
 
 
-def check(root: Path) -> Exact:
-    """That in every epoch of the run in `root` credited, free and leased ranges are a partition, that a finished epoch
-    has been credited in full, and that the sums which the ledger keeps are those of its rows.
+def verify_credits(root: Path) -> Exact:
+    """Verify that in every epoch of the run in `root` credited, free and leased ranges are a partition, that a finished
+    epoch has been credited in full, and that the sums which the ledger keeps are those of its rows.
 
     Raises LedgerError naming epoch and range, or why there is nothing to read.
     """
     with opened(root) as db:
-        return _checked(db)
+        return _verified(db)
 
 
-def _checked(db: sqlite3.Connection) -> Exact:
+def _verified(db: sqlite3.Connection) -> Exact:
     parts: dict[int, list[Part]] = defaultdict(list)
     sums: dict[int, int] = defaultdict(int)
     reached: dict[int, int] = {}  # by lease: up to where its credits come
@@ -70,10 +70,10 @@ def _checked(db: sqlite3.Connection) -> Exact:
 
 
 def _epochs(db: sqlite3.Connection, parts: dict[int, list[Part]], sums: dict[int, int]) -> int:
-    """Check every epoch; returns how many are finished."""
-    finished, known = 0, set()
+    """Verify every epoch; return how many are finished."""
+    finished, opened_epochs = 0, set()
     for epoch, vertices, credited, closed_s in db.execute("SELECT epoch, vertices, credited, closed_s FROM epochs"):
-        known.add(epoch)
+        opened_epochs.add(epoch)
         _partition(epoch, vertices, parts[epoch])
         if credited != sums[epoch]:
             raise LedgerError(
@@ -83,7 +83,7 @@ def _epochs(db: sqlite3.Connection, parts: dict[int, list[Part]], sums: dict[int
         if closed_s is not None and credited != vertices:
             raise LedgerError(f"epoch {epoch + 1}: closed with {credited} of [0, {vertices}) credited")
         finished += closed_s is not None
-    for epoch in sorted(parts.keys() - known):
+    for epoch in sorted(parts.keys() - opened_epochs):
         raise LedgerError(f"epoch {epoch + 1}: {parts[epoch][0][:2]} is {parts[epoch][0][2]}, but it was never opened")
     return finished
 
@@ -100,12 +100,12 @@ def _partition(epoch: int, vertices: int, parts: list[Part]) -> None:
 
 
 def _versions(db: sqlite3.Connection, by_version: dict[int, int]) -> None:
-    """Every version says how many vertices are credited in it and those before it."""
-    total, known = 0, set()
+    """Verify that every version says how many vertices are credited in it and those before it."""
+    total, versions = 0, set()
     for version, credited in db.execute("SELECT version, credited FROM versions ORDER BY version"):
-        known.add(version)
+        versions.add(version)
         total += by_version.get(version, 0)
         if credited != total:
             raise LedgerError(f"version {version} says that {credited} vertices are credited; its credits make {total}")
-    for version in sorted(by_version.keys() - known):
+    for version in sorted(by_version.keys() - versions):
         raise LedgerError(f"{by_version[version]} vertices are credited in version {version}, which does not exist")

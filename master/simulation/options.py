@@ -1,4 +1,4 @@
-"""What `gridml simulate` is asked for, turned into the settings of a run and a scenario."""
+"""Turn the options of `gridml simulate` into the settings of a run and a scenario."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from master.store.settings import Settings
 NO_PUSH = 2**40  # vertices between two pushes that no chunk has
 MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
 MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
-TICK_S = 1e-8  # the least time for a vertex: a shorter one a clock that counts for long cannot tell
+TICK_S = 1e-8  # the least time for a vertex: a shorter one is lost in a clock that counts for long
 _COSTS = {"t_x": "exec_s", "t_c": "copy_s", "t_s": "start_s", "t_e": "end_s", "push": "push_s", "wait": "wait_s",
           "boot": "boot_s"}  # fmt: skip
 _FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corrupt", "delay": "delay_s"}
@@ -30,7 +30,7 @@ _FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corr
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """What the command line says; texts are times, or lists such as `t_x=0.1,t_s=5`."""
+    """The options of the command line; texts are times, or lists such as `t_x=0.1,t_s=5`."""
 
     cost: str
     workers: int = 100
@@ -58,7 +58,7 @@ class SimulationOptions:
 
 
 def costs(text: str, *, no_push: bool = False) -> Costs:
-    """The costs in a text such as "t_x=0.05,t_s=30,push=0.5". Raises UsageError."""
+    """Return the costs in a text such as "t_x=0.05,t_s=30,push=0.5". Raises UsageError."""
     given = {_COSTS[name]: value for name, value in _pairs("--cost", text, _COSTS, seconds)}
     if "exec_s" not in given:
         raise UsageError(f"--cost is {text!r}; expected at least t_x, as in t_x=0.05,t_s=30.")
@@ -71,7 +71,7 @@ def costs(text: str, *, no_push: bool = False) -> Costs:
 
 
 def faults(text: str | None) -> Chances | None:
-    """The faults in a text such as "lose=0.01,repeat=0.01,tear=0.01,flip=0.01,delay=5". Raises UsageError."""
+    """Return the faults in a text such as "lose=0.01,repeat=0.01,tear=0.01,flip=0.01,delay=5". Raises UsageError."""
     if text is None:
         return None
     given = {_FAULTS[name]: value for name, value in _pairs("--faults", text, _FAULTS, _chance_or_delay)}
@@ -93,109 +93,111 @@ def _chance_or_delay(what: str, text: str) -> float | None:
 
 
 def _pairs(
-    option: str, text: str, known: Iterable[str], read: Callable[[str, str], float | None]
+    option: str, text: str, names: Iterable[str], read: Callable[[str, str], float | None]
 ) -> list[tuple[str, float]]:
-    found = []
+    pairs = []
     for part in text.split(","):
         name, equals, value = part.strip().partition("=")
-        if not equals or name not in known:
-            raise UsageError(f"{option} has {part.strip()!r}; expected NAME=NUMBER with a name of {', '.join(known)}.")
+        if not equals or name not in names:
+            raise UsageError(f"{option} has {part.strip()!r}; expected NAME=NUMBER with a name of {', '.join(names)}.")
         number = read(f"{name} in {option}", value)
         if number is None or not math.isfinite(number) or number < 0:
             raise UsageError(f"{option} has {part.strip()!r}; expected a number of at least 0.")
-        found.append((name, number))
-    return found
+        pairs.append((name, number))
+    return pairs
 
 
-def settings(asked: SimulationOptions, program: Path) -> Settings:
-    """The settings of the simulated run. Raises UsageError for what makes no sense."""
-    check_seed(asked.seed)
-    if asked.vertices is not None and not 1 <= asked.vertices <= MOST_VERTICES:
-        raise UsageError(f"--vertices is {asked.vertices}; expected 1 to {MOST_VERTICES:,}.")
-    if asked.workers > MOST_WORKERS:
-        raise UsageError(f"--workers is {asked.workers}; expected at most {MOST_WORKERS:,}.")
-    workers = asked.workers if asked.trace is None else most_at_once(read_trace(asked.trace))
+def settings(options: SimulationOptions, program: Path) -> Settings:
+    """Return the settings of the simulated run. Raises UsageError for what makes no sense."""
+    check_seed(options.seed)
+    if options.vertices is not None and not 1 <= options.vertices <= MOST_VERTICES:
+        raise UsageError(f"--vertices is {options.vertices}; expected 1 to {MOST_VERTICES:,}.")
+    if options.workers > MOST_WORKERS:
+        raise UsageError(f"--workers is {options.workers}; expected at most {MOST_WORKERS:,}.")
+    workers = options.workers if options.trace is None else most_at_once(read_trace(options.trace))
     return Settings(
         program=program,
         backend="simulated",
         workers=workers,
-        epochs=asked.epochs,
-        seed=asked.seed,
-        lifetime=asked.lifetime,
-        trace=asked.trace,
-        chunk=asked.chunk,
-        push_every=NO_PUSH if asked.no_push else asked.push_every,
-        silent_s=_above_0("--silence", asked.silence),
+        epochs=options.epochs,
+        seed=options.seed,
+        lifetime=options.lifetime,
+        trace=options.trace,
+        chunk=options.chunk,
+        push_every=NO_PUSH if options.no_push else options.push_every,
+        silent_s=_above_0("--silence", options.silence),
     )
 
 
-def scenario(asked: SimulationOptions, workers: int) -> Scenario:
-    """Everything around the run. Raises UsageError for what makes no sense, or can never finish."""
-    worth = costs(asked.cost, no_push=asked.no_push)
-    speeds = Speeds(asked.fast, asked.fast_factor, asked.spread)
+def scenario(options: SimulationOptions, workers: int) -> Scenario:
+    """Return everything around the run. Raises UsageError for what makes no sense, or can never finish."""
+    worth = costs(options.cost, no_push=options.no_push)
+    speeds = Speeds(options.fast, options.fast_factor, options.spread)
     if worth.exec_s / speeds.fastest < TICK_S:
         raise UsageError(
             f"the fastest machines train a vertex in {worth.exec_s / speeds.fastest:.3g} s; expected at least "
             f"{TICK_S:g} s: give a longer t_x, for several vertices at once, or a smaller --fast-factor or --spread."
         )
-    script = _script(asked, workers)
+    script = _script(options, workers)
     if isinstance(script, Lives):
-        check_lives(script.lifetime, worth, _first(asked), speeds.fastest, script.grace_s if asked.grace_share else 0.0)
-    travel_s = _travel(asked.travel)
+        check_lives(
+            script.lifetime, worth, _first(options), speeds.fastest, script.grace_s if options.grace_share else 0.0
+        )
+    travel_s = _travel(options.travel)
     slowest = min(1.0, speeds.factor) if speeds.fast else 1.0
-    check_silence(worth, slowest, _above_0("--silence", asked.silence), travel_s)
-    every_s = seconds("--storm-every", asked.storm_every)
+    check_silence(worth, slowest, _above_0("--silence", options.silence), travel_s)
+    every_s = seconds("--storm-every", options.storm_every)
     if every_s is not None:
-        script = Storms(script, every_s, asked.storm_share, asked.seed)
+        script = Storms(script, every_s, options.storm_share, options.seed)
     return Scenario(
         script=script,
         costs=worth,
         speeds=speeds,
-        faults=faults(asked.faults),
-        crash_every_s=seconds("--crash-every", asked.crash_every),
-        turn_s=_above_0("--turn", asked.turn),
+        faults=faults(options.faults),
+        crash_every_s=seconds("--crash-every", options.crash_every),
+        turn_s=_above_0("--turn", options.turn),
         travel_s=travel_s,
-        chunks_per_job=asked.chunks_per_job,
-        seed=asked.seed,
+        chunks_per_job=options.chunks_per_job,
+        seed=options.seed,
     )
 
 
-def _first(asked: SimulationOptions) -> int:
-    """The vertices that a life must train before any is credited, at least. Who leaves in grace brings what there is,
-    and what gridml chooses for itself may be as little as one."""
-    if asked.grace_share or asked.chunk is None or not (asked.no_push or asked.push_every):
+def _first(options: SimulationOptions) -> int:
+    """Return the vertices that a life must train before any is credited, at least. Who leaves in grace brings what
+    there is, and what gridml chooses for itself may be as little as one."""
+    if options.grace_share or options.chunk is None or not (options.no_push or options.push_every):
         return 1
-    every = asked.chunk if asked.no_push or asked.push_every is None else asked.push_every
-    return min(asked.chunk, every, asked.vertices or asked.chunk)
+    every = options.chunk if options.no_push or options.push_every is None else options.push_every
+    return min(options.chunk, every, options.vertices or options.chunk)
 
 
 def _travel(text: str) -> float:
-    found = seconds("--travel", text) or 0.0
-    if found > MOST_DELAY_S:
+    travel_s = seconds("--travel", text) or 0.0
+    if travel_s > MOST_DELAY_S:
         raise UsageError(f"--travel is {text!r}; expected at most {MOST_DELAY_S:g} s, a day.")
-    return found
+    return travel_s
 
 
 def _above_0(option: str, text: str) -> float:
-    found = seconds(option, text)
-    if not found:
+    value = seconds(option, text)
+    if not value:
         raise UsageError(f"{option} is {text!r}; expected a time above 0: seconds such as 0.05, or 90s, 45m, 1.5h.")
-    return found
+    return value
 
 
-def _script(asked: SimulationOptions, workers: int) -> Script:
-    if asked.trace is not None and asked.lifetime is not None:
+def _script(options: SimulationOptions, workers: int) -> Script:
+    if options.trace is not None and options.lifetime is not None:
         raise UsageError("got both --lifetime and --trace; expected one of them, or neither for machines that stay.")
-    if asked.late and asked.lifetime is None:
+    if options.late and options.lifetime is None:
         raise UsageError(
-            f"got --late {asked.late} without --lifetime; expected both: it says how much later they come."
+            f"got --late {options.late} without --lifetime; expected both: it says how much later they come."
         )
-    if asked.trace is not None:
-        return Replay(read_trace(asked.trace), asked.seed, graceful_share=asked.grace_share)
-    if asked.lifetime is None:
+    if options.trace is not None:
+        return Replay(read_trace(options.trace), options.seed, graceful_share=options.grace_share)
+    if options.lifetime is None:
         return Steady(workers)
     try:
-        lives = parse(asked.lifetime)
+        lives = parse(options.lifetime)
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
-    return Lives(workers, lives, asked.seed, graceful_share=asked.grace_share, late=asked.late)
+    return Lives(workers, lives, options.seed, graceful_share=options.grace_share, late=options.late)

@@ -31,14 +31,14 @@ _WAKING = 0.25  # the share of masters that are killed as they take over
 
 
 def check_seed(seed: int) -> None:
-    """Raises UsageError for a seed that not every generator takes."""
+    """Raise UsageError for a seed that not every generator takes."""
     if not 0 <= seed <= MOST_SEED:
         raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
 @dataclass(frozen=True)
 class Machine:
-    """What a worker finds: how fast it trains against the costs' own speed, and the kind that it tells the master."""
+    """How fast a worker trains there, against the costs' own speed, and the kind that it reports to the master."""
 
     speed: float = 1.0
     kind: str = PLAIN
@@ -49,7 +49,7 @@ class Speeds:
     """How fast machines are against the costs' own: a share `fast` of them is `factor` times as fast as the others
     (those with AVX, say), and all vary log-normally with `sigma`. The median of the slow ones is 1.
 
-    Workers tell the master which of the two their machine is, as real ones do, and nothing of how it varies.
+    Workers report to the master which of the two their machine is, as real ones do, and nothing of how it varies.
     """
 
     fast: float = 0.0
@@ -78,7 +78,7 @@ class Speeds:
         return (min(1.0, self.factor) if self.fast else 1.0) * math.exp(-_FAR * self.sigma)
 
     def of(self, slot: int, seed: int) -> Machine:
-        """One machine, the same in every life."""
+        """Return a machine, the same in every life."""
         if not self.fast and not self.sigma:
             return Machine()
         rng = np.random.default_rng([seed, _SPEED, slot])
@@ -111,13 +111,13 @@ class ManyLives(Script):
         return PlannedLife(opens_s, float(lasting[at]), None, bool(kinds[at] < self.graceful_share), self.grace_s)
 
     def _block(self, slot: int, block: int) -> tuple[Numbers, Numbers, Numbers]:
-        """(seconds of life, gaps before them in units of `gap_s`, numbers in [0, 1) that decide on grace)."""
-        found = self._blocks.get(slot)
-        if found is None or found[0] != block:
+        """Return (seconds of life, gaps before them in units of `gap_s`, numbers in [0, 1) that decide on grace)."""
+        entry = self._blocks.get(slot)
+        if entry is None or entry[0] != block:
             rng = np.random.default_rng([self.seed, _LIVES, slot, block])
             drawn = self.lifetime.sample(rng, self.BLOCK), rng.exponential(size=self.BLOCK), rng.random(self.BLOCK)
-            found = self._blocks[slot] = block, drawn
-        return found[1]
+            entry = self._blocks[slot] = block, drawn
+        return entry[1]
 
     @cached_property
     def _blocks(self) -> dict[int, tuple[int, tuple[Numbers, Numbers, Numbers]]]:
@@ -157,8 +157,8 @@ class Storms(Script):
         return PlannedLife(planned.opens_s, planned.duration_s, closes_s, planned.graceful, planned.grace_s)
 
     def _next(self, slot: int, after_s: float) -> float | None:
-        """The first storm after an instant that takes this machine: one in every interval of `every_s`, at a drawn
-        moment. None if that would be so far off that practically no machine is spared for so long."""
+        """Return the first storm after an instant that takes this machine: one in every interval of `every_s`, at a
+        drawn moment. None if that would be so far off that practically no machine is spared for so long."""
         first = math.floor(after_s / self.every_s)
         for interval in range(first, first + math.ceil(_SPARED / self.share) + 1):
             moment, taken = self._storm(interval)
@@ -167,15 +167,15 @@ class Storms(Script):
         return None
 
     def _storm(self, interval: int) -> tuple[float, NDArray[np.bool_]]:
-        """(when the storm of an interval comes, whether it takes each machine)."""
-        found = self._drawn.get(interval)
-        if found is None:
+        """Return (when the storm of an interval comes, whether it takes each machine)."""
+        storm = self._drawn.get(interval)
+        if storm is None:
             rng = np.random.default_rng([self.seed, _STORM, interval])
-            found = (interval + float(rng.random())) * self.every_s, rng.random(self.slots) < self.share
-            if len(self._drawn) >= 64:  # time goes on, so the oldest are not asked for any more
+            storm = (interval + float(rng.random())) * self.every_s, rng.random(self.slots) < self.share
+            if len(self._drawn) >= 64:  # time goes on, so the oldest are not needed any more
                 del self._drawn[next(iter(self._drawn))]
-            self._drawn[interval] = found
-        return found
+            self._drawn[interval] = storm
+        return storm
 
     @cached_property
     def _drawn(self) -> dict[int, tuple[float, NDArray[np.bool_]]]:
@@ -243,7 +243,7 @@ class Scenario:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 
     def crash(self, k: int) -> tuple[float, str] | None:
-        """(how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""
+        """Return (how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""
         if self.crash_every_s is None:
             return None
         rng = np.random.default_rng([self.seed, _CRASH, k])

@@ -1,4 +1,4 @@
-"""Simulations that can never finish: what can be told before they begin, and what shows only as they go on."""
+"""Simulations that can never finish: what shows before they begin, and what shows only as they go on."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIVES, LIVES_OF_EACH = 5_000, 50  # that began without a credit, in all or on ea
 MASTERS = 1_000  # that took over without a credit
 TURNS = 400_000  # of the master without a credit: about a minute of real time
 SOME_TURNS = 1_000  # below, simulated time says nothing: the next machine may only come in a month
-LONGEST_S = 1e12  # of simulated time, in which a clock of 64 bits can still tell a millisecond
+LONGEST_S = 1e12  # of simulated time, in which a clock of 64 bits still resolves a millisecond
 CHANGE = (
     "Give machines that live longer (--lifetime, --trace), a shorter boot, start or push (--cost), pushes or smaller "
     "chunks (--chunk, --push-every), or a longer --silence."
@@ -31,7 +31,7 @@ class Since:
 
 
 def check_lives(lifetime: Lifetime, costs: Costs, vertices: int, fastest: float, grace_s: float) -> None:
-    """Raises UsageError when practically no life lasts until it can have brought home its first `vertices` on a machine
+    """Raise UsageError when practically no life lasts until it can have brought home its first `vertices` on a machine
     `fastest` times as fast as the costs say; a machine that is taken may work on for `grace_s`."""
     work_s = vertices * (costs.copy_s + costs.exec_s / fastest)
     needed_s = costs.boot_s + costs.start_s + work_s + (costs.push_s or 0.0)
@@ -46,7 +46,7 @@ def check_lives(lifetime: Lifetime, costs: Costs, vertices: int, fastest: float,
 
 
 def check_silence(costs: Costs, slowest: float, silent_s: float, travel_s: float = 0.0) -> None:
-    """Raises UsageError when something that a worker does without a word takes longer than it may be silent: its leases
+    """Raise UsageError when something that a worker does without a word takes longer than it may be silent: its leases
     would go to others, which would fall silent in turn. `slowest` is the speed of the slowest machines; its messages
     take `travel_s`, which counts once: one that waits for an answer sends its message again and again."""
     for what, takes_s in (
@@ -63,8 +63,8 @@ def check_silence(costs: Costs, slowest: float, silent_s: float, travel_s: float
             )
 
 
-def check(since: Since, machines: int, alone_s: float) -> None:
-    """Raises RunError when a run will not go on: `machines` are there at once, and `alone_s` is more than one of them
+def check_stall(since: Since, machines: int, alone_s: float) -> None:
+    """Raise RunError when a run will not go on: `machines` are there at once, and `alone_s` is more than one of them
     would take for everything. Each life that ends in vain may be followed by another one, which has that time anew."""
     most = max(LIVES, LIVES_OF_EACH * machines)
     if since.lives >= most:

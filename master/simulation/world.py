@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import hashlib
 import random
 import time
 from collections.abc import Callable, Iterator
@@ -22,10 +21,9 @@ from master.launch import resume, start
 from master.run import Run
 from master.simulation.crash_points import CrashPoints
 from master.simulation.scenario import Machine, Scenario
-from master.simulation.stall import LONGEST_S, Since, check
+from master.simulation.stall import LONGEST_S, Since, check_stall
 from master.simulation.wire import Wire
 from master.simulation.workers import Passing, Trainer, Training
-from master.store.reader import opened
 from master.store.settings import Settings
 
 START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
@@ -39,7 +37,7 @@ class MasterKilled(BaseException):
 
 @final
 class Inline(Executor):
-    """Does at once what it is asked, so that a simulation does not depend on threads."""
+    """Does at once what is submitted, so that a simulation does not depend on threads."""
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
@@ -99,8 +97,8 @@ class World:
             machine = self._machines[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
         return self.workers.hire(worker, machine)
 
-    def environment(self, told: Callable[[str, str], None]) -> Environment:
-        """What the next master sees."""
+    def environment(self, report: Callable[[str, str], None]) -> Environment:
+        """Return what the next master sees."""
         crash = self.scenario.crash(self.masters)
         self._dies = None if crash is None else (self.clock.now_s + crash[0], crash[1])
         self.masters += 1
@@ -111,7 +109,7 @@ class World:
             lambda settings, directory: Simulated(self.pool, lambda: self.crashed, self._reached),
             clock=self.clock,
             rest=self.rest,
-            report=told,
+            report=report,
             hook=self._reached,
             mailboxes=lambda folder: mailboxes,
             durable=False,
@@ -126,17 +124,17 @@ class World:
         self.look()
 
     def look(self) -> None:
-        """Raises RunError when the run does not go on."""
+        """Raise RunError when the run does not go on."""
         assert self._run is not None, "a run is driven before it rests"
         standing = self.clock.now_s, self._turns, self._lives, self.masters
         if (credited := self._run.ledger.credited) != self._credited:
             self._credited, self._credited_at = credited, standing
         then_s, turns, lives, masters = self._credited_at
         since = Since(standing[0] - then_s, standing[1] - turns, standing[2] - lives, standing[3] - masters)
-        check(since, self.scenario.script.slots, self._alone_s(self._run.total))
+        check_stall(since, self.scenario.script.slots, self._alone_s(self._run.total))
 
     def _alone_s(self, vertices: int) -> float:
-        """More than the slowest machine would take for everything, and for messages that come late besides."""
+        """Return more than the slowest machine would take for everything, and for messages that come late besides."""
         costs, faults = self.scenario.costs, self.scenario.faults
         around_s = costs.wait_s + costs.boot_s + costs.start_s + costs.end_s + (costs.push_s or 0.0)
         delay_s = self.scenario.travel_s + (0.0 if faults is None else faults.delay_s)
@@ -174,7 +172,7 @@ class World:
         self.world_s += self.lap()
 
     def lap(self) -> float:
-        """CPU seconds of this process since this was last asked."""
+        """Return the CPU seconds of this process since the last call."""
         before, self._mark_s = self._mark_s, time.process_time()
         return self._mark_s - before
 
@@ -189,26 +187,27 @@ class World:
             raise MasterKilled
 
 
-def simulate(
+def play_scenario(
     settings: Settings,
     scenario: Scenario,
     root: Path,
-    told: Callable[[str, str], None] = lambda kind, text: None,
+    report: Callable[[str, str], None] = lambda topic, text: None,
     trainer: Trainer | None = None,
     killed: Callable[[], object] = lambda: None,
 ) -> World:
-    """Play a scenario to the end of its run, whose directory is `root`; `killed` is called whenever the master was.
+    """Play a scenario to the end of its run, whose directory is `root`.
 
+    `report` is called with the topic and text of each event, `killed` whenever the master was.
     Raises as a run does.
     """
     world = World(settings, scenario, trainer)
     with _seeded(scenario.seed), _few_collections():
-        _play(world, root, told, killed)
+        _play(world, root, report, killed)
     return world
 
 
-def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Callable[[], object]) -> None:
-    run = start(world.settings, root, world.environment(told))
+def _play(world: World, root: Path, report: Callable[[str, str], None], killed: Callable[[], object]) -> None:
+    run = start(world.settings, root, world.environment(report))
     while True:
         world.drive(run)
         try:
@@ -222,7 +221,7 @@ def _play(world: World, root: Path, told: Callable[[str, str], None], killed: Ca
             world.clock.advance(world.clock.now_s + world.scenario.restart_s)
             world.look()
             try:
-                run = resume(root, world.environment(told))
+                run = resume(root, world.environment(report))
                 break
             except MasterKilled:  # while it was waking
                 killed()
@@ -253,26 +252,3 @@ def _few_collections() -> Iterator[None]:
     finally:
         gc.set_threshold(*before)
         gc.unfreeze()
-
-
-def dump(root: Path) -> Iterator[str]:
-    """The ledger of a run as text, canonical: every row of every table in the order of its key.
-
-    Raises LedgerError when there is none, or it is damaged.
-    """
-    with opened(root) as connection:
-        tables = [
-            name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table' ORDER BY name")
-        ]
-        for table in tables:
-            yield f"-- {table}"
-            for row in connection.execute(f"SELECT * FROM {table} ORDER BY rowid"):
-                yield repr(row)
-
-
-def fingerprint(root: Path) -> str:
-    """SHA-256 of a ledger's canonical dump: the same for the same seed."""
-    digest = hashlib.sha256()
-    for line in dump(root):
-        digest.update(line.encode() + b"\n")
-    return digest.hexdigest()

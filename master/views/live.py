@@ -1,4 +1,4 @@
-"""What a person sees of a run while it goes on: a live view on a terminal, plain lines elsewhere, JSON for programs.
+"""Show a run while it goes on: a live view on a terminal, plain lines elsewhere, JSON for programs.
 
 Views are fed twice a second at most, from the loop of the run itself: no thread of theirs touches the ledger.
 """
@@ -6,7 +6,6 @@ Views are fed twice a second at most, from the loop of the run itself: no thread
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import json
 import sqlite3
 import time
@@ -25,7 +24,7 @@ from rich.text import Text
 
 from gridml.errors import LedgerError
 from master.store.reader import connect
-from master.views.progress import Progress, read
+from master.views.progress import Progress, read_progress
 from master.views.render import duration
 
 STYLES = {
@@ -33,7 +32,7 @@ STYLES = {
     **dict.fromkeys(("epoch", "metrics", "finished"), "green"),
 }
 WIDTH = 100  # columns of the panel, where the terminal has them
-BAD = "yellow"  # every other kind: something was lost, or failed
+BAD = "yellow"  # every other topic: something was lost, or failed
 
 
 class View(ABC):
@@ -42,18 +41,18 @@ class View(ABC):
     every_s: float
 
     @abstractmethod
-    def event(self, at_s: float, kind: str, text: str) -> None:
-        """Something happened at `at_s` (seconds of time.time())."""
+    def event(self, at_s: float, topic: str, text: str) -> None:
+        """Show what happened at `at_s` (seconds of time.time()); its topic is a word such as "evicted"."""
 
     @abstractmethod
     def progress(self, now: float, progress: Progress) -> None:
-        """The run stands so."""
+        """Show how far the run is at `now` (seconds of time.time())."""
 
     def __enter__(self) -> View:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         return None
 
@@ -74,12 +73,13 @@ class Screen(View):
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self._live.stop()
 
-    def event(self, at_s: float, kind: str, text: str) -> None:
-        self._console.print(Text.assemble((_hour(at_s), "dim"), "  ", (f"{kind:9}", STYLES.get(kind, BAD)), " ", text))
+    def event(self, at_s: float, topic: str, text: str) -> None:
+        style = STYLES.get(topic, BAD)
+        self._console.print(Text.assemble((_hour(at_s), "dim"), "  ", (f"{topic:9}", style), " ", text))
 
     def progress(self, now: float, progress: Progress) -> None:
         self._live.update(panel(self._title, progress), refresh=True)
@@ -94,8 +94,8 @@ class Lines(View):
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
-    def event(self, at_s: float, kind: str, text: str) -> None:
-        print(f"{_hour(at_s)}  {kind:9} {text}", file=self._out, flush=True)
+    def event(self, at_s: float, topic: str, text: str) -> None:
+        print(f"{_hour(at_s)}  {topic:9} {text}", file=self._out, flush=True)
 
     def progress(self, now: float, progress: Progress) -> None:
         print(f"{_hour(now)}  {'progress':9} {line(progress)}", file=self._out, flush=True)
@@ -103,28 +103,33 @@ class Lines(View):
 
 @final
 class JsonLines(View):
-    """A JSON object per line: {"at_s", "kind", "text"} for an event; a progress has its own fields beside `at_s` and
-    `kind`."""
+    """A JSON object per line: {"at_s", "topic", "text"} for an event; a progress has its own fields beside `at_s` and
+    `topic`, which is "progress". For one release more `kind` says the same as `topic`."""
 
     every_s = 10.0
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
-    def event(self, at_s: float, kind: str, text: str) -> None:
-        self._write({"at_s": at_s, "kind": kind, "text": text})
+    def event(self, at_s: float, topic: str, text: str) -> None:
+        self._write(at_s, topic, {"text": text})
 
     def progress(self, now: float, progress: Progress) -> None:
-        self._write({"at_s": now, "kind": "progress", **dataclasses.asdict(progress)})
+        self._write(now, "progress", progress.to_json())
 
-    def _write(self, found: dict[str, Any]) -> None:
-        print(json.dumps(found), file=self._out, flush=True)
+    def _write(self, at_s: float, topic: str, content: dict[str, Any]) -> None:
+        print(json.dumps(json_line(at_s, topic, content)), file=self._out, flush=True)
+
+
+def json_line(at_s: float, topic: str, content: dict[str, Any]) -> dict[str, Any]:
+    """Return one object of `--json` output; `kind` is the former name of `topic`."""
+    return {"at_s": at_s, "topic": topic, "kind": topic, **content}
 
 
 class Follower:
     """Reads the progress of the run in `root` whenever it is due and hands it to a view.
 
-    `told` and `tick` are what a `Run` wants of its outside.
+    `report` and `tick` are what a `Run` wants of its environment.
     """
 
     def __init__(self, root: Path, view: View, clock: Callable[[], float] = time.time) -> None:
@@ -135,8 +140,8 @@ class Follower:
         self._due_s = clock() + min(1.0, view.every_s)
         self.last: Progress | None = None
 
-    def told(self, kind: str, text: str) -> None:
-        self._view.event(self._clock(), kind, text)
+    def report(self, topic: str, text: str) -> None:
+        self._view.event(self._clock(), topic, text)
 
     def tick(self) -> None:
         now = self._clock()
@@ -146,14 +151,14 @@ class Follower:
             with contextlib.suppress(sqlite3.Error, LedgerError):
                 if self._ledger is None:
                     self._ledger = connect(self._root)
-                self.last = read(self._ledger, now)
+                self.last = read_progress(self._ledger, now)
                 self._view.progress(now, self.last)
 
     def __enter__(self) -> Follower:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+        self, error_type: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         if self._ledger is not None:
             self._ledger.close()
@@ -161,7 +166,7 @@ class Follower:
 
 
 def panel(title: str, progress: Progress) -> RenderableType:
-    """The progress as a panel, always of the same width so that it does not jump."""
+    """Return the progress as a panel, always of the same width so that it does not jump."""
     bars = Table.grid(padding=(0, 2), expand=True)
     bars.add_column(no_wrap=True)
     bars.add_column(ratio=1)  # what the figures leave
@@ -187,33 +192,33 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
 
 def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
-    found = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
+    facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
     if progress.staleness is not None:
-        found.append(("staleness", f"{progress.staleness:.1f}"))
+        facts.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:
-        found.append(("goodput", f"{progress.goodput:.0%}"))
-    return found
+        facts.append(("goodput", f"{progress.goodput:.0%}"))
+    return facts
 
 
 def _speed(progress: Progress) -> list[tuple[str, str]]:
     if not progress.all_credited:
         return [("nothing is credited yet", "")]
-    found = []
+    facts = []
     if progress.per_second is not None:
-        found.append(("vertices/s", f"{progress.per_second:,.0f}"))
+        facts.append(("vertices/s", f"{progress.per_second:,.0f}"))
     if progress.seconds_left is not None:
-        found.append(("left", duration(progress.seconds_left)))
-    return found
+        facts.append(("left", duration(progress.seconds_left)))
+    return facts
 
 
 def _metrics(progress: Progress) -> list[tuple[str, str]]:
-    """The last metrics that are numbers; lists are for the report."""
+    """Return the last metrics that are numbers; lists are for the report."""
     numbers = [(name, value) for name, value in progress.metrics.items() if isinstance(value, int | float)]
-    return [(name, f"{value:.4g} (epoch {progress.judged})") for name, value in numbers]
+    return [(name, f"{value:.4g} (epoch {progress.evaluated})") for name, value in numbers]
 
 
 def line(progress: Progress) -> str:
-    """The progress in one line."""
+    """Return the progress in one line."""
     of = f" of {progress.epochs}" if progress.epochs else ""
     parts = [f"epoch {progress.epoch}{of}: {progress.credited:,} of {progress.vertices:,}"]
     parts += [

@@ -1,4 +1,4 @@
-"""A run as figures: how the metrics rose, when vertices were credited and workers killed, each digit's accuracy."""
+"""Draw a run: how the metrics rose, when vertices were credited and workers killed, each digit's accuracy."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ import numpy as np
 
 from gridml.errors import UsageError
 from master.store.reader import opened
-from master.views.report import Report, read_clock
+from master.store.run_facts import read_clock
+from master.views.report import Report
 
 
-def plot(found: Report, root: Path, file: Path) -> None:
+def plot_report(report: Report, root: Path, file: Path) -> None:
     """Draw a run's report into `file`, whose ending says the format (.png, .pdf, .svg).
 
     Raises UsageError when matplotlib is not installed, or the file cannot be written.
     """
     figure = new_figure((11, 7))
-    judged = [e for e in found.epochs if e.metrics]
-    names = [n for n, v in (judged[-1].metrics if judged else {}).items() if not isinstance(v, list)]
-    lists = {n: v for n, v in (judged[-1].metrics if judged else {}).items() if isinstance(v, list)}
+    evaluated = [e for e in report.epochs if e.metrics]
+    names = [n for n, v in (evaluated[-1].metrics if evaluated else {}).items() if not isinstance(v, list)]
+    lists = {n: v for n, v in (evaluated[-1].metrics if evaluated else {}).items() if isinstance(v, list)}
     axes = figure.subplots(2, 2)
-    figure.suptitle(f"{found.program}: {found.workers} workers, {found.kills} kills, {found.status}")
-    x = [e.epoch for e in judged]
+    figure.suptitle(f"{report.program}: {report.workers} workers, {report.kills} kills, {report.status}")
+    x = [e.epoch for e in evaluated]
     for name in names:
-        values = [e.metrics.get(name, np.nan) for e in judged]
+        values = [e.metrics.get(name, np.nan) for e in evaluated]
         axes[0, 0].plot(x, values, marker="o", label=name)
-        axes[0, 1].plot([e.closed_s for e in judged], values, marker="o", label=name)
+        axes[0, 1].plot([e.closed_s for e in evaluated], values, marker="o", label=name)
     axes[0, 0].set_xlabel("epoch")
     axes[0, 0].xaxis.get_major_locator().set_params(integer=True)
     axes[0, 1].set_xlabel("seconds of the run")
@@ -39,7 +40,7 @@ def plot(found: Report, root: Path, file: Path) -> None:
 
 
 def new_figure(inches: tuple[float, float]) -> Any:
-    """An empty matplotlib figure of a width and height. Raises UsageError when matplotlib is not installed."""
+    """Return an empty matplotlib figure of a width and height. Raises UsageError when matplotlib is not installed."""
     try:
         from matplotlib.figure import Figure
     except ModuleNotFoundError as error:
@@ -60,7 +61,7 @@ def save(figure: Any, file: Path) -> None:
 
 
 def _credit(axes: Any, root: Path) -> None:
-    """Credited vertices over time, and a tick for each worker that was killed: red by SIGKILL, orange by SIGTERM."""
+    """Draw credited vertices over time, and a tick for each kill: red by SIGKILL, orange by SIGTERM."""
     with opened(root) as connection:
         clock = read_clock(connection, root)
         rows = connection.execute("SELECT at_s, stop - start FROM credits ORDER BY at_s").fetchall()
@@ -72,7 +73,7 @@ def _credit(axes: Any, root: Path) -> None:
     at_s = np.array([clock.at(t) for t in credits[:, 0]])
     axes.plot(at_s, np.cumsum(credits[:, 1]))
     for graceful, colour, label in ((0, "tab:red", "SIGKILL"), (1, "tab:orange", "SIGTERM")):
-        times = [clock.at(ended_s) for ended_s, kind in kills if bool(kind) == bool(graceful)]
+        times = [clock.at(ended_s) for ended_s, warned in kills if bool(warned) == bool(graceful)]
         axes.plot(times, np.zeros(len(times)), "|", color=colour, markersize=18, label=label)
     axes.set_xlabel("seconds of the run")
     axes.set_ylabel("credited vertices")
@@ -80,7 +81,7 @@ def _credit(axes: Any, root: Path) -> None:
 
 
 def _digits(axes: Any, lists: dict[str, list[float]]) -> None:
-    """List-valued metrics of the last epoch as bars: with MNIST the paper's Figure 3, the accuracy of each digit."""
+    """Draw the last list-valued metrics as bars: with MNIST the paper's Figure 3, the accuracy of each digit."""
     if not lists:
         axes.set_axis_off()
         return

@@ -1,4 +1,4 @@
-"""A report as a person reads it: tables on a terminal, as wide as they are elsewhere."""
+"""Render a report for a person: tables on a terminal, as wide as they are elsewhere."""
 
 from __future__ import annotations
 
@@ -12,50 +12,51 @@ from rich.table import Table
 from rich.text import Text
 
 from master.store.rundir import command
+from master.store.status import RunStatus
 from master.views.report import Report
 
 MACHINES = 20  # lines of a table of machines
 
 
-def render(found: Report) -> RenderableType:
-    """The report as tables for a terminal."""
-    parts: list[RenderableType] = [_header(found), Text(), _epoch_table(found)]
-    judged = [e for e in found.epochs if e.metrics]
-    for name, value in judged[-1].metrics.items() if judged else ():
+def render_report(report: Report) -> RenderableType:
+    """Return the report as tables for a terminal."""
+    parts: list[RenderableType] = [_header(report), Text(), _epoch_table(report)]
+    evaluated = [e for e in report.epochs if e.metrics]
+    for name, value in evaluated[-1].metrics.items() if evaluated else ():
         if isinstance(value, list):
-            parts += [Text(), _list_table(f"{name} after epoch {judged[-1].epoch}", value)]
-    if found.machines and found.kills:
-        parts += [Text(), _machine_table(found)]
-    if found.failures:
-        last = found.failures[-1]
-        parts += [Text(), Text(f"{len(found.failures)} failures; the last: {last.message}", "red")]
-    if found.stopped_because:
-        parts += [Text(), Text(found.stopped_because, "red")]
+            parts += [Text(), _list_table(f"{name} after epoch {evaluated[-1].epoch}", value)]
+    if report.machines and report.kills:
+        parts += [Text(), _machine_table(report)]
+    if report.failures:
+        last = report.failures[-1]
+        parts += [Text(), Text(f"{len(report.failures)} failures; the last: {last.message}", "red")]
+    if report.stopped_because:
+        parts += [Text(), Text(report.stopped_because, "red")]
     return Group(*parts)
 
 
-def _header(found: Report) -> Table:
+def _header(report: Report) -> Table:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column()
-    style = {"finished": "green", "running": "cyan"}.get(found.status, "red")
-    title = Text.assemble((found.program, "bold"), "  ", (found.status, style))
-    if found.status not in ("finished", "running"):
-        title.append(f"  (go on: {command('resume', Path(found.run_dir))})", "dim")
+    style = {RunStatus.FINISHED: "green", RunStatus.RUNNING: "cyan"}.get(report.status, "red")
+    title = Text.assemble((report.program, "bold"), "  ", (report.status, style))
+    if report.status not in (RunStatus.FINISHED, RunStatus.RUNNING):
+        title.append(f"  (go on: {command('resume', Path(report.run_dir))})", "dim")
     grid.add_row("program", title)
-    grid.add_row("run", found.run_dir)
-    extra = f", {found.masters} masters one after another" if found.masters > 1 else ""
-    grid.add_row("workers", f"{found.workers} on the {found.backend} back end, {found.lives} lives{extra}")
-    crashed = f", and {found.crashed} crashed" if found.crashed else ""
-    grid.add_row("kills", f"{found.kills}: {found.sigterm} by SIGTERM, {found.sigkill} by SIGKILL{crashed}")
-    speed = "" if found.vertices_per_s is None else f", {found.vertices_per_s:,.0f} vertices/s"
-    grid.add_row("time", f"{duration(found.wall_s)} of the run, {duration(found.worker_s)} of workers{speed}")
-    flops = "" if found.flops is None else f", {_unit(found.flops, 'FLOPS')} credited"
-    share = "unknown" if found.goodput is None else f"{found.goodput:.1%} of the workers' time"
+    grid.add_row("run", report.run_dir)
+    extra = f", {report.masters} masters one after another" if report.masters > 1 else ""
+    grid.add_row("workers", f"{report.workers} on the {report.backend} back end, {report.lives} lives{extra}")
+    crashed = f", and {report.crashed} crashed" if report.crashed else ""
+    grid.add_row("kills", f"{report.kills}: {report.sigterm} by SIGTERM, {report.sigkill} by SIGKILL{crashed}")
+    speed = "" if report.vertices_per_s is None else f", {report.vertices_per_s:,.0f} vertices/s"
+    grid.add_row("time", f"{duration(report.wall_s)} of the run, {duration(report.worker_s)} of workers{speed}")
+    flops = "" if report.flops is None else f", {_unit(report.flops, 'FLOPS')} credited"
+    share = "unknown" if report.goodput is None else f"{report.goodput:.1%} of the workers' time"
     grid.add_row("goodput", share + flops)
-    stale = "" if found.staleness is None else f", staleness {found.staleness:.2f}"
-    moved = f"{_unit(found.bytes_up, 'B')} up, {_unit(found.bytes_down, 'B')} down"
-    grid.add_row("pushes", f"{found.pushes:,} in {found.versions:,} versions{stale}, {moved}")
+    stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
+    moved = f"{_unit(report.bytes_up, 'B')} up, {_unit(report.bytes_down, 'B')} down"
+    grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
     return grid
 
 
@@ -71,14 +72,14 @@ def _table(title: str | None = None, padding: int = 2) -> Table:
     )
 
 
-def _epoch_table(found: Report) -> Table:
+def _epoch_table(report: Report) -> Table:
     table = _table()
-    names = [n for n, v in _last_metrics(found).items() if not isinstance(v, list)]
-    left = any(e.left for e in found.epochs)
+    names = [n for n, v in _last_metrics(report).items() if not isinstance(v, list)]
+    left = any(e.left for e in report.epochs)
     counts = ["credited", "duplicated", "lost", *(["left"] if left else []), "wasted"]
     for title in ("epoch", *counts, "staleness", "at", *names):
         table.add_column(title, justify="right")
-    for epoch in found.epochs:
+    for epoch in report.epochs:
         cells: list[str | Text] = [
             str(epoch.epoch),
             f"{epoch.credited:,}",
@@ -95,7 +96,7 @@ def _epoch_table(found: Report) -> Table:
 
 
 def _list_table(title: str, values: Sequence[Any]) -> Table:
-    """A list-valued metric in a row: with MNIST what the paper's Figure 3 shows, the accuracy of each digit."""
+    """Return a list-valued metric as a row: with MNIST what the paper's Figure 3 shows, the accuracy of each digit."""
     table = _table(title, padding=1)
     shown = values[:20]
     for index in range(len(shown)):
@@ -104,17 +105,17 @@ def _list_table(title: str, values: Sequence[Any]) -> Table:
     return table
 
 
-def _machine_table(found: Report) -> Table:
+def _machine_table(report: Report) -> Table:
     table = _table("kills by machine")
     for title in ("machine", "lives", "SIGTERM", "SIGKILL"):
         table.add_column(title, justify="left" if title == "machine" else "right")
-    shown = found.machines
+    shown = report.machines
     if len(shown) > MACHINES:  # those that were taken away most
         shown = sorted(shown, key=lambda m: m.sigterm + m.sigkill, reverse=True)[:MACHINES]
     for machine in shown:
         table.add_row(machine.machine, str(machine.workers), str(machine.sigterm), str(machine.sigkill))
-    if len(found.machines) > len(shown):
-        rest = found.machines[:]
+    if len(report.machines) > len(shown):
+        rest = report.machines[:]
         for machine in shown:
             rest.remove(machine)
         lives, sigterm, sigkill = (sum(getattr(m, what) for m in rest) for what in ("workers", "sigterm", "sigkill"))
@@ -122,12 +123,12 @@ def _machine_table(found: Report) -> Table:
     return table
 
 
-def _last_metrics(found: Report) -> dict[str, Any]:
-    return next((e.metrics for e in reversed(found.epochs) if e.metrics), {})
+def _last_metrics(report: Report) -> dict[str, Any]:
+    return next((e.metrics for e in reversed(report.epochs) if e.metrics), {})
 
 
 def _alarm(count: int) -> Text:
-    """Zero is what one wants to see."""
+    """Colour a count of which one wants to see zero."""
     return Text(f"{count:,}", "bold red" if count else "green")
 
 
@@ -146,7 +147,7 @@ def _unit(value: float, unit: str) -> str:
 
 
 def duration(seconds: float) -> str:
-    """Seconds as 7.3 s, 2:05 min or 1:02:03 h."""
+    """Return seconds as 7.3 s, 2:05 min or 1:02:03 h."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     whole = round(seconds)

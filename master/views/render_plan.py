@@ -1,4 +1,4 @@
-"""A plan as a person reads it."""
+"""Render a plan for a person."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from master.views.render import duration
 WIDTH = 100  # of what goes into a file or a pipe
 
 
-def print_plan(found: Plan) -> None:
-    """A plan on standard output."""
-    Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False).print(render(found))
+def print_plan(plan: Plan) -> None:
+    """Print a plan on standard output."""
+    Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False).print(render_plan(plan))
 
 
-def render(found: Plan) -> RenderableType:
-    """The choice, why, what to beware of, and what other sizes would be worth."""
-    parts: list[RenderableType] = [_header(found)]
-    parts += [Text(f"warning: {text}", "yellow") for text in found.choice.warnings]
-    parts += [Text(), _options(found)]
-    if found.known.selected is not None and len(found.known.selected.scores) > 1:
-        parts += [Text(), Text("log-likelihood of a life left out of the fit", "dim"), _families(found)]
+def render_plan(plan: Plan) -> RenderableType:
+    """Return the choice, why, what to beware of, and what other sizes would be worth."""
+    parts: list[RenderableType] = [_header(plan)]
+    parts += [Text(f"warning: {text}", "yellow") for text in plan.choice.warnings]
+    parts += [Text(), _candidates(plan)]
+    if plan.estimate.selected is not None and len(plan.estimate.selected.scores) > 1:
+        parts += [Text(), Text("log-likelihood of a life left out of the fit", "dim"), _families(plan)]
     return Group(*parts)
 
 
-def _header(found: Plan) -> Table:
-    choice = found.choice
+def _header(plan: Plan) -> Table:
+    choice = plan.choice
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column()
@@ -43,15 +43,15 @@ def _header(found: Plan) -> Table:
     else:
         grid.add_row("pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}")
     grid.add_row("goodput", f"{_percent(choice.goodput)} of the machines' time")
-    grid.add_row("lives", f"{rounded(choice.lifetime)}: {found.known.said}")
-    if found.known.selected is not None:
-        grid.add_row("", found.known.selected.reason)
+    grid.add_row("lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}")
+    if plan.estimate.selected is not None:
+        grid.add_row("", plan.estimate.selected.reason)
     grid.add_row("reason", choice.reason)
     return grid
 
 
 def rounded(lifetime: Lifetime) -> str:
-    """A distribution with no more digits than a person reads."""
+    """Return a distribution with no more digits than a person reads."""
     return re.sub(r"\d+\.\d+(e[+-]?\d+)?", _short, str(lifetime))
 
 
@@ -60,19 +60,19 @@ def _short(number: re.Match[str]) -> str:
     return f"{value:.0f}" if 1000 <= value < 1e15 else f"{value:.4g}"
 
 
-def _options(found: Plan) -> Table:
+def _candidates(plan: Plan) -> Table:
     table = _table()
     for title in ("", "vertices", "pushes", "time", "goodput"):
         table.add_column(title, justify="right" if title else "left")
-    for option in found.options:
-        pushes = "none" if option.push_every is None else f"{-(-option.chunk // option.push_every):,}"
-        row = (option.name, f"{option.chunk:,}", pushes, _time(option.job_s), _percent(option.goodput))
-        table.add_row(*row, style="bold" if option.name == "chosen" else "")
+    for size in plan.candidates:
+        pushes = "none" if size.push_every is None else f"{-(-size.chunk // size.push_every):,}"
+        row = (size.name, f"{size.chunk:,}", pushes, _time(size.job_s), _percent(size.goodput))
+        table.add_row(*row, style="bold" if size.name == "chosen" else "")
     return table
 
 
-def _families(found: Plan) -> Table:
-    selected = found.known.selected
+def _families(plan: Plan) -> Table:
+    selected = plan.estimate.selected
     assert selected is not None
     table = _table()
     table.add_column("family")

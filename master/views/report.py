@@ -17,12 +17,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.errors import LedgerError
-from master.store.ledger import last_sign
-from master.store.reader import opened, standing
-from master.store.rundir import RunDirectory
+from master.backends.base import State
+from master.store.reader import opened
+from master.store.run_facts import RunClock, read_clock, read_facts, read_settings, read_status
 from master.store.settings import Settings
-from master.store.status import ORPHANED
+from master.store.status import ORPHANED, RunStatus
 
 Ints = NDArray[np.int64]
 _LAST_SIZING = "SELECT text FROM events WHERE kind = 'sizing' ORDER BY rowid DESC LIMIT 1"
@@ -63,7 +62,7 @@ class MachineReport:
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The user's code failed on vertices `first` to `last` (-1 where it is not known which) of an epoch, from 1."""
+    """The user's code failed on vertices `first` to `last` (-1 where nobody can say which) of an epoch, from 1."""
 
     at_s: float
     worker: str
@@ -75,16 +74,16 @@ class FailureReport:
 
 @dataclass(frozen=True)
 class Report:
-    """`vertices` are those of one epoch. `workers` were asked for; `lives` processes were started for them.
+    """`vertices` are those of one epoch. `workers` were requested; `lives` processes were started for them.
 
-    `kills` = `sigterm` (asked to leave first) + `sigkill` (not asked); `crashed` ended in a way nobody asked for.
+    `kills` = `sigterm` (warned first) + `sigkill` (without warning); `crashed` ended by themselves.
     `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the workers' own
     training speed, `flops` the floating-point operations per second of credited work. `sizing` says what sizes the
-    chunks have at last, and why; None while nothing was known of lifetimes.
+    chunks have at last, and why; None before lifetimes were fitted.
     """
 
     run_dir: str
-    status: str
+    status: RunStatus
     stopped_because: str | None
     program: str
     backend: str
@@ -121,22 +120,8 @@ class Report:
         return dataclasses.asdict(self)
 
 
-@dataclass(frozen=True)
-class RunClock:
-    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are seconds since the epoch
-    of time.time()."""
-
-    start_s: float
-    end_s: float
-    gaps: tuple[tuple[float, float], ...] = ()
-
-    def at(self, time_s: float) -> float:
-        """Seconds of the run at a point in time."""
-        return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
-
-
 def report(root: Path, now: float | None = None) -> Report:
-    """The report of a run, as at `now` if it is still running.
+    """Return the report of a run, as at `now` if it is still running.
 
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
@@ -144,18 +129,9 @@ def report(root: Path, now: float | None = None) -> Report:
         return _report(connection, root, read_settings(root), time.time() if now is None else now)
 
 
-def read_settings(root: Path) -> Settings:
-    """The settings of a run. Raises LedgerError when they cannot be read."""
-    path = RunDirectory(root).settings
-    try:
-        return Settings.from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
-
-
 def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
-    told = _told(db)
-    status = _status(root, told)
+    facts = read_facts(db)
+    status = read_status(db, root)
     clock = read_clock(db, root, now)
     workers = _dicts(db.execute("SELECT * FROM workers WHERE started_s IS NOT NULL ORDER BY submitted_s, worker"))
     killed = [w for w in workers if _killed(w)]
@@ -164,14 +140,14 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
     worker_s = sum(_life_s(w, clock) for w in workers)
     credited = sum(e.credited for e in epochs)
     trained, train_s = sum(w["trained"] for w in workers), sum(w["train_s"] for w in workers)
-    flops_per_vertex = told.get("flops_per_vertex")
-    total = told.get("total")
+    flops_per_vertex = facts.get("flops_per_vertex")
+    total = facts.get("total")
     vertices = epochs[0].vertices if epochs else 0
     pushes, staleness = db.execute("SELECT count(*), avg(staleness) FROM credits").fetchone()
     return Report(
         run_dir=str(root),
         status=status,
-        stopped_because=told.get("stopped_because") if status in ("failed", "cancelled") else None,
+        stopped_because=facts.get("stopped_because") if status in (RunStatus.FAILED, RunStatus.CANCELLED) else None,
         program=settings.program.name,
         backend=settings.backend,
         vertices=vertices,
@@ -181,8 +157,8 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
         kills=len(killed),
         sigterm=sum(bool(w["graceful"]) for w in killed),
         sigkill=sum(not w["graceful"] for w in killed),
-        crashed=sum(w["state"] == "lost" and w["detail"] != ORPHANED for w in workers),
-        masters=told.get("masters", 0),
+        crashed=sum(w["state"] == State.LOST and w["detail"] != ORPHANED for w in workers),
+        masters=facts.get("masters", 0),
         wall_s=wall_s,
         worker_s=worker_s,
         goodput=goodput(credited, trained, train_s, worker_s),
@@ -209,38 +185,13 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
 
 
 def goodput(credited: int, trained: int, train_s: float, worker_s: float) -> float | None:
-    """The share of the workers' time that went into credited vertices; None before anything is known."""
+    """Return the share of the workers' time that went into credited vertices; None before any was trained."""
     return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
-
-
-def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
-    """When the run began, when it ended or up to when it is known, and when no master ran.
-
-    A master that was killed left no word: it lived until the last moment that a row of the ledger names.
-    """
-    told = _told(db)
-    now = time.time() if now is None else now
-    start_s = float(told.get("started_s", now))
-    status = _status(root, told)
-    end_s = now
-    if status == "finished":
-        end_s = float(told.get("ended_s", now))
-    elif status != "running":
-        end_s = max(start_s, last_sign(db))
-    return RunClock(start_s, end_s, tuple((since, to) for since, to in told.get("gaps", [])))
-
-
-def _told(db: sqlite3.Connection) -> dict[str, Any]:
-    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
-
-
-def _status(root: Path, told: Mapping[str, Any]) -> str:
-    return standing(root, told.get("status", "running"))
 
 
 def _killed(worker: Mapping[str, Any]) -> bool:
     """Whether its machine was taken away from a worker; one that the master itself ended does not count."""
-    return bool(worker["state"] == "evicted" and not worker["cancelled"])
+    return bool(worker["state"] == State.EVICTED and not worker["cancelled"])
 
 
 def _life_s(worker: Mapping[str, Any], clock: RunClock) -> float:
@@ -250,13 +201,13 @@ def _life_s(worker: Mapping[str, Any], clock: RunClock) -> float:
 
 def _machines(workers: Sequence[Mapping[str, Any]]) -> list[MachineReport]:
     names = dict.fromkeys(w["machine"] for w in workers if w["machine"])
-    found = []
+    machines = []
     for name in sorted(names, key=_natural):
         own = [w for w in workers if w["machine"] == name]
         killed = [w for w in own if _killed(w)]
         graceful = sum(bool(w["graceful"]) for w in killed)
-        found.append(MachineReport(name, len(own), graceful, len(killed) - graceful))
-    return found
+        machines.append(MachineReport(name, len(own), graceful, len(killed) - graceful))
+    return machines
 
 
 def _natural(name: str) -> tuple[str, int]:
@@ -279,12 +230,12 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
             "SELECT epoch, sum(max(0, trained - (upto - start))) FROM leases WHERE closed_s IS NOT NULL GROUP BY epoch"
         )
     )
-    found = []
+    epochs = []
     for row in rows:
         epoch, vertices, closed_s = row["epoch"], row["vertices"], row["closed_s"]
         missing = vertices - int(unions[epoch])
         number, staleness = pushes.get(epoch, (0, None))
-        found.append(
+        epochs.append(
             EpochReport(
                 epoch=epoch + 1,
                 vertices=vertices,
@@ -300,11 +251,11 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
                 metrics={} if row["metrics"] is None else json.loads(row["metrics"]),
             )
         )
-    return found
+    return epochs
 
 
 def coverage(credits: Ints, epochs: int) -> tuple[Ints, Ints]:
-    """(sum of the lengths, length of the union) of credited intervals, each int64 (epochs,).
+    """Return (sum of the lengths, length of the union) of credited intervals, each int64 (epochs,).
 
     `credits` int64 (n, 3): epoch, start, stop. An interval adds to the union what lies beyond all that started before.
     """
@@ -323,5 +274,6 @@ def coverage(credits: Ints, epochs: int) -> tuple[Ints, Ints]:
 
 
 def _dicts(cursor: sqlite3.Cursor) -> list[dict[str, Any]]:
+    """Return the rows, each by name of column."""
     names = [column[0] for column in cursor.description]
     return [dict(zip(names, row, strict=True)) for row in cursor]

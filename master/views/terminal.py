@@ -1,4 +1,4 @@
-"""A run at a terminal: driven from there, or followed while another process drives it.
+"""Show a run at a terminal: driven from there, or followed while another process drives it.
 
 What drives a run is imported only for that: following one takes no more than reading it.
 """
@@ -21,10 +21,12 @@ import typer
 from rich.console import Console
 
 from master.backends.condor.master_job import DESCRIPTION
-from master.store.reader import SUBMITTED, connect, holder
+from master.store.reader import connect, holder
+from master.store.run_facts import read_facts
 from master.store.rundir import RunDirectory, command
-from master.views.live import Follower, JsonLines, Lines, Screen, View
-from master.views.render import render
+from master.store.status import RunStatus
+from master.views.live import Follower, JsonLines, Lines, Screen, View, json_line
+from master.views.render import render_report
 from master.views.report import Report, report
 
 if TYPE_CHECKING:
@@ -36,7 +38,7 @@ RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master:
 
 
 class Stopped(BaseException):
-    """Somebody asked this process to end with signal `number`."""
+    """This process was sent signal `number`, to end it."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -49,7 +51,7 @@ class _Signals:
 
     def __init__(self) -> None:
         self._turning = False
-        self._asked = 0
+        self._pending = 0
 
     @contextmanager
     def caught(self) -> Iterator[None]:
@@ -64,12 +66,12 @@ class _Signals:
     def turn(self) -> None:
         """Called once a turn of the loop. Raises Stopped."""
         self._turning = True
-        if self._asked:
-            raise Stopped(self._asked)
+        if self._pending:
+            raise Stopped(self._pending)
 
     def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._turning and not self._asked:
-            self._asked = number
+        if self._turning and not self._pending:
+            self._pending = number
         else:
             raise Stopped(number)
 
@@ -88,16 +90,14 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 signals.turn()
                 follower.tick()
 
-            environment = Environment(make, report=follower.told, tick=tick, unattended=_is_job())
-            with begin(environment) as found, follower:
-                follower.told(
-                    "started", f"{root}: {found.parts.spec.settings.workers} workers, {found.total:,} vertices"
-                )
+            environment = Environment(make, report=follower.report, tick=tick, unattended=_is_job())
+            with begin(environment) as run, follower:
+                follower.report("started", f"{root}: {run.parts.spec.settings.workers} workers, {run.total:,} vertices")
                 try:
-                    found.finish()
+                    run.finish()
                 except Stopped as stopped:
                     if _is_job() and stopped.number == signal.SIGTERM:
-                        found.leave()  # it is held or killed, or its schedd goes down: there will be another master
+                        run.leave()  # it is held or killed, or its schedd goes down: there will be another master
                     raise
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
@@ -108,13 +108,13 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
     if as_json:
-        typer.echo(json.dumps({"at_s": time.time(), "kind": "report", "report": report(root).to_json()}))
+        typer.echo(json.dumps(json_line(time.time(), "report", {"report": report(root).to_json()})))
     else:
         print_report(report(root))
 
 
 def _is_job() -> bool:
-    """Whether this process is a job of a schedd, which starts it again when it ends by a signal."""
+    """Return whether this process is a job of a schedd, which starts it again when it ends by a signal."""
     return "_CONDOR_JOB_AD" in os.environ
 
 
@@ -137,8 +137,8 @@ def follow(run: Path, *, as_json: bool) -> None:
                     seen_s = time.monotonic() if held else seen_s
                     driven = held or time.monotonic() - seen_s < _patience_s(run, connection)
                     query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
-                    for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
-                        view.event(at_s, kind, text)
+                    for row, at_s, topic, text in connection.execute(query, (seen,)).fetchall():
+                        view.event(at_s, topic, text)
                         seen = row
                     if held:
                         follower.tick()
@@ -152,21 +152,21 @@ def follow(run: Path, *, as_json: bool) -> None:
 
 
 def _patience_s(run: Path, connection: sqlite3.Connection) -> float:
-    """How long to wait for a master where none is: one that is a job will be started, again, by the schedd."""
-    status = json.loads(connection.execute("SELECT value FROM run WHERE key = 'status'").fetchone()[0])
-    if not (run / DESCRIPTION).exists() or status not in (SUBMITTED, "running"):
+    """Return how long to wait for a master where none is: the schedd starts one that is a job, again too."""
+    status = read_facts(connection)["status"]
+    if not (run / DESCRIPTION).exists() or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
         return 0.0
-    return RESTART_S[status == SUBMITTED]
+    return RESTART_S[status == RunStatus.SUBMITTED]
 
 
 def view_of(title: str, *, as_json: bool) -> View:
-    """What shows a run here: events as JSON, a live screen, or lines."""
+    """Return what shows a run here: events as JSON, a live screen, or lines."""
     if as_json:
         return JsonLines(sys.stdout)
     return Screen(Console(), title) if sys.stdout.isatty() else Lines(sys.stdout)
 
 
-def print_report(found: Report) -> None:
-    """A report as tables, on standard output."""
+def print_report(report: Report) -> None:
+    """Print a report as tables on standard output."""
     # A file or a pipe gets the tables as wide as they are.
-    Console(width=None if sys.stdout.isatty() else 132).print(render(found))
+    Console(width=None if sys.stdout.isatty() else 132).print(render_report(report))

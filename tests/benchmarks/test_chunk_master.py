@@ -7,7 +7,7 @@ import pytest
 
 from benchmarks.chunk_master import play_lives
 from benchmarks.chunk_traces import MODES, Mode, costs_of
-from chunk_model.replay import simulate
+from chunk_model.replay import replay
 
 MEAN_S = 2700.0
 COSTS = costs_of(MEAN_S, 1e4, 0.05, 0.01)
@@ -19,4 +19,4 @@ def test_the_real_master_and_the_replay_agree_on_the_same_lives(mode: Mode) -> N
     played = play_lives(lives, COSTS, mode, 900, None)
     bare = mode.costs(COSTS if mode.many else replace(COSTS, boot_s=0.0))
     assert played.workers == len(lives)
-    assert played.goodput == pytest.approx(simulate(lives, bare, 900, None, mode.many).goodput, rel=1e-3)
+    assert played.goodput == pytest.approx(replay(lives, bare, 900, None, mode.many).goodput, rel=1e-3)

@@ -36,7 +36,7 @@ def within(
 def test_an_instance_that_comes_and_goes() -> None:
     record = parse_ticks(ticks([0, 1, 1, 1, 0, 0, 1]), "zone.json")
     within(record.lives, (0, 60, 180, 240), (300, 360))
-    assert record.end_s == 360.0 and "every 60 s" in record.kind and record.older == 0
+    assert record.end_s == 360.0 and "every 60 s" in record.contents and record.older == 0
 
 
 def test_one_that_was_there_when_the_record_began_counts_from_then() -> None:

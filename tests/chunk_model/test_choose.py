@@ -6,6 +6,7 @@ import doctest
 import math
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -17,7 +18,7 @@ from chunk_model.choose import Choice, ChoiceError, Work, choose
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential, LogNormal, Normal, Weibull
 from chunk_model.fit import FAMILIES, fit
-from chunk_model.goodput import many_chunks, one_chunk
+from chunk_model.goodput import chunk_goodput
 from chunk_model.lifetime import Lifetime
 from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
@@ -56,13 +57,13 @@ costs_of_any_kind = st.builds(
 
 
 def goodput(life: Lifetime, costs: Costs, choice: Choice, work: Work) -> float:
-    law = many_chunks if work.many else one_chunk
+    law = partial(chunk_goodput, many=work.many)
     return law(life, costs, choice.chunk, push_every=choice.push_every)
 
 
 def sweep(life: Lifetime, costs: Costs, work: Work) -> float:
     """The best goodput of all sizes, or of all pairs of a size and a push interval, on a dense grid."""
-    law = many_chunks if work.many else one_chunk
+    law = partial(chunk_goodput, many=work.many)
     highest = max(1.0, life.quantile(1 - 1e-9) / costs.vertex_s)
     if costs.push_s is None:
         n = np.unique(np.rint(np.geomspace(1, highest, 4000 if work.many else 40_000)))
@@ -207,7 +208,7 @@ def test_a_network_that_takes_fewer_pushes_than_fit_into_memory_is_told() -> Non
 def test_the_reason_says_what_half_and_double_would_give() -> None:
     choice = choose(LIFE, COSTS)
     for size, word in ((choice.chunk // 2, "Half the size"), (2 * choice.chunk, "double")):
-        assert f"{word} {100 * one_chunk(LIFE, COSTS, size):.3g}%" in choice.reason
+        assert f"{word} {100 * chunk_goodput(LIFE, COSTS, size):.3g}%" in choice.reason
     assert choice.reason.startswith(f"{choice.chunk:,} vertices a chunk (")
 
 
@@ -264,14 +265,14 @@ def test_more_lives_make_surer() -> None:
 
 
 def test_the_regret_told_is_the_regret_suffered() -> None:
-    """Fits to 12 lives, again and again: what is lost under the true law exceeds what is told in few cases only."""
+    """Fits to 12 lives, again and again: what is lost under the true law exceeds what is reported in few cases only."""
     exceeded = 0
     for seed in range(60):
         observations = lives(12, seed)
         choice = choose(fit("exponential", observations).lifetime, COSTS, observations=observations)
         assert choice.regret is not None
         best = choose(LIFE, COSTS).goodput
-        exceeded += 1 - one_chunk(LIFE, COSTS, choice.chunk) / best > choice.regret[1]
+        exceeded += 1 - chunk_goodput(LIFE, COSTS, choice.chunk) / best > choice.regret[1]
     assert exceeded <= 9
 
 

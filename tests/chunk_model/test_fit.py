@@ -79,10 +79,10 @@ def test_a_known_law_is_found_again(
     law = make(np.array(truth))
     seen = censored(law, 2000, seed)
     fitted = fit(family, seen)
-    found = parameters(fitted.lifetime)
-    assert fitted.parameters == len(truth) == len(found)
+    estimates = parameters(fitted.lifetime)
+    assert fitted.parameters == len(truth) == len(estimates)
     assert fitted.log_likelihood == pytest.approx(likelihood(fitted.lifetime, seen))
-    assert bool(np.all(np.abs(found - truth) <= 3 * standard_errors(make, found, seen)))
+    assert bool(np.all(np.abs(estimates - truth) <= 3 * standard_errors(make, estimates, seen)))
     # Twice the gain over the truth is χ² with a degree of freedom per parameter.
     gain = fitted.log_likelihood - likelihood(law, seen)
     assert 0 <= 2 * gain < stats.chi2.ppf(0.9999, len(truth))

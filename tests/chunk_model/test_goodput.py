@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -12,12 +13,12 @@ from hypothesis import strategies as st
 
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential, LogNormal, Normal, Weibull
-from chunk_model.goodput import ChunkError, job_s, many_chunks, one_chunk, one_chunk_safe_ends
+from chunk_model.goodput import ChunkError, chunk_goodput, job_s, one_chunk_safe_ends
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.lifetime import Lifetime
 from chunk_model.mixture import Mixture
 from chunk_model.observations import Observations
-from chunk_model.replay import simulate
+from chunk_model.replay import replay
 
 _DRAWN = Weibull(0.8, 2400.0).sample(np.random.default_rng(5), 80)
 LIVES: list[Lifetime] = [
@@ -48,7 +49,7 @@ costs_of_any_kind = st.builds(Costs, st.floats(1e-6, 1e4), times, times, times, 
 @pytest.mark.parametrize("life", LIVES, ids=lambda life: type(life).__name__)
 def test_formulas_agree_with_replayed_lives(life: Lifetime, many: bool) -> None:
     lives = life.sample(np.random.default_rng(11), 200_000)
-    law = many_chunks if many else one_chunk
+    law = partial(chunk_goodput, many=many)
     for costs, n, push_every in [
         (COSTS, 300, None),
         (COSTS, 12_000, None),
@@ -57,7 +58,7 @@ def test_formulas_agree_with_replayed_lives(life: Lifetime, many: bool) -> None:
         (PUSHED, 5_000, 450),
         (replace(PUSHED, copy_s=0.0), 10**8, 1_000),
     ]:
-        replayed = simulate(lives, costs, n, push_every, many)
+        replayed = replay(lives, costs, n, push_every, many)
         error = (replayed.high - replayed.low) / (2 * 1.96)
         assert abs(law(life, costs, n, push_every=push_every) - replayed.goodput) < 3 * error, (n, push_every)
 
@@ -92,7 +93,7 @@ def test_the_sums_are_as_exact_as_they_say(
     begins = costs.boot_s + cycle * np.arange(math.ceil(lasting / cycle)) if many else np.zeros(1)
     credited = float(np.sum(life.survival(begins[:, None] + np.array(offsets)) * np.array(sizes)))
     paid = mean if many else life.restricted_mean(cycle)
-    law = many_chunks if many else one_chunk
+    law = partial(chunk_goodput, many=many)
     # 1/(2k) at worst, of a sum whose pushes and chunks may both be cut short.
     kept = math.isqrt(terms) if many else terms
     assert law(life, costs, n, push_every=m, terms=terms) == pytest.approx(
@@ -105,8 +106,8 @@ def test_goodput_is_a_share(life: Lifetime, costs: Costs, sizes: list[float], pu
     n = np.array(sizes)
     every = None if costs.push_s is None else push_every
     for goodput in (
-        one_chunk(life, costs, n, push_every=every),
-        many_chunks(life, costs, n, push_every=every),
+        chunk_goodput(life, costs, n, push_every=every),
+        chunk_goodput(life, costs, n, push_every=every, many=True),
         one_chunk_safe_ends(life, costs, n),
     ):
         assert goodput.shape == n.shape and goodput.dtype == np.float64
@@ -115,7 +116,7 @@ def test_goodput_is_a_share(life: Lifetime, costs: Costs, sizes: list[float], pu
 
 @given(lifetimes, costs_of_any_kind, st.integers(1, 10**6), st.floats(1.1, 5), st.booleans())
 def test_what_costs_more_is_not_better(life: Lifetime, costs: Costs, n: int, factor: float, many: bool) -> None:
-    law = many_chunks if many else one_chunk
+    law = partial(chunk_goodput, many=many)
     goodput = law(life, costs, n)
     for name in ("copy_s", "start_s", "end_s", "wait_s", "boot_s", *(() if costs.push_s is None else ("push_s",))):
         dearer = Costs(**(vars(costs) | {name: getattr(costs, name) * factor + 1}))
@@ -126,7 +127,7 @@ def test_what_costs_more_is_not_better(life: Lifetime, costs: Costs, n: int, fac
 def test_goodput_has_no_unit_of_time(factor: float, costs: Costs, n: int, m: int, many: bool) -> None:
     life = LogNormal(2000.0, 0.7)
     scaled = Costs(*(None if value is None else value * factor for value in vars(costs).values()))  # type: ignore[arg-type]
-    law = many_chunks if many else one_chunk
+    law = partial(chunk_goodput, many=many)
     every = None if costs.push_s is None else m
     assert law(life.scaled(factor), scaled, n, push_every=every) == pytest.approx(
         law(life, costs, n, push_every=every), rel=1e-6, abs=1e-12
@@ -135,9 +136,11 @@ def test_goodput_has_no_unit_of_time(factor: float, costs: Costs, n: int, m: int
 
 def test_limits() -> None:
     immortal = Exponential(1e15)
-    assert one_chunk(immortal, COSTS, 1000) == pytest.approx(1000 * 0.1 / (180 + 1000 * 0.11 + 10 + 60), rel=1e-9)
-    assert many_chunks(immortal, COSTS, 1000) == pytest.approx(1000 * 0.1 / (180 + 1000 * 0.11 + 10), rel=1e-6)
-    for law in (one_chunk, many_chunks, one_chunk_safe_ends):
+    assert chunk_goodput(immortal, COSTS, 1000) == pytest.approx(1000 * 0.1 / (180 + 1000 * 0.11 + 10 + 60), rel=1e-9)
+    assert chunk_goodput(immortal, COSTS, 1000, many=True) == pytest.approx(
+        1000 * 0.1 / (180 + 1000 * 0.11 + 10), rel=1e-6
+    )
+    for law in (chunk_goodput, partial(chunk_goodput, many=True), one_chunk_safe_ends):
         assert law(Exponential(2700), COSTS, 1e-9) < 1e-9  # the start is all there is
         assert law(Exponential(2700), Costs(exec_s=0.1), 1e-9) == pytest.approx(1, rel=1e-6)  # nothing but work
         assert law(Normal(2700, 600), COSTS, 10**9) == 0  # a chunk that nobody finishes
@@ -149,15 +152,15 @@ def test_a_hundred_million_pushes_cost_no_more_than_a_thousand() -> None:
     step = 2700.0 / 10**8
     costs = Costs(exec_s=step / 2, push_s=step / 2)
     kept = (step / 2) / math.expm1(step / 2700.0) / 2700.0
-    assert one_chunk(life, costs, 10**12, push_every=1) == pytest.approx(kept, rel=1e-9)
-    assert many_chunks(life, costs, 10**3, push_every=1) == pytest.approx(kept, rel=1e-9)
+    assert chunk_goodput(life, costs, 10**12, push_every=1) == pytest.approx(kept, rel=1e-9)
+    assert chunk_goodput(life, costs, 10**3, push_every=1, many=True) == pytest.approx(kept, rel=1e-9)
 
 
 def test_all_or_nothing_written_out() -> None:
     life, n = Weibull(1.3, 2000.0), 5_000
     after = 180 + n * 0.11 + 10
     expected = n * 0.1 * life.survival(after) / (60 + life.restricted_mean(after))
-    assert one_chunk(life, COSTS, n) == pytest.approx(expected, rel=1e-12)
+    assert chunk_goodput(life, COSTS, n) == pytest.approx(expected, rel=1e-12)
     assert job_s(COSTS, n) == pytest.approx(after)
     assert job_s(PUSHED, n, 450) == pytest.approx(after + 12 * 0.5)
     work = n * 0.11
@@ -170,20 +173,20 @@ def test_young() -> None:
     mean, push_s = 2700.0, 0.02
     costs = Costs(exec_s=1e-3, push_s=push_s)
     m = np.unique(np.rint(np.geomspace(10, 10**6, 20_000)))
-    best = m[int(np.argmax(one_chunk(Exponential(mean), costs, 10**9, push_every=m, terms=64)))] * 1e-3
+    best = m[int(np.argmax(chunk_goodput(Exponential(mean), costs, 10**9, push_every=m, terms=64)))] * 1e-3
     assert best == pytest.approx(math.sqrt(2 * push_s * mean), rel=0.02)
 
 
 def test_shapes_broadcast() -> None:
     n, m = np.array([[100], [1000], [10_000]]), np.array([10, 1000])
-    goodput = one_chunk(Exponential(2700), PUSHED, n, push_every=m)
+    goodput = chunk_goodput(Exponential(2700), PUSHED, n, push_every=m)
     assert goodput.shape == (3, 2)
-    assert goodput[2, 1] == pytest.approx(one_chunk(Exponential(2700), PUSHED, 10_000, push_every=1000))
-    assert isinstance(one_chunk(Exponential(2700), PUSHED, 100, push_every=10), float)
-    assert one_chunk(Exponential(2700), COSTS, np.zeros(0)).shape == (0,)
+    assert goodput[2, 1] == pytest.approx(chunk_goodput(Exponential(2700), PUSHED, 10_000, push_every=1000))
+    assert isinstance(chunk_goodput(Exponential(2700), PUSHED, 100, push_every=10), float)
+    assert chunk_goodput(Exponential(2700), COSTS, np.zeros(0)).shape == (0,)
 
 
-@pytest.mark.parametrize("law", [one_chunk, many_chunks])
+@pytest.mark.parametrize("law", [chunk_goodput, partial(chunk_goodput, many=True)])
 def test_bad_input_is_refused(law: object) -> None:
     assert callable(law)
     for n in (0, -1, math.nan, math.inf):

@@ -9,7 +9,7 @@ from chunk_model.choose import choose
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from chunk_model.fit import fit
-from chunk_model.goodput import one_chunk
+from chunk_model.goodput import chunk_goodput
 from chunk_model.hedge import ENOUGH, SEEN, hedged
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.observations import Observations
@@ -45,8 +45,8 @@ def test_few_deaths_and_lives_as_seen_stay_what_they_are() -> None:
 def test_the_choice_holds_where_the_family_is_wrong() -> None:
     seen = two_kinds(100)
     family, truth = fit("lognormal", seen).lifetime, KaplanMeier.of(seen)
-    best = max(one_chunk(truth, COSTS, np.geomspace(100, 2e5, 2000)))
-    assert one_chunk(truth, COSTS, choose(family, COSTS).chunk) < 0.7 * best
+    best = max(chunk_goodput(truth, COSTS, np.geomspace(100, 2e5, 2000)))
+    assert chunk_goodput(truth, COSTS, choose(family, COSTS).chunk) < 0.7 * best
     choice = choose(family, COSTS, observations=seen)
-    assert one_chunk(truth, COSTS, choice.chunk) > 0.95 * best
+    assert chunk_goodput(truth, COSTS, choice.chunk) > 0.95 * best
     assert choice.lifetime == hedged(family, seen)

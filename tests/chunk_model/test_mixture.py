@@ -59,7 +59,7 @@ def test_the_inverse_of_log_survival_far_into_either_tail(
 ) -> None:
     mixed = Mixture((weight, 1 - weight), (one, two))
     t = mixed.inverse_log_survival(np.array([log_survival]))
-    # Between the floats beside t, ln S passes the value that was asked for.
+    # Between the floats beside t, ln S passes the value that is wanted.
     after, before = mixed.log_survival(t * (1 + 1e-11)), mixed.log_survival(t * (1 - 1e-11))
     slack = 1e-14 + 1e-12 * abs(log_survival)
     assert after[0] - slack <= log_survival <= before[0] + slack

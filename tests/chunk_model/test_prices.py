@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 
 import numpy as np
 import pytest
 
-from chunk_model.prices import EVERY_S, median_over_time, price_lives, read_prices
+from chunk_model.prices import EVERY_S, median_over_time, price_lives
 from chunk_model.trace import TraceError
 
 HEADER = "timestamp,instance_type,zone,product,price_usd_per_h"
@@ -68,12 +66,6 @@ def test_the_median_counts_time_not_lines() -> None:
     time_s, price = np.array([0.0, 1.0, 2.0, 3.0]), np.array([9.0, 8.0, 7.0, 1.0])
     assert median_over_time(time_s, price, 100.0) == 1.0
     assert median_over_time(time_s, price, 5.5) == 7.0
-
-
-def test_a_packed_file(tmp_path: Path) -> None:
-    path = tmp_path / "prices.csv.gz"
-    path.write_bytes(gzip.compress("\n".join(CALM).encode()))
-    assert read_prices(path) == price_lives(CALM, str(path))
 
 
 @pytest.mark.parametrize(

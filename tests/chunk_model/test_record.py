@@ -1,4 +1,4 @@
-"""A trace's format is told by its content."""
+"""A trace's format is recognised by its content."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model.record import FORMATS, read_lives, read_record
+from chunk_model.record import FORMATS, read_record
 from chunk_model.trace import TraceError
 
 EVENTS = "0,add,a\n0,add,b\n90000,remove,a\n"
@@ -43,16 +43,15 @@ def test_each_format_is_known_by_its_content(
     record = read_record(path)
     assert [life.end_s for life in record.lives] == ends and record.end_s == end_s
     assert record.older == sum(life.start_s == 0 for life in record.lives) * (text != PRICES)
-    assert read_lives(path) == list(record.lives)
 
 
-def test_the_kinds_are_told_apart(tmp_path: Path) -> None:
+def test_the_formats_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "trace"
-    kinds = set()
+    contents = set()
     for text in (EVENTS, TICKS, COUNTS, PRICES):
         path.write_text(text)
-        kinds.add(read_record(path).kind)
-    assert len(kinds) == len(FORMATS) == 4
+        contents.add(read_record(path).contents)
+    assert len(contents) == len(FORMATS) == 4
 
 
 @pytest.mark.parametrize(
@@ -84,7 +83,7 @@ def test_what_is_expected_is_named(tmp_path: Path) -> None:
     path.write_text("hello\n")
     with pytest.raises(TraceError) as caught:
         read_record(path)
-    assert all(known.shown in str(caught.value) for known in FORMATS)
+    assert all(trace_format.shown in str(caught.value) for trace_format in FORMATS)
 
 
 def test_a_file_that_is_not_there(tmp_path: Path) -> None:

@@ -9,11 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chunk_model import replay
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from chunk_model.goodput import ChunkError, one_chunk
-from chunk_model.replay import simulate
+from chunk_model.goodput import ChunkError, chunk_goodput
+from chunk_model.replay import Floats, replay
 
 # Powers of two, so that sums of times are exact and an event at the very instant of death is one in both programs.
 COSTS = Costs(exec_s=0.75, copy_s=0.25, start_s=8, end_s=2, wait_s=4, boot_s=16)
@@ -43,14 +42,14 @@ def slowly(life: float, costs: Costs, n: int, push_every: int | None, many: bool
 
 def test_by_hand() -> None:
     """Chunks of 10 take 8 + 10 + 2: a life of 19 s loses all ten, one of 100 s brings ten home and is given back."""
-    replayed = simulate(np.array([19.0, 100.0]), COSTS, 10)
+    replayed = replay(np.array([19.0, 100.0]), COSTS, 10)
     assert (replayed.credited, replayed.paid_s, replayed.lost_s) == (10, 19 + 20 + 2 * 4, 7.5)
     assert replayed.goodput == pytest.approx(10 * 0.75 / 47)
     # The chunk is copied by 10.5 s; pushes of 4, 4 and 2 are over at 14, 17.5 and 19.5 s: two by 18.5 s.
-    assert simulate(np.array([18.5]), PUSHED, 10, 4).credited == 8
-    assert simulate(np.array([18.5]), PUSHED, 10, 4).lost_s == 1
+    assert replay(np.array([18.5]), PUSHED, 10, 4).credited == 8
+    assert replay(np.array([18.5]), PUSHED, 10, 4).lost_s == 1
     # Boot 16 s, then 20 s a chunk, the fourth until 96 s.
-    assert simulate(np.array([96.0]), COSTS, 10, many=True).credited == 40
+    assert replay(np.array([96.0]), COSTS, 10, many=True).credited == 40
 
 
 @given(
@@ -69,15 +68,15 @@ def test_every_way_of_counting_agrees(
     every = push_every if pushed else None
     expected = np.array([slowly(life, costs, n, every, many) for life in lives]).sum(axis=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(replay, "_EVENTS", events)
-        replayed = simulate(np.array(lives), costs, n, every, many)
+        patch.setattr("chunk_model.replay._EVENTS", events)
+        replayed = replay(np.array(lives), costs, n, every, many)
     assert (replayed.credited, replayed.paid_s, replayed.lost_s) == pytest.approx(tuple(expected), rel=1e-12)
 
 
 def test_the_interval_covers_the_truth_95_times_in_100() -> None:
     life, rng = Exponential(100.0), np.random.default_rng(2)
-    truth = one_chunk(life, COSTS, 40)
-    runs = [simulate(life.sample(rng, 100), COSTS, 40) for _ in range(1000)]
+    truth = chunk_goodput(life, COSTS, 40)
+    runs = [replay(life.sample(rng, 100), COSTS, 40) for _ in range(1000)]
     covered = sum(run.low <= truth <= run.high for run in runs)
     assert 920 <= covered <= 975
 
@@ -85,20 +84,20 @@ def test_the_interval_covers_the_truth_95_times_in_100() -> None:
 def test_lives_that_end_together_are_one_observation() -> None:
     lives = np.repeat(np.array([10.0, 50.0, 90.0]), 40)
     instants = np.repeat(np.array([1.0, 2.0, math.nan]), 40)
-    alone = simulate(lives, COSTS, 20)
-    together = simulate(lives, COSTS, 20, instants=instants)
+    alone = replay(lives, COSTS, 20)
+    together = replay(lives, COSTS, 20, instants=instants)
     assert together.goodput == alone.goodput and together.high - together.low > 2 * (alone.high - alone.low)
-    one = simulate(lives, COSTS, 20, instants=np.zeros(120))
+    one = replay(lives, COSTS, 20, instants=np.zeros(120))
     assert (one.low, one.high) == (0, 1)
 
 
 def test_nothing_was_paid() -> None:
-    nothing = simulate(np.zeros(3), Costs(exec_s=1.0), 5)
+    nothing = replay(np.zeros(3), Costs(exec_s=1.0), 5)
     assert (nothing.goodput, nothing.low, nothing.high, nothing.paid_s) == (0, 0, 1, 0)
 
 
 @pytest.mark.parametrize(
-    ("lives", "n", "push_every", "instants", "said"),
+    ("lives", "n", "push_every", "instants", "message"),
     [
         (np.zeros(0), 1, None, None, "at least one time"),
         (np.zeros((2, 2)), 1, None, None, "got shape"),
@@ -111,7 +110,7 @@ def test_nothing_was_paid() -> None:
     ],
 )
 def test_bad_input_is_refused(
-    lives: replay.Floats, n: int, push_every: int | None, instants: replay.Floats | None, said: str
+    lives: Floats, n: int, push_every: int | None, instants: Floats | None, message: str
 ) -> None:
-    with pytest.raises(ChunkError, match=said):
-        simulate(lives, COSTS, n, push_every, instants=instants)
+    with pytest.raises(ChunkError, match=message):
+        replay(lives, COSTS, n, push_every, instants=instants)

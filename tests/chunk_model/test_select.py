@@ -60,8 +60,8 @@ def test_a_mass_eviction_does_not_predict_itself() -> None:
     moments = Exponential(2700).sample(np.random.default_rng(4), 40)
     lives, died = np.repeat(moments, 25), np.ones(1000, np.bool_)
     begun = np.repeat(np.arange(40) * 1e5, 25)
-    known = select(Observations(lives, died, begun + lives))
-    assert known.family == "exponential" and "Of 1000 lives 1000 ended at 40 moments" in known.reason
+    selected = select(Observations(lives, died, begun + lives))
+    assert selected.family == "exponential" and "Of 1000 lives 1000 ended at 40 moments" in selected.reason
     assert select(Observations(lives, died)).family != "exponential"
 
 

@@ -23,9 +23,11 @@ from gridml.protocol import bundle
 from gridml.testing.faulty_network import Chances, FaultyNetwork
 from master.backends.script import Lives, PlannedLife, Script, Steady
 from master.launch import resume
-from master.simulation.exact import check
+from master.simulation.exact import verify_credits
+from master.simulation.result import dump
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
-from master.simulation.world import dump, simulate
+from master.simulation.world import play_scenario
+from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
 from remote.stepped import PATIENT_S, Dice, Stepped, Trainer, Watch
@@ -67,7 +69,7 @@ def test_one_worker_equals_a_plain_loop_bit_for_bit(
 ) -> None:
     source = programs / "perceptron.py"
     settings = Settings(source, backend="simulated", workers=1, seed=5, chunk=chunk, push_every=push_every)
-    simulate(settings, Scenario(Steady(1), COSTS), tmp_path / "run", trainer=Trainer(source, COSTS, 5))
+    play_scenario(settings, Scenario(Steady(1), COSTS), tmp_path / "run", trainer=Trainer(source, COSTS, 5))
     expected = module_at(programs.parent / "master" / "test_one_worker.py").plain_loop(source, 5)
     found = trained(tmp_path / "run")
     assert found.keys() == expected.keys()
@@ -80,7 +82,7 @@ def test_a_run_takes_as_long_as_its_costs_say(tmp_path: Path, programs: Path) ->
     settings = Settings(source, backend="simulated", workers=1, chunk=320, push_every=10_000)
     for name, speed in (("one", 1.0), ("four", 4.0)):
         scenario = Scenario(Steady(1), COSTS, Speeds(1.0, speed))
-        world = simulate(settings, scenario, tmp_path / name, trainer=Trainer(source, COSTS))
+        world = play_scenario(settings, scenario, tmp_path / name, trainer=Trainer(source, COSTS))
         (chunks,), (pushes,) = rows(tmp_path / name, "leases"), rows(tmp_path / name, "credits")
         least = 3000 * 0.5 / speed + chunks * 1.0 + 3000 * 0.01 + pushes * 0.1 + 2.0
         assert least <= report(tmp_path / name).wall_s <= least + (chunks + pushes) * 0.2
@@ -102,10 +104,10 @@ def test_sixteen_workers_converge_under_evictions_faults_and_crashes(tmp_path: P
     source = programs / "perceptron.py"
     settings = Settings(source, backend="simulated", workers=16, seed=seed)
     root = tmp_path / "run"
-    world = simulate(
-        settings, bad(16, 60.0, seed), root, trainer=Trainer(source, COSTS, seed), killed=lambda: check(root)
+    world = play_scenario(
+        settings, bad(16, 60.0, seed), root, trainer=Trainer(source, COSTS, seed), killed=lambda: verify_credits(root)
     )
-    assert check(root).credited == 3000
+    assert verify_credits(root).credited == 3000
     assert world.pool.tally.kills > 20
     assert world.masters > 1
     assert world.lost > 0
@@ -120,8 +122,10 @@ def test_counts_are_exact_under_evictions_faults_and_crashes(tmp_path: Path, pro
     settings = Settings(source, backend="simulated", workers=6, epochs=epochs, chunk=4, push_every=2, seed=seed)
     costs = replace(COSTS, exec_s=3.0)
     scenario = replace(bad(6, 40.0, seed), costs=costs)
-    played = simulate(settings, scenario, root, trainer=Trainer(source, costs, seed), killed=lambda: check(root))
-    assert check(root).finished == epochs
+    played = play_scenario(
+        settings, scenario, root, trainer=Trainer(source, costs, seed), killed=lambda: verify_credits(root)
+    )
+    assert verify_credits(root).finished == epochs
     assert played.pool.tally.kills > 0
     module = sys.modules["gridml_program_tally"]
     expected = module.counted(np.full(module.COUNT, epochs))
@@ -145,12 +149,13 @@ class Warned(Script):
 def test_on_a_warning_it_pushes_what_it_has_and_leaves(tmp_path: Path, programs: Path) -> None:
     source = programs / "perceptron.py"
     settings = Settings(source, backend="simulated", workers=1, chunk=320, push_every=10_000)
-    simulate(settings, Scenario(Warned(), COSTS), tmp_path / "run", trainer=Trainer(source, COSTS))
-    (first,) = [line for line in dump(tmp_path / "run") if line.startswith("('w1'")]
+    play_scenario(settings, Scenario(Warned(), COSTS), tmp_path / "run", trainer=Trainer(source, COSTS))
+    with opened(tmp_path / "run") as ledger:
+        (first,) = [line for line in dump(ledger) if line.startswith("('w1'")]
     assert "SIGTERM, left with exit status 0" in first
     # 100 s, less boot, start, copying and a push, hold 187 vertices of half a second: five batches and one begun
     assert asked(tmp_path / "run", "SELECT sum(stop - start) FROM credits WHERE worker = 'w1'") == [192]
-    assert check(tmp_path / "run").credited == 3000
+    assert verify_credits(tmp_path / "run").credited == 3000
 
 
 def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -> None:

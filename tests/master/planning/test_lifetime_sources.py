@@ -1,4 +1,4 @@
-"""Lives from every source: what is told, what is censored, and what is refused."""
+"""Lives from every source: what is read, what is censored, and what is refused."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from chunk_model.families import Exponential, Normal
 from gridml.errors import LedgerError, UsageError
 from master.backends.base import JobEvent, State
-from master.planning.lifetime_sources import Source, known_lives, run_lives
+from master.planning.lifetime_sources import Source, estimate_lifetime, run_lives
 from master.store.ledger import Ledger
 from master.store.settings import CondorOptions, Settings
 from master.store.status import ORPHANED
@@ -18,14 +18,14 @@ from master.store.status import ORPHANED
 BEGAN = 1000.0
 
 
-def begin(root: Path, *, settings: Settings | None = None, **told: object) -> Ledger:
+def begin(root: Path, *, settings: Settings | None = None, **facts: object) -> Ledger:
     """A run with a ledger that began at second 1000."""
     root.mkdir(exist_ok=True)
     settings = settings or Settings(program=root / "digits.py", workers=3)
     (root / "settings.json").write_text(json.dumps(settings.to_json()))
     ledger = Ledger(root / "ledger.db", shared_disk=False, create=True, durable=False)
     with ledger.transaction():
-        for key, value in {"started_s": BEGAN, "status": "finished", "ended_s": BEGAN + 100, **told}.items():
+        for key, value in {"started_s": BEGAN, "status": "finished", "ended_s": BEGAN + 100, **facts}.items():
             ledger.set(key, value)
     return ledger
 
@@ -45,7 +45,7 @@ def root(tmp_path: Path) -> Path:
     """A finished run with a worker for each kind of end."""
     ledger = begin(tmp_path / "run")
     live(ledger, "killed", 0, 10, State.EVICTED, graceful=False)
-    live(ledger, "asked", 0, 20, State.EVICTED, graceful=True)
+    live(ledger, "warned", 0, 20, State.EVICTED, graceful=True)
     live(ledger, "crashed", 5, 35, State.LOST, exit_code=1)
     live(ledger, "done", 0, 40, State.FINISHED)
     live(ledger, "cancelled", 0, 50, State.EVICTED, cancelled=True)
@@ -61,8 +61,8 @@ def root(tmp_path: Path) -> Path:
 
 
 def test_a_life_ends_with_its_machine_and_is_censored_by_its_master(root: Path) -> None:
-    found = run_lives(root)
-    assert sorted(zip(found.observations.duration_s, found.observations.ended, strict=True)) == [
+    estimate = run_lives(root)
+    assert sorted(zip(estimate.observations.duration_s, estimate.observations.ended, strict=True)) == [
         (10.0, True),
         (20.0, True),
         (30.0, True),
@@ -71,8 +71,8 @@ def test_a_life_ends_with_its_machine_and_is_censored_by_its_master(root: Path) 
         (60.0, False),
         (70.0, False),
     ]
-    assert found.observations.end_at_s is not None and 35.0 in found.observations.end_at_s
-    assert (found.exec_s, found.vertices, found.workers, found.many) == (0.03, 5000, 3, True)
+    assert estimate.observations.end_at_s is not None and 35.0 in estimate.observations.end_at_s
+    assert (estimate.exec_s, estimate.vertices, estimate.workers, estimate.many) == (0.03, 5000, 3, True)
 
 
 def test_a_silent_worker_died_when_it_was_last_heard_of(tmp_path: Path) -> None:
@@ -87,8 +87,8 @@ def test_a_silent_worker_died_when_it_was_last_heard_of(tmp_path: Path) -> None:
         ledger.event(BEGAN + 79, "silent", "w1: nothing heard for 49 s (limit 40 s); its leases go to others")
         ledger.event(BEGAN + 79, "silent", "w2: nothing heard for 77 s (limit 40 s); its leases go to others")
     ledger.close()
-    found = run_lives(tmp_path / "run").observations
-    assert sorted(zip(found.duration_s, found.ended, strict=True)) == [(2.0, True), (30.0, True), (80.0, False)]
+    estimate = run_lives(tmp_path / "run").observations
+    assert sorted(zip(estimate.duration_s, estimate.ended, strict=True)) == [(2.0, True), (30.0, True), (80.0, False)]
 
 
 def test_a_run_that_goes_on_is_read_as_of_now(tmp_path: Path) -> None:
@@ -99,9 +99,9 @@ def test_a_run_that_goes_on_is_read_as_of_now(tmp_path: Path) -> None:
         import fcntl
 
         fcntl.flock(file, fcntl.LOCK_EX)
-        found = run_lives(tmp_path / "run", now=BEGAN + 25)
-    assert found.observations.duration_s.tolist() == [25.0] and not found.observations.ended.any()
-    assert found.exec_s is None and found.vertices is None
+        estimate = run_lives(tmp_path / "run", now=BEGAN + 25)
+    assert estimate.observations.duration_s.tolist() == [25.0] and not estimate.observations.ended.any()
+    assert estimate.exec_s is None and estimate.vertices is None
 
 
 @pytest.mark.parametrize(("chunks", "many"), [(0, True), (1, False), (5, True)])
@@ -118,39 +118,41 @@ def test_a_run_without_workers_and_what_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"no worker of .* has started yet"):
         run_lives(tmp_path / "run")
     with pytest.raises(LedgerError, match="is not a run"):
-        known_lives(Source(run=tmp_path))
+        estimate_lifetime(Source(run=tmp_path))
 
 
 def test_a_distribution_is_taken_as_given() -> None:
-    found = known_lives(Source(lifetime="normal(45m,10m)"))
-    assert found.lifetime == Normal(2700.0, 600.0) and found.observations is None and found.selected is None
+    estimate = estimate_lifetime(Source(lifetime="normal(45m,10m)"))
+    assert estimate.lifetime == Normal(2700.0, 600.0) and estimate.observations is None and estimate.selected is None
 
 
 def test_lives_seen_are_fitted(tmp_path: Path) -> None:
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "".join(f"{60 * i},{int(i % 4 > 0)}\n" for i in range(1, 9)))
-    found = known_lives(Source(lifetimes=path))
-    assert isinstance(found.lifetime, Exponential) and found.lifetime.mean_s == pytest.approx(36 * 60 / 6)
-    assert found.selected is not None and found.selected.family == "exponential"
-    assert found.said == f"8 lives in {path}" and "2 went on" in found.selected.reason
+    estimate = estimate_lifetime(Source(lifetimes=path))
+    assert isinstance(estimate.lifetime, Exponential) and estimate.lifetime.mean_s == pytest.approx(36 * 60 / 6)
+    assert estimate.selected is not None and estimate.selected.family == "exponential"
+    assert estimate.origin == f"8 lives in {path}" and "2 went on" in estimate.selected.reason
 
 
 def test_a_trace_says_what_it_holds(tmp_path: Path) -> None:
     path = tmp_path / "zone.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": [2, 2, 0, 0, 3, 1, 1, 1, 1]}))
-    found = known_lives(Source(trace=path))
-    assert found.observations is not None
-    assert (found.observations.deaths, len(found.observations)) == (4, 5)
-    assert found.said.startswith("5 lives in ") and found.said.endswith("2 of them may be older than the record")
-    assert found.observations.independent_deaths == 2
+    estimate = estimate_lifetime(Source(trace=path))
+    assert estimate.observations is not None
+    assert (estimate.observations.deaths, len(estimate.observations)) == (4, 5)
+    assert estimate.origin.startswith("5 lives in ") and estimate.origin.endswith(
+        "2 of them may be older than the record"
+    )
+    assert estimate.observations.independent_deaths == 2
 
 
 def test_what_still_lives_is_censored_at_the_end_of_the_record_not_at_the_last_event(tmp_path: Path) -> None:
     path = tmp_path / "zone.json"
     path.write_text(json.dumps({"metadata": {"gap_seconds": 60}, "data": [0, 1, 0, 1, *[1] * 100]}))
-    found = known_lives(Source(trace=path)).observations
-    assert found is not None and found.ended.tolist() == [True, False]
-    assert found.duration_s[0] < 120 and 6000 <= found.duration_s[1] <= 6060
+    estimate = estimate_lifetime(Source(trace=path)).observations
+    assert estimate is not None and estimate.ended.tolist() == [True, False]
+    assert estimate.duration_s[0] < 120 and 6000 <= estimate.duration_s[1] <= 6060
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_what_still_lives_is_censored_at_the_end_of_the_record_not_at_the_last_e
 )
 def test_there_must_be_one_source(source: Source, got: str) -> None:
     with pytest.raises(UsageError) as caught:
-        known_lives(source)
+        estimate_lifetime(source)
     assert str(caught.value).startswith(got) and "expected one of --lifetime, --lifetimes, --trace" in str(caught.value)
 
 
@@ -188,10 +190,10 @@ def test_a_file_that_makes_no_sense(tmp_path: Path, option: str, content: str | 
     if content is not None:
         path.write_text(content)
     with pytest.raises(UsageError) as caught:
-        known_lives(Source(**{option: path}))
+        estimate_lifetime(Source(**{option: path}))
     assert str(caught.value).startswith(f"--{option}: ") and says in str(caught.value)
 
 
 def test_a_distribution_that_makes_no_sense() -> None:
     with pytest.raises(UsageError, match=r'^--lifetime: cannot read the lifetime "soon"'):
-        known_lives(Source(lifetime="soon"))
+        estimate_lifetime(Source(lifetime="soon"))

@@ -12,20 +12,20 @@ import pytest
 from rich.console import Console
 
 from chunk_model.families import Exponential, Normal, Weibull
-from chunk_model.goodput import many_chunks, one_chunk
+from chunk_model.goodput import chunk_goodput
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
 from master.planning.lifetime_sources import Source
-from master.planning.plan import PUSH_S, PlanOptions, plan, replayed, seconds
+from master.planning.plan import PUSH_S, PlanOptions, make_plan, replay_sizes, seconds
 from master.views import plot_goodput
-from master.views.render_plan import render, rounded
+from master.views.render_plan import render_plan, rounded
 
 PAPER = PlanOptions(Source(lifetime="normal(45m,10m)"), t_exec="0.05", t_start="90", no_push=True)
 
 
-def shown(asked: PlanOptions) -> str:
+def shown(options: PlanOptions) -> str:
     out = io.StringIO()
-    Console(file=out, width=120).print(render(plan(asked)))
+    Console(file=out, width=120).print(render_plan(make_plan(options)))
     return out.getvalue()
 
 
@@ -39,48 +39,50 @@ def observed(tmp_path: Path, count: int = 200) -> Path:
 
 
 def test_without_pushes_the_choice_beats_every_other_size() -> None:
-    found = plan(PAPER)
+    plan = make_plan(PAPER)
     lifetime = Normal(2700.0, 600.0)
-    assert found.choice.push_every is None and found.choice.push_interval_s is None
-    assert found.choice.goodput == pytest.approx(one_chunk(lifetime, found.costs, found.choice.chunk))
-    sweep = one_chunk(lifetime, found.costs, np.geomspace(10, 1e6, 400).round())
-    assert found.choice.goodput >= 0.99 * sweep.max()
-    half, chosen, double, paper = found.options
+    assert plan.choice.push_every is None and plan.choice.push_interval_s is None
+    assert plan.choice.goodput == pytest.approx(chunk_goodput(lifetime, plan.costs, plan.choice.chunk))
+    sweep = chunk_goodput(lifetime, plan.costs, np.geomspace(10, 1e6, 400).round())
+    assert plan.choice.goodput >= 0.99 * sweep.max()
+    half, chosen, double, paper = plan.candidates
     assert half.goodput < chosen.goodput > double.goodput and paper.goodput < 0.75 * chosen.goodput
     assert (half.chunk, double.chunk) == (chosen.chunk // 2, 2 * chosen.chunk)
-    assert paper.chunk == int(lifetime.mean() / 0.05) and found.paper is paper
+    assert paper.chunk == int(lifetime.mean() / 0.05) and plan.paper is paper
     assert chosen.job_s == pytest.approx(90 + 0.05 * chosen.chunk)
 
 
 def test_a_push_costs_a_tenth_of_a_second_unless_told() -> None:
-    asked = replace(PAPER, no_push=False)
-    assert plan(asked).costs.push_s == PUSH_S == 0.1
-    found = plan(replace(asked, push_cost="2s"))
-    assert found.costs.push_s == 2.0 and found.choice.push_every is not None
-    assert found.choice.push_interval_s == pytest.approx(0.05 * found.choice.push_every, rel=0.1)
-    assert found.choice.goodput > plan(PAPER).choice.goodput
-    assert found.paper.push_every is None and found.paper.goodput == pytest.approx(plan(PAPER).paper.goodput)
+    options = replace(PAPER, no_push=False)
+    assert make_plan(options).costs.push_s == PUSH_S == 0.1
+    plan = make_plan(replace(options, push_cost="2s"))
+    assert plan.costs.push_s == 2.0 and plan.choice.push_every is not None
+    assert plan.choice.push_interval_s == pytest.approx(0.05 * plan.choice.push_every, rel=0.1)
+    assert plan.choice.goodput > make_plan(PAPER).choice.goodput
+    assert plan.paper.push_every is None and plan.paper.goodput == pytest.approx(make_plan(PAPER).paper.goodput)
 
 
 def test_each_cost_reaches_the_model() -> None:
-    asked = replace(PAPER, t_copy="0.01", t_end="4s", wait="2m", boot="1m", many=True)
-    found = plan(asked)
-    costs = found.costs
+    options = replace(PAPER, t_copy="0.01", t_end="4s", wait="2m", boot="1m", many=True)
+    plan = make_plan(options)
+    costs = plan.costs
     assert (costs.exec_s, costs.copy_s, costs.start_s, costs.end_s) == (0.05, 0.01, 90.0, 4.0)
-    assert (costs.wait_s, costs.boot_s, costs.push_s, found.work.many) == (120.0, 60.0, None, True)
-    assert found.choice.goodput == pytest.approx(many_chunks(Normal(2700.0, 600.0), costs, found.choice.chunk))
+    assert (costs.wait_s, costs.boot_s, costs.push_s, plan.work.many) == (120.0, 60.0, None, True)
+    assert plan.choice.goodput == pytest.approx(
+        chunk_goodput(Normal(2700.0, 600.0), costs, plan.choice.chunk, many=True)
+    )
 
 
 def test_bounds_are_kept() -> None:
-    free = plan(PAPER).choice.chunk
-    assert plan(replace(PAPER, largest=free // 3)).choice.chunk <= free // 3
-    asked = replace(PAPER, no_push=False)
-    assert plan(replace(asked, workers=100, vertices=10_000)).choice.chunk <= 100
+    free = make_plan(PAPER).choice.chunk
+    assert make_plan(replace(PAPER, largest=free // 3)).choice.chunk <= free // 3
+    options = replace(PAPER, no_push=False)
+    assert make_plan(replace(options, workers=100, vertices=10_000)).choice.chunk <= 100
 
 
 def test_a_single_vertex_has_no_half() -> None:
-    found = plan(replace(PAPER, source=Source(lifetime="exponential(1h)"), t_exec="1h"))
-    assert found.choice.chunk == 1 and [option.name for option in found.options] == ["chosen", "double", "the paper's"]
+    plan = make_plan(replace(PAPER, source=Source(lifetime="exponential(1h)"), t_exec="1h"))
+    assert plan.choice.chunk == 1 and [size.name for size in plan.candidates] == ["chosen", "double", "the paper's"]
 
 
 @pytest.mark.parametrize(
@@ -96,55 +98,55 @@ def test_a_distribution_is_shown_with_few_digits(lifetime: Lifetime, text: str) 
 
 
 def test_json_has_what_programs_need(tmp_path: Path) -> None:
-    found = plan(PAPER).to_json()
-    assert {"chunk", "push_interval_s", "goodput", "lifetime", "reason", "curve"} <= found.keys()
-    assert found["push_interval_s"] is None and found["families"] is None and found["regret"] is None
-    assert json.loads(json.dumps(found, allow_nan=False)) == found
-    assert max(point["goodput"] for point in found["curve"]) <= found["goodput"] * 1.01
-    assert found["lifetime"] == "normal(2700.0s,600.0s)" and found["paper"]["chunk"] > found["chunk"]
-    fitted = plan(replace(PAPER, source=Source(lifetimes=observed(tmp_path)))).to_json()
+    plan = make_plan(PAPER).to_json()
+    assert {"chunk", "push_interval_s", "goodput", "lifetime", "reason", "curve"} <= plan.keys()
+    assert plan["push_interval_s"] is None and plan["families"] is None and plan["regret"] is None
+    assert json.loads(json.dumps(plan, allow_nan=False)) == plan
+    assert max(point["goodput"] for point in plan["curve"]) <= plan["goodput"] * 1.01
+    assert plan["lifetime"] == "normal(2700.0s,600.0s)" and plan["paper"]["chunk"] > plan["chunk"]
+    fitted = make_plan(replace(PAPER, source=Source(lifetimes=observed(tmp_path)))).to_json()
     assert "exponential" in fitted["families"] and 0 <= fitted["regret"]["median"] <= fitted["regret"]["p95"] <= 1
     json.dumps(fitted, allow_nan=False)
 
 
 def test_what_a_person_reads(tmp_path: Path) -> None:
-    found = plan(PAPER)
+    plan = make_plan(PAPER)
     text = shown(PAPER)
-    assert f"{found.choice.chunk:,} vertices" in text and f"{found.choice.goodput:.1%}" in text
+    assert f"{plan.choice.chunk:,} vertices" in text and f"{plan.choice.goodput:.1%}" in text
     for name in ("half", "chosen", "double", "the paper's"):
         assert name in text
-    for option in found.options:
-        assert f"{option.chunk:,}" in text and f"{option.goodput:.1%}" in text
+    for size in plan.candidates:
+        assert f"{size.chunk:,}" in text and f"{size.goodput:.1%}" in text
     assert "a chunk counts when it ends, or not at all" in text and "left out of the fit" not in text
     pushed = shown(replace(PAPER, no_push=False))
-    assert f"every {plan(replace(PAPER, no_push=False)).choice.push_every:,} vertices" in pushed
+    assert f"every {make_plan(replace(PAPER, no_push=False)).choice.push_every:,} vertices" in pushed
     fitted = shown(replace(PAPER, source=Source(lifetimes=observed(tmp_path))))
     assert "left out of the fit" in fitted and "weibull" in fitted and "200 lives in" in fitted
 
 
 def test_a_replay_agrees_with_the_model(tmp_path: Path) -> None:
-    found = plan(replace(PAPER, source=Source(lifetime="exponential(1h)")))
-    for point in replayed(found):
-        model = one_chunk(Exponential(3600.0), found.costs, point.chunk)
+    plan = make_plan(replace(PAPER, source=Source(lifetime="exponential(1h)")))
+    for point in replay_sizes(plan):
+        model = chunk_goodput(Exponential(3600.0), plan.costs, point.chunk)
         spread = max(point.high - point.low, 1e-3)
         assert point.low <= point.goodput <= point.high and abs(point.goodput - model) < 1.5 * spread
-    assert len(replayed(found)) > 5
+    assert len(replay_sizes(plan)) > 5
 
 
 def test_lives_that_were_seen_are_replayed_as_seen(tmp_path: Path) -> None:
     """Few deaths are given an exponential, under which a chunk may outlive them all; the lives seen say otherwise."""
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "".join(f"{600 + i},1\n" for i in range(9)))
-    found = plan(replace(PAPER, source=Source(lifetimes=path), t_exec="1", t_start="0"))
-    short = [point for point in replayed(found) if 100 < point.chunk < 600]
+    plan = make_plan(replace(PAPER, source=Source(lifetimes=path), t_exec="1", t_start="0"))
+    short = [point for point in replay_sizes(plan) if 100 < point.chunk < 600]
     assert short and all(point.goodput > 0.99 for point in short)
-    assert all(one_chunk(found.choice.lifetime, found.costs, point.chunk) < 0.95 for point in short)
+    assert all(chunk_goodput(plan.choice.lifetime, plan.costs, point.chunk) < 0.95 for point in short)
 
 
 @pytest.mark.parametrize("ending", ["png", "svg", "pdf"])
 def test_it_is_drawn(tmp_path: Path, ending: str) -> None:
     file = tmp_path / f"goodput.{ending}"
-    plot_goodput.draw(plan(replace(PAPER, push_cost="1", no_push=False)), file)
+    plot_goodput.plot_plan(make_plan(replace(PAPER, push_cost="1", no_push=False)), file)
     assert file.read_bytes().startswith({"png": b"\x89PNG", "svg": b"<?xml", "pdf": b"%PDF"}[ending])
 
 
@@ -153,9 +155,9 @@ def test_a_drawing_names_the_choice_and_the_papers(tmp_path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none"}):
-        plot_goodput.draw(found := plan(PAPER), file)
+        plot_goodput.plot_plan(plan := make_plan(PAPER), file)
     text = file.read_text()
-    assert f"chosen: {found.choice.chunk:,}" in text and f"without pushes: {found.paper.chunk:,}" in text
+    assert f"chosen: {plan.choice.chunk:,}" in text and f"without pushes: {plan.paper.chunk:,}" in text
     assert "replayed" in text
 
 
@@ -181,19 +183,19 @@ def test_a_time_that_is_none(text: str) -> None:
 )
 def test_what_makes_no_sense(change: dict[str, str | int | None], says: str) -> None:
     with pytest.raises(UsageError) as caught:
-        plan(replace(PAPER, **change))  # type: ignore[arg-type]
+        make_plan(replace(PAPER, **change))  # type: ignore[arg-type]
     assert says in str(caught.value)
 
 
 def test_a_chunk_that_can_never_finish() -> None:
     with pytest.raises(UsageError) as caught:
-        plan(replace(PAPER, source=Source(lifetime="normal(60,5)"), t_start="10m"))
+        make_plan(replace(PAPER, source=Source(lifetime="normal(60,5)"), t_start="10m"))
     assert "normal(60.0s,5.0s)" in str(caught.value)
 
 
 def test_nobody_has_died_yet(tmp_path: Path) -> None:
     path = tmp_path / "lives.csv"
     path.write_text("duration_s,ended\n" + "600,0\n" * 5)
-    found = plan(replace(PAPER, source=Source(lifetimes=path)))
-    assert found.choice.chunk >= 1 and found.choice.warnings
+    plan = make_plan(replace(PAPER, source=Source(lifetimes=path)))
+    assert plan.choice.chunk >= 1 and plan.choice.warnings
     assert "warning:" in shown(replace(PAPER, source=Source(lifetimes=path)))

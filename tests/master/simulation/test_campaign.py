@@ -10,14 +10,14 @@ import pytest
 from gridml.errors import LedgerError, UsageError
 from master.backends.script import Replay
 from master.simulation import campaign as module
-from master.simulation.campaign import Played, campaign, draw, play
+from master.simulation.campaign import Played, campaign, draw, play_seed
 from master.simulation.exact import Exact
 from master.simulation.scenario import Absent, Storms
 
 
 def test_thousands_of_kills_with_every_kind_of_fault_leave_every_credit_exact(tmp_path: Path) -> None:
     heard: list[Played] = []
-    played = campaign(4000, seed=1, folder=tmp_path, told=heard.append)
+    played = campaign(4000, seed=1, folder=tmp_path, report=heard.append)
     assert played.kills >= 4000
     assert 0 < played.graceful < played.kills
     assert played.masters > 2 * played.runs  # masters were killed, too,
@@ -28,7 +28,7 @@ def test_thousands_of_kills_with_every_kind_of_fault_leave_every_credit_exact(tm
 
 
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
-    assert play(9, tmp_path) == play(9, tmp_path)
+    assert play_seed(9, tmp_path) == play_seed(9, tmp_path)
 
 
 def test_the_scenarios_differ_and_every_kind_of_machine_is_among_them() -> None:
@@ -48,8 +48,8 @@ def test_a_failure_names_the_seed_and_keeps_the_run(tmp_path: Path, monkeypatch:
     def wrong(root: Path) -> Exact:
         raise LedgerError("epoch 1: [3, 4) is credited in version 1 and credited in version 2")
 
-    monkeypatch.setattr(module, "check", wrong)
-    with pytest.raises(LedgerError, match=r"seed 12 is wrong: .*\[3, 4\).*play\(12\)"):
+    monkeypatch.setattr(module, "verify_credits", wrong)
+    with pytest.raises(LedgerError, match=r"seed 12 is wrong: .*\[3, 4\).*play_seed\(12\)"):
         campaign(10, seed=12, folder=tmp_path)
     (kept,) = tmp_path.iterdir()
     with sqlite3.connect(kept / "run" / "ledger.db") as db:

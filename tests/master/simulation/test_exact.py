@@ -1,4 +1,4 @@
-"""The check of credits finds what is wrong, and says in which epoch and range."""
+"""The verify_credits of credits finds what is wrong, and says in which epoch and range."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from chunk_model.costs import Costs
 from gridml.errors import LedgerError
 from master.backends.script import Steady
 from master.simulation import cost_program
-from master.simulation.exact import Exact, check
+from master.simulation.exact import Exact, verify_credits
 from master.simulation.scenario import Scenario
-from master.simulation.world import simulate
+from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
 
@@ -22,7 +22,7 @@ def root(tmp_path: Path) -> Path:
     program = tmp_path / "costs.py"
     program.write_text(cost_program.source(400, 2))
     settings = Settings(program, backend="simulated", workers=3, chunk=50, push_every=20)
-    simulate(settings, Scenario(Steady(3), Costs(exec_s=1.0)), tmp_path / "run")
+    play_scenario(settings, Scenario(Steady(3), Costs(exec_s=1.0)), tmp_path / "run")
     return tmp_path / "run"
 
 
@@ -34,9 +34,9 @@ def altered(root: Path, *statements: str) -> None:
 
 
 def test_a_finished_run_is_exact(root: Path) -> None:
-    found = check(root)
-    assert found == Exact(800, 2, 2, found.credits)
-    assert found.credits >= 2 * 400 / 50
+    exact = verify_credits(root)
+    assert exact == Exact(800, 2, 2, exact.credits)
+    assert exact.credits >= 2 * 400 / 50
 
 
 FIRST = "(SELECT min(rowid) FROM credits WHERE epoch = 1 AND start = 0)"
@@ -58,13 +58,13 @@ FIRST = "(SELECT min(rowid) FROM credits WHERE epoch = 1 AND start = 0)"
 def test_what_is_wrong_is_found_and_named(root: Path, statement: str, says: str) -> None:
     altered(root, statement)
     with pytest.raises(LedgerError, match=says):
-        check(root)
+        verify_credits(root)
 
 
 def test_a_range_that_is_credited_and_leased_is_found(root: Path) -> None:
     altered(root, "UPDATE leases SET closed_s = NULL, stop = stop + 10 WHERE id = 1")
     with pytest.raises(LedgerError, match=r"epoch 1: \[\d+, \d+\) is (leased to|credited in) .* and"):
-        check(root)
+        verify_credits(root)
 
 
 def test_an_epoch_that_is_closed_too_early_is_found(root: Path) -> None:
@@ -75,9 +75,9 @@ def test_an_epoch_that_is_closed_too_early_is_found(root: Path) -> None:
         "UPDATE epochs SET credited = (SELECT sum(stop - start) FROM credits WHERE epoch = 1) WHERE epoch = 1",
     )
     with pytest.raises(LedgerError, match=r"epoch 2: closed with \d+ of \[0, 400\) credited"):
-        check(root)
+        verify_credits(root)
 
 
 def test_a_folder_that_is_no_run_is_said_to_be_none(tmp_path: Path) -> None:
     with pytest.raises(LedgerError, match="is not a run"):
-        check(tmp_path)
+        verify_credits(tmp_path)

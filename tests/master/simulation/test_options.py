@@ -15,8 +15,8 @@ from master.simulation.scenario import Speeds, Storms
 
 
 def test_costs_are_named_as_in_the_paper() -> None:
-    found = costs("t_x=0.05, t_c=1e-3,t_s=1.5m,t_e=2,push=0.5,wait=1h,boot=30s")
-    assert found == Costs(0.05, 0.001, 90.0, 2.0, 0.5, 3600.0, 30.0)
+    parsed = costs("t_x=0.05, t_c=1e-3,t_s=1.5m,t_e=2,push=0.5,wait=1h,boot=30s")
+    assert parsed == Costs(0.05, 0.001, 90.0, 2.0, 0.5, 3600.0, 30.0)
 
 
 def test_without_pushes_a_push_costs_nothing_because_there_is_none() -> None:
@@ -24,7 +24,7 @@ def test_without_pushes_a_push_costs_nothing_because_there_is_none() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("", "''"),
         ("t_x", "'t_x'"),
@@ -36,10 +36,10 @@ def test_without_pushes_a_push_costs_nothing_because_there_is_none() -> None:
         ("t_x=0", "exec_s"),
     ],
 )
-def test_costs_that_make_no_sense(text: str, said: str) -> None:
+def test_costs_that_make_no_sense(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
         costs(text)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_faults() -> None:
@@ -50,7 +50,7 @@ def test_faults() -> None:
 
 
 def test_a_scenario_of_everything(tmp_path: Path) -> None:
-    asked = SimulationOptions(
+    options = SimulationOptions(
         "t_x=1",
         workers=7,
         lifetime="exponential(1h)",
@@ -67,8 +67,8 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
         travel="2s",
         silence="10m",
     )
-    chosen = settings(asked, tmp_path / "cost.py")
-    played = scenario(asked, chosen.workers)
+    chosen = settings(options, tmp_path / "cost.py")
+    played = scenario(options, chosen.workers)
     assert (chosen.workers, chosen.seed, chosen.push_every, chosen.silent_s) == (7, 3, NO_PUSH, 600.0)
     assert isinstance(played.script, Storms)
     assert isinstance(played.script.base, Lives)
@@ -80,10 +80,10 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
 def test_a_trace_says_how_many_workers_there_are(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("0,add,a\n1000,add,b\n2000,remove,a\n3000,add,c\n")
-    asked = SimulationOptions("t_x=1", trace=trace)
-    chosen = settings(asked, tmp_path / "cost.py")
+    options = SimulationOptions("t_x=1", trace=trace)
+    chosen = settings(options, tmp_path / "cost.py")
     assert chosen.workers == 2
-    assert isinstance(scenario(asked, 2).script, Replay)
+    assert isinstance(scenario(options, 2).script, Replay)
     with pytest.raises(UsageError, match="both --lifetime and --trace"):
         scenario(SimulationOptions("t_x=1", trace=trace, lifetime="exponential(1h)"), 2)
 

@@ -18,8 +18,9 @@ from master.decisions import leasing
 from master.leases import leases as grants
 from master.leases.chunk_sizing import Sizing
 from master.simulation import cost_program
+from master.simulation.result import fingerprint
 from master.simulation.scenario import Machine, Scenario, Speeds
-from master.simulation.world import fingerprint, simulate
+from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from master.telemetry.measures import Measures
 from master.views.report import report
@@ -90,9 +91,9 @@ def play(tmp_path: Path) -> Play:
             limit_s=1e5,
             seed=seed,
         )
-        simulate(settings, scenario, root)
-        found = report(root)
-        assert (found.credited, found.duplicated, found.lost) == (vertices, 0, 0)
+        play_scenario(settings, scenario, root)
+        shown = report(root)
+        assert (shown.credited, shown.duplicated, shown.lost) == (vertices, 0, 0)
         return Played(root)
 
     return play
@@ -121,10 +122,10 @@ def test_sizes_follow_lifetimes(play: Play) -> None:
 
 def test_every_change_is_in_the_ledger_with_its_reason(play: Play) -> None:
     run = play(living(16, 300.0), 50_000)
-    told = run.rows("SELECT at_s, text FROM events WHERE kind = 'sizing' ORDER BY at_s")
-    assert told
-    assert all("vertices a chunk" in str(text) and "Lives: " in str(text) for _, text in told)
-    moments = [at_s for at_s, _ in told]
+    reported = run.rows("SELECT at_s, text FROM events WHERE kind = 'sizing' ORDER BY at_s")
+    assert reported
+    assert all("vertices a chunk" in str(text) and "Lives: " in str(text) for _, text in reported)
+    moments = [at_s for at_s, _ in reported]
     assert all(after - before >= 15 for before, after in itertools.pairwise(moments))
 
 
@@ -218,15 +219,15 @@ def test_chunks_at_the_end_are_worth_the_way_of_their_letters(play: Play, monkey
     assert not refused  # of what was under way, nothing was cut off
 
 
-def sizes_told(run: Played) -> dict[str, tuple[int, float]]:
-    """(vertices, seconds of work) of a chunk for each kind of machine, as the run last said."""
-    units, found = {"s": 1.0, "min": 60.0}, {}
+def sizes_of_kinds(run: Played) -> dict[str, tuple[int, float]]:
+    """(vertices, seconds of work) of a chunk for each kind of machine, as the run last reported."""
+    units, sizes = {"s": 1.0, "min": 60.0}, {}
     for (text,) in run.rows("SELECT text FROM events WHERE kind = 'sizing' ORDER BY at_s"):
         for kind, vertices, work, unit in re.findall(
             r"(x86_64(?: avx)?) get ([\d,]+) vertices a chunk \(([\d.]+) (s|min) of work\)", str(text)
         ):
-            found[kind] = int(vertices.replace(",", "")), float(work) * units[unit]
-    return found
+            sizes[kind] = int(vertices.replace(",", "")), float(work) * units[unit]
+    return sizes
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -235,9 +236,9 @@ def test_machines_with_avx_get_more_vertices_and_as_much_work(play: Play, seed: 
     speeds = Speeds(fast=0.12, factor=4.0)
     first, second = (play(living(100, 300.0, seed), 60_000, costs=costs, speeds=speeds, seed=seed) for _ in range(2))
     assert fingerprint(first.root) == fingerprint(second.root)
-    told = sizes_told(first)
-    assert told.keys() == {"x86_64", "x86_64 avx"}
-    (plain, plain_s), (fast, fast_s) = told["x86_64"], told["x86_64 avx"]
+    reported = sizes_of_kinds(first)
+    assert reported.keys() == {"x86_64", "x86_64 avx"}
+    (plain, plain_s), (fast, fast_s) = reported["x86_64"], reported["x86_64 avx"]
     print(f"{plain} and {fast} vertices, {plain_s:g} and {fast_s:g} s of work")
     assert fast / plain == pytest.approx(4.0, rel=0.15)
     assert fast_s == pytest.approx(plain_s, rel=0.15)

@@ -1,4 +1,4 @@
-"""What can never finish is told: before it begins, or when it has shown."""
+"""What can never finish is refused before it begins, or when it has shown."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from chunk_model.families import Exponential, Normal
 from gridml.errors import RunError, UsageError
 from master.backends.script import Lives, Steady
 from master.simulation import cost_program
-from master.simulation import stall as standstill
-from master.simulation.exact import check as exact
+from master.simulation import stall as stall
+from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario
-from master.simulation.stall import LIVES, MASTERS, SOME_TURNS, TURNS, Since, check, check_lives, check_silence
-from master.simulation.world import simulate
+from master.simulation.stall import LIVES, MASTERS, SOME_TURNS, TURNS, Since, check_lives, check_silence, check_stall
+from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
 LIFE = Normal(2700.0, 600.0)
@@ -25,7 +25,7 @@ def played(folder: Path, scenario: Scenario, vertices: int = 500) -> Path:
     program = folder / "costs.py"
     program.write_text(cost_program.source(vertices, 1))
     settings = Settings(program, backend="simulated", workers=scenario.script.slots, silent_s=1e9)
-    simulate(settings, scenario, folder / "run")
+    play_scenario(settings, scenario, folder / "run")
     return folder / "run"
 
 
@@ -69,7 +69,7 @@ def test_a_first_letter_that_comes_too_late_is_refused() -> None:
 )
 def test_a_run_that_does_not_go_on_is_ended(since: Since, says: str) -> None:
     with pytest.raises(RunError, match=says):
-        check(since, 10, 100.0)
+        check_stall(since, 10, 100.0)
 
 
 @pytest.mark.parametrize(
@@ -82,25 +82,25 @@ def test_a_run_that_does_not_go_on_is_ended(since: Since, says: str) -> None:
     ],
 )
 def test_a_run_that_may_go_on_is_left_alone(since: Since, machines: int) -> None:
-    check(since, machines, 100.0)
+    check_stall(since, machines, 100.0)
 
 
 def test_lives_that_are_always_too_short_end_the_simulation(tmp_path: Path) -> None:
     script = Lives(20, Exponential(1.0), graceful_share=0.0)
     with pytest.raises(RunError, match=r"no vertex was credited .* lives began in vain"):
         played(tmp_path, Scenario(script, Costs(exec_s=0.5, start_s=50.0), turn_s=0.5))
-    assert exact(tmp_path / "run").credited == 0
+    assert verify_credits(tmp_path / "run").credited == 0
 
 
 def test_a_master_that_is_always_killed_ends_the_simulation(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(standstill, "MASTERS", 20)
+    monkeypatch.setattr(stall, "MASTERS", 20)
     monkeypatch.setattr(Scenario, "crash", lambda scenario, k: (0.0, "before-commit"))
     with pytest.raises(RunError, match=r"20 masters took over in vain.*--crash-every"):
         played(tmp_path, Scenario(Steady(1), Costs(exec_s=1.0), restart_s=0.1))
 
 
 def test_what_only_takes_long_comes_to_its_end(tmp_path: Path) -> None:
-    assert exact(played(tmp_path, Scenario(Steady(2), Costs(exec_s=1e3)), 50)).credited == 50
+    assert verify_credits(played(tmp_path, Scenario(Steady(2), Costs(exec_s=1e3)), 50)).credited == 50
 
 
 def test_times_beyond_what_the_clock_can_tell_end_the_simulation(tmp_path: Path) -> None:

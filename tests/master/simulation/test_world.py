@@ -20,11 +20,11 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.simulation import cost_program
 from master.simulation.crash_points import POINTS
-from master.simulation.exact import check
-from master.simulation.result import decisions
+from master.simulation.exact import verify_credits
+from master.simulation.result import dump, fingerprint
 from master.simulation.scenario import Absent, Scenario, Speeds, Storms
-from master.simulation.world import Inline, MasterKilled, World, dump, fingerprint, simulate
-from master.store.reader import connect
+from master.simulation.world import Inline, MasterKilled, World, play_scenario
+from master.store.reader import connect, opened
 from master.store.settings import Settings
 from master.views.report import report
 from remote.stepped import Trainer
@@ -45,17 +45,24 @@ BAD = Scenario(
 )
 
 
+def dumped(root: Path) -> list[str]:
+    with opened(root) as ledger:
+        return list(dump(ledger))
+
+
 def played(folder: Path, scenario: Scenario, epochs: int = EPOCHS, **chosen: object) -> tuple[World, Path]:
     folder.mkdir(exist_ok=True)
     program = folder / "costs.py"
     program.write_text(cost_program.source(VERTICES, epochs))
     settings = Settings(program, backend="simulated", workers=WORKERS, **chosen)  # type: ignore[arg-type]
-    return simulate(settings, scenario, folder / "run", killed=lambda: check(folder / "run")), folder / "run"
+    return play_scenario(
+        settings, scenario, folder / "run", killed=lambda: verify_credits(folder / "run")
+    ), folder / "run"
 
 
 def test_a_run_without_faults_takes_as_long_as_its_costs_say(tmp_path: Path) -> None:
     world, root = played(tmp_path, Scenario(Steady(1), Costs(exec_s=0.5)), chunk=4000, push_every=1000)
-    assert check(root).credited == VERTICES * EPOCHS
+    assert verify_credits(root).credited == VERTICES * EPOCHS
     trained = VERTICES * EPOCHS * 0.5
     assert trained <= report(root).wall_s <= trained * 1.01
     assert world.pool.tally.kills == 0
@@ -66,8 +73,8 @@ def test_a_run_without_faults_takes_as_long_as_its_costs_say(tmp_path: Path) -> 
 
 def test_with_every_fault_at_once_it_finishes_and_is_exact(tmp_path: Path) -> None:
     world, root = played(tmp_path, BAD)
-    found = check(root)
-    assert (found.credited, found.finished) == (VERTICES * EPOCHS, EPOCHS)
+    exact = verify_credits(root)
+    assert (exact.credited, exact.finished) == (VERTICES * EPOCHS, EPOCHS)
     assert world.pool.tally.kills > 50
     assert 0 < world.pool.tally.graceful < world.pool.tally.kills
     assert world.masters > 3
@@ -106,7 +113,7 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
 
     monkeypatch.setattr(World, "_reached", heartbeat)
     world, root = played(tmp_path, replace(BAD, crash_every_s=1.0), 2 * EPOCHS)
-    assert check(root).credited == VERTICES * 2 * EPOCHS
+    assert verify_credits(root).credited == VERTICES * 2 * EPOCHS
     assert world.masters == len(killed) + 1
     if point in ("after-patch", "publish"):  # to which this program does not come: they die a minute later, elsewhere
         assert len(killed) >= 4
@@ -130,14 +137,14 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
 )
 def test_machines_of_every_kind_of_script(tmp_path: Path, script: Script) -> None:
     _, root = played(tmp_path, Scenario(script, COSTS, faults=FAULTS, turn_s=0.5))
-    assert check(root).credited == VERTICES * EPOCHS
+    assert verify_credits(root).credited == VERTICES * EPOCHS
 
 
 def test_workers_that_leave_after_a_chunk_are_replaced(tmp_path: Path) -> None:
     world, root = played(tmp_path, Scenario(Steady(WORKERS), COSTS, chunks_per_job=1, turn_s=0.5), chunk=100)
-    assert check(root).credited == VERTICES * EPOCHS
+    assert verify_credits(root).credited == VERTICES * EPOCHS
     assert world.pool.tally.kills == 0
-    assert sum(line.startswith("('w") for line in dump(root)) >= VERTICES * EPOCHS / 100
+    assert sum(line.startswith("('w") for line in dumped(root)) >= VERTICES * EPOCHS / 100
 
 
 @pytest.mark.parametrize("trains", [False, True])
@@ -149,14 +156,14 @@ def test_every_worker_says_what_machine_it_is_on(tmp_path: Path, programs: Path,
         program.write_text(cost_program.source(200, 1))
     machines, speeds = Steady(6), Speeds(0.5, 4.0, 0.3)
     settings = Settings(program, backend="simulated", workers=6, chunk=2)
-    simulate(settings, Scenario(machines, COSTS, speeds, FAULTS, seed=2), tmp_path / "run", trainer=trainer)
+    play_scenario(settings, Scenario(machines, COSTS, speeds, FAULTS, seed=2), tmp_path / "run", trainer=trainer)
     with contextlib.closing(connect(tmp_path / "run")) as ledger:
-        told = dict(ledger.execute("SELECT machine, kind FROM workers WHERE kind IS NOT NULL"))
-    assert told == {machines.machine(slot): speeds.of(slot, 2).kind for slot in range(6)}
-    assert len({*told.values()}) == 2
+        reported = dict(ledger.execute("SELECT machine, kind FROM workers WHERE kind IS NOT NULL"))
+    assert reported == {machines.machine(slot): speeds.of(slot, 2).kind for slot in range(6)}
+    assert len({*reported.values()}) == 2
 
 
-@pytest.mark.parametrize("read", [lambda root: list(dump(root)), decisions, check])
+@pytest.mark.parametrize("read", [fingerprint, verify_credits])
 def test_a_ledger_that_is_damaged_is_said_to_be(tmp_path: Path, read: Callable[[Path], object]) -> None:
     _, root = played(tmp_path, Scenario(Steady(2), COSTS))
     (root / "ledger.db").write_bytes((root / "ledger.db").read_bytes()[:4096])
@@ -170,7 +177,7 @@ def test_when_no_machine_comes_any_more_it_says_so(tmp_path: Path) -> None:
     gone = Replay((TraceEvent(0.0, "a", True), TraceEvent(100.0, "a", False)))
     with pytest.raises(RunError, match="no machine comes any more"):
         played(tmp_path, Scenario(gone, COSTS))
-    assert check(tmp_path / "run").finished == 0
+    assert verify_credits(tmp_path / "run").finished == 0
 
 
 def test_when_lives_are_too_short_to_train_anything_it_says_so(tmp_path: Path) -> None:
@@ -181,7 +188,7 @@ def test_when_lives_are_too_short_to_train_anything_it_says_so(tmp_path: Path) -
 
 def test_a_dump_has_every_row_in_its_order(tmp_path: Path) -> None:
     _, root = played(tmp_path, Scenario(Steady(2), COSTS))
-    lines = list(dump(root))
+    lines = dumped(root)
     tables = [line for line in lines if line.startswith("-- ")]
     assert tables == sorted(tables)
     assert {"-- credits", "-- epochs", "-- leases", "-- run", "-- versions", "-- workers"} <= {*tables}
@@ -204,8 +211,9 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives
 from master.store.settings import Settings
 from master.simulation import cost_program
+from master.simulation.result import fingerprint
 from master.simulation.scenario import Scenario, Storms
-from master.simulation.world import fingerprint, simulate
+from master.simulation.world import play_scenario
 from remote.stepped import Trainer
 
 folder, program, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -221,7 +229,7 @@ else:
     source = Path(program)
     trainer = Trainer(source, costs, seed)
 settings = Settings(source, backend="simulated", workers=8, seed=seed)
-world = simulate(settings, scenario, folder / "run", trainer=trainer)
+world = play_scenario(settings, scenario, folder / "run", trainer=trainer)
 print(fingerprint(folder / "run"), world.pool.tally.kills, world.masters)
 """
 
@@ -234,7 +242,7 @@ def fingerprint_in_a_process_of_its_own(folder: Path, program: str, seed: int, h
         capture_output=True,
         text=True,
         timeout=280,
-        check=False,
+        verify_credits=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

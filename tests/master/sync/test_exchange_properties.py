@@ -431,11 +431,15 @@ class World:
         """Replica and fields hold what is credited, neither more nor less."""
         if self.program.bsp:
             closed = sum(row["closed_s"] is not None for row in self.run.ledger.epochs())
-            np.testing.assert_array_equal(self.run.parts.spec.graph.tables["Cell"].columns["value"], self.module.after(closed))
+            np.testing.assert_array_equal(
+                self.run.parts.spec.graph.tables["Cell"].columns["value"], self.module.after(closed)
+            )
             return
         for name, expected in self.module.counted(trained).items():
             if name in self.run.parts.store.replica.tensors:
-                np.testing.assert_array_equal(self.run.parts.store.replica.tensors[name] - self.first[name], expected, name)
+                np.testing.assert_array_equal(
+                    self.run.parts.store.replica.tensors[name] - self.first[name], expected, name
+                )
             else:
                 kind, field = name.split("/")
                 np.testing.assert_array_equal(self.run.parts.spec.graph.tables[kind].columns[field], expected, name)

@@ -14,8 +14,9 @@ from rich.console import Console
 from master.backends.base import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.reader import connect
+from master.store.status import RunStatus
 from master.views.live import Follower, JsonLines, Lines, Screen, line, panel
-from master.views.progress import PUSHES, Progress, at_rest, read
+from master.views.progress import PUSHES, Progress, at_rest, read_progress
 
 
 @pytest.fixture
@@ -48,24 +49,35 @@ def push(ledger: Ledger, at_s: float, upto: int, staleness: float = 0.0) -> None
 def at(ledger: Ledger, now: float) -> Progress:
     connection = connect(ledger.path.parent)
     try:
-        return read(connection, now)
+        return read_progress(connection, now)
     finally:
         connection.close()
 
 
 def test_a_run_that_has_just_begun_knows_little(ledger: Ledger) -> None:
-    found = at(ledger, 1.0)
-    assert (found.epoch, found.epochs, found.credited, found.vertices, found.total) == (1, 12, 0, 1000, 12_000)
-    assert (found.staleness, found.per_second, found.goodput, found.seconds_left) == (None, None, None, None)
+    progress = at(ledger, 1.0)
+    assert (progress.epoch, progress.epochs, progress.credited, progress.vertices, progress.total) == (
+        1,
+        12,
+        0,
+        1000,
+        12_000,
+    )
+    assert (progress.staleness, progress.per_second, progress.goodput, progress.seconds_left) == (
+        None,
+        None,
+        None,
+        None,
+    )
 
 
 def test_speed_and_time_left_come_from_what_was_credited_lately(ledger: Ledger) -> None:
     with ledger.transaction():
         for second in range(1, 101):
             push(ledger, float(second), second * 10 if second <= 60 else 600 + (second - 60) * 5)
-    found = at(ledger, 100.0)
-    assert found.per_second == pytest.approx(5.0)  # not the 10 it began with
-    assert found.seconds_left == pytest.approx((12_000 - 800) / 5.0)
+    progress = at(ledger, 100.0)
+    assert progress.per_second == pytest.approx(5.0)  # not the 10 it began with
+    assert progress.seconds_left == pytest.approx((12_000 - 800) / 5.0)
     assert at(ledger, 170.0).per_second == pytest.approx(5.0 * 7 / 77)  # nothing came for 70 s
 
 
@@ -93,7 +105,7 @@ def test_the_oldest_open_epoch_is_shown_and_the_last_one_at_the_end(ledger: Ledg
     with ledger.transaction():
         push(ledger, 4.0, 1000)
         ledger.set_metrics(0, {"accuracy": 0.5})
-    assert (at(ledger, 5.0).epoch, at(ledger, 5.0).judged, at(ledger, 5.0).metrics) == (2, 1, {"accuracy": 0.5})
+    assert (at(ledger, 5.0).epoch, at(ledger, 5.0).evaluated, at(ledger, 5.0).metrics) == (2, 1, {"accuracy": 0.5})
     with ledger.transaction():
         push(ledger, 6.0, 1000)
     assert (at(ledger, 7.0).epoch, at(ledger, 7.0).credited) == (2, 1000)
@@ -110,29 +122,44 @@ def test_workers_are_counted_by_what_became_of_them(ledger: Ledger) -> None:
         ledger.worker_submitted("w5", 0.0)
         push(ledger, 5.0, 200)
         ledger.worker_said("w1", 5.0, 400, 2.0, 0)
-    found = at(ledger, 20.0)
-    assert (found.alive, found.queued, found.lost) == (1, 1, 2)
-    assert found.goodput == pytest.approx(200 * (2.0 / 400) / (20.0 + 3 * 10.0))
-    rest = at_rest(found)
+    progress = at(ledger, 20.0)
+    assert (progress.alive, progress.queued, progress.lost) == (1, 1, 2)
+    assert progress.goodput == pytest.approx(200 * (2.0 / 400) / (20.0 + 3 * 10.0))
+    rest = at_rest(progress)
     assert (rest.status, rest.alive, rest.queued, rest.seconds_left) == ("stopped", 0, 0, None)
 
 
 def test_the_plan_of_every_query_stays_small(ledger: Ledger) -> None:
     """None of them may look at all credits, versions or events."""
     connection = connect(ledger.path.parent)
-    asked: list[str] = []
-    connection.set_trace_callback(asked.append)
-    read(connection, 1.0)
+    queries: list[str] = []
+    connection.set_trace_callback(queries.append)
+    read_progress(connection, 1.0)
     connection.set_trace_callback(None)
-    assert any("credits" in query for query in asked)
-    for query in asked:
+    assert any("credits" in query for query in queries)
+    for query in queries:
         if any(table in query for table in ("credits", "versions", "events")):
             assert re.search(r"ORDER BY (rowid|version) DESC LIMIT", query), query
     connection.close()
 
 
 SOME = Progress(
-    "running", 3, 12, 250, 1000, 2250, 12_000, 4, 1, 7, 2.345, 1234.5, 0.71, 65.0, 2, {"accuracy": 0.98765, "each": [1]}
+    RunStatus.RUNNING,
+    3,
+    12,
+    250,
+    1000,
+    2250,
+    12_000,
+    4,
+    1,
+    7,
+    2.345,
+    1234.5,
+    0.71,
+    65.0,
+    2,
+    {"accuracy": 0.98765, "each": [1]},
 )
 
 
@@ -176,8 +203,9 @@ def test_lines_and_json_say_when_and_what(ledger: Ledger) -> None:
         view.progress(1e9, SOME)
     assert [text.split()[1] for text in plain.getvalue().splitlines()] == ["evicted", "progress"]
     event, progress = map(json.loads, machine.getvalue().splitlines())
-    assert event == {"at_s": 1e9, "kind": "evicted", "text": "w3 on slot-1"}
-    assert (progress["kind"], progress["credited"], progress["metrics"]["each"]) == ("progress", 250, [1])
+    assert event == {"at_s": 1e9, "topic": "evicted", "kind": "evicted", "text": "w3 on slot-1"}
+    assert progress["kind"] == "progress" and progress["judged"] == progress["evaluated"] == 2  # the former names
+    assert (progress["topic"], progress["credited"], progress["metrics"]["each"]) == ("progress", 250, [1])
 
 
 def test_a_follower_reads_no_more_often_than_its_view_wants(ledger: Ledger) -> None:

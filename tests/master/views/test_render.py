@@ -11,10 +11,10 @@ from master.views.report import MachineReport, Report
 
 
 def shown(machines: list[MachineReport]) -> list[list[str]]:
-    found = Report.__new__(Report)
-    object.__setattr__(found, "machines", machines)
+    report = Report.__new__(Report)
+    object.__setattr__(report, "machines", machines)
     file = io.StringIO()
-    Console(file=file, width=100).print(_machine_table(found))
+    Console(file=file, width=100).print(_machine_table(report))
     return [line.split() for line in file.getvalue().splitlines()[3:]]
 
 

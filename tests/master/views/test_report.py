@@ -22,19 +22,19 @@ from gridml.protocol.messages import Failure
 from master.backends.base import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.settings import Settings
-from master.views.plot import plot
-from master.views.render import duration, render
+from master.views.plot import plot_report
+from master.views.render import duration, render_report
 from master.views.report import coverage, report
 
 COUNT = 1000
 
 
-def begin(root: Path, **told: object) -> Ledger:
+def begin(root: Path, **facts: object) -> Ledger:
     """A run of two epochs of 1,000 vertices that began at second 100."""
     root.mkdir(exist_ok=True)
     (root / "settings.json").write_text(json.dumps(Settings(program=root / "digits.py", workers=3).to_json()))
     ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)
-    values = {"started_s": 100.0, "status": "running", "total": 2 * COUNT, "masters": 1, **told}
+    values = {"started_s": 100.0, "status": "running", "total": 2 * COUNT, "masters": 1, **facts}
     with ledger.transaction():
         for key, value in values.items():
             ledger.set(key, value)
@@ -105,21 +105,21 @@ def finished(tmp_path: Path) -> Path:
 
 
 def test_it_is_exact_on_a_run_that_lost_nothing(finished: Path) -> None:
-    found = report(finished)
-    assert [(e.epoch, e.credited, e.duplicated, e.lost, e.left, e.wasted) for e in found.epochs] == [
+    shown = report(finished)
+    assert [(e.epoch, e.credited, e.duplicated, e.lost, e.left, e.wasted) for e in shown.epochs] == [
         (1, 1000, 0, 0, 0, 0),
         (2, 1000, 0, 0, 0, 250),
     ]
-    assert (found.status, found.vertices, found.epochs_wanted, found.credited) == ("finished", COUNT, 2, 2000)
-    assert (found.pushes, found.versions, found.staleness) == (4, 3, 1.0)
-    assert [e.staleness for e in found.epochs] == [2.0, 0.0]
-    assert [e.closed_s for e in found.epochs] == [10.0, 18.0]
+    assert (shown.status, shown.vertices, shown.epochs_wanted, shown.credited) == ("finished", COUNT, 2, 2000)
+    assert (shown.pushes, shown.versions, shown.staleness) == (4, 3, 1.0)
+    assert [e.staleness for e in shown.epochs] == [2.0, 0.0]
+    assert [e.closed_s for e in shown.epochs] == [10.0, 18.0]
 
 
 def test_kills_are_told_apart_from_crashes_and_cancellations(finished: Path) -> None:
-    found = report(finished)
-    assert (found.workers, found.lives, found.kills, found.sigterm, found.sigkill, found.crashed) == (3, 5, 2, 1, 1, 1)
-    assert [(m.machine, m.workers, m.sigterm, m.sigkill) for m in found.machines] == [
+    shown = report(finished)
+    assert (shown.workers, shown.lives, shown.kills, shown.sigterm, shown.sigkill, shown.crashed) == (3, 5, 2, 1, 1, 1)
+    assert [(m.machine, m.workers, m.sigterm, m.sigkill) for m in shown.machines] == [
         ("slot-1", 1, 0, 0),
         ("slot-2", 2, 1, 1),
         ("slot-10", 2, 0, 0),
@@ -127,11 +127,11 @@ def test_kills_are_told_apart_from_crashes_and_cancellations(finished: Path) -> 
 
 
 def test_speed_is_counted_from_credited_work(finished: Path) -> None:
-    found = report(finished)
-    assert (found.wall_s, found.worker_s) == (20.0, 20.0 + 13.0 + 4.0 + 1.0 + 1.0)
-    assert found.goodput == pytest.approx(2000 * (11.25 / 2250) / 39.0)
-    assert found.flops == pytest.approx(1e6 * 2000 / 20.0)
-    assert (found.bytes_up, found.bytes_down) == (5700, 9000)
+    shown = report(finished)
+    assert (shown.wall_s, shown.worker_s) == (20.0, 20.0 + 13.0 + 4.0 + 1.0 + 1.0)
+    assert shown.goodput == pytest.approx(2000 * (11.25 / 2250) / 39.0)
+    assert shown.flops == pytest.approx(1e6 * 2000 / 20.0)
+    assert (shown.bytes_up, shown.bytes_down) == (5700, 9000)
 
 
 def test_what_is_credited_twice_or_never_shows(finished: Path) -> None:
@@ -154,11 +154,11 @@ def test_what_is_missing_in_an_open_epoch_is_left_not_lost(tmp_path: Path) -> No
         credit(ledger, 110.0, (0, 250))
         live(ledger, "w1", "slot-1", 101.0, None)
     with driven(tmp_path):
-        found = report(tmp_path, now=121.0)  # beside a ledger that is open for writing
+        shown = report(tmp_path, now=121.0)  # beside a ledger that is open for writing
     ledger.close()
-    assert (found.status, found.wall_s, found.worker_s) == ("running", 21.0, 20.0)
-    assert (found.epochs[0].credited, found.epochs[0].lost, found.epochs[0].left) == (250, 0, 750)
-    assert found.flops is None and found.goodput is None
+    assert (shown.status, shown.wall_s, shown.worker_s) == ("running", 21.0, 20.0)
+    assert (shown.epochs[0].credited, shown.epochs[0].lost, shown.epochs[0].left) == (250, 0, 750)
+    assert shown.flops is None and shown.goodput is None
 
 
 def test_a_run_without_a_master_stands_at_its_last_sign(tmp_path: Path) -> None:
@@ -168,8 +168,8 @@ def test_a_run_without_a_master_stands_at_its_last_sign(tmp_path: Path) -> None:
         live(ledger, "w1", "slot-1", 101.0, None)
         ledger.event(140.0, "warning", "the last thing it wrote")
     ledger.close()
-    found = report(tmp_path, now=10_000.0)
-    assert (found.status, found.wall_s, found.worker_s) == ("stopped", 40.0, 39.0)
+    shown = report(tmp_path, now=10_000.0)
+    assert (shown.status, shown.wall_s, shown.worker_s) == ("stopped", 40.0, 39.0)
 
 
 def test_time_without_a_master_is_not_time_of_the_run(tmp_path: Path) -> None:
@@ -179,8 +179,8 @@ def test_time_without_a_master_is_not_time_of_the_run(tmp_path: Path) -> None:
         credit(ledger, 1155.0, (0, COUNT))
         ledger.close_epoch(0, 1, 1155.0)
     ledger.close()
-    found = report(tmp_path)
-    assert (found.wall_s, found.epochs[0].closed_s) == (30.0, 25.0)
+    shown = report(tmp_path)
+    assert (shown.wall_s, shown.epochs[0].closed_s) == (30.0, 25.0)
 
 
 def test_why_a_run_failed_is_told_until_it_is_resumed(tmp_path: Path) -> None:
@@ -195,11 +195,11 @@ def test_why_a_run_failed_is_told_until_it_is_resumed(tmp_path: Path) -> None:
 
 
 def test_json_has_the_promised_keys(finished: Path) -> None:
-    found = json.loads(json.dumps(report(finished).to_json()))
-    assert {"program", "backend", "vertices", "workers", "kills", "wall_s", "worker_s", "goodput", "flops"} < {*found}
-    for epoch in found["epochs"]:
+    shown = json.loads(json.dumps(report(finished).to_json()))
+    assert {"program", "backend", "vertices", "workers", "kills", "wall_s", "worker_s", "goodput", "flops"} < {*shown}
+    for epoch in shown["epochs"]:
         assert {"epoch", "credited", "duplicated", "lost", "wasted", "metrics"} < {*epoch}
-    assert found["program"] == "digits.py" and found["backend"] == "local" and found["kills"] == 2
+    assert shown["program"] == "digits.py" and shown["backend"] == "local" and shown["kills"] == 2
 
 
 def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(finished: Path) -> None:
@@ -208,7 +208,7 @@ def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(finished: Path)
         ledger.set_metrics(1, {"accuracy": 0.99, "accuracy_per_digit": [0.98 + digit / 1234 for digit in range(10)]})
     ledger.close()
     out = io.StringIO()
-    Console(file=out, width=80).print(render(report(finished)))
+    Console(file=out, width=80).print(render_report(report(finished)))
     shown = out.getvalue()
     kills = "2: 1 by SIGTERM, 1 by SIGKILL, and 1 crashed"
     for expected in ("digits.py", kills, "0.99", "250", "slot-10", "accuracy_per_digit after epoch 2", "0.9873"):
@@ -244,7 +244,7 @@ def test_a_damaged_ledger_is_named(finished: Path) -> None:
 
 def test_figures_are_drawn(finished: Path, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
-    plot(report(finished), finished, tmp_path / "run.svg")
+    plot_report(report(finished), finished, tmp_path / "run.svg")
     drawn = (tmp_path / "run.svg").read_text()
     assert "<svg" in drawn and drawn.count("<path") > 20
 

@@ -1,0 +1,285 @@
+"""Count what a refactoring is to change, from the source alone.
+
+    python -m benchmarks.house [--against CHECKOUT]
+
+Counts this checkout and, in a column before it, another one: files and lines by room, imports that point up and in
+circles, classes that keep something by lease or by worker, files that name a back end though they are for all of them,
+the longest function and the functions with the most arguments.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from benchmarks.source import PACKAGES, Tree
+from benchmarks.table import Cell, write
+
+ROOT = Path(__file__).resolve().parent.parent
+MOST_ARGUMENTS = 6
+# Those that may name HTCondor: its own folder (once its own files), and what registers it.
+_OWN_FILES = re.compile(r"(^|/)condor|^pools/|^gridml/cli\.py$|^master/backends/(registry|choose)\.py$")
+_CONTAINERS = re.compile(r"\b(dict|defaultdict|Counter|deque|list|set|SortedList|SortedDict|SortedSet)\b")
+_BY = re.compile(r"\bby (lease|worker)\b")
+_RECORDS = {"lease": re.compile(r"\bLeaseState\b"), "worker": re.compile(r"\bWorkerRecord\b")}
+
+KEPT = {
+    "lease": (
+        "Ledger.leases",
+        "Grants._hoped",
+        "Grants._since",
+        "Grants._overtaken",
+        "Expected._due",
+        "Expected._order",
+        "Overtaken._ranges",
+        "Correspondent.holding",
+    ),
+    "worker": (
+        "Ledger.held",
+        "Grants._push_every",
+        "Grants._delays",
+        "Correspondence.workers",
+        "Correspondence.left",
+        "Correspondence._heard",
+        "Correspondence._awaited",
+        "Correspondence._bases",
+        "Presence.known",
+        "Presence.alive",
+        "Presence.spoken",
+        "Presence._lives",
+        "Presence._queued",
+        "Presence._looks",
+        "Heartbeats.known",
+        "Heartbeats.alive",
+        "Heartbeats.spoken",
+        "Heartbeats._lives",
+        "Heartbeats._queued",
+        "Heartbeats._looks",
+        "Speeds._of",
+        "Lives._numbers",
+        "Lives._living",
+        "Measures._workers",
+        "Workforce._held",
+        "Fleet._held",
+    ),
+}
+"""Attributes of the master that keep something by lease or by worker, read from the source by hand; one that neither of
+two checkouts has is an error. Found without being listed: containers of LeaseState or WorkerRecord, and those whose
+comment says "by lease" or "by worker"."""
+
+
+@dataclass(frozen=True)
+class Function:
+    """A function or method: its place, its lines, its arguments without `self`; `command`: typer calls it."""
+
+    place: str
+    lines: int
+    arguments: int
+    command: bool
+
+
+@dataclass(frozen=True)
+class Attribute:
+    """A container that instances of a class have: a field, or assigned to `self`. `made_of` is its annotation or, if
+    there is none, its first value; `comment` stands on its line."""
+
+    module: str
+    owner: str
+    name: str
+    made_of: str
+    comment: str
+
+    def __str__(self) -> str:
+        return f"{self.owner}.{self.name}"
+
+
+class House:
+    """What there is to count in a checkout."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root.resolve()
+        self.tree = Tree(self.root)
+
+    @cached_property
+    def texts(self) -> dict[str, str]:
+        """The source of every product module."""
+        return {module: path.read_text(encoding="utf-8") for module, path in self.tree.modules.items()}
+
+    def files_by_room(self) -> Counter[str]:
+        return Counter(str(path.relative_to(self.root).parent) for path in self.tree.modules.values())
+
+    def lines_by_room(self) -> Counter[str]:
+        lines: Counter[str] = Counter()
+        for module, path in self.tree.modules.items():
+            lines[str(path.relative_to(self.root).parent)] += len(self.texts[module].splitlines())
+        return lines
+
+    def lines_below(self, folder: str) -> int:
+        return sum(
+            len(path.read_text(encoding="utf-8").splitlines()) for path in sorted((self.root / folder).rglob("*.py"))
+        )
+
+    def naming_a_back_end(self) -> list[str]:
+        """The files that name HTCondor, in code or in words, though they are for every back end."""
+        files = {module: str(path.relative_to(self.root)) for module, path in self.tree.modules.items()}
+        return [
+            file
+            for module, file in files.items()
+            if "condor" in self.texts[module].lower() and not _OWN_FILES.search(file)
+        ]
+
+    @cached_property
+    def functions(self) -> list[Function]:
+        return [function for module, text in self.texts.items() for function in functions_of(module, ast.parse(text))]
+
+    @cached_property
+    def attributes(self) -> list[Attribute]:
+        """Those of the master, without its back ends, views and simulation: they have worlds of their own."""
+        apart = ("master.backends", "master.views", "master.simulation", "master.planning")
+        return [
+            attribute
+            for module, text in self.texts.items()
+            if module.startswith("master.") and not module.startswith(apart)
+            for attribute in attributes_of(module, text)
+        ]
+
+    def keepers(self, of: str) -> dict[str, list[str]]:
+        """The classes that keep something by `of`, lease or worker, and the attributes in which they do."""
+        keepers: dict[str, list[str]] = {}
+        for attribute in self.attributes:
+            match = _BY.search(attribute.comment)
+            says_so = match is not None and match[1] == of
+            if says_so or str(attribute) in KEPT[of] or _RECORDS[of].search(attribute.made_of):
+                keepers.setdefault(attribute.owner, []).append(attribute.name)
+        return keepers
+
+
+def functions_of(module: str, tree: ast.Module) -> Iterator[Function]:
+    """All functions of a module, also those in functions."""
+
+    def walk(node: ast.AST, name: str, in_class: bool) -> Iterator[Function]:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef):
+                place = f"{name}.{child.name}"
+                yield _measured(place, child, in_class)
+                yield from walk(child, place, False)
+            elif isinstance(child, ast.ClassDef):
+                yield from walk(child, f"{name}.{child.name}", True)
+            else:
+                yield from walk(child, name, in_class)
+
+    return walk(tree, module, False)
+
+
+def _measured(place: str, node: ast.FunctionDef | ast.AsyncFunctionDef, in_class: bool) -> Function:
+    arguments = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
+    arguments += [each for each in (node.args.vararg, node.args.kwarg) if each is not None]
+    static = any(ast.unparse(decorator) == "staticmethod" for decorator in node.decorator_list)
+    command = any(each.annotation is not None and "Annotated[" in ast.unparse(each.annotation) for each in arguments)
+    bound = in_class and not static
+    return Function(place, (node.end_lineno or node.lineno) - node.lineno + 1, len(arguments) - bound, command)
+
+
+def attributes_of(module: str, text: str) -> Iterator[Attribute]:
+    """The containers that instances of the classes of a module have, each once."""
+    lines = text.splitlines()
+    for owner in (node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)):
+        seen = set()
+        for node in ast.walk(owner):
+            if isinstance(node, ast.AnnAssign):
+                target, made_of = ast.unparse(node.target), ast.unparse(node.annotation)
+            elif isinstance(node, ast.Assign) and len(node.targets) == 1:
+                target, made_of = ast.unparse(node.targets[0]), ast.unparse(node.value)
+            else:
+                continue
+            name = target.removeprefix("self.")
+            own = name != target or node in owner.body
+            if own and name.isidentifier() and name not in seen and _CONTAINERS.search(made_of):
+                seen.add(name)
+                yield Attribute(module, owner.name, name, made_of, lines[node.lineno - 1].partition("#")[2])
+
+
+def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
+    """One line for each count, one column for each checkout."""
+    counts: dict[str, dict[str, Cell]] = {}
+
+    def count(what: str, column: str, value: Cell) -> None:
+        counts.setdefault(what, {})[column] = value
+
+    rooms = sorted({room for house in houses.values() for room in house.files_by_room()})
+    for room in rooms:
+        for column, house in houses.items():
+            files = house.files_by_room()[room]
+            count(f"`{room}/`: files", column, files or None)
+            count(f"`{room}/`: lines", column, house.lines_by_room()[room] or None)
+    for column, house in houses.items():
+        product = [house.lines_below(package) for package in PACKAGES]
+        functions = [function for function in house.functions if not function.command]
+        count("most files in one room", column, max(house.files_by_room().values()))
+        count("lines of the product", column, sum(product))
+        count("lines of its tests", column, house.lines_below("tests"))
+        count("lines of its benchmarks", column, house.lines_below("benchmarks"))
+        count("imports that point up", column, len(house.tree.arrows_up()))
+        count("circles of rooms", column, len(house.tree.room_circles()))
+        count("circles of modules", column, len(house.tree.module_circles()))
+        count("classes that keep something by lease", column, len(house.keepers("lease")))
+        count("classes that keep something by worker", column, len(house.keepers("worker")))
+        count("files for every back end that name one", column, len(house.naming_a_back_end()))
+        count("longest function, lines", column, max(function.lines for function in functions))
+        count("longest command, lines", column, max(f.lines for f in house.functions if f.command))
+        count("most arguments of a function", column, max(function.arguments for function in functions))
+        many = sum(function.arguments > MOST_ARGUMENTS for function in functions)
+        count(f"functions with more than {MOST_ARGUMENTS} arguments", column, many)
+    return [{"count": what, **values} for what, values in counts.items()]
+
+
+def notes(houses: dict[str, House]) -> list[str]:
+    """What stands behind the counts, by name."""
+    lines = [
+        "a room is a folder; an import points up when it names a module of a higher room (`ORDER` in "
+        "`benchmarks/source.py`); commands are functions that typer calls, and count apart",
+        "what the master keeps by lease or by worker: containers of its classes, without back ends, views, simulation",
+    ]
+    for column, house in houses.items():
+        for of in ("lease", "worker"):
+            kept = [f"{owner} ({', '.join(names)})" for owner, names in sorted(house.keepers(of).items())]
+            lines.append(f"{column}, by {of}: {', '.join(kept) or 'none'}")
+        circles = "; ".join(" = ".join(circle) for circle in house.tree.room_circles())
+        lines.append(f"{column}, rooms in circles: {circles or 'none'}")
+        lines.append(f"{column}, imports that point up: {', '.join(map(str, house.tree.arrows_up())) or 'none'}")
+        lines.append(f"{column}, files that name a back end: {', '.join(house.naming_a_back_end()) or 'none'}")
+        functions = [function for function in house.functions if not function.command]
+        longest = max(functions, key=lambda function: function.lines)
+        lines.append(f"{column}, longest function: {longest.place}")
+        many = sorted((f for f in functions if f.arguments > MOST_ARGUMENTS), key=lambda f: (-f.arguments, f.place))
+        named = ", ".join(f"{function.place} ({function.arguments})" for function in many)
+        lines.append(f"{column}, more than {MOST_ARGUMENTS} arguments: {named or 'none'}")
+    return lines
+
+
+def unknown(houses: dict[str, House]) -> list[str]:
+    """The attributes that KEPT lists and no checkout has."""
+    present = {str(attribute) for house in houses.values() for attribute in house.attributes}
+    return sorted({name for names in KEPT.values() for name in names} - present)
+
+
+def main(
+    against: Annotated[Path | None, typer.Option(help="Another checkout, for a column before this one.")] = None,
+) -> None:
+    """Count this checkout, and another."""
+    houses = {"now": House(ROOT)} if against is None else {"before": House(against), "now": House(ROOT)}
+    if against is not None and (absent := unknown(houses)):
+        raise typer.BadParameter(f"KEPT lists attributes that neither checkout has: {', '.join(absent)}")
+    write("house", "The house: rooms, directions, registers, sizes", rows(houses), notes(houses))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,188 @@
+"""Read a checkout as source: its modules, what they import, in which room they stand. Nothing of it is imported."""
+
+from __future__ import annotations
+
+import ast
+import graphlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+PACKAGES = ("chunk_model", "gridml", "remote", "ami", "master", "pools")
+
+ORDER = (
+    "chunk_model",
+    "gridml/errors.py",
+    "gridml/aggregates",
+    "gridml/protocol",
+    "gridml/model",
+    "gridml/engine",
+    "gridml/datasets.py",
+    "gridml",  # what a user imports
+    "gridml/carriers",
+    "gridml/testing",
+    "remote",
+    "ami",
+    "master/decisions",
+    "master/backends/base.py",  # the contract: what a job is, and what becomes of it
+    "master/store",
+    "master/telemetry",
+    "master/leases",
+    "master/records.py",
+    "master/sync",
+    "master/sftp",
+    "master/backends/condor",
+    "master/backends",
+    "master/fleet.py",
+    "master",  # the story of a run
+    "master/planning",
+    "master/views",
+    "master/simulation",
+    "gridml/commands",
+    "gridml/cli.py",
+    "pools",
+)
+"""Rooms from low to high; a room imports those below it. A room is a folder, without the files and folders in it that
+have a line of their own."""
+
+
+@dataclass(frozen=True)
+class Arrow:
+    """Module `importer` imports module `imported`."""
+
+    importer: str
+    imported: str
+
+    def __str__(self) -> str:
+        return f"{self.importer} -> {self.imported}"
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The checkout in folder `root`."""
+
+    root: Path
+
+    @cached_property
+    def modules(self) -> dict[str, Path]:
+        """The file of every product module, by dotted name."""
+        return {
+            ".".join(path.relative_to(self.root).with_suffix("").parts).removesuffix(".__init__"): path
+            for package in PACKAGES
+            for path in sorted((self.root / package).rglob("*.py"))
+        }
+
+    def imports_of(self, module: str, *, at_import_only: bool = False) -> set[str]:
+        """Dotted names that a module imports; see `imports`."""
+        path = self.modules[module]
+        source = path.read_text(encoding="utf-8")
+        return set(imports(source, module, is_package=path.name == "__init__.py", at_import_only=at_import_only))
+
+    def defining(self, name: str) -> str | None:
+        """The module of ours that an imported name is, or is defined in."""
+        return next((module for module in (name, name.rpartition(".")[0]) if module in self.modules), None)
+
+    def needs(self, *, at_import_only: bool = False) -> dict[str, set[str]]:
+        """The modules of ours that each module imports."""
+        return {
+            module: {
+                imported
+                for name in self.imports_of(module, at_import_only=at_import_only)
+                if (imported := self.defining(name)) and imported != module
+            }
+            for module in self.modules
+        }
+
+    @cached_property
+    def arrows(self) -> tuple[Arrow, ...]:
+        """All imports between modules of ours, sorted; also those in functions and for type checking."""
+        return tuple(
+            Arrow(importer, imported)
+            for importer, all_of in sorted(self.needs().items())
+            for imported in sorted(all_of)
+        )
+
+    def room_of(self, module: str) -> str:
+        """The room of a module. Raises ValueError where ORDER has none."""
+        path = self.modules[module].relative_to(self.root)
+        room = next((str(place) for place in (path, *path.parents) if str(place) in ORDER), None)
+        if room is None:
+            raise ValueError(f"{path} is in no room; expected one of ORDER in {__name__}: add a line for it there.")
+        return room
+
+    def arrows_up(self) -> list[Arrow]:
+        """The imports of a module in a higher room."""
+        rank = {module: ORDER.index(self.room_of(module)) for module in self.modules}
+        return [arrow for arrow in self.arrows if rank[arrow.imported] > rank[arrow.importer]]
+
+    def module_circles(self) -> list[list[str]]:
+        """The sets of modules that cannot be imported without each other."""
+        return circles(self.needs(at_import_only=True))
+
+    def room_circles(self) -> list[list[str]]:
+        """The sets of rooms that need each other."""
+        needs: dict[str, set[str]] = {self.room_of(module): set() for module in self.modules}
+        for arrow in self.arrows:
+            needs[self.room_of(arrow.importer)].add(self.room_of(arrow.imported))
+        return circles(needs)
+
+
+def imports(source: str, module: str, *, is_package: bool, at_import_only: bool = False) -> Iterator[str]:
+    """Dotted names a module imports; `from a import b` gives `a.b`, which is a module or a name in one.
+
+    With `at_import_only`, what a function or a TYPE_CHECKING block imports is left out.
+    """
+
+    def walk(node: ast.AST) -> Iterator[ast.AST]:
+        for child in ast.iter_child_nodes(node):
+            if at_import_only and isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+                continue
+            if at_import_only and isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+                yield from (node for other in child.orelse for node in [other, *walk(other)])
+                continue
+            yield child
+            yield from walk(child)
+
+    package = module if is_package else module.rpartition(".")[0]
+    for node in walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                above = package.split(".")[: len(package.split(".")) - node.level + 1]
+                base = ".".join([*above, base]).rstrip(".")
+            yield from (f"{base}.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
+            yield from (
+                arg.value for arg in node.args[:1] if isinstance(arg, ast.Constant) and isinstance(arg.value, str)
+            )
+
+
+def circles(needs: Mapping[str, set[str]]) -> list[list[str]]:
+    """The sets of names that need each other, each sorted: the strongly connected components of more than one name."""
+    left = {name: set(needed) - {name} for name, needed in needs.items()}
+    components: list[list[str]] = []
+    while True:
+        try:
+            graphlib.TopologicalSorter(left).prepare()
+        except graphlib.CycleError as error:
+            start = error.args[1][0]
+            members = sorted(_reached(left, start) & {name for name in left if start in _reached(left, name)})
+            components.append(members)
+            for name in members:
+                left[name] -= set(members)
+        else:
+            return sorted(components)
+
+
+def _reached(needs: Mapping[str, set[str]], start: str) -> set[str]:
+    """What `start` needs, directly or not; itself if it lies on a circle."""
+    reached: set[str] = set()
+    waiting = [start]
+    while waiting:
+        for name in needs.get(waiting.pop(), set()) - reached:
+            reached.add(name)
+            waiting.append(name)
+    return reached

@@ -1,0 +1,66 @@
+"""What the run directory says of a run as a whole: its settings, its status, when it ran. Reading disturbs nobody."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gridml.errors import LedgerError
+from master.store.ledger import last_sign
+from master.store.reader import standing
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+from master.store.status import RunStatus
+
+
+@dataclass(frozen=True)
+class RunClock:
+    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are those of time.time()."""
+
+    start_s: float
+    end_s: float
+    gaps: tuple[tuple[float, float], ...] = ()
+
+    def at(self, time_s: float) -> float:
+        """Return the seconds of the run at a point in time."""
+        return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
+
+
+def read_settings(root: Path) -> Settings:
+    """Return the settings of a run. Raises LedgerError when they cannot be read."""
+    path = RunDirectory(root).settings
+    try:
+        return Settings.from_json(json.loads(path.read_text()))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
+
+
+def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
+    """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
+    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
+
+
+def read_status(db: sqlite3.Connection, root: Path) -> RunStatus:
+    """Return how the run in `root` stands, which a master that was killed could not write."""
+    return RunStatus(standing(root, read_facts(db).get("status", RunStatus.RUNNING)))
+
+
+def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
+    """Return when the run began, when it ended or up to when something is known of it, and when no master ran.
+
+    A master that was killed left no word: it lived until the last moment that a row of the ledger names.
+    """
+    facts = read_facts(db)
+    now = time.time() if now is None else now
+    start_s = float(facts.get("started_s", now))
+    status = read_status(db, root)
+    end_s = now
+    if status is RunStatus.FINISHED:
+        end_s = float(facts.get("ended_s", now))
+    elif status is not RunStatus.RUNNING:
+        end_s = max(start_s, last_sign(db))
+    return RunClock(start_s, end_s, tuple((since, to) for since, to in facts.get("gaps", [])))
