@@ -46,7 +46,7 @@ def chirp(root: Path) -> Iterator[Pair]:
     with proxy(root, config):
         yield Pair(
             DirectoryMailboxes(root),
-            lambda name: ChirpWorker(name, config, note_s=0),
+            lambda name: ChirpWorker(name, config, heartbeat_s=0),
             lambda name: root / "mail" / name,
             root / "chunks",
         )
@@ -62,7 +62,7 @@ def sftp(root: Path) -> Iterator[Pair]:
     try:
         yield Pair(
             master,
-            lambda name: FileMailbox(name, lambda: SftpLink(lines[name]), note_s=0),
+            lambda name: FileMailbox(name, lambda: SftpLink(lines[name]), heartbeat_s=0),
             lambda name: root / "mail" / name,
             root / "chunks",
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.directory import LOOK_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
+from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
 
 PAYLOAD = b"a message"
 
@@ -65,8 +65,8 @@ def test_a_letter_in_a_mailbox_that_was_long_empty_is_found_at_once(mailboxes: O
 def test_an_empty_mailbox_is_looked_into_once_a_second_where_mtimes_say_nothing(mailboxes: Office) -> None:
     assert not mailboxes.collected(0.0) and not mailboxes.collected(SETTLED_S)
     mailboxes.send_within_the_tick()
-    assert mailboxes.collected(SETTLED_S + LOOK_S / 2) == []  # it is not looked into, which is what is saved
-    assert mailboxes.collected(SETTLED_S + LOOK_S) == [1]
+    assert mailboxes.collected(SETTLED_S + LIST_S / 2) == []  # it is not looked into, which is what is saved
+    assert mailboxes.collected(SETTLED_S + LIST_S) == [1]
 
 
 def test_a_letter_is_collected_until_it_is_answered_whatever_the_time(mailboxes: Office) -> None:
