@@ -41,22 +41,22 @@ class DirectoryLink(FileLink):
     """The files of run directory `root` on a disk that this machine mounts. Nothing is held open."""
 
     def __init__(self, root: Path) -> None:
-        self._root = root
+        self._root = f"{root}/"  # joined as text: a look for a reply costs half of what it does by Path
 
     def list(self, folder: str) -> list[str]:
-        return os.listdir(self._root / folder)
+        return os.listdir(self._root + folder)
 
     def get(self, path: str) -> bytes:
-        return (self._root / path).read_bytes()
+        return Path(self._root + path).read_bytes()
 
     def put(self, path: str, payload: bytes) -> None:
-        bundle.write_atomic(self._root / path, payload, durable_name=False)
+        bundle.write_atomic(Path(self._root + path), payload, durable_name=False)
 
     def write(self, path: str, payload: bytes) -> None:
-        (self._root / path).write_bytes(payload)
+        Path(self._root + path).write_bytes(payload)
 
     def unlink(self, path: str) -> None:
-        (self._root / path).unlink(missing_ok=True)
+        Path(self._root + path).unlink(missing_ok=True)
 
     def close(self) -> None:
         pass
