@@ -172,7 +172,7 @@ def test_a_job_without_chirp_says_what_to_ask_for(tmp_path: Path) -> None:
         ChirpWorker("w1", tmp_path / "none")
 
 
-def test_of_many_notes_the_last_one_stays(tmp_path: Path, config: Path) -> None:
+def test_of_many_heartbeats_the_last_one_stays(tmp_path: Path, config: Path) -> None:
     (tmp_path / "mail" / "w1").mkdir(parents=True)
     with proxy(tmp_path, config):
         worker = ChirpWorker("w1", config, heartbeat_s=0.01)
