@@ -52,9 +52,6 @@ class DirectoryLink(FileLink):
     def put(self, path: str, payload: bytes) -> None:
         bundle.write_atomic(Path(self._root + path), payload, durable_name=False)
 
-    def write(self, path: str, payload: bytes) -> None:
-        Path(self._root + path).write_bytes(payload)
-
     def unlink(self, path: str) -> None:
         Path(self._root + path).unlink(missing_ok=True)
 

@@ -37,9 +37,9 @@ class FileLink(ABC):
     def put(self, path: str, payload: bytes) -> None:
         """Write a file so that it is there whole or not at all."""
 
-    @abstractmethod
     def write(self, path: str, payload: bytes) -> None:
-        """Write a file in fewer round trips; a reader may meanwhile see it empty."""
+        """Write a file in the fewest round trips; a reader may meanwhile see it empty."""
+        self.put(path, payload)
 
     @abstractmethod
     def unlink(self, path: str) -> None:
