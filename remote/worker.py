@@ -17,7 +17,7 @@ from types import FrameType
 from gridml.carriers.base import WorkerMailbox
 from gridml.carriers.chirp import proxy_of_job
 from gridml.carriers.directory import DirectoryMailbox
-from gridml.carriers.file_link import FileMailbox, Files
+from gridml.carriers.file_link import FileLink, FileMailbox
 from gridml.carriers.sftp import SftpLink, line_of_job
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError, UsageError
@@ -157,7 +157,7 @@ def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerMailbox]
         raise RunError(f"the master's mailboxes cannot be reached: {troubles[0]}. {_ADVICE[options.carrier]}")
 
 
-def _links(options: argparse.Namespace) -> Callable[[], Files]:
+def _links(options: argparse.Namespace) -> Callable[[], FileLink]:
     """Makes links to the run directory. Raises RunError where this job has no access to it, fitness.Unfit."""
     if options.carrier == "chirp":
         return proxy_of_job

@@ -52,8 +52,8 @@ def condor_pool(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
         except NoCondor as error:
             pytest.skip(str(error))
         stack.enter_context(pytest.MonkeyPatch.context()).setenv("CONDOR_CONFIG", str(pool.config))
-        known = "htcondor2" in sys.modules
+        was_imported = "htcondor2" in sys.modules
         htcondor2 = pytest.importorskip("htcondor2", exc_type=ImportError)
-        if known:  # it has read another configuration
+        if was_imported:  # it has read another configuration
             htcondor2.reload_config()
         yield pool

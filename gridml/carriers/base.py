@@ -1,7 +1,8 @@
 """The contract of a carrier: it moves numbered payloads between one worker and the master, and chunks to workers.
 
 A carrier may lose, delay, repeat or reorder payloads; it must not deliver an altered or a torn one (the SHA-256 beside
-each shows it). Everything else, from exactly-once credit to fencing, is the protocol's business.
+each shows it). Everything else, from exactly-once credit to fencing, is the protocol's business. The contract as checks
+is `gridml.testing.carriers`.
 """
 
 from __future__ import annotations
@@ -31,20 +32,21 @@ class WorkerMailbox(ABC):
 
     @abstractmethod
     def receive(self, number: int) -> bytes | None:
-        """The reply to sync `number`, None while there is none; never blocks. A torn reply counts as none.
+        """Return the reply to sync `number`, None while there is none; never block. A torn reply counts as none.
 
         Raises FileNotFoundError when the mailbox does not exist any more: there will be no reply.
         """
 
     @abstractmethod
     def fetch(self, name: str, sha256: str) -> bytes:
-        """A published chunk. Raises ValueError when its SHA-256 is another one, OSError when it cannot be read."""
+        """Return a published chunk. Raises ValueError when its SHA-256 is another, OSError when it cannot be read."""
 
     @abstractmethod
     def beat(self, lease: int, upto: int) -> None:
-        """Leave word of how far training has come, where it survives this process; cheap enough for every batch.
+        """Record that vertices below `upto` of lease number `lease` are trained, where it survives this process.
 
-        A carrier for which it is not may leave out what comes within a second of the last one.
+        Raises nothing that a broken line causes, and is cheap enough for every batch: a carrier to which a heartbeat
+        costs more may leave out those that come within a second of the last one.
         """
 
     @abstractmethod
@@ -60,19 +62,19 @@ class MasterMailboxes(ABC):
 
     @abstractmethod
     def open(self, worker: str) -> None:
-        """Make a mailbox, before the worker starts."""
+        """Make a mailbox, before the worker starts; one that is there is kept with what is in it."""
 
     @abstractmethod
     def collect(self) -> list[Message]:
-        """Syncs that have arrived whole and are not yet answered, oldest first per worker; never blocks."""
+        """Return the syncs that arrived whole and are not yet answered, oldest first per worker; never block."""
 
     @abstractmethod
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        """Reply to a sync, which is then no longer collected."""
+        """Reply to a sync, which is then no longer collected, nor are those before it."""
 
     @abstractmethod
     def discard(self, worker: str, number: int) -> None:
-        """Sync `number`, and those before it, are no longer collected; nothing is answered."""
+        """Collect sync `number`, and those before it, no longer; answer nothing."""
 
     @abstractmethod
     def publish(self, name: str, payload: bytes) -> None:
@@ -84,7 +86,7 @@ class MasterMailboxes(ABC):
 
     @abstractmethod
     def heartbeat(self, worker: str) -> tuple[int, int] | None:
-        """The last (lease, upto) that a worker told of, None if it never did."""
+        """Return (lease, upto) of the worker's last `beat`, None when it never did or has no mailbox."""
 
     @abstractmethod
     def clear(self) -> None:
@@ -92,4 +94,4 @@ class MasterMailboxes(ABC):
 
     @abstractmethod
     def close(self, worker: str) -> None:
-        """Remove a mailbox: what arrives later from that worker is lost, and was fenced anyway."""
+        """Remove a mailbox: what arrives later from that worker is lost, and was fenced anyway. Idempotent."""

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-from gridml.carriers.file_link import NOTE_S, FileMailbox, Files, temporary
+from gridml.carriers.file_link import HEARTBEAT_S, FileLink, FileMailbox, temporary_path
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
@@ -48,7 +48,7 @@ _ERRORS = {
 }
 
 
-class ChirpLink(Files):
+class ChirpLink(FileLink):
     """A connection to the job's Chirp proxy.
 
     `config` holds host, port and cookie, as the starter writes it. Paths are relative to the directory the job was
@@ -82,8 +82,8 @@ class ChirpLink(Files):
 
     def put(self, path: str, payload: bytes) -> None:
         with self._exchange(path):
-            self._store(temporary(path), payload)
-            self._ask(f"rename {_quoted(temporary(path))} {_quoted(path)}")
+            self._store(temporary_path(path), payload)
+            self._ask(f"rename {_quoted(temporary_path(path))} {_quoted(path)}")
 
     def write(self, path: str, payload: bytes) -> None:
         with self._exchange(path):
@@ -231,8 +231,8 @@ class ChirpWorker(FileMailbox):
     Raises RunError when the job has no Chirp proxy.
     """
 
-    def __init__(self, worker: str, config: Path | None = None, note_s: float = NOTE_S) -> None:
-        super().__init__(worker, lambda: proxy_of_job(config), note_s)
+    def __init__(self, worker: str, config: Path | None = None, heartbeat_s: float = HEARTBEAT_S) -> None:
+        super().__init__(worker, lambda: proxy_of_job(config), heartbeat_s)
 
 
 def proxy_of_job(config: Path | None = None) -> ChirpLink:

@@ -2,7 +2,7 @@
 
     mail/<worker>/sync-00000012-<sha256>.safetensors    worker to master
     mail/<worker>/reply-00000012-<sha256>.safetensors   master to worker
-    mail/<worker>/progress                              two int64: lease, upto
+    mail/<worker>/progress                              the last heartbeat, two int64: lease, upto
     chunks/<name>.safetensors
 
 Syncs are fsynced before they get their name. Replies and chunks are not: the master can make them again from what is
@@ -20,92 +20,87 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.carriers import mailbox_files as mail
 from gridml.carriers.base import MasterMailboxes, Message, WorkerMailbox
+from gridml.carriers.file_link import FileLink, LinkedMailbox
+from gridml.carriers.mailbox_files import (
+    HEARTBEAT,
+    SUFFIX,
+    MessageFile,
+    message_files,
+    message_name,
+    pack_heartbeat,
+    unpack_heartbeat,
+)
 from gridml.protocol import bundle
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
-LOOK_S = 1.0  # how often a mailbox is looked into whatever its mtime says: some disks cache it, or keep none
+LIST_S = 1.0  # how often a mailbox is listed whatever its mtime says: some disks cache it, or keep none
 
 
-def _entries(folder: Path, kind: mail.Kind) -> list[mail.Entry]:
-    """The messages of a kind, oldest first; a folder that is gone holds none."""
-    try:
-        return mail.entries(os.listdir(folder), kind)
-    except FileNotFoundError:
-        return []
+class DirectoryLink(FileLink):
+    """The files of run directory `root` on a disk that this machine mounts. Nothing is held open."""
 
+    def __init__(self, root: Path) -> None:
+        self._root = f"{root}/"  # joined as text: a look for a reply costs half of what it does by Path
 
-def _whole(path: Path, sha256: str) -> bytes | None:
-    """A file's content, None when it is gone or is not what its name says."""
-    try:
-        payload = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return payload if bundle.digest(payload) == sha256 else None
+    def list(self, folder: str) -> list[str]:
+        return os.listdir(self._root + folder)
 
+    def get(self, path: str) -> bytes:
+        return Path(self._root + path).read_bytes()
 
-class DirectoryMailbox(WorkerMailbox):
-    """A worker's end in the run directory `root`."""
+    def put(self, path: str, payload: bytes) -> None:
+        bundle.write_atomic(Path(self._root + path), payload, durable_name=False)
 
-    def __init__(self, root: Path, worker: str) -> None:
-        self._mail = root / "mail" / worker
-        self._chunks = root / "chunks"
-        self._progress = os.open(self._mail / mail.PROGRESS, os.O_RDWR | os.O_CREAT, 0o600)
-
-    def send(self, number: int, payload: bytes) -> None:
-        name = mail.name_of("sync", number, payload)
-        for found in _entries(self._mail, "sync"):
-            if found.number == number and found.name != name:  # removed first: the master must never see both
-                (self._mail / found.name).unlink(missing_ok=True)
-        bundle.write_atomic(self._mail / name, payload, durable_name=False)
-
-    def receive(self, number: int) -> bytes | None:
-        for found in mail.entries(os.listdir(self._mail), "reply"):
-            path = self._mail / found.name
-            payload = _whole(path, found.sha256) if found.number == number else None
-            if found.number < number or payload is not None:
-                path.unlink(missing_ok=True)
-            if payload is not None:
-                return payload
-        return None
-
-    def fetch(self, name: str, sha256: str) -> bytes:
-        payload = (self._chunks / f"{name}{mail.SUFFIX}").read_bytes()
-        if bundle.digest(payload) != sha256:
-            raise ValueError(f"chunk {name} has another SHA-256 than its lease says")
-        return payload
-
-    def beat(self, lease: int, upto: int) -> None:
-        os.pwrite(self._progress, mail.pack_progress(lease, upto), 0)
+    def unlink(self, path: str) -> None:
+        Path(self._root + path).unlink(missing_ok=True)
 
     def close(self) -> None:
-        if self._progress >= 0:
-            os.close(self._progress)
-            self._progress = -1
+        pass
+
+
+class DirectoryMailbox(LinkedMailbox):
+    """The mailbox of worker `worker` in run directory `root`. Raises OSError when it is not there."""
+
+    poll_s = WorkerMailbox.poll_s
+
+    def __init__(self, root: Path, worker: str) -> None:
+        link = DirectoryLink(root)
+        super().__init__(worker, link, link)
+        self._heartbeat = os.open(root / self._folder / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def beat(self, lease: int, upto: int) -> None:
+        os.pwrite(self._heartbeat, pack_heartbeat(lease, upto), 0)  # 2 µs: no thread is worth it
+
+    def close(self) -> None:
+        super().close()
+        if self._heartbeat >= 0:
+            os.close(self._heartbeat)
+            self._heartbeat = -1
 
 
 @dataclass
-class _Seen:
-    """An empty mailbox: its mtime, since when that is known, and the last look into it, in seconds of our clock."""
+class _EmptyMailbox:
+    """A mailbox that was empty when last listed: its mtime, when that mtime was first seen and when it was last listed,
+    in seconds of our clock."""
 
     changed_ns: int
     since_s: float
-    looked_s: float
+    listed_s: float
 
-    def still_empty(self, now: float) -> bool:
-        """Whether what came after the last look would show in the mtime."""
-        return self.looked_s - self.since_s >= SETTLED_S and now - self.looked_s < LOOK_S
+    def still_empty(self, now_s: float) -> bool:
+        """Whether what came after the last listing would show in the mtime."""
+        return self.listed_s - self.since_s >= SETTLED_S and now_s - self.listed_s < LIST_S
 
 
 class DirectoryMailboxes(MasterMailboxes):
-    """The master's end in the run directory `root`. `clock` gives seconds."""
+    """The mailboxes and chunks in run directory `root`. `clock` gives seconds."""
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.monotonic) -> None:
         self._mail = root / "mail"
         self._chunks = root / "chunks"
         self._clock = clock
-        self._seen: dict[str, _Seen] = {}
+        self._empty: dict[str, _EmptyMailbox] = {}
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -113,69 +108,85 @@ class DirectoryMailboxes(MasterMailboxes):
         (self._mail / worker).mkdir(mode=0o700, exist_ok=True)
 
     def collect(self) -> list[Message]:
-        found = []
-        for box in self._changed():
-            for entry in _entries(self._mail / box, "sync"):
-                self._seen.pop(box, None)
-                path = self._mail / box / entry.name
-                payload = _whole(path, entry.sha256)
+        messages = []
+        for worker in self._changed():
+            for sync in self._syncs(worker):
+                self._empty.pop(worker, None)
+                path = self._mail / worker / sync.name
+                payload = _whole(path, sync.sha256)
                 if payload is None:
                     path.unlink(missing_ok=True)  # damaged: the worker will send it again
                 else:
-                    found.append(Message(box, entry.number, payload))
-        return found
+                    messages.append(Message(worker, sync.number, payload))
+        return messages
 
     def _changed(self) -> list[str]:
-        """The mailboxes that may hold a message: a look into one costs several times what its mtime does."""
-        found, mtimes = [], dict[str, int]()
-        with os.scandir(self._mail) as boxes:
-            for box in boxes:
-                if not box.name.startswith("."):  # that one is being removed
+        """Return the workers whose mailbox may hold a message: to list one costs several times what its mtime does."""
+        changed, mtimes = [], dict[str, int]()
+        with os.scandir(self._mail) as mailboxes:
+            for mailbox in mailboxes:
+                if not mailbox.name.startswith("."):  # that one is being removed
                     with contextlib.suppress(FileNotFoundError):
-                        mtimes[box.name] = box.stat().st_mtime_ns
-        now = self._clock()  # later than the mtimes, earlier than the looks: then a message cannot slip between
-        for name, changed_ns in mtimes.items():
-            seen = self._seen.get(name)
-            if seen is None or seen.changed_ns != changed_ns:
-                seen = self._seen[name] = _Seen(changed_ns, now, now)
-            elif seen.still_empty(now):
+                        mtimes[mailbox.name] = mailbox.stat().st_mtime_ns
+        now_s = self._clock()  # later than the mtimes, earlier than the listings: a message cannot slip between
+        for worker, changed_ns in mtimes.items():
+            empty = self._empty.get(worker)
+            if empty is None or empty.changed_ns != changed_ns:
+                empty = self._empty[worker] = _EmptyMailbox(changed_ns, now_s, now_s)
+            elif empty.still_empty(now_s):
                 continue
-            seen.looked_s = now
-            found.append(name)
-        return sorted(found)
+            empty.listed_s = now_s
+            changed.append(worker)
+        return sorted(changed)
+
+    def _syncs(self, worker: str) -> list[MessageFile]:
+        """Return the syncs in a mailbox, oldest first; one that is gone holds none."""
+        try:
+            return message_files(os.listdir(self._mail / worker), "sync")
+        except FileNotFoundError:
+            return []
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        box = self._mail / worker
+        path = self._mail / worker / message_name("reply", number, payload)
         with contextlib.suppress(FileNotFoundError):  # the mailbox was closed: nobody waits for this reply
-            bundle.write_atomic(box / mail.name_of("reply", number, payload), payload, durable=False)
+            bundle.write_atomic(path, payload, durable=False)
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
-        for entry in _entries(self._mail / worker, "sync"):
-            if entry.number <= number:
-                (self._mail / worker / entry.name).unlink(missing_ok=True)
+        for sync in self._syncs(worker):
+            if sync.number <= number:
+                (self._mail / worker / sync.name).unlink(missing_ok=True)
 
     def publish(self, name: str, payload: bytes) -> None:
-        bundle.write_atomic(self._chunks / f"{name}{mail.SUFFIX}", payload, durable=False)
+        bundle.write_atomic(self._chunks / f"{name}{SUFFIX}", payload, durable=False)
 
     def retract(self, name: str) -> None:
-        (self._chunks / f"{name}{mail.SUFFIX}").unlink(missing_ok=True)
+        (self._chunks / f"{name}{SUFFIX}").unlink(missing_ok=True)
 
     def heartbeat(self, worker: str) -> tuple[int, int] | None:
         try:
-            raw = (self._mail / worker / mail.PROGRESS).read_bytes()
+            raw = (self._mail / worker / HEARTBEAT).read_bytes()
         except FileNotFoundError:
             return None
-        return mail.unpack_progress(raw)
+        return unpack_heartbeat(raw)
 
     def clear(self) -> None:
-        for box in os.listdir(self._mail):
-            self.close(box)
+        for worker in os.listdir(self._mail):
+            self.close(worker)
 
     def close(self, worker: str) -> None:
         removed = self._mail / f".{worker}"
-        self._seen.pop(worker, None)
+        self._empty.pop(worker, None)
         with contextlib.suppress(OSError):
             # The name goes first: a worker that still writes cannot keep its mailbox alive.
             (self._mail / worker).rename(removed)
         shutil.rmtree(removed, ignore_errors=True)
+
+
+def _whole(path: Path, sha256: str) -> bytes | None:
+    """Return a file's content, None when it is gone or is not what its name says."""
+    try:
+        payload = path.read_bytes()
+    except FileNotFoundError:
+        return None
+    return payload if bundle.digest(payload) == sha256 else None

@@ -1,4 +1,4 @@
-"""A master's end that passes everything on to another one: for ends that add something to a few of its calls."""
+"""Mailboxes that pass every call on to others: for those that add something to a few calls."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from gridml.carriers.base import MasterMailboxes, Message
 
 
 class Forwarding(MasterMailboxes):
-    """Does what `end` does."""
+    """Does what `mailboxes` does; a subclass overrides the calls to which it adds something."""
 
-    def __init__(self, end: MasterMailboxes) -> None:
-        self._end = end
-        self.carries_chunks = end.carries_chunks
+    def __init__(self, mailboxes: MasterMailboxes) -> None:
+        self._mailboxes = mailboxes
+        self.carries_chunks = mailboxes.carries_chunks
 
     def open(self, worker: str) -> None:
-        self._end.open(worker)
+        self._mailboxes.open(worker)
 
     def collect(self) -> list[Message]:
-        return self._end.collect()
+        return self._mailboxes.collect()
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        self._end.answer(worker, number, payload)
+        self._mailboxes.answer(worker, number, payload)
 
     def discard(self, worker: str, number: int) -> None:
-        self._end.discard(worker, number)
+        self._mailboxes.discard(worker, number)
 
     def publish(self, name: str, payload: bytes) -> None:
-        self._end.publish(name, payload)
+        self._mailboxes.publish(name, payload)
 
     def retract(self, name: str) -> None:
-        self._end.retract(name)
+        self._mailboxes.retract(name)
 
     def heartbeat(self, worker: str) -> tuple[int, int] | None:
-        return self._end.heartbeat(worker)
+        return self._mailboxes.heartbeat(worker)
 
     def clear(self) -> None:
-        self._end.clear()
+        self._mailboxes.clear()
 
     def close(self, worker: str) -> None:
-        self._end.close(worker)
+        self._mailboxes.close(worker)

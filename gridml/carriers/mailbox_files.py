@@ -1,4 +1,4 @@
-"""How messages are named in a mailbox, whatever carries them: `<kind>-<number>-<sha256>.safetensors`.
+"""How the files of a mailbox are named, whatever carries them: `<direction>-<number>-<sha256>.safetensors`.
 
 Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
 """
@@ -12,35 +12,37 @@ from typing import Literal, NamedTuple
 
 from gridml.protocol import bundle
 
-Kind = Literal["sync", "reply"]
-_NAME = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
-_PROGRESS = struct.Struct("<qq")
-PROGRESS = "progress"  # a file of two int64: lease, upto
+Direction = Literal["sync", "reply"]  # worker to master, master to worker
 SUFFIX = ".safetensors"  # of chunks too
+HEARTBEAT = "progress"  # the file with a worker's last heartbeat: two int64, lease and upto
+_MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
+_HEARTBEAT = struct.Struct("<qq")
 
 
-class Entry(NamedTuple):
-    """A message's file as its name tells it."""
+class MessageFile(NamedTuple):
+    """What the name of a message's file says."""
 
     number: int
     name: str
     sha256: str
 
 
-def name_of(kind: Kind, number: int, payload: bytes) -> str:
-    return f"{kind}-{number:08d}-{bundle.digest(payload)}{SUFFIX}"
+def message_name(direction: Direction, number: int, payload: bytes) -> str:
+    """Return the name of a message's file."""
+    return f"{direction}-{number:08d}-{bundle.digest(payload)}{SUFFIX}"
 
 
-def entries(names: Iterable[str], kind: Kind) -> list[Entry]:
-    """The messages of a kind among the names of a mailbox, oldest first; other names are passed over."""
-    found = [(m, name) for m, name in ((_NAME.fullmatch(name), name) for name in names) if m and m[1] == kind]
-    return sorted(Entry(int(m[2]), name, m[3]) for m, name in found)
+def message_files(names: Iterable[str], direction: Direction) -> list[MessageFile]:
+    """Return the messages of one direction among the names in a mailbox, oldest first; pass over other names."""
+    matches = [match for name in names if (match := _MESSAGE.fullmatch(name)) and match[1] == direction]
+    return sorted(MessageFile(int(match[2]), match[0], match[3]) for match in matches)
 
 
-def pack_progress(lease: int, upto: int) -> bytes:
-    return _PROGRESS.pack(lease, upto)
+def pack_heartbeat(lease: int, upto: int) -> bytes:
+    """Return the content of a heartbeat's file."""
+    return _HEARTBEAT.pack(lease, upto)
 
 
-def unpack_progress(raw: bytes) -> tuple[int, int] | None:
-    """(lease, upto), None for what is not whole."""
-    return _PROGRESS.unpack(raw) if len(raw) == _PROGRESS.size else None
+def unpack_heartbeat(raw: bytes) -> tuple[int, int] | None:
+    """Return (lease, upto), None for what is not whole."""
+    return _HEARTBEAT.unpack(raw) if len(raw) == _HEARTBEAT.size else None

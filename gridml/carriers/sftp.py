@@ -23,7 +23,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gridml.carriers.file_link import Files, temporary
+from gridml.carriers.file_link import FileLink, temporary_path
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # without any progress, at each step; the connection then counts as broken
@@ -121,7 +121,7 @@ class SftpLine:
         return transport
 
 
-class SftpLink(Files):
+class SftpLink(FileLink):
     """A session of its own on a line that others may share."""
 
     def __init__(self, line: SftpLine) -> None:
@@ -144,8 +144,8 @@ class SftpLink(Files):
 
     def put(self, path: str, payload: bytes) -> None:
         with self._exchange(path) as sftp:
-            self._store(sftp, temporary(path), payload)
-            sftp.posix_rename(temporary(path), path)
+            self._store(sftp, temporary_path(path), payload)
+            sftp.posix_rename(temporary_path(path), path)
 
     def write(self, path: str, payload: bytes) -> None:
         with self._exchange(path) as sftp:

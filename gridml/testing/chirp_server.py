@@ -34,12 +34,12 @@ class _Handler(socketserver.StreamRequestHandler):
         super().finish()
 
     def handle(self) -> None:
-        known = False
+        authenticated = False
         while line := self.rfile.readline().decode().rstrip("\n"):
             command, *words = line.split(" ")
-            known = known or (command == "cookie" and words == [COOKIE])
+            authenticated = authenticated or (command == "cookie" and words == [COOKIE])
             try:
-                answer, data = self._obey(command, words) if known else (NOT_AUTHENTICATED, b"")
+                answer, data = self._obey(command, words) if authenticated else (NOT_AUTHENTICATED, b"")
             except FileNotFoundError:
                 answer, data = DOES_NOT_EXIST, b""
             self.wfile.write(f"{answer}\n".encode() + data)
@@ -92,7 +92,7 @@ class _Handler(socketserver.StreamRequestHandler):
 
 @contextmanager
 def proxy(root: Path, config: Path, *, largest: int = LARGEST) -> Iterator[None]:
-    """Serve `root` on loopback while inside `with`; `config` tells how to reach it, as the starter's does.
+    """Serve `root` on loopback while inside `with`; `config` gets host, port and cookie, as from the starter.
 
     Files of more than `largest` bytes are refused where they are to travel in one command.
     """

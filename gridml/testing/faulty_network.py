@@ -1,7 +1,7 @@
 """A carrier in memory on which anything may happen to a payload: for simulations and tests.
 
-What happens is a plain function of the payload, its *fate*: the arrivals it has, each with a delay and the bytes that
-arrive. None is a loss, two are a repetition, different delays reorder, and bytes may be altered or missing: their
+What happens is a plain function of the payload, its *delivery*: the arrivals it has, each with a delay and the bytes
+that arrive. None is a loss, two are a repetition, different delays reorder, and bytes may be altered or missing: their
 SHA-256, which travels beside them, then gives them away, and a damaged payload counts as none.
 """
 
@@ -19,7 +19,7 @@ Delivery = Callable[[bytes], Sequence[tuple[float, bytes]]]  # arrivals of a pay
 
 
 def on_time(payload: bytes) -> list[tuple[float, bytes]]:
-    """The fate of a payload that nothing happens to."""
+    """Deliver a payload to which nothing happens."""
     return [(0.0, payload)]
 
 
@@ -33,33 +33,36 @@ class Chances:
     corrupt: float = 0.0
     delay_s: float = 0.0
 
-    def fate(self, seed: int) -> Delivery:
-        """Draws these chances from a seed: the same payloads in the same order have the same fates."""
-        draw = random.Random(seed)
+    def delivery(self, seed: int) -> Delivery:
+        """Return a delivery drawn from a seed: the same payloads in the same order arrive in the same way."""
+        random_numbers = random.Random(seed)
 
-        def decide(payload: bytes) -> list[tuple[float, bytes]]:
-            if draw.random() < self.lose:
+        def deliver(payload: bytes) -> list[tuple[float, bytes]]:
+            if random_numbers.random() < self.lose:
                 return []
-            copies = 2 if draw.random() < self.repeat else 1
-            return [(draw.uniform(0.0, self.delay_s), self._damaged(payload, draw)) for _ in range(copies)]
+            copies = 2 if random_numbers.random() < self.repeat else 1
+            return [
+                (random_numbers.uniform(0.0, self.delay_s), self._damaged(payload, random_numbers))
+                for _ in range(copies)
+            ]
 
-        return decide
+        return deliver
 
-    def _damaged(self, payload: bytes, draw: random.Random) -> bytes:
-        if draw.random() < self.truncate:
-            return truncated(payload, draw.random())
-        if draw.random() < self.corrupt:
-            return corrupted(payload, draw.randrange(max(1, len(payload) * 8)))
+    def _damaged(self, payload: bytes, random_numbers: random.Random) -> bytes:
+        if random_numbers.random() < self.truncate:
+            return truncated(payload, random_numbers.random())
+        if random_numbers.random() < self.corrupt:
+            return corrupted(payload, random_numbers.randrange(max(1, len(payload) * 8)))
         return payload
 
 
 def truncated(payload: bytes, share: float) -> bytes:
-    """The first `share` (0 to 1, not 1) of a payload."""
+    """Return the first `share` (0 to 1, not 1) of a payload."""
     return payload[: int(len(payload) * share)]
 
 
 def corrupted(payload: bytes, bit: int) -> bytes:
-    """A payload with one bit flipped."""
+    """Return a payload with one bit flipped."""
     damaged = bytearray(payload)
     if damaged:
         damaged[bit // 8 % len(damaged)] ^= 1 << bit % 8
@@ -67,8 +70,8 @@ def corrupted(payload: bytes, bit: int) -> bytes:
 
 
 @dataclass
-class _Parcel:
-    """A payload under way. `sha256` is that of what was sent."""
+class Arrival:
+    """A payload that arrives at `at_s`, whole if `sha256`, which is that of what was sent, is its own."""
 
     at_s: float
     number: int
@@ -77,70 +80,68 @@ class _Parcel:
 
 
 @dataclass
-class _Box:
-    syncs: list[_Parcel] = field(default_factory=list)
-    replies: list[_Parcel] = field(default_factory=list)
-    progress: tuple[int, int] | None = None
+class Mailbox:
+    """What is on its way from and to one worker, and its last heartbeat."""
+
+    syncs: list[Arrival] = field(default_factory=list)
+    replies: list[Arrival] = field(default_factory=list)
+    heartbeat: tuple[int, int] | None = None
 
 
 @final
 class FaultyNetwork:
-    """All mailboxes and published chunks of a run. `fate` decides on what is sent, and may be exchanged any time."""
+    """All mailboxes and published chunks of a run. `deliver` decides on what is sent, and may be exchanged any time."""
 
-    def __init__(self, clock: Callable[[], float], fate: Delivery = on_time) -> None:
+    def __init__(self, clock: Callable[[], float], deliver: Delivery = on_time) -> None:
         self.clock = clock
-        self.fate = fate
-        self.boxes: dict[str, _Box] = {}
+        self.deliver = deliver
+        self.mailboxes: dict[str, Mailbox] = {}
         self.chunks: dict[str, bytes] = {}
 
     def master(self) -> MasterMailboxes:
-        """The master's end; a master that starts again makes a new one, and finds what was sent meanwhile."""
+        """Return the master's end; a master that starts again makes a new one, and finds what was sent meanwhile."""
         return _FaultyMaster(self)
 
     def worker(self, name: str) -> WorkerMailbox:
-        """A worker's end."""
+        """Return the end of a worker."""
         return _FaultyWorker(self, name)
 
-    def sent(self, number: int, payload: bytes) -> list[_Parcel]:
-        """What a payload becomes on its way."""
-        sha256 = bundle.digest(payload)
-        return [_Parcel(self.clock() + delay, number, arrived, sha256) for delay, arrived in self.fate(payload)]
+    def sent(self, number: int, payload: bytes) -> list[Arrival]:
+        """Return what a payload becomes on its way."""
+        now_s, sha256 = self.clock(), bundle.digest(payload)
+        return [Arrival(now_s + delay_s, number, arrived, sha256) for delay_s, arrived in self.deliver(payload)]
 
-    def arrived(self, way: list[_Parcel]) -> list[_Parcel]:
-        """What has arrived whole, by number. Damaged parcels are dropped, as whoever finds one does."""
-        now = self.clock()
-        there = [p for p in way if p.at_s <= now]
-        whole = [p for p in there if bundle.digest(p.payload) == p.sha256]
-        for parcel in there:
-            if parcel not in whole:
-                way.remove(parcel)
-        return sorted(whole, key=lambda p: p.number)
+    def arrived(self, on_the_way: list[Arrival]) -> list[Arrival]:
+        """Return what has arrived whole, by number. What is damaged is dropped, as whoever gets it does."""
+        now_s = self.clock()
+        due = [arrival for arrival in on_the_way if arrival.at_s <= now_s]
+        whole = [arrival for arrival in due if bundle.digest(arrival.payload) == arrival.sha256]
+        for arrival in due:
+            if arrival not in whole:
+                on_the_way.remove(arrival)
+        return sorted(whole, key=lambda arrival: arrival.number)
 
 
 @final
 class _FaultyWorker(WorkerMailbox):
-    def __init__(self, post: FaultyNetwork, name: str) -> None:
-        self._post = post
+    def __init__(self, network: FaultyNetwork, name: str) -> None:
+        self._network = network
         self._name = name
 
     def send(self, number: int, payload: bytes) -> None:
-        if self._name not in self._post.boxes:
-            raise FileNotFoundError(f"the mailbox of {self._name} was closed")
-        self._post.boxes[self._name].syncs += self._post.sent(number, payload)
+        self._mailbox().syncs += self._network.sent(number, payload)
 
     def receive(self, number: int) -> bytes | None:
-        box = self._post.boxes.get(self._name)
-        if box is None:
-            raise FileNotFoundError(f"the mailbox of {self._name} was closed")
-        found = None
-        for parcel in self._post.arrived(box.replies):
-            if parcel.number <= number:
-                box.replies.remove(parcel)
-                found = parcel.payload if parcel.number == number else found
-        return found
+        replies, payload = self._mailbox().replies, None
+        for reply in self._network.arrived(replies):
+            if reply.number <= number:
+                replies.remove(reply)
+                payload = reply.payload if reply.number == number else payload
+        return payload
 
     def fetch(self, name: str, sha256: str) -> bytes:
-        arrivals = self._post.fate(self._post.chunks[name]) if name in self._post.chunks else []
+        chunks = self._network.chunks
+        arrivals = self._network.deliver(chunks[name]) if name in chunks else []
         if not arrivals:
             raise FileNotFoundError(f"chunk {name} cannot be had")
         payload = arrivals[0][1]
@@ -149,51 +150,57 @@ class _FaultyWorker(WorkerMailbox):
         return payload
 
     def beat(self, lease: int, upto: int) -> None:
-        if self._name in self._post.boxes:
-            self._post.boxes[self._name].progress = (lease, upto)
+        if self._name in self._network.mailboxes:
+            self._network.mailboxes[self._name].heartbeat = (lease, upto)
 
     def close(self) -> None:
         pass
 
+    def _mailbox(self) -> Mailbox:
+        mailbox = self._network.mailboxes.get(self._name)
+        if mailbox is None:
+            raise FileNotFoundError(f"the mailbox of {self._name} was closed")
+        return mailbox
+
 
 @final
 class _FaultyMaster(MasterMailboxes):
-    def __init__(self, post: FaultyNetwork) -> None:
-        self._post = post
+    def __init__(self, network: FaultyNetwork) -> None:
+        self._network = network
 
     def open(self, worker: str) -> None:
-        self._post.boxes.setdefault(worker, _Box())
+        self._network.mailboxes.setdefault(worker, Mailbox())
 
     def collect(self) -> list[Message]:
-        found = []
-        for worker, box in sorted(self._post.boxes.items()):
-            newest = {p.number: p.payload for p in self._post.arrived(box.syncs)}
-            found += [Message(worker, number, payload) for number, payload in newest.items()]
-        return found
+        messages = []
+        for worker, mailbox in sorted(self._network.mailboxes.items()):
+            newest = {sync.number: sync.payload for sync in self._network.arrived(mailbox.syncs)}
+            messages += [Message(worker, number, payload) for number, payload in newest.items()]
+        return messages
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        if worker in self._post.boxes:
-            self._post.boxes[worker].replies += self._post.sent(number, payload)
+        if worker in self._network.mailboxes:
+            self._network.mailboxes[worker].replies += self._network.sent(number, payload)
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
-        box = self._post.boxes.get(worker)
-        for parcel in [] if box is None else self._post.arrived(box.syncs):
-            if box is not None and parcel.number <= number:
-                box.syncs.remove(parcel)
+        syncs = self._network.mailboxes[worker].syncs if worker in self._network.mailboxes else []
+        for sync in self._network.arrived(syncs):
+            if sync.number <= number:
+                syncs.remove(sync)
 
     def publish(self, name: str, payload: bytes) -> None:
-        self._post.chunks[name] = payload
+        self._network.chunks[name] = payload
 
     def retract(self, name: str) -> None:
-        self._post.chunks.pop(name, None)
+        self._network.chunks.pop(name, None)
 
     def heartbeat(self, worker: str) -> tuple[int, int] | None:
-        box = self._post.boxes.get(worker)
-        return None if box is None else box.progress
+        mailbox = self._network.mailboxes.get(worker)
+        return None if mailbox is None else mailbox.heartbeat
 
     def clear(self) -> None:
-        self._post.boxes.clear()
+        self._network.mailboxes.clear()
 
     def close(self, worker: str) -> None:
-        self._post.boxes.pop(worker, None)
+        self._network.mailboxes.pop(worker, None)

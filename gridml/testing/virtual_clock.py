@@ -12,7 +12,7 @@ Action = Callable[[], None]
 
 @final
 class VirtualClock:
-    """Seconds since an arbitrary beginning. What is planned for one instant happens in the order of the planning."""
+    """Seconds since an arbitrary start, which a call returns. Actions planned for one instant happen in that order."""
 
     def __init__(self, start_s: float = 0.0) -> None:
         self.now_s = start_s
@@ -23,7 +23,7 @@ class VirtualClock:
         return self.now_s
 
     def at(self, time_s: float, action: Action) -> None:
-        """Plan something; what lies in the past happens at the next advance."""
+        """Plan an action; what lies in the past happens at the next advance."""
         heapq.heappush(self._planned, (time_s, next(self._numbers), action))
 
     @property
@@ -31,8 +31,12 @@ class VirtualClock:
         """When the next planned thing is due, None if there is none."""
         return self._planned[0][0] if self._planned else None
 
+    def sleep(self, seconds: float) -> None:
+        """Let that much time pass: what stands in for time.sleep."""
+        self.advance(self.now_s + seconds)
+
     def advance(self, until_s: float) -> int:
-        """Let time pass up to `until_s`, and happen what is due by then; returns how many things happened."""
+        """Let time pass up to `until_s` and what is due by then happen; return how many things did."""
         count, planned = 0, self._planned
         while planned and planned[0][0] <= until_s:
             time_s, _, action = heapq.heappop(planned)

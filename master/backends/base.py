@@ -3,6 +3,8 @@
 A back end starts worker processes somewhere, says what became of each, and ends them when asked. It knows nothing of
 chunks, leases or replicas: those go through a carrier. Foreign states are translated into `State` by one table per
 back end and never folded into each other: a held job is not a failed one, an evicted one is not a finished one.
+
+The contract as checks is `master.backends.contract`.
 """
 
 from __future__ import annotations

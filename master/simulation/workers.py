@@ -61,7 +61,7 @@ class Trainer(Protocol):
 
 def fate_of(scenario: Scenario) -> Delivery | None:
     """What happens to payloads, None where nothing does."""
-    return None if scenario.faults is None else scenario.faults.fate(scenario.wire_seed)
+    return None if scenario.faults is None else scenario.faults.delivery(scenario.wire_seed)
 
 
 @final
@@ -169,7 +169,7 @@ class _Waking(Forwarding):
         self._wake = wake
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        box = self._post.boxes.get(worker)
+        box = self._post.mailboxes.get(worker)
         before = 0 if box is None else len(box.replies)
         super().answer(worker, number, payload)
         for parcel in [] if box is None else box.replies[before:]:

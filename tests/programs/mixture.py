@@ -24,7 +24,7 @@ class Thread(gridml.Vertex):
     posts = gridml.array("int64", mutable=True)
 
 
-class FaultyNetwork(gridml.Vertex):
+class Post(gridml.Vertex):
     x = gridml.array("float32", (3,))
     visits = gridml.array("int64", mutable=True)
     thread = gridml.edge(Thread)  # local: the posts of a thread are one component
@@ -34,7 +34,7 @@ class FaultyNetwork(gridml.Vertex):
 
 @gridml.update(batch=16)
 def train(
-    posts: gridml.Batch[FaultyNetwork],
+    posts: gridml.Batch[Post],
     thread: gridml.Batch[Thread],
     network: Network,
     words: gridml.Batch[Word],
@@ -62,7 +62,7 @@ def graph() -> gridml.Graph:
     g.add(Network, 2)
     g.add(Thread, posts=np.zeros(THREADS, np.int64))
     g.add(
-        FaultyNetwork,
+        Post,
         x=np.random.default_rng(6).normal(size=(len(thread), 3)).astype(np.float32),
         visits=np.zeros(len(thread), np.int64),
         thread=thread,
@@ -75,7 +75,7 @@ def graph() -> gridml.Graph:
 def evaluate(
     words: gridml.Batch[Word],
     threads: gridml.Batch[Thread],
-    posts: gridml.Batch[FaultyNetwork],
+    posts: gridml.Batch[Post],
     networks: gridml.Batch[Network],
 ) -> dict[str, object]:
     thread, _, word, weight = content()

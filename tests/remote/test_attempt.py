@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
+from gridml.testing.virtual_clock import VirtualClock
 from remote.attempt import LOOK_S, PATIENCE_S, find_mailbox
 
 
@@ -34,13 +35,10 @@ def test_a_mailbox_that_is_opened_late_is_waited_for() -> None:
 
 
 def test_a_submit_host_out_of_reach_is_asked_again_and_given_up_in_the_end() -> None:
-    now = [0.0]
+    clock = VirtualClock()
 
     def unreachable() -> list[str]:
         raise OSError("out of reach")
 
-    def rest(seconds: float) -> None:
-        now[0] += seconds
-
-    assert find_mailbox("w7", unreachable, clock=lambda: now[0], rest=rest) is None
-    assert now[0] >= PATIENCE_S
+    assert find_mailbox("w7", unreachable, clock=clock, rest=clock.sleep) is None
+    assert clock() >= PATIENCE_S

@@ -12,26 +12,19 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.protocol import bundle
 from gridml.protocol.messages import Push, Reply, Sync, sync_from, to_json
 from gridml.testing.faulty_network import FaultyNetwork
+from gridml.testing.virtual_clock import VirtualClock
 from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
 
 LIMIT_S = 20.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+@pytest.fixture
+def clock() -> VirtualClock:
+    return VirtualClock()
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
-
-
-@pytest.fixture
-def post(clock: Clock) -> FaultyNetwork:
+def post(clock: VirtualClock) -> FaultyNetwork:
     made = FaultyNetwork(clock)
     made.master().open("w1")
     return made
@@ -55,7 +48,7 @@ def answer(master: MasterMailboxes, version: int) -> Sync:
 
 
 @pytest.fixture(params=["thread", "step"])
-def courier(request: pytest.FixtureRequest, post: FaultyNetwork, clock: Clock) -> Courier:
+def courier(request: pytest.FixtureRequest, post: FaultyNetwork, clock: VirtualClock) -> Courier:
     made = ThreadCourier(post.worker("w1")) if request.param == "thread" else StepCourier(post.worker("w1"), clock)
     request.addfinalizer(made.close)
     return made
@@ -124,22 +117,22 @@ def test_a_reply_without_sense_ends_the_worker_and_does_not_hang_it(courier: Cou
         courier.take()
 
 
-def test_what_got_no_answer_is_sent_again(post: FaultyNetwork, clock: Clock) -> None:
+def test_what_got_no_answer_is_sent_again(post: FaultyNetwork, clock: VirtualClock) -> None:
     courier, master = StepCourier(post.worker("w1"), clock), post.master()
-    post.fate = lambda payload: []
+    post.deliver = lambda payload: []
     courier.post(Sync("w1", have=7), dict)
-    post.fate = lambda payload: [(0.0, payload)]
+    post.deliver = lambda payload: [(0.0, payload)]
     for now, there in ((RESEND_S - 0.1, 0), (RESEND_S, 1), (RESEND_S + 1, 1), (2 * RESEND_S, 2)):
-        clock.now = now
+        clock.now_s = now
         assert courier.take() is None
-        assert sum(len(box.syncs) for box in post.boxes.values()) == there
+        assert sum(len(mailbox.syncs) for mailbox in post.mailboxes.values()) == there
     assert answer(master, 8).have == 7
     heard = courier.take()
     assert heard is not None
     assert heard[0].version == 8
 
 
-def test_a_full_disk_is_waited_for(post: FaultyNetwork, clock: Clock) -> None:
+def test_a_full_disk_is_waited_for(post: FaultyNetwork, clock: VirtualClock) -> None:
     end = post.worker("w1")
     courier = StepCourier(end, clock)
     send, room = end.send, False
@@ -151,11 +144,11 @@ def test_a_full_disk_is_waited_for(post: FaultyNetwork, clock: Clock) -> None:
 
     end.send = full  # type: ignore[method-assign]
     courier.post(Sync("w1"), dict)
-    clock.now += FULL_DISK_S
+    clock.sleep(FULL_DISK_S)
     courier.wait(0.0)
     assert post.master().collect() == []
     room = True
-    clock.now += FULL_DISK_S
+    clock.sleep(FULL_DISK_S)
     courier.wait(0.0)
     assert len(post.master().collect()) == 1
     assert not courier.gone

@@ -13,34 +13,28 @@ import gridml
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
+from gridml.testing.virtual_clock import VirtualClock
 from remote.courier import Courier, Tensors
 from remote.session import Session
-
-
-class Clock:
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
 
 
 class SlowEngine(Engine):
     """Two seconds to begin a chunk, a tenth for a vertex, a quarter for a snapshot."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: VirtualClock) -> None:
         self._time = clock
 
     def begin(self, chunk: Any) -> None:
-        self._time.now_s += 2.0
+        self._time.sleep(2.0)
 
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return min(at + 10, count), True
 
     def train(self, start: int, stop: int, rate: float = 1.0) -> None:
-        self._time.now_s += 0.1 * (stop - start)
+        self._time.sleep(0.1 * (stop - start))
 
     def snapshot(self) -> Any:
-        self._time.now_s += 0.25
+        self._time.sleep(0.25)
 
     def changed_fields(self, start: int, stop: int) -> Any:
         return {}
@@ -55,7 +49,7 @@ class Answers(Courier):
     last_push_s = 0.5
     last_travel_s = 3.0
 
-    def __init__(self, clock: Clock, replies: list[Reply]) -> None:
+    def __init__(self, clock: VirtualClock, replies: list[Reply]) -> None:
         self.clock = clock
         self.replies = deque(replies)
         self.syncs: list[Sync] = []
@@ -76,7 +70,7 @@ class Answers(Courier):
         return self.replies.popleft(), {}
 
     def wait(self, seconds: float) -> None:
-        self.clock.now_s += seconds
+        self.clock.sleep(seconds)
 
     def close(self) -> None:
         pass
@@ -122,7 +116,7 @@ def lease(number: int, start: int, stop: int) -> Lease:
 
 def test_a_worker_measures_what_its_chunks_cost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("remote.session.Chunk.decode", lambda payload: None)
-    clock, merged = Clock(), Verdict.MERGED
+    clock, merged = VirtualClock(100.0), Verdict.MERGED
     pace = Pace(push_every=50)
     courier = Answers(
         clock,

@@ -21,6 +21,7 @@ from chunk_model.families import Exponential
 from gridml.model.program import load
 from gridml.protocol import bundle
 from gridml.testing.faulty_network import Chances, FaultyNetwork
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.script import Lives, PlannedLife, Script, Steady
 from master.launch import resume
 from master.simulation.exact import verify_credits
@@ -159,11 +160,11 @@ def test_on_a_warning_it_pushes_what_it_has_and_leaves(tmp_path: Path, programs:
 
 
 def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -> None:
-    now = 0.0
-    post = FaultyNetwork(lambda: now)
+    clock = VirtualClock()
+    post = FaultyNetwork(clock)
     post.master().open("w1")
     source = programs / "counts.py"
-    player = Stepped("w1", load(source), source, post.worker("w1"), lambda: now, COSTS)
+    player = Stepped("w1", load(source), source, post.worker("w1"), clock, COSTS)
     life = player.life()
     assert next(life) == COSTS.boot_s
     while not player.interruptible:

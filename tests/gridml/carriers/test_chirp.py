@@ -24,14 +24,14 @@ def config(tmp_path: Path) -> Path:
 @pytest.fixture
 def link(tmp_path: Path, config: Path) -> Iterator[ChirpLink]:
     with proxy(tmp_path, config):
-        found = ChirpLink(config, timeout_s=5)
-        yield found
-        found.close()
+        link = ChirpLink(config, timeout_s=5)
+        yield link
+        link.close()
 
 
 @contextmanager
 def server(answer: Callable[[socket.socket], None], config: Path) -> Iterator[None]:
-    """A proxy that takes one connection and answers it as told."""
+    """A proxy that takes one connection and answers as `answer` does."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         config.write_text(f"127.0.0.1 {listening.getsockname()[1]} cookie\n")
 
@@ -58,8 +58,8 @@ def test_what_was_put_is_there_and_nothing_beside_it(link: ChirpLink, tmp_path: 
 
 def test_a_file_is_written_in_one_command(link: ChirpLink, tmp_path: Path) -> None:
     for number in range(3):
-        link.write("note", number.to_bytes(8, "little"))
-    assert (tmp_path / "note").read_bytes() == (2).to_bytes(8, "little")
+        link.write("heartbeat", number.to_bytes(8, "little"))
+    assert (tmp_path / "heartbeat").read_bytes() == (2).to_bytes(8, "little")
 
 
 @pytest.mark.parametrize("count", [0, 99, 100, 101, 130, 1_000, 1_001])
@@ -76,7 +76,7 @@ def test_a_file_too_large_for_one_command_travels_in_pieces(tmp_path: Path, conf
         link.close()
 
 
-def test_a_large_file_that_cannot_be_written_is_said_and_the_connection_is_good(tmp_path: Path, config: Path) -> None:
+def test_a_large_file_that_is_refused_is_an_error_and_the_connection_is_good(tmp_path: Path, config: Path) -> None:
     with proxy(tmp_path, config, largest=100):
         link = ChirpLink(config, timeout_s=5, largest=100)
         with pytest.raises(FileNotFoundError):
@@ -87,18 +87,18 @@ def test_a_large_file_that_cannot_be_written_is_said_and_the_connection_is_good(
         link.close()
 
 
-def test_a_disk_that_fills_amid_a_large_file_is_told_as_one(config: Path) -> None:
+def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) -> None:
     answers = {"cookie": b"0\n", "open": b"7\n1 2 3\n", "write": b"-6\n", "close": b"0\n"}
-    asked = []
+    commands = []
 
     def full(connection: socket.socket) -> None:
-        with connection.makefile("rb") as said:
-            while line := said.readline():
+        with connection.makefile("rb") as received:
+            while line := received.readline():
                 words = line.split()
-                asked.append(words[0].decode())
+                commands.append(words[0].decode())
                 if words[0] == b"write":
-                    said.read(int(words[2]))
-                connection.sendall(answers[asked[-1]])
+                    received.read(int(words[2]))
+                connection.sendall(answers[commands[-1]])
 
     with server(full, config):
         link = ChirpLink(config, timeout_s=5, largest=100)
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_amid_a_large_file_is_told_as_one(config: Path) -> Non
             link.put("box/message", bytes(101))
         link.close()
     assert caught.value.errno == errno.ENOSPC
-    assert asked == ["cookie", "open", "write", "close"]
+    assert commands == ["cookie", "open", "write", "close"]
 
 
 def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: ChirpLink, tmp_path: Path) -> None:
@@ -119,7 +119,7 @@ def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: Chirp
     assert link._socket is not None and link._socket.gettimeout() == 5  # a refusal ends the patience, too
 
 
-def test_a_full_disk_is_told_as_one(config: Path) -> None:
+def test_a_full_disk_is_reported_as_one(config: Path) -> None:
     def full(connection: socket.socket) -> None:
         connection.recv(100)
         connection.sendall(b"0\n")
@@ -134,11 +134,11 @@ def test_a_full_disk_is_told_as_one(config: Path) -> None:
     assert caught.value.errno == errno.ENOSPC
 
 
-@pytest.mark.parametrize("said", [b"", b"0\n", b"0\n10\nabc", b"nonsense\n"])
-def test_a_connection_that_ends_or_makes_no_sense_is_an_error_not_a_wait(said: bytes, config: Path) -> None:
+@pytest.mark.parametrize("nonsense", [b"", b"0\n", b"0\n10\nabc", b"nonsense\n"])
+def test_a_connection_that_ends_or_makes_no_sense_is_an_error_not_a_wait(nonsense: bytes, config: Path) -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(100)
-        connection.sendall(said)
+        connection.sendall(nonsense)
 
     with server(answer, config):
         link = ChirpLink(config, timeout_s=5)
@@ -172,10 +172,10 @@ def test_a_job_without_chirp_says_what_to_ask_for(tmp_path: Path) -> None:
         ChirpWorker("w1", tmp_path / "none")
 
 
-def test_of_many_notes_the_last_one_stays(tmp_path: Path, config: Path) -> None:
+def test_of_many_heartbeats_the_last_one_stays(tmp_path: Path, config: Path) -> None:
     (tmp_path / "mail" / "w1").mkdir(parents=True)
     with proxy(tmp_path, config):
-        worker = ChirpWorker("w1", config, note_s=0.01)
+        worker = ChirpWorker("w1", config, heartbeat_s=0.01)
         for upto in range(1000):
             worker.beat(1, upto)
         worker.close()

@@ -28,10 +28,10 @@ SOON_S = 0.3
 def server(tmp_path: Path) -> Iterator[MailServer]:
     (tmp_path / "mail" / "w1").mkdir(parents=True)
     (tmp_path / "chunks").mkdir()
-    found = MailServer(tmp_path, "127.0.0.1")
-    found.make("w1")
-    yield found
-    found.close()
+    server = MailServer(tmp_path, "127.0.0.1")
+    server.make("w1")
+    yield server
+    server.close()
 
 
 @pytest.fixture
@@ -41,9 +41,9 @@ def credential(server: MailServer, tmp_path: Path) -> Credential:
 
 @pytest.fixture
 def line(credential: Credential) -> Iterator[SftpLine]:
-    found = SftpLine(credential, TIMEOUT_S)
-    yield found
-    found.close()
+    line = SftpLine(credential, TIMEOUT_S)
+    yield line
+    line.close()
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ class Relay:
 
 @pytest.fixture
 def relay(credential: Credential) -> Iterator[Relay]:
-    found = Relay(credential.port)
-    yield found
-    found.close()
+    relay = Relay(credential.port)
+    yield relay
+    relay.close()
 
 
 def test_what_was_put_is_there_and_nothing_beside_it(link: SftpLink, tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_what_was_put_is_there_and_nothing_beside_it(link: SftpLink, tmp_path: P
 
 def test_what_was_written_is_there_and_only_its_owner_reads_it(link: SftpLink, tmp_path: Path) -> None:
     for number in range(3):
-        link.write("mail/w1/note", number.to_bytes(8, "little"))
-    assert (tmp_path / "mail" / "w1" / "note").read_bytes() == (2).to_bytes(8, "little")
-    assert (tmp_path / "mail" / "w1" / "note").stat().st_mode & 0o777 == 0o600
+        link.write("mail/w1/heartbeat", number.to_bytes(8, "little"))
+    assert (tmp_path / "mail" / "w1" / "heartbeat").read_bytes() == (2).to_bytes(8, "little")
+    assert (tmp_path / "mail" / "w1" / "heartbeat").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_folder_of_many_files_is_listed_whole(link: SftpLink, tmp_path: Path) -> None:
@@ -211,8 +211,8 @@ def test_a_server_with_another_key_is_not_spoken_to(credential: Credential, tmp_
     other = MailServer(tmp_path / "other", "127.0.0.1")
     try:
         other.make("w1")
-        told = Credential.read(tmp_path / "other" / "sftp" / "w1")
-        line = SftpLine(replace(told, host_key=credential.host_key), TIMEOUT_S)
+        another = Credential.read(tmp_path / "other" / "sftp" / "w1")
+        line = SftpLine(replace(another, host_key=credential.host_key), TIMEOUT_S)
         with pytest.raises(PermissionError, match="another server"):
             SftpLink(line).list("mail")
         assert line._transport is None
@@ -220,15 +220,15 @@ def test_a_server_with_another_key_is_not_spoken_to(credential: Credential, tmp_
         other.close()
 
 
-@pytest.mark.parametrize("said", [b"", b"SSH-2.0-nobody\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
-def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, said: bytes) -> None:
+@pytest.mark.parametrize("greeting", [b"", b"SSH-2.0-nobody\r\n", b"HTTP/1.1 400 Bad Request\r\n\r\n"])
+def test_a_server_that_says_nothing_more_is_given_up(credential: Credential, greeting: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         link = SftpLink(SftpLine(replace(credential, port=listening.getsockname()[1]), SOON_S))
         accepted = list[socket.socket]()
 
         def answer() -> None:
             accepted.append(listening.accept()[0])
-            accepted[0].sendall(said)
+            accepted[0].sendall(greeting)
 
         thread = threading.Thread(target=answer)
         thread.start()

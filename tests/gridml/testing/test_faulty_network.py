@@ -1,4 +1,4 @@
-"""The carrier on which anything may happen: each fate does what it says, and the same seed the same things."""
+"""The carrier on which anything may happen: each delivery does what it says, and the same seed the same things."""
 
 from __future__ import annotations
 
@@ -9,85 +9,78 @@ from hypothesis import strategies as st
 from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
 from gridml.testing.faulty_network import Chances, FaultyNetwork, corrupted, truncated
-
-
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
+from gridml.testing.virtual_clock import VirtualClock
 
 
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> VirtualClock:
+    return VirtualClock()
 
 
 @pytest.fixture
-def post(clock: Clock) -> FaultyNetwork:
+def network(clock: VirtualClock) -> FaultyNetwork:
     return FaultyNetwork(clock)
 
 
 @pytest.fixture
-def master(post: FaultyNetwork) -> MasterMailboxes:
-    made = post.master()
-    made.open("w1")
-    return made
+def master(network: FaultyNetwork) -> MasterMailboxes:
+    mailboxes = network.master()
+    mailboxes.open("w1")
+    return mailboxes
 
 
 @pytest.fixture
-def worker(post: FaultyNetwork, master: MasterMailboxes) -> WorkerMailbox:
-    return post.worker("w1")
+def worker(network: FaultyNetwork, master: MasterMailboxes) -> WorkerMailbox:
+    return network.worker("w1")
 
 
 def numbers(master: MasterMailboxes) -> list[int]:
     return [message.number for message in master.collect()]
 
 
-def test_what_is_lost_does_not_come(post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox) -> None:
-    post.fate = lambda payload: []
+def test_what_is_lost_does_not_come(network: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox) -> None:
+    network.deliver = lambda payload: []
     worker.send(1, b"sync")
     assert numbers(master) == []
 
 
 def test_what_is_late_comes_later_and_out_of_order(
-    post: FaultyNetwork, clock: Clock, master: MasterMailboxes, worker: WorkerMailbox
+    network: FaultyNetwork, clock: VirtualClock, master: MasterMailboxes, worker: WorkerMailbox
 ) -> None:
-    post.fate = lambda payload: [(10.0, payload)]
+    network.deliver = lambda payload: [(10.0, payload)]
     worker.send(1, b"first")
-    post.fate = lambda payload: [(0.0, payload)]
+    network.deliver = lambda payload: [(0.0, payload)]
     worker.send(2, b"second")
     assert numbers(master) == [2]
     master.answer("w1", 2, b"reply")
     assert worker.receive(2) == b"reply"
-    clock.now = 10.0
+    clock.now_s = 10.0
     assert numbers(master) == [1]
     master.discard("w1", 1)
     assert numbers(master) == []
 
 
 def test_a_copy_comes_again_after_the_answer(
-    post: FaultyNetwork, clock: Clock, master: MasterMailboxes, worker: WorkerMailbox
+    network: FaultyNetwork, clock: VirtualClock, master: MasterMailboxes, worker: WorkerMailbox
 ) -> None:
-    post.fate = lambda payload: [(0.0, payload), (5.0, payload)]
+    network.deliver = lambda payload: [(0.0, payload), (5.0, payload)]
     worker.send(1, b"sync")
     assert numbers(master) == [1]
     master.answer("w1", 1, b"reply")
     assert numbers(master) == []
     assert worker.receive(1) == b"reply"
-    clock.now = 5.0
+    clock.now_s = 5.0
     assert numbers(master) == [1]
     assert worker.receive(1) == b"reply"  # the reply was repeated, too
 
 
 @pytest.mark.parametrize("damage", [lambda p: truncated(p, 0.7), lambda p: corrupted(p, 13)])
 def test_what_is_damaged_counts_as_none(
-    post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox, damage
+    network: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox, damage
 ) -> None:  # type: ignore[no-untyped-def]
     master.publish("chunk", b"rows of the chunk")
     worker.send(1, b"a good sync")
-    post.fate = lambda payload: [(0.0, damage(payload))]
+    network.deliver = lambda payload: [(0.0, damage(payload))]
     worker.send(2, b"a damaged sync")
     assert numbers(master) == [1]
     master.answer("w1", 1, b"a damaged reply")
@@ -97,14 +90,14 @@ def test_what_is_damaged_counts_as_none(
 
 
 def test_another_master_finds_what_was_sent(
-    post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox
+    network: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox
 ) -> None:
     worker.send(1, b"sync")
-    assert numbers(post.master()) == [1]
+    assert numbers(network.master()) == [1]
 
 
-def test_the_dead_are_not_heard(post: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox) -> None:
-    post.fate = lambda payload: [(5.0, payload)]
+def test_the_dead_are_not_heard(network: FaultyNetwork, master: MasterMailboxes, worker: WorkerMailbox) -> None:
+    network.deliver = lambda payload: [(5.0, payload)]
     worker.send(1, b"on its way when the mailbox is closed")
     master.close("w1")
     with pytest.raises(FileNotFoundError):
@@ -124,16 +117,19 @@ def test_damage_always_shows(payload: bytes, share: float, bit: int) -> None:
         assert truncated(payload, share) == corrupted(payload, bit) == b""
 
 
-def test_the_same_seed_draws_the_same_fates() -> None:
+def test_the_same_seed_draws_the_same_deliveries() -> None:
     chances = Chances(lose=0.2, repeat=0.2, truncate=0.1, corrupt=0.1, delay_s=3.0)
     payloads = [bytes([i]) * 50 for i in range(200)]
-    drawn = [[fate(p) for p in payloads] for fate in (chances.fate(7), chances.fate(7), chances.fate(8))]
+    drawn = [
+        [deliver(payload) for payload in payloads]
+        for deliver in (chances.delivery(7), chances.delivery(7), chances.delivery(8))
+    ]
     assert drawn[0] == drawn[1] != drawn[2]
 
 
 def test_chances_are_kept_in_the_long_run() -> None:
-    fate = Chances(lose=0.3, repeat=0.2, truncate=0.1, corrupt=0.1, delay_s=2.0).fate(1)
-    arrivals = [fate(b"payload") for _ in range(5000)]
+    deliver = Chances(lose=0.3, repeat=0.2, truncate=0.1, corrupt=0.1, delay_s=2.0).delivery(1)
+    arrivals = [deliver(b"payload") for _ in range(5000)]
     kept = [a for a in arrivals if a]
     copies = [copy for a in kept for copy in a]
     assert 1 - len(kept) / 5000 == pytest.approx(0.3, abs=0.03)

@@ -16,6 +16,7 @@ import pytest
 from chunk_model.families import Normal
 from chunk_model.trace import parse
 from gridml.errors import StorageError, UsageError
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.backends.local import Asker, Ending, Kills, Local, classify
 from master.backends.script import Lives, PlannedLife, Replay, Script, Steady
@@ -28,19 +29,11 @@ STAYS = "trap '' TERM; echo ready; exec sleep 600"
 
 
 @dataclass
-class Clock:
-    now_s: float = 1000.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-@dataclass
 class Pool:
     """A local back end of shells whose clock stands still between two calls of `at`."""
 
     backend: Local
-    clock: Clock
+    clock: VirtualClock
     logs: Path
     events: list[JobEvent] = field(default_factory=list)
 
@@ -97,7 +90,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     pools: list[Pool] = []
 
     def make(script: Script, text: str | dict[str, str] = WAITS, **options: object) -> Pool:
-        clock, logs = Clock(), tmp_path / "logs"
+        clock, logs = VirtualClock(1000.0), tmp_path / "logs"
 
         def command(worker: str) -> Sequence[str]:
             return ["/bin/sh", "-c", text if isinstance(text, str) else text[worker]]

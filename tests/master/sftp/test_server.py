@@ -22,6 +22,7 @@ from hypothesis import strategies as st
 
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from gridml.errors import RunError, UsageError
+from gridml.testing.virtual_clock import VirtualClock
 from master.sftp import server as mail_server
 from master.sftp.jail import FILES, allowed
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
@@ -31,17 +32,9 @@ TIMEOUT_S = 5.0
 LIMIT_S = 20.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 0.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock() -> Clock:
-    return Clock()
+def clock() -> VirtualClock:
+    return VirtualClock()
 
 
 @pytest.fixture
@@ -57,7 +50,7 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(root: Path, clock: Clock) -> Iterator[MailServer]:
+def server(root: Path, clock: VirtualClock) -> Iterator[MailServer]:
     found = MailServer(root, "127.0.0.1", clock=clock)
     for job in ("w7", "w70"):
         found.make(job)
@@ -378,13 +371,13 @@ def test_a_hash_past_the_end_of_a_file_comes_to_an_end(session: Any) -> None:
 # --- limits ---
 
 
-def test_who_shows_no_key_in_time_is_shown_out(server: MailServer, root: Path, clock: Clock) -> None:
+def test_who_shows_no_key_in_time_is_shown_out(server: MailServer, root: Path, clock: VirtualClock) -> None:
     wanted = credential_of(root, "w7")
     silent = [socket.create_connection((wanted.host, wanted.port)) for _ in range(3)]
     wait_until(lambda: len(server._connections) == 3)
     link = SftpLink(SftpLine(wanted, TIMEOUT_S))
     assert link.list("mail")
-    clock.now = LOGIN_S + 1
+    clock.now_s = LOGIN_S + 1
     assert all(ended(connection) for connection in silent)
     assert link.list("mail")
     wait_until(lambda: len(server._connections) == 1)

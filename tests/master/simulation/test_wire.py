@@ -68,7 +68,7 @@ def test_letters_are_collected_oldest_first_per_worker_and_discarded_up_to_a_num
 
 @pytest.mark.parametrize("chances", [Chances(lose=1.0), Chances(truncate=1.0), Chances(corrupt=1.0)])
 def test_what_does_not_arrive_whole_does_not_arrive(chances: Chances) -> None:
-    clock, wire = wire_of(chances.fate(0))
+    clock, wire = wire_of(chances.delivery(0))
     heard: list[int] = []
     wire.listen("w1", lambda number, payload: heard.append(number))
     wire.send("w1", 1, ONE)
@@ -79,7 +79,7 @@ def test_what_does_not_arrive_whole_does_not_arrive(chances: Chances) -> None:
 
 
 def test_a_repeated_payload_arrives_twice_and_late() -> None:
-    clock, wire = wire_of(Chances(repeat=1.0, delay_s=10.0).fate(3))
+    clock, wire = wire_of(Chances(repeat=1.0, delay_s=10.0).delivery(3))
     heard: list[float] = []
     wire.listen("w1", lambda number, payload: heard.append(clock.now_s))
     wire.answer("w1", 1, spoken(Reply(0)))

@@ -32,6 +32,7 @@ from gridml.protocol.attempts import job_of, life_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.testing.faulty_network import FaultyNetwork, corrupted, truncated
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.environment import Environment
 from master.launch import resume, start
@@ -47,7 +48,7 @@ LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "shor
 CALM_LIMIT = 3000  # turns in which a run without faults must finish
 Arrays = dict[str, NDArray[np.generic]]
 
-FATES = ("on time", "on time", "on time", "lost", "twice", "late", "twice, once late", "truncated", "corrupted")
+DELIVERIES = ("on time", "on time", "on time", "lost", "twice", "late", "twice, once late", "truncated", "corrupted")
 Who = st.integers(0, 2)
 Fault = st.one_of(
     st.tuples(st.just("nothing"), Who, st.just(0)),
@@ -70,21 +71,21 @@ class Killed(BaseException):
 
 
 class Liar(WorkerMailbox):
-    """A worker's end that, once, says something else than the worker meant."""
+    """A worker's mailbox that, once, says something else than the worker meant."""
 
     def __init__(self, honest: WorkerMailbox, lies_that_hurt: bool) -> None:
         self._honest = honest
         self._hurts = lies_that_hurt
         self.lie: str | None = None
-        self._said: dict[int, bytes] = {}
+        self._sent: dict[int, bytes] = {}
 
     def send(self, number: int, payload: bytes) -> None:
-        if self.lie is not None and number not in self._said:
-            told = lied(payload, self.lie, self._hurts)
-            if told is not None:
-                self._said = {number: told}
+        if self.lie is not None and number not in self._sent:
+            altered = lied(payload, self.lie, self._hurts)
+            if altered is not None:
+                self._sent = {number: altered}
                 self.lie = None
-        self._honest.send(number, self._said.get(number, payload))
+        self._honest.send(number, self._sent.get(number, payload))
 
     def receive(self, number: int) -> bytes | None:
         return self._honest.receive(number)
@@ -100,7 +101,7 @@ class Liar(WorkerMailbox):
 
 
 def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
-    """A push told wrongly, None where the lie cannot be told in it."""
+    """Return a sync with a false push, None where this lie does not apply to it."""
     message, tensors = bundle.decode(payload)
     sync = sync_from(message)
     push = sync.push
@@ -173,16 +174,16 @@ class Pool(Backend):
         self.say(worker, State.RUNNING)
 
     def say(self, worker: str, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
-        event = JobEvent(self._world.now, worker, state, "here", state.value, exit_code=exit_code)
+        event = JobEvent(self._world.clock(), worker, state, "here", state.value, exit_code=exit_code)
         (self.late if late else self.events).append(event)
 
     def poll(self) -> list[JobEvent]:
-        found, self.events = self.events, []
-        return found
+        events, self.events = self.events, []
+        return events
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
-        for found in [w for w in self._world.workers if w.name == worker and w.pool is self]:
-            self._world.end(found, State.EVICTED)
+        for running in [w for w in self._world.workers if w.name == worker and w.pool is self]:
+            self._world.end(running, State.EVICTED)
 
     def close(self) -> None:
         """Nothing: workers outlive their master here."""
@@ -195,9 +196,9 @@ class Worker:
         self.name = name
         self.pool = pool
         self.evicted = False
-        self.carrier = Liar(world.post.worker(name), world.program.bsp or bool(world.mutable))
+        self.carrier = Liar(world.network.worker(name), world.program.bsp or bool(world.mutable))
         number = unanswered.number if unanswered is not None and unanswered.sync.worker == name else 1
-        self.courier = StepCourier(self.carrier, lambda: world.now, number, f"process {next(world.processes)}")
+        self.courier = StepCourier(self.carrier, world.clock, number, f"process {next(world.processes)}")
         self.session = Session(
             name,
             world.program,
@@ -205,7 +206,7 @@ class Worker:
             self.carrier,
             self.courier,
             lambda: self.evicted,
-            lambda: world.now,
+            world.clock,
             unanswered=unanswered,
         )
         self.life: Iterator[float] = self.session.life()
@@ -226,27 +227,27 @@ class Worker:
 class World:
     """One run with everything around it."""
 
-    def __init__(self, source: Path, root: Path, chosen: Settings, fates: Sequence[str]) -> None:
+    def __init__(self, source: Path, root: Path, chosen: Settings, deliveries: Sequence[str]) -> None:
         self.source = source
         self.root = root
         self.recovered = root / "recovered"
         self.processes = itertools.count()
-        self.now = 1000.0
-        self.fates = iter(fates)
+        self.clock = VirtualClock(1000.0)
+        self.deliveries = iter(deliveries)
         self.deadly: tuple[str, int] | None = None
         self.calm = False
         self.workers: list[Worker] = []
         self.masters: list[Run] = []
         self.deaths = 0
-        self.post = FaultyNetwork(lambda: self.now, self.fate)
+        self.network = FaultyNetwork(self.clock, self.deliver)
         self.program = load(source)
         self.mutable = [name for kind in self.program.types().values() for name in kind.mutable]
         self.environment = Environment(
             lambda settings, directory: Pool(self),
-            clock=lambda: self.now,
+            clock=self.clock,
             rest=self.rest,
             hook=self.reached,
-            mailboxes=lambda folder: CrashPoints(self.post.master(), self.reached),
+            mailboxes=lambda folder: CrashPoints(self.network.master(), self.reached),
             durable=False,
         )
         self.run = start(chosen, root, self.environment)
@@ -255,8 +256,8 @@ class World:
         self.newest = 0
         self.rests = 0
 
-    def fate(self, payload: bytes) -> list[tuple[float, bytes]]:
-        chosen = "on time" if self.calm else next(self.fates, "on time")
+    def deliver(self, payload: bytes) -> list[tuple[float, bytes]]:
+        chosen = "on time" if self.calm else next(self.deliveries, "on time")
         return {
             "on time": [(0.0, payload)],
             "lost": [],
@@ -280,7 +281,7 @@ class World:
     def act(self, kind: str, which: int, much: int) -> None:
         worker = self.workers[which % len(self.workers)] if self.workers else None
         if kind == "time":
-            self.now += much
+            self.clock.sleep(much)
             self.tell_late_news()
         elif kind == "die":
             self.deadly = (POINTS[which], much)
@@ -303,14 +304,14 @@ class World:
 
     def round(self) -> None:
         """Every worker trains a little, and the master hears what has come."""
-        self.now += 4
+        self.clock.sleep(4)
         for worker in list(self.workers):
             self.step(worker, 3)
         self.turn()
 
     def step(self, worker: Worker, steps: int) -> None:
         for _ in range(steps):
-            if worker not in self.workers or (worker.waits and worker.name not in self.post.boxes):
+            if worker not in self.workers or (worker.waits and worker.name not in self.network.mailboxes):
                 return  # one that is started again waits until the master has opened its mailbox
             worker.waits = False
             try:
@@ -330,12 +331,12 @@ class World:
         unanswered, pool = worker.courier.unanswered if saved else None, worker.pool
         if pool is not self.run.parts.backend or (same_life and unanswered is None):
             return
-        if not same_life and worker.name in self.post.boxes:
-            self.post.boxes[worker.name].syncs.clear()  # that is why it was kept
+        if not same_life and worker.name in self.network.mailboxes:
+            self.network.mailboxes[worker.name].syncs.clear()  # that is why it was kept
         self.workers.remove(worker)
         name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
         if not same_life:
-            pool.events.append(JobEvent(self.now, worker.name, State.EVICTED, "here", graceful=None, heir=name))
+            pool.events.append(JobEvent(self.clock(), worker.name, State.EVICTED, "here", graceful=None, heir=name))
             pool.say(name, State.QUEUED)
             pool.say(name, State.RUNNING)
         self.workers.append(Worker(self, name, pool, unanswered))
@@ -401,7 +402,7 @@ class World:
         for worker in list(self.workers):
             self.step(worker, 8)
         idle = sum(w.session._trained for w in self.workers) == before
-        self.now += max(seconds, 2.0 if idle else 0.1)
+        self.clock.sleep(max(seconds, 2.0 if idle else 0.1))
 
     # --- what must hold at any time
 
@@ -453,7 +454,7 @@ class Case:
     """What hypothesis draws."""
 
     actions: list[tuple[tuple[str, int, int], int]]
-    fates: list[str]
+    deliveries: list[str]
     workers: int
     chunk: int | None
     push_every: int
@@ -462,7 +463,7 @@ class Case:
 Cases = st.builds(
     Case,
     st.lists(Action, min_size=6, max_size=25),
-    st.lists(st.sampled_from(FATES), min_size=20, max_size=60),
+    st.lists(st.sampled_from(DELIVERIES), min_size=20, max_size=60),
     st.integers(1, 3),
     st.sampled_from([None, 4, 6]),
     st.sampled_from([1, 2, 4]),
@@ -474,7 +475,7 @@ def play(program: str, case: Case) -> None:
     source = PROGRAMS / f"{program}.py"
     chosen = Settings(source, workers=case.workers, chunk=case.chunk, push_every=case.push_every)
     try:
-        world = World(source, root / "run", chosen, case.fates)
+        world = World(source, root / "run", chosen, case.deliveries)
         try:
             world.turn()
             for fault, rounds in case.actions:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.reader import connect
@@ -209,19 +210,19 @@ def test_lines_and_json_say_when_and_what(ledger: Ledger) -> None:
 
 
 def test_a_follower_reads_no_more_often_than_its_view_wants(ledger: Ledger) -> None:
-    now = 0.0
+    clock = VirtualClock()
     out = io.StringIO()
-    with Follower(ledger.path.parent, JsonLines(out), clock=lambda: now) as follower:
+    with Follower(ledger.path.parent, JsonLines(out), clock=clock) as follower:
         for tenth in range(0, 251):
-            now = tenth / 10
+            clock.now_s = tenth / 10
             follower.tick()
     assert [json.loads(text)["at_s"] for text in out.getvalue().splitlines()] == [1.0, 11.0, 21.0]
 
 
 def test_a_ledger_that_cannot_be_read_does_not_end_the_run(tmp_path: Path) -> None:
-    now = 0.0
+    clock = VirtualClock()
     out = io.StringIO()
-    with Follower(tmp_path / "nothing", Lines(out), clock=lambda: now) as follower:
-        now = 30.0
+    with Follower(tmp_path / "nothing", Lines(out), clock=clock) as follower:
+        clock.now_s = 30.0
         follower.tick()
     assert out.getvalue() == ""

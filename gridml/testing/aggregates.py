@@ -1,0 +1,234 @@
+"""The contract of a merge rule as checks that anybody can run on an implementation of `gridml.Aggregate`.
+
+    def test_my_rule():
+        check_aggregate(MyRule())
+
+Each function of `CHECKS` and `FLOAT_CHECKS` is one law, takes a rule and a dtype and raises ContractBroken; a test that
+is parametrised with them names the law that fails. v, p and b are the master's value, the replica and its base.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import Aggregate, Merge, MergePlan
+from gridml.testing.contracts import expect, require
+
+Arrays = dict[str, NDArray[Any]]
+
+DTYPES = ("float16", "float32", "float64", "int64", "uint8", "bool")
+TOLERANCE = {"float16": 4e-3, "float32": 1e-5, "float64": 1e-12}  # relative, of one rounded operation and a sum
+FRESH = Merge(version=9, base=9, vertices=64, credited_by_others=0, live=1)
+STALE = Merge(version=9, base=4, vertices=64, credited_by_others=192, live=3)
+NAMES = ("w.running_mean", "w.running_var", "scalar", "none")  # the first two let `pooled` see its companion
+SHAPES = ((3, 5), (3, 5), (), (0, 2))
+
+
+class FlatRules(MergePlan):
+    """Rules that are given tensors and buffers in one dictionary, buffers as "tensor#buffer", and return them so."""
+
+
+class Case(NamedTuple):
+    """One push: the rules, and tensors of the master (with its buffers), the replica and the base."""
+
+    rules: FlatRules
+    master: Arrays
+    replica: Arrays
+    base: Arrays
+
+
+def make_case(rule: Aggregate, dtype: str, seed: int = 0) -> Case:
+    """Return a push of small tensors, each merged by `rule`; floats lie between 0.5 and 1.5, integers below 9."""
+    numbers = np.random.default_rng(seed)
+    kind = np.dtype(dtype).kind
+
+    def draw(shape: tuple[int, ...]) -> NDArray[Any]:
+        drawn = numbers.random(shape) + 0.5 if kind == "f" else numbers.integers(0, 2 if kind == "b" else 9, shape)
+        return np.asarray(drawn).astype(dtype)
+
+    def party() -> Arrays:
+        return {name: draw(shape) for name, shape in zip(NAMES, SHAPES, strict=True)}
+
+    master, replica, base = party(), party(), party()
+    rules = FlatRules(dict.fromkeys(NAMES, rule))
+    return Case(rules, master | rules.buffers(master), replica, base)
+
+
+def check_aggregate(rule: Aggregate) -> None:
+    """Run every check for every dtype that `rule` takes. Raises ContractBroken."""
+    for dtype in DTYPES:
+        if rule.takes(np.dtype(dtype)):
+            for check in CHECKS + (FLOAT_CHECKS if dtype in TOLERANCE else ()):
+                check(rule, dtype)
+
+
+def copied(tensors: Mapping[str, NDArray[Any]]) -> Arrays:
+    """Return copies of tensors."""
+    return {name: array.copy() for name, array in tensors.items()}
+
+
+def same(left: Mapping[str, NDArray[Any]], right: Mapping[str, NDArray[Any]]) -> bool:
+    """Whether tensors are the same to the last bit."""
+    return left.keys() == right.keys() and all(left[name].tobytes() == right[name].tobytes() for name in left)
+
+
+def squared_distance(left: Arrays, right: Arrays) -> float:
+    """Return the sum of squared differences of the tensors of `left`."""
+    return float(sum(((left[name].astype("f8") - right[name]) ** 2).sum() for name in left))
+
+
+def dtype_and_shape_are_kept_and_inputs_left_alone(rule: Aggregate, dtype: str) -> None:
+    """The result shares no memory with an input, and the sum of squares is that of the step."""
+    for merge in (FRESH, STALE):
+        rules, master, replica, base = make_case(rule, dtype)
+        inputs = [copied(party) for party in (master, replica, base)]
+        result = rules.merge(master, replica, base, merge)
+        expect(result.not_finite, None, "a merge of finite tensors is finite")
+        expect(result.tensors.keys(), master.keys(), "a merge gives every tensor and buffer")
+        for name, array in result.tensors.items():
+            got, expected = (array.dtype, array.shape), (master[name].dtype, master[name].shape)
+            expect(got, expected, f"dtype and shape of {name} are kept")
+            parties = [party[name] for party in (master, replica, base) if name in party]
+            shared = any(np.shares_memory(array, other) for other in parties)
+            require(not shared, f"the result of {name} shares no memory with an input")
+        for before, after in zip(inputs, (master, replica, base), strict=True):
+            require(same(before, after), "no input of a merge is written")
+        _expect_sum(
+            result.sumsq, squared_distance(replica, base) if dtype in TOLERANCE else 0.0, TOLERANCE.get(dtype, 0)
+        )
+
+
+def results_are_written_where_there_is_room(rule: Aggregate, dtype: str) -> None:
+    """What was in the arrays before has no influence."""
+    rules, master, replica, base = make_case(rule, dtype)
+    fresh = rules.merge(master, replica, base, STALE).tensors
+    room = {name: np.full_like(array, 1) for name, array in master.items()}
+    result = rules.merge(master, replica, base, STALE, out=room)
+    for name in master:
+        require(result.tensors[name] is room[name], f"the result of {name} is written where there is room")
+    require(same(result.tensors, fresh), "a merge does not depend on what was where it writes")
+
+
+def what_nobody_trained_stays_to_the_last_bit(rule: Aggregate, dtype: str) -> None:
+    """A replica that is the master's value leaves it alone, however stale."""
+    rules, master, _, _ = make_case(rule, dtype)
+    frozen = {name: master[name] for name in NAMES}
+    for credited_by_others in range(0, 900, 37):
+        result = rules.merge(master, frozen, frozen, Merge(2, 1, 64, credited_by_others, 5))
+        expect(result.sumsq, 0.0, "the sum of squares of no step")
+        for name, value in frozen.items():
+            law = f"{name}, which nobody trained, stays to the last bit"
+            expect(result.tensors[name].tobytes(), value.tobytes(), law)
+        master = dict(result.tensors)
+
+
+def a_flush_empties_the_buffers_and_leaves_inputs_alone(rule: Aggregate, dtype: str) -> None:
+    """Before the first merge and after a flush nothing is held; a rule without buffers never holds anything."""
+    rules, master, replica, base = make_case(rule, dtype)
+    require(rules.flush(master, live=4) is None, "before the first merge there is nothing to flush")
+    merged = master | rules.merge(master, replica, base, Merge(2, 1, 64, 64, 4)).tensors
+    before = copied(merged)
+    flushed = rules.flush(merged, live=4)
+    require(same(before, merged), "no input of a flush is written")
+    if flushed is not None:
+        require(len(master) > len(NAMES), "a rule without buffers has nothing to flush")
+        for name in flushed:
+            expect(flushed[name].dtype, merged[name].dtype, f"a flush keeps the dtype of {name}")
+        require(rules.flush(merged | flushed, live=4) is None, "after a flush there is nothing to flush")
+
+
+def buffers_survive_being_stored(rule: Aggregate, dtype: str) -> None:
+    """What a merge makes may be stored, read back read-only and unaligned, and merged on with the same result."""
+    rules, master, replica, base = make_case(rule, dtype)
+    once = rules.merge(master, replica, base, STALE).tensors
+    stored = {}
+    for name, array in once.items():
+        raw = b"?" + array.tobytes()
+        stored[name] = np.frombuffer(raw, array.dtype, count=array.size, offset=1).reshape(array.shape)
+    twice, expected = (rules.merge(value, replica, base, STALE).tensors for value in (stored, once))
+    require(same(twice, expected), "a merge into what was stored and read back is the same")
+
+
+def adopting_in_place_is_the_same(rule: Aggregate, dtype: str) -> None:
+    """Where the worker's tensor is written makes no difference, and no other input is written."""
+    _, master, replica, base = make_case(rule, dtype)
+    pushed, newest, local = (party["w.running_var"] for party in (base, master, replica))
+    inputs = {"pushed": pushed, "newest": newest, "local": local}
+    before, out, in_place = copied(inputs), np.empty_like(local), local.copy()
+    rule.adopt(local, pushed, newest, out)
+    rule.adopt(in_place, pushed, newest, in_place)
+    require(same(before, inputs), "no input of adopt is written")
+    require(same({"adopted": in_place}, {"adopted": out}), f"adopting in place: got {in_place}, expected {out}")
+
+
+def what_is_not_finite_is_reported(rule: Aggregate, dtype: str) -> None:
+    """NaN or infinity in one element of a replica makes the sum not finite, at any scale and staleness."""
+    for bad in (np.nan, np.inf, -np.inf):
+        for scale in (1.0, 0.5):
+            for merge in (FRESH, STALE):
+                rules, master, replica, base = make_case(rule, dtype)
+                replica["w.running_var"][2, 4] = bad
+                result = rules.merge(master, replica, base, merge, scale=scale)
+                expect(result.not_finite, "w.running_var", f"the tensor of a replica that holds {bad} is reported")
+                require(not math.isfinite(result.sumsq), f"a sum of squares with {bad} is not finite")
+
+
+def huge_replicas_never_make_the_master_infinite(rule: Aggregate, dtype: str) -> None:
+    """They are told from infinite ones: the sum saturates, and is not finite only where the result is not."""
+    rules, master, replica, base = make_case(rule, dtype)
+    for sign in (1, -1, 1):
+        replica["w.running_mean"].fill(sign * np.finfo(dtype).max)
+        step = replica["w.running_mean"].astype("f8") - base["w.running_mean"]
+        result = rules.merge(master, replica, base, STALE)
+        if result.not_finite is None:
+            with np.errstate(over="ignore"):
+                expected = min(float((step**2).sum()), np.finfo("f8").max)
+            _expect_sum(result.sumsq, expected, 1e-2)
+            master = dict(result.tensors)
+        for name, array in master.items():
+            require(bool(np.isfinite(array).all()), f"{name} of the master stays finite")
+    for name, array in (rules.flush(master, live=3) or {}).items():
+        require(bool(np.isfinite(array).all()), f"a flush leaves {name} of the master finite")
+
+
+def scale_is_the_same_as_a_shorter_step(rule: Aggregate, dtype: str) -> None:
+    """The replica is read as b + scale·(p−b); the sum of squares is not scaled."""
+    for merge in (FRESH, STALE):
+        for scale in (0.25, 0.9):
+            rules, master, replica, base = make_case(rule, dtype)
+            shorter = {name: (b + scale * (replica[name] - b)).astype(dtype) for name, b in base.items()}
+            scaled = rules.merge(master, replica, base, merge, scale=scale)
+            expected = rules.merge(master, shorter, base, merge)
+            tolerance = 4 * TOLERANCE[dtype]
+            for name, array in expected.tensors.items():
+                close = np.allclose(scaled.tensors[name], array, rtol=tolerance, atol=64 * tolerance)
+                require(close, f"{name} scaled: got {scaled.tensors[name]}, expected {array} as by a shorter step")
+            _expect_sum(scaled.sumsq, squared_distance(replica, base), TOLERANCE[dtype])
+
+
+CHECKS: tuple[Callable[[Aggregate, str], None], ...] = (
+    dtype_and_shape_are_kept_and_inputs_left_alone,
+    results_are_written_where_there_is_room,
+    what_nobody_trained_stays_to_the_last_bit,
+    a_flush_empties_the_buffers_and_leaves_inputs_alone,
+    buffers_survive_being_stored,
+    adopting_in_place_is_the_same,
+)
+"""The laws of every dtype that a rule takes, one each."""
+
+FLOAT_CHECKS: tuple[Callable[[Aggregate, str], None], ...] = (
+    what_is_not_finite_is_reported,
+    huge_replicas_never_make_the_master_infinite,
+    scale_is_the_same_as_a_shorter_step,
+)
+"""The laws of floating-point tensors, one each."""
+
+
+def _expect_sum(got: float, expected: float, tolerance: float) -> None:
+    close = abs(got - expected) <= max(tolerance * expected, 1e-12)
+    require(close, f"the sum of squares of a step: got {got}, expected {expected}")

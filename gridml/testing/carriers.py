@@ -1,0 +1,338 @@
+"""The contract of a carrier as checks that anybody can run on an implementation of `gridml.carriers.base`.
+
+    def test_my_carrier(tmp_path):
+        check_carrier(lambda: my_pair(tmp_path))
+
+Each function of `CHECKS` is one law, takes a fresh pair and raises ContractBroken; a test that is parametrised with
+them names the law that fails.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridml.carriers.base import MasterMailboxes, WorkerMailbox
+from gridml.protocol import bundle
+from gridml.testing.contracts import expect, expect_error, require
+from gridml.testing.faulty_network import FaultyNetwork
+
+HEARTBEAT_LIMIT_S = 10.0  # a heartbeat may be late by a second, not by ten
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "truncated": lambda payload: payload[: len(payload) // 2],
+    "emptied": lambda payload: b"",
+    "altered": lambda payload: bytes([payload[0] ^ 1]) + payload[1:],
+    "grown": lambda payload: payload + b"\0",
+}
+PAYLOADS = (b"", b"\0", bytes(range(256)) * 4096)
+
+
+@dataclass(frozen=True)
+class CarrierPair:
+    """Both ends of a carrier without any mailbox yet.
+
+    `worker` makes the mailbox of a worker, "w1" or "w2", that the master has opened. `damage` alters the one copy of a
+    payload that is on its way or published: as a torn write, a full disk or a broken line would.
+    """
+
+    master: MasterMailboxes
+    worker: Callable[[str], WorkerMailbox]
+    damage: Callable[[bytes, Callable[[bytes], bytes]], None]
+
+
+def check_carrier(make_pair: Callable[[], AbstractContextManager[CarrierPair]]) -> None:
+    """Run every check, each on a pair of its own. Raises ContractBroken."""
+    for check in CHECKS:
+        with make_pair() as pair:
+            check(pair)
+
+
+def damage_in_files(root: Path) -> Callable[[bytes, Callable[[bytes], bytes]], None]:
+    """Return the `damage` of a carrier that keeps each payload in a file of its own below `root`."""
+
+    def damage(payload: bytes, alter: Callable[[bytes], bytes]) -> None:
+        files = [path for path in root.rglob("*") if path.is_file() and path.read_bytes() == payload]
+        require(len(files) == 1, f"a payload lies in one file: got {files}")
+        files[0].write_bytes(alter(payload))
+
+    return damage
+
+
+def damage_in_network(network: FaultyNetwork) -> Callable[[bytes, Callable[[bytes], bytes]], None]:
+    """Return the `damage` of the carrier in memory."""
+
+    def damage(payload: bytes, alter: Callable[[bytes], bytes]) -> None:
+        for mailbox in network.mailboxes.values():
+            for arrival in mailbox.syncs + mailbox.replies:
+                if arrival.payload == payload:
+                    arrival.payload = alter(payload)
+        network.chunks.update({name: alter(chunk) for name, chunk in network.chunks.items() if chunk == payload})
+
+    return damage
+
+
+def a_sync_is_collected_and_its_reply_received(pair: CarrierPair) -> None:
+    """What one end sends, the other gets, and nothing before it was sent."""
+    with _worker(pair) as worker:
+        expect(_collected(pair), [], "nothing is collected before it is sent")
+        expect(worker.receive(1), None, "there is no reply before a sync")
+        worker.send(1, b"hello")
+        expect(_collected(pair), [("w1", 1, b"hello")], "a sync that was sent is collected")
+        expect(worker.receive(1), None, "there is no reply before the answer")
+        pair.master.answer("w1", 1, b"welcome")
+        expect(worker.receive(1), b"welcome", "an answer is received")
+
+
+def payloads_of_any_content_travel_both_ways(pair: CarrierPair) -> None:
+    """Empty payloads, zeros and a megabyte of every byte arrive unaltered."""
+    with _worker(pair) as worker:
+        for number, payload in enumerate(PAYLOADS, 1):
+            worker.send(number, payload)
+            require(
+                _collected(pair) == [("w1", number, payload)], f"a sync of {len(payload)} bytes is collected unaltered"
+            )
+            pair.master.answer("w1", number, payload)
+            require(worker.receive(number) == payload, f"a reply of {len(payload)} bytes is received unaltered")
+
+
+def a_sync_is_collected_until_it_is_answered(pair: CarrierPair) -> None:
+    """A master that dies between collecting and answering loses nothing."""
+    with _worker(pair) as worker:
+        worker.send(1, b"hello")
+        for _ in range(2):
+            expect(_collected(pair), [("w1", 1, b"hello")], "a sync is collected until it is answered")
+        pair.master.answer("w1", 1, b"welcome")
+        expect(_collected(pair), [], "a sync that was answered is not collected again")
+
+
+def sending_a_number_again_replaces_it(pair: CarrierPair) -> None:
+    """The master never sees two syncs of one number."""
+    with _worker(pair) as worker:
+        for payload in (b"first", b"second", b"second"):
+            worker.send(1, payload)
+        expect(_collected(pair), [("w1", 1, b"second")], "of a number that was sent again the newest is collected")
+
+
+def a_sync_sent_again_after_its_answer_is_collected_again(pair: CarrierPair) -> None:
+    """A worker whose reply was lost gets another one."""
+    with _worker(pair) as worker:
+        worker.send(1, b"hello")
+        pair.master.answer("w1", 1, b"lost")
+        worker.send(1, b"hello")
+        expect(_collected(pair), [("w1", 1, b"hello")], "a sync sent again after its answer is collected again")
+        pair.master.answer("w1", 1, b"again")
+        require(worker.receive(1) in (b"lost", b"again"), "one of two replies to a number is received")
+        expect(_collected(pair), [], "the second answer settles the sync")
+
+
+def syncs_of_a_worker_are_collected_oldest_first(pair: CarrierPair) -> None:
+    """Order is by number, whatever the order of sending."""
+    with _worker(pair) as worker:
+        for number in (2, 10, 9, 100, 1):
+            worker.send(number, b"%d" % number)
+        numbers = [number for _, number, _ in _collected(pair)]
+        expect(numbers, [1, 2, 9, 10, 100], "syncs of a worker are collected oldest first")
+
+
+def an_answer_settles_the_syncs_before_it(pair: CarrierPair) -> None:
+    """Only what is newer than the answered sync is still collected."""
+    with _worker(pair) as worker:
+        for number in (1, 2, 3):
+            worker.send(number, b"%d" % number)
+        pair.master.answer("w1", 2, b"reply")
+        expect(_collected(pair), [("w1", 3, b"3")], "an answer settles the syncs before it too")
+
+
+def a_discarded_sync_is_not_collected(pair: CarrierPair) -> None:
+    """What is discarded goes, with what was sent before it, and nothing is answered."""
+    with _worker(pair) as worker:
+        for number in (1, 2, 3):
+            worker.send(number, b"%d" % number)
+        pair.master.discard("w1", 2)
+        expect(_collected(pair), [("w1", 3, b"3")], "a discarded sync and those before it are not collected")
+        expect(worker.receive(2), None, "a discarded sync is not answered")
+
+
+def a_reply_to_another_number_is_not_received(pair: CarrierPair) -> None:
+    """A worker is never given the reply to an earlier sync."""
+    with _worker(pair) as worker:
+        worker.send(1, b"one")
+        pair.master.answer("w1", 1, b"old")
+        worker.send(2, b"two")
+        expect(worker.receive(2), None, "the reply to another number is not received")
+        pair.master.answer("w1", 2, b"new")
+        expect(worker.receive(2), b"new", "the reply to this number is received")
+
+
+def mailboxes_are_apart(pair: CarrierPair) -> None:
+    """What belongs to one worker reaches no other."""
+    with _worker(pair) as worker, _worker(pair, "w2") as other:
+        worker.send(1, b"mine")
+        other.send(1, b"theirs")
+        expect(
+            sorted(_collected(pair)), [("w1", 1, b"mine"), ("w2", 1, b"theirs")], "a sync is collected as its sender's"
+        )
+        pair.master.answer("w2", 1, b"yours")
+        expect(worker.receive(1), None, "the reply to another worker is not received")
+        expect(other.receive(1), b"yours", "a reply reaches its worker")
+
+
+def a_damaged_sync_is_not_delivered_and_can_be_sent_again(pair: CarrierPair) -> None:
+    """A torn payload counts as none."""
+    with _worker(pair) as worker:
+        for number, (damage, alter) in enumerate(DAMAGES.items(), 1):
+            worker.send(number, b"precious")
+            pair.damage(b"precious", alter)
+            expect(_collected(pair), [], f"a sync that was {damage} is not collected")
+            worker.send(number, b"precious")
+            expect(_collected(pair), [("w1", number, b"precious")], f"a sync that was {damage} can be sent again")
+            pair.master.discard("w1", number)
+
+
+def a_damaged_reply_counts_as_none(pair: CarrierPair) -> None:
+    """A worker asks again, and is answered."""
+    with _worker(pair) as worker:
+        for number, (damage, alter) in enumerate(DAMAGES.items(), 1):
+            worker.send(number, b"question")
+            pair.master.answer("w1", number, b"precious")
+            pair.damage(b"precious", alter)
+            expect(worker.receive(number), None, f"a reply that was {damage} is not received")
+            worker.send(number, b"question")
+            pair.master.answer("w1", number, b"precious")
+            expect(worker.receive(number), b"precious", f"a reply that was {damage} can be given again")
+
+
+def a_published_chunk_is_fetched_until_it_is_retracted(pair: CarrierPair) -> None:
+    """Chunks come and go by name; to retract one twice is harmless."""
+    with _worker(pair) as worker:
+        pair.master.publish("lease-000001", b"rows")
+        expect(worker.fetch("lease-000001", bundle.digest(b"rows")), b"rows", "a published chunk is fetched")
+        pair.master.retract("lease-000001")
+        pair.master.retract("lease-000001")
+        with expect_error(OSError, "a retracted chunk cannot be fetched"):
+            worker.fetch("lease-000001", bundle.digest(b"rows"))
+
+
+def a_chunk_with_another_digest_is_refused(pair: CarrierPair) -> None:
+    """Neither another chunk of that name nor a damaged one is trained."""
+    with _worker(pair) as worker:
+        pair.master.publish("lease-000001", b"rows")
+        with expect_error(ValueError, "a chunk with another digest is refused by its name", "lease-000001"):
+            worker.fetch("lease-000001", bundle.digest(b"other rows"))
+        pair.damage(b"rows", DAMAGES["truncated"])
+        with expect_error(ValueError, "a damaged chunk is refused by its name", "lease-000001"):
+            worker.fetch("lease-000001", bundle.digest(b"rows"))
+
+
+def the_last_heartbeat_is_seen(pair: CarrierPair) -> None:
+    """A heartbeat may be late by a second; of several the last one stays."""
+    with _worker(pair) as worker:
+        expect(pair.master.heartbeat("w1"), None, "a worker that never beat has no heartbeat")
+        worker.beat(3, 64)
+        worker.beat(4, 1 << 40)
+        limit_s = time.monotonic() + HEARTBEAT_LIMIT_S
+        while (heartbeat := pair.master.heartbeat("w1")) != (4, 1 << 40):
+            require(time.monotonic() < limit_s, f"the last heartbeat is seen: got {heartbeat}, expected {(4, 1 << 40)}")
+            time.sleep(0.001)
+
+
+def a_heartbeat_outlives_its_worker(pair: CarrierPair) -> None:
+    """What a worker did before it ended is not forgotten."""
+    with _worker(pair) as worker:
+        worker.beat(3, 64)
+    expect(pair.master.heartbeat("w1"), (3, 64), "a heartbeat outlives its worker")
+
+
+def a_worker_without_a_mailbox_has_no_heartbeat(pair: CarrierPair) -> None:
+    """To ask for it is no error."""
+    expect(pair.master.heartbeat("nobody"), None, "a worker without a mailbox has no heartbeat")
+
+
+def a_reply_to_a_closed_mailbox_is_harmless(pair: CarrierPair) -> None:
+    """The master need not know whether a worker still listens; the worker learns that there will be no reply."""
+    with _worker(pair) as worker:
+        worker.send(1, b"last words")
+        pair.master.close("w1")
+        pair.master.answer("w1", 1, b"farewell")
+        expect(_collected(pair), [], "nothing is collected from a closed mailbox")
+        with expect_error(FileNotFoundError, "a worker is told that its mailbox was closed"):
+            worker.receive(1)
+
+
+def what_is_sent_to_a_closed_mailbox_is_lost(pair: CarrierPair) -> None:
+    """A worker that was given up cannot speak any more."""
+    with _worker(pair) as worker:
+        pair.master.close("w1")
+        with expect_error(OSError, "nothing can be sent to a closed mailbox"):
+            worker.send(1, b"too late")
+        expect(_collected(pair), [], "nothing is collected from a closed mailbox")
+
+
+def opening_and_closing_twice_are_harmless(pair: CarrierPair) -> None:
+    """A mailbox that is opened again keeps what is in it."""
+    with _worker(pair) as worker:
+        pair.master.open("w1")
+        worker.send(1, b"still here")
+        pair.master.open("w1")
+        expect(_collected(pair), [("w1", 1, b"still here")], "a mailbox that is opened again keeps its syncs")
+        worker.close()
+        worker.close()
+        pair.master.close("w1")
+        pair.master.close("w1")
+        expect(_collected(pair), [], "nothing is collected from a closed mailbox")
+
+
+def what_was_cleared_is_gone_and_mailboxes_can_be_opened_again(pair: CarrierPair) -> None:
+    """A run that starts afresh finds nothing of another time."""
+    with _worker(pair) as worker:
+        worker.send(1, b"of another time")
+        pair.master.clear()
+        with expect_error(OSError, "nothing can be sent to a mailbox that was cleared"):
+            worker.send(2, b"too late")
+        pair.master.open("w1")
+        expect(_collected(pair), [], "what was cleared is not collected")
+        worker.send(3, b"of now")
+        expect(_collected(pair), [("w1", 3, b"of now")], "a mailbox that is opened again works")
+
+
+CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
+    a_sync_is_collected_and_its_reply_received,
+    payloads_of_any_content_travel_both_ways,
+    a_sync_is_collected_until_it_is_answered,
+    sending_a_number_again_replaces_it,
+    a_sync_sent_again_after_its_answer_is_collected_again,
+    syncs_of_a_worker_are_collected_oldest_first,
+    an_answer_settles_the_syncs_before_it,
+    a_discarded_sync_is_not_collected,
+    a_reply_to_another_number_is_not_received,
+    mailboxes_are_apart,
+    a_damaged_sync_is_not_delivered_and_can_be_sent_again,
+    a_damaged_reply_counts_as_none,
+    a_published_chunk_is_fetched_until_it_is_retracted,
+    a_chunk_with_another_digest_is_refused,
+    the_last_heartbeat_is_seen,
+    a_heartbeat_outlives_its_worker,
+    a_worker_without_a_mailbox_has_no_heartbeat,
+    a_reply_to_a_closed_mailbox_is_harmless,
+    what_is_sent_to_a_closed_mailbox_is_lost,
+    opening_and_closing_twice_are_harmless,
+    what_was_cleared_is_gone_and_mailboxes_can_be_opened_again,
+)
+"""The laws, one each."""
+
+
+@contextmanager
+def _worker(pair: CarrierPair, name: str = "w1") -> Iterator[WorkerMailbox]:
+    pair.master.open(name)
+    mailbox = pair.worker(name)
+    try:
+        yield mailbox
+    finally:
+        mailbox.close()
+
+
+def _collected(pair: CarrierPair) -> list[tuple[str, int, bytes]]:
+    return [(message.worker, message.number, message.payload) for message in pair.master.collect()]

@@ -1,0 +1,242 @@
+"""The checks of the carriers' contract must be able to fail: each kind of broken carrier is caught by its law."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+from gridml.carriers.base import Message, WorkerMailbox
+from gridml.carriers.forwarding import Forwarding
+from gridml.testing import carriers
+from gridml.testing.carriers import CHECKS, CarrierPair, check_carrier, damage_in_network
+from gridml.testing.contracts import ContractBroken
+from gridml.testing.faulty_network import FaultyNetwork, Mailbox
+from gridml.testing.virtual_clock import VirtualClock
+
+
+class Master(Forwarding):
+    """A sound master's end; the broken ones override what they break."""
+
+    def __init__(self, network: FaultyNetwork) -> None:
+        super().__init__(network.master())
+        self.network = network
+
+
+class Worker(WorkerMailbox):
+    """A sound worker's end; the broken ones override what they break."""
+
+    def __init__(self, network: FaultyNetwork, name: str) -> None:
+        self.network, self.name = network, name
+        self.sound = network.worker(name)
+
+    def send(self, number: int, payload: bytes) -> None:
+        self.sound.send(number, payload)
+
+    def receive(self, number: int) -> bytes | None:
+        return self.sound.receive(number)
+
+    def fetch(self, name: str, sha256: str) -> bytes:
+        return self.sound.fetch(name, sha256)
+
+    def beat(self, lease: int, upto: int) -> None:
+        self.sound.beat(lease, upto)
+
+    def close(self) -> None:
+        self.sound.close()
+
+
+class CollectsTorn(Master):
+    def collect(self) -> list[Message]:
+        mailboxes = self.network.mailboxes.items()
+        return [Message(name, sync.number, sync.payload) for name, mailbox in mailboxes for sync in mailbox.syncs]
+
+
+class AnswersNobody(Master):
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        self.discard(worker, number)
+
+
+class AnswersOnce(Master):
+    """It takes what has a reply for answered."""
+
+    def collect(self) -> list[Message]:
+        replies = {name: {r.number for r in mailbox.replies} for name, mailbox in self.network.mailboxes.items()}
+        return [message for message in super().collect() if message.number not in replies[message.worker]]
+
+
+class CollectsOnce(Master):
+    def collect(self) -> list[Message]:
+        messages = super().collect()
+        for message in messages:
+            self.discard(message.worker, message.number)
+        return messages
+
+
+class CollectsNewestFirst(Master):
+    def collect(self) -> list[Message]:
+        return super().collect()[::-1]
+
+
+class CollectsAsSomebodyElses(Master):
+    def collect(self) -> list[Message]:
+        return [Message("w1", message.number, message.payload) for message in super().collect()]
+
+
+class NeverSettles(Master):
+    def discard(self, worker: str, number: int) -> None:
+        pass
+
+
+class KeepsWhatIsOlder(Master):
+    def discard(self, worker: str, number: int) -> None:
+        syncs = self.network.mailboxes[worker].syncs
+        syncs[:] = [sync for sync in syncs if sync.number != number]
+
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        older = [sync for sync in self.network.mailboxes[worker].syncs if sync.number < number]
+        super().answer(worker, number, payload)
+        self.network.mailboxes[worker].syncs += older
+
+
+class NeverRetracts(Master):
+    def retract(self, name: str) -> None:
+        pass
+
+
+class OpensAfresh(Master):
+    def open(self, worker: str) -> None:
+        self.network.mailboxes[worker] = Mailbox()
+
+
+class KeepsClosedMailboxes(Master):
+    def close(self, worker: str) -> None:
+        pass
+
+
+class ClearsNothing(Master):
+    def clear(self) -> None:
+        pass
+
+
+class ForgetsHeartbeats(Master):
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+        return None
+
+
+class InventsHeartbeats(Master):
+    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+        return super().heartbeat(worker) or (0, 0)
+
+
+class ReceivesTorn(Worker):
+    def receive(self, number: int) -> bytes | None:
+        mailbox = self.network.mailboxes.get(self.name)
+        if mailbox is None:
+            raise FileNotFoundError(self.name)
+        return next((reply.payload for reply in mailbox.replies if reply.number == number), None)
+
+
+class ReceivesAnyReply(Worker):
+    def receive(self, number: int) -> bytes | None:
+        mailbox = self.network.mailboxes.get(self.name)
+        if mailbox is None:
+            raise FileNotFoundError(self.name)
+        return mailbox.replies.pop().payload if mailbox.replies else None
+
+
+class CutsLongPayloads(Worker):
+    def send(self, number: int, payload: bytes) -> None:
+        self.sound.send(number, payload[: 1 << 16])
+
+
+class SendsANumberOnce(Worker):
+    def send(self, number: int, payload: bytes) -> None:
+        if number not in {sync.number for sync in self.network.mailboxes[self.name].syncs}:
+            self.sound.send(number, payload)
+
+
+class SpeaksAfterItsEnd(Worker):
+    def send(self, number: int, payload: bytes) -> None:
+        self.network.mailboxes.setdefault(self.name, Mailbox())
+        self.sound.send(number, payload)
+
+
+class FetchesAnything(Worker):
+    def fetch(self, name: str, sha256: str) -> bytes:
+        if name not in self.network.chunks:
+            raise FileNotFoundError(name)
+        return self.network.chunks[name]
+
+
+class TakesBackItsHeartbeat(Worker):
+    def close(self) -> None:
+        self.network.mailboxes[self.name].heartbeat = None
+
+
+BROKEN: list[tuple[type[Master], type[Worker], str]] = [
+    (CollectsTorn, Worker, "a_damaged_sync_is_not_delivered_and_can_be_sent_again"),
+    (AnswersNobody, Worker, "a_sync_is_collected_and_its_reply_received"),
+    (AnswersOnce, Worker, "a_sync_sent_again_after_its_answer_is_collected_again"),
+    (CollectsOnce, Worker, "a_sync_is_collected_until_it_is_answered"),
+    (CollectsNewestFirst, Worker, "syncs_of_a_worker_are_collected_oldest_first"),
+    (CollectsAsSomebodyElses, Worker, "mailboxes_are_apart"),
+    (NeverSettles, Worker, "a_discarded_sync_is_not_collected"),
+    (KeepsWhatIsOlder, Worker, "an_answer_settles_the_syncs_before_it"),
+    (NeverRetracts, Worker, "a_published_chunk_is_fetched_until_it_is_retracted"),
+    (OpensAfresh, Worker, "opening_and_closing_twice_are_harmless"),
+    (KeepsClosedMailboxes, Worker, "what_is_sent_to_a_closed_mailbox_is_lost"),
+    (KeepsClosedMailboxes, Worker, "a_reply_to_a_closed_mailbox_is_harmless"),
+    (ClearsNothing, Worker, "what_was_cleared_is_gone_and_mailboxes_can_be_opened_again"),
+    (ForgetsHeartbeats, Worker, "the_last_heartbeat_is_seen"),
+    (InventsHeartbeats, Worker, "a_worker_without_a_mailbox_has_no_heartbeat"),
+    (Master, ReceivesTorn, "a_damaged_reply_counts_as_none"),
+    (Master, ReceivesAnyReply, "a_reply_to_another_number_is_not_received"),
+    (Master, CutsLongPayloads, "payloads_of_any_content_travel_both_ways"),
+    (Master, SendsANumberOnce, "sending_a_number_again_replaces_it"),
+    (Master, SpeaksAfterItsEnd, "what_is_sent_to_a_closed_mailbox_is_lost"),
+    (Master, FetchesAnything, "a_chunk_with_another_digest_is_refused"),
+    (Master, TakesBackItsHeartbeat, "a_heartbeat_outlives_its_worker"),
+]
+
+
+@dataclass(frozen=True)
+class Carrier:
+    """A carrier in memory of these two ends."""
+
+    master: type[Master] = Master
+    worker: type[Worker] = Worker
+
+    @contextmanager
+    def __call__(self) -> Iterator[CarrierPair]:
+        network = FaultyNetwork(VirtualClock())
+        yield CarrierPair(self.master(network), lambda name: self.worker(network, name), damage_in_network(network))
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing here takes time, so what has not come does not come."""
+    monkeypatch.setattr(carriers, "HEARTBEAT_LIMIT_S", 0.0)
+
+
+@pytest.mark.parametrize(("master", "worker", "law"), BROKEN)
+def test_a_broken_carrier_is_caught_by_the_law_it_breaks(master: type[Master], worker: type[Worker], law: str) -> None:
+    (check,) = (check for check in CHECKS if check.__name__ == law)
+    with Carrier(master, worker)() as pair, pytest.raises(ContractBroken):
+        check(pair)
+
+
+def test_all_checks_are_run_and_a_sound_carrier_passes() -> None:
+    check_carrier(Carrier())
+    for master, worker, _ in BROKEN:
+        with pytest.raises(ContractBroken):
+            check_carrier(Carrier(master, worker))
+
+
+def test_every_law_is_run_and_can_fail() -> None:
+    functions = inspect.getmembers(carriers, inspect.isfunction)
+    takes_a_pair = {name for name, function in functions if [*inspect.signature(function).parameters] == ["pair"]}
+    assert takes_a_pair - {"_collected"} == {check.__name__ for check in CHECKS} == {law for _, _, law in BROKEN}
