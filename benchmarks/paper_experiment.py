@@ -21,9 +21,9 @@ from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Normal
 from chunk_model.paper import deterministic_chunk
+from gridml.protocol.messages import NO_PUSH
 from master.backends.script import Lives
 from master.simulation import cost_program
-from master.simulation.options import NO_PUSH
 from master.simulation.result import result_of
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario

@@ -19,6 +19,7 @@ from gridml.carriers.chirp import proxy_of_job
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.file_link import FileLink, FileMailbox
 from gridml.carriers.sftp import SftpLink, line_of_job
+from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError, UsageError
 from gridml.model import program
@@ -28,7 +29,7 @@ from remote import fitness
 from remote.attempt import find_mailbox
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
-from remote.session import Session
+from remote.session import Session, SessionOptions
 
 CARRIERS = ("directory", "chirp", "sftp")
 SAVED = 85  # exit status: carry what is unanswered to safety, and start this worker again
@@ -79,18 +80,8 @@ def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bo
     status, kind = 0, fitness.kind(loaded.uses_torch)
     for name, carrier in _carriers(options):
         courier = ThreadCourier(carrier, kept.number if kept is not None and kept.sync.worker == name else 1)
-        session = Session(
-            name,
-            loaded,
-            options.program,
-            carrier,
-            courier,
-            evicted,
-            chunks=options.chunks,
-            unanswered=kept,
-            patience_s=options.patience,
-            kind=kind,
-        )
+        chosen = SessionOptions(name, kind, options.chunks, options.patience, options.program, kept)
+        session = Session(chosen, Engine(loaded), carrier, courier, evicted)
         try:
             session.run()
             if options.carrier in REMOTE:

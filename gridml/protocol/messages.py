@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
+NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
+
 
 class Verdict(StrEnum):
     """What became of a push."""
@@ -22,8 +24,8 @@ class Verdict(StrEnum):
 @dataclass(frozen=True)
 class Push:
     """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
-    version
-    it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new ones."""
+    version it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new
+    ones."""
 
     lease: int
     term: int
@@ -93,8 +95,7 @@ class Lease:
 @dataclass(frozen=True)
 class Pace:
     """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the
-    reply's
-    version, and a push is due every `push_every` vertices."""
+    reply's version, and a push is due every `push_every` vertices."""
 
     live: int = 1
     credited: int = 0

@@ -19,11 +19,11 @@ from master.backends.base import Backend, JobEvent, State
 from master.backends.script import PlannedLife, Script
 
 
-class Player(Protocol):
+class SimulatedWorker(Protocol):
     """A worker process of a simulation."""
 
     interruptible: bool  # whether the wait that was yielded last may be cut short
-    woken: Callable[[], None]  # the player calls it when something has come that such a wait was for
+    woken: Callable[[], None]  # the worker calls it when something has come that such a wait was for
 
     def life(self) -> Iterator[float]:
         """Everything it does; yields the seconds to wait before it goes on, and ends when the process does.
@@ -36,7 +36,7 @@ class Player(Protocol):
         """SIGTERM: somebody asks it to leave."""
 
 
-Hire = Callable[[str, int], Player]  # (worker, slot): starts its process
+Hire = Callable[[str, int], SimulatedWorker]  # (worker, slot): starts its process
 
 
 @dataclass
@@ -45,7 +45,7 @@ class _Job:
     slot: int
     life: PlannedLife
     began_s: float
-    player: Player
+    process: SimulatedWorker
     steps: Iterator[float]
     wake: int = 0  # only the newest planned wake counts
     asked: bool = False  # somebody wants its end: the first one is the cause,
@@ -167,9 +167,9 @@ class Pool:
     def _start(self, worker: str, slot: int, life: PlannedLife) -> None:
         self._hosted[slot] += 1
         now = self._clock.now_s
-        player = self._hire(worker, slot)
-        job = _Job(worker, slot, life, now, player, player.life())
-        player.woken = lambda: self._woken(job)
+        process = self._hire(worker, slot)
+        job = _Job(worker, slot, life, now, process, process.life())
+        process.woken = lambda: self._woken(job)
         self._jobs[worker] = job
         self._tell(worker, State.RUNNING, self._script.machine(slot))
         ends_s = life.ends_s(now - self._start_s)
@@ -196,11 +196,11 @@ class Pool:
             return
         self._clock.at(self._clock.now_s + grace_s, lambda: self._end(job, State.EVICTED, how))
         if first:
-            job.player.evict()
+            job.process.evict()
 
     def _woken(self, job: _Job) -> None:
-        if not job.ended and job.player.interruptible:
-            job.player.interruptible = False
+        if not job.ended and job.process.interruptible:
+            job.process.interruptible = False
             self._plan(job, 0.0)
 
     def _plan(self, job: _Job, seconds: float) -> None:
@@ -240,7 +240,7 @@ class Pool:
         if job.ended:
             return
         job.ended = True
-        job.player.woken = lambda: None
+        job.process.woken = lambda: None
         job.steps = iter(())  # whatever it held can go
         del self._jobs[job.worker]
         now = self._clock.now_s

@@ -11,6 +11,7 @@ from chunk_model.costs import CostError, Costs
 from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
 from gridml.errors import UsageError
+from gridml.protocol.messages import NO_PUSH
 from gridml.testing.faulty_network import Chances
 from master.backends.registry import most_at_once, read_trace
 from master.backends.script import Lives, Replay, Script, Steady
@@ -19,7 +20,6 @@ from master.simulation.scenario import Scenario, Speeds, Storms, check_seed
 from master.simulation.stall import check_lives, check_silence
 from master.store.settings import Settings
 
-NO_PUSH = 2**40  # vertices between two pushes that no chunk has
 MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
 MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
 TICK_S = 1e-8  # the least time for a vertex: a shorter one is lost in a clock that counts for long

@@ -1,4 +1,4 @@
-"""The two kinds of workers a simulation can have, each with the carrier they speak through: some that only take time,
+"""The two sorts of workers a simulation can have, each with the carrier they speak through: some that only take time,
 and some that really train."""
 
 from __future__ import annotations
@@ -11,16 +11,17 @@ from weakref import WeakValueDictionary
 from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
 from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec
+from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.faulty_network import Delivery, FaultyNetwork, on_time
 from gridml.testing.virtual_clock import VirtualClock
-from master.backends.simulated import Player
+from master.backends.simulated import SimulatedWorker
 from master.simulation.cost_only_worker import CostOnlyWorker
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.wire import Wire
 
 
 class Workers(ABC):
-    """Workers of one kind. They outlive every master."""
+    """Workers of one sort. They outlive every master."""
 
     codec: Codec
 
@@ -39,38 +40,43 @@ class Workers(ABC):
         """The next master's end of the carrier."""
 
     @abstractmethod
-    def hire(self, worker: str, machine: Machine) -> Player:
+    def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
         """A worker process on a machine."""
 
 
-class TrainingWorker(Player, Protocol):
-    """A player that really trains."""
+class TrainingWorker(SimulatedWorker, Protocol):
+    """A worker that really trains."""
 
-    def heard(self) -> None:
+    def notice_reply(self) -> None:
         """A reply may have come."""
 
 
 class Trainer(Protocol):
-    """Makes workers that really train: from a name, its end of the carrier, the time, how fast its machine is, after
-    how many chunks it leaves, and the kind of its machine. `remote.stepped` has one; the master knows nothing of it."""
+    """Makes workers that really train: from their options, their mailbox, the clock, and how fast their machine is.
+    `remote.stepped` has one; the master knows nothing of it."""
 
     def __call__(
-        self, worker: str, end: WorkerMailbox, clock: Callable[[], float], speed: float, chunks: int | None, kind: str
+        self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> TrainingWorker: ...
 
 
-def fate_of(scenario: Scenario) -> Delivery | None:
+def options_of(worker: str, machine: Machine, scenario: Scenario) -> WorkerOptions:
+    """Who a worker on a machine is."""
+    return WorkerOptions(worker, machine.kind, scenario.chunks_per_job or None)
+
+
+def delivery_of(scenario: Scenario) -> Delivery | None:
     """What happens to payloads, None where nothing does."""
     return None if scenario.faults is None else scenario.faults.delivery(scenario.wire_seed)
 
 
 @final
-class Passing(Workers):
-    """They only let time pass, and hand their messages over."""
+class CostOnlyWorkers(Workers):
+    """Workers that only let time pass, and hand their messages over."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario) -> None:
         self.codec = InProcessCodec()
-        self.wire = Wire(clock, fate_of(scenario), scenario.travel_s)
+        self.wire = Wire(clock, delivery_of(scenario), scenario.travel_s)
         self._clock = clock
         self._scenario = scenario
 
@@ -85,16 +91,15 @@ class Passing(Workers):
     def mailboxes(self) -> MasterMailboxes:
         return self.wire
 
-    def hire(self, worker: str, machine: Machine) -> Player:
-        line = _Line(self._clock, self.wire, worker)
-        chunks = self._scenario.chunks_per_job or None
-        walker = CostOnlyWorker(worker, self._scenario.costs, line, machine.speed, chunks, machine.kind)
-        self.wire.listen(worker, walker.heard)
-        return walker
+    def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
+        wire = _WireEnd(self._clock, self.wire, worker)
+        hired = CostOnlyWorker(options_of(worker, machine, self._scenario), self._scenario.costs, wire, machine.speed)
+        self.wire.listen(worker, hired.receive)
+        return hired
 
 
 @final
-class _Line:
+class _WireEnd:
     """A worker's end of the wire."""
 
     def __init__(self, clock: VirtualClock, wire: Wire, worker: str) -> None:
@@ -114,19 +119,18 @@ class _Line:
 
 
 @final
-class Training(Workers):
-    """They train as `trainer` makes them, and write to the master as real workers do."""
+class TrainingWorkers(Workers):
+    """Workers that train as `trainer` makes them, and write to the master as real workers do."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario, trainer: Trainer) -> None:
         self.codec = BundleCodec()
-        self.post = FaultyNetwork(clock, self._fate)
-        self._fated = fate_of(scenario) or on_time
-        self._travel_s = scenario.travel_s
+        self.network = FaultyNetwork(clock, self._deliver)
+        self._delivery = delivery_of(scenario) or on_time
+        self._scenario = scenario
         self._sent = self._lost = 0
         self._clock = clock
         self._trainer = trainer
-        self._chunks = scenario.chunks_per_job or None
-        self._pupils: WeakValueDictionary[str, TrainingWorker] = WeakValueDictionary()  # the pool holds those that live
+        self._hired: WeakValueDictionary[str, TrainingWorker] = WeakValueDictionary()  # the pool holds those that live
 
     @property
     def sent(self) -> int:
@@ -137,40 +141,39 @@ class Training(Workers):
         return self._lost
 
     def mailboxes(self) -> MasterMailboxes:
-        return _Waking(self.post, self._wake)
+        return _NotifyingMailboxes(self.network, self._wake)
 
-    def hire(self, worker: str, machine: Machine) -> Player:
-        end = self.post.worker(worker)
-        pupil = self._trainer(worker, end, self._clock, machine.speed, self._chunks, machine.kind)
-        self._pupils[worker] = pupil
-        return pupil
+    def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
+        options, mailbox = options_of(worker, machine, self._scenario), self.network.worker(worker)
+        hired = self._hired[worker] = self._trainer(options, mailbox, self._clock, machine.speed)
+        return hired
 
-    def _fate(self, payload: bytes) -> Sequence[tuple[float, bytes]]:
-        """What happens to a message, an answer or a chunk on its way."""
-        found = [(delay + self._travel_s, arrived) for delay, arrived in self._fated(payload)]
+    def _deliver(self, payload: bytes) -> Sequence[tuple[float, bytes]]:
+        """What arrives of a message, an answer or a chunk, and how much later."""
+        arrivals = [(delay + self._scenario.travel_s, arrived) for delay, arrived in self._delivery(payload)]
         self._sent += 1
-        self._lost += all(arrived != payload for _, arrived in found)
-        return found
+        self._lost += all(arrived != payload for _, arrived in arrivals)
+        return arrivals
 
     def _wake(self, worker: str, at_s: float) -> None:
         """A reply reaches a worker then, which need not look for it before."""
-        pupil = self._pupils.get(worker)
-        if pupil is not None:
-            self._clock.at(at_s, pupil.heard)
+        waiting = self._hired.get(worker)
+        if waiting is not None:
+            self._clock.at(at_s, waiting.notice_reply)
 
 
 @final
-class _Waking(Forwarding):
-    """A master's end that says when each reply arrives."""
+class _NotifyingMailboxes(Forwarding):
+    """A master's end that reports when each reply arrives."""
 
-    def __init__(self, post: FaultyNetwork, wake: Callable[[str, float], None]) -> None:
-        super().__init__(post.master())
-        self._post = post
-        self._wake = wake
+    def __init__(self, network: FaultyNetwork, notify: Callable[[str, float], None]) -> None:
+        super().__init__(network.master())
+        self._network = network
+        self._notify = notify
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        box = self._post.mailboxes.get(worker)
+        box = self._network.mailboxes.get(worker)
         before = 0 if box is None else len(box.replies)
         super().answer(worker, number, payload)
         for parcel in [] if box is None else box.replies[before:]:
-            self._wake(worker, parcel.at_s)
+            self._notify(worker, parcel.at_s)

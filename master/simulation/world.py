@@ -15,7 +15,7 @@ import numpy as np
 
 from gridml.errors import RunError
 from gridml.testing.virtual_clock import VirtualClock
-from master.backends.simulated import Player, Pool, Simulated
+from master.backends.simulated import Pool, Simulated, SimulatedWorker
 from master.environment import Environment
 from master.launch import resume, start
 from master.run import Run
@@ -23,7 +23,7 @@ from master.simulation.crash_points import CrashPoints
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.stall import LONGEST_S, Since, check_stall
 from master.simulation.wire import Wire
-from master.simulation.workers import Passing, Trainer, Training
+from master.simulation.workers import CostOnlyWorkers, Trainer, TrainingWorkers
 from master.store.settings import Settings
 
 START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
@@ -60,7 +60,9 @@ class World:
         self.settings = settings
         self.scenario = scenario
         self.clock = VirtualClock(START_S)
-        self.workers = Passing(self.clock, scenario) if trainer is None else Training(self.clock, scenario, trainer)
+        self.workers = (
+            CostOnlyWorkers(self.clock, scenario) if trainer is None else TrainingWorkers(self.clock, scenario, trainer)
+        )
         self.pool = Pool(self.clock, scenario.script, self._hire, wait_s=scenario.costs.wait_s)
         self.masters = 0
         self.crashed = False
@@ -87,10 +89,10 @@ class World:
     @property
     def wire(self) -> Wire:
         """What carries the messages of workers that only take time."""
-        assert isinstance(self.workers, Passing), "there is none where workers train"
+        assert isinstance(self.workers, CostOnlyWorkers), "there is none where workers train"
         return self.workers.wire
 
-    def _hire(self, worker: str, slot: int) -> Player:
+    def _hire(self, worker: str, slot: int) -> SimulatedWorker:
         self._lives += 1
         machine = self._machines.get(slot)
         if machine is None:

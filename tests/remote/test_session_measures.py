@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,13 +14,14 @@ from gridml.engine.engine import Engine
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.testing.virtual_clock import VirtualClock
 from remote.courier import Courier, Tensors
-from remote.session import Session
+from remote.session import Session, SessionOptions
 
 
 class SlowEngine(Engine):
     """Two seconds to begin a chunk, a tenth for a vertex, a quarter for a snapshot."""
 
-    def __init__(self, clock: VirtualClock) -> None:
+    def __init__(self, program: gridml.Program, clock: VirtualClock) -> None:
+        self.program = program
         self._time = clock
 
     def begin(self, chunk: Any) -> None:
@@ -131,17 +131,8 @@ def test_a_worker_measures_what_its_chunks_cost(monkeypatch: pytest.MonkeyPatch)
         ],
     )
     program = gridml.Program(lambda: gridml.Graph(), train)
-    session = Session(
-        "w1",
-        program,
-        Path("p.py"),
-        Shelf(),
-        courier,
-        lambda: False,
-        clock,
-        engine=SlowEngine(clock),
-        kind="x86_64 avx2",
-    )
+    options = SessionOptions("w1", "x86_64 avx2")
+    session = Session(options, SlowEngine(program, clock), Shelf(), courier, lambda: False, clock)
     session.run()
     first, second, third = (sync for sync in courier.syncs if sync.push is not None)
     assert {sync.kind for sync in courier.syncs} == {"x86_64 avx2"}

@@ -18,8 +18,8 @@ import torch
 
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.model.program import load
 from gridml.protocol import bundle
+from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.faulty_network import Chances, FaultyNetwork
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.script import Lives, PlannedLife, Script, Steady
@@ -31,7 +31,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
-from remote.stepped import PATIENT_S, Dice, Stepped, Trainer, Watch
+from remote.stepped import PATIENT_S, Dice, Trainer
 
 COSTS = Costs(exec_s=0.5, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
 FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=3.0)
@@ -164,30 +164,21 @@ def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -
     post = FaultyNetwork(clock)
     post.master().open("w1")
     source = programs / "counts.py"
-    player = Stepped("w1", load(source), source, post.worker("w1"), clock, COSTS)
-    life = player.life()
+    worker = Trainer(source, COSTS)(WorkerOptions("w1"), post.worker("w1"), clock, 1.0)
+    life = worker.life()
     assert next(life) == COSTS.boot_s
-    while not player.interruptible:
+    while not worker.interruptible:
         waits = next(life)
     assert waits == PATIENT_S
     woken: list[str] = []
-    player.woken = lambda: woken.append("woken")
-    player.heard()
-    player.evict()
+    worker.woken = lambda: woken.append("woken")
+    worker.notice_reply()
+    worker.evict()
     assert woken == ["woken", "woken"]
     next(life, None)
-    player.interruptible = False
-    player.heard()
+    worker.interruptible = False
+    worker.notice_reply()
     assert len(woken) == 2
-
-
-def test_time_is_spent_until_it_is_settled() -> None:
-    watch = Watch(lambda: 10.0)
-    watch.spend(2.0)
-    watch.spend(0.5)
-    assert watch() == 12.5
-    assert watch.settle() == 2.5
-    assert watch() == 10.0
 
 
 def test_every_worker_has_random_numbers_of_its_own_and_the_process_keeps_its() -> None:

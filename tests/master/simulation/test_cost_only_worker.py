@@ -8,6 +8,7 @@ from dataclasses import replace
 from chunk_model.costs import Costs
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
+from gridml.protocol.worker_state import LAST_WORDS_S, WorkerOptions
 from master.simulation.cost_only_worker import RESEND_S, CostOnlyWorker
 
 COSTS = Costs(exec_s=1.0, copy_s=0.5, start_s=4.0, end_s=2.0, push_s=3.0, boot_s=7.0)
@@ -24,8 +25,8 @@ class Desk:
         self.now_s = start_s
         self.said: list[tuple[float, int, Sync]] = []
         self.notes: list[tuple[int, int]] = []
-        self.walker = CostOnlyWorker("w1", costs, self, speed, chunks, kind)
-        self._life: Iterator[float] = self.walker.life()
+        self.worker = CostOnlyWorker(WorkerOptions("w1", kind, chunks), costs, self, speed)
+        self._life: Iterator[float] = self.worker.life()
         self.wake_s = start_s
         self.gone = False
 
@@ -51,9 +52,9 @@ class Desk:
 
     def answer(self, reply: Reply, number: int | None = None) -> None:
         woken: list[int] = []
-        self.walker.woken = lambda: woken.append(1)
-        self.walker.heard(self.said[-1][1] if number is None else number, spoken(reply))
-        if woken and self.walker.interruptible:
+        self.worker.woken = lambda: woken.append(1)
+        self.worker.receive(self.said[-1][1] if number is None else number, spoken(reply))
+        if woken and self.worker.interruptible:
             self.step()
 
     @property
@@ -120,7 +121,7 @@ def test_a_push_without_an_answer_is_sent_again_while_training_goes_on() -> None
     desk.answer(leased(push_every=5, lease=replace(LEASE, stop=1000)))
     desk.run(60.0)
     assert [(at, number) for at, number, _ in desk.said] == [(0.0, 1), (10.0, 2), (24.0, 2), (38.0, 2), (52.0, 2)]
-    assert desk.walker.interruptible
+    assert desk.worker.interruptible
     desk.answer(Reply(1, Pace(push_every=5), Verdict.MERGED))
     desk.run(60.0)
     push = desk.last.push
@@ -184,7 +185,7 @@ def test_asked_to_leave_it_pushes_what_there_is_and_goes() -> None:
     desk.run(0.0)
     desk.answer(leased(push_every=10))
     desk.run(3.0)
-    desk.walker.evict()
+    desk.worker.evict()
     desk.run(30.0)
     assert desk.gone
     assert desk.last.leaving
@@ -192,12 +193,16 @@ def test_asked_to_leave_it_pushes_what_there_is_and_goes() -> None:
     assert desk.last.push.upto == 110  # a batch is not cut short
 
 
-def test_asked_to_leave_while_it_waits_it_takes_its_leave_at_once() -> None:
+def test_asked_to_leave_while_it_waits_for_an_answer_it_does_so_for_its_last_words_only() -> None:
     desk = Desk()
     desk.run(1.0)
-    desk.walker.evict()
+    desk.worker.evict()
+    assert desk.worker.interruptible
     desk.step()
+    assert not desk.gone
+    desk.run(1.0 + LAST_WORDS_S)
     assert desk.gone
+    assert len(desk.said) == 1
 
 
 def test_it_leaves_after_its_chunks_and_when_it_is_told() -> None:

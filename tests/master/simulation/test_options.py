@@ -8,9 +8,10 @@ import pytest
 
 from chunk_model.costs import Costs
 from gridml.errors import UsageError
+from gridml.protocol.messages import NO_PUSH
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Steady
-from master.simulation.options import NO_PUSH, SimulationOptions, costs, faults, scenario, settings
+from master.simulation.options import SimulationOptions, costs, faults, scenario, settings
 from master.simulation.scenario import Speeds, Storms
 
 

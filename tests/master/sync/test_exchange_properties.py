@@ -12,7 +12,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
@@ -24,13 +24,14 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.engine import BatchFailed
+from gridml.engine.engine import BatchFailed, Engine
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.program import load
 from gridml.protocol import bundle, outbox
 from gridml.protocol.attempts import job_of, life_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.worker_actions import Wait
 from gridml.testing.faulty_network import FaultyNetwork, corrupted, truncated
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
@@ -40,7 +41,7 @@ from master.run import Run
 from master.simulation.crash_points import POINTS, CrashPoints
 from master.store.settings import Settings
 from remote.courier import StepCourier
-from remote.session import Session
+from remote.session import Session, SessionOptions
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 LIES = ("nan replica", "nan field", "shape", "dtype", "missing", "beyond", "short", "term", "sequence", "base",
@@ -199,22 +200,21 @@ class Worker:
         self.carrier = Liar(world.network.worker(name), world.program.bsp or bool(world.mutable))
         number = unanswered.number if unanswered is not None and unanswered.sync.worker == name else 1
         self.courier = StepCourier(self.carrier, world.clock, number, f"process {next(world.processes)}")
+        self.engine = Engine(world.program)
         self.session = Session(
-            name,
-            world.program,
-            world.source,
+            SessionOptions(name, source=world.source, unanswered=unanswered),
+            self.engine,
             self.carrier,
             self.courier,
             lambda: self.evicted,
             world.clock,
-            unanswered=unanswered,
         )
-        self.life: Iterator[float] = self.session.life()
+        self.life = self.session.life()
         self.waits = life_of(name) > 0  # for its mailbox, as a restarted job does
 
     def fail_once(self) -> None:
         """Let f raise at the next batch."""
-        engine = self.session._engine
+        engine = self.engine
         train = engine.train
 
         def failing(start: int, stop: int, factor: float) -> None:
@@ -315,7 +315,7 @@ class World:
                 return  # one that is started again waits until the master has opened its mailbox
             worker.waits = False
             try:
-                if next(worker.life) > 0:
+                if isinstance(next(worker.life), Wait):
                     return  # it waits for an answer
             except StopIteration:
                 self.end(worker, State.EVICTED if worker.evicted else State.FINISHED)
@@ -349,7 +349,7 @@ class World:
 
     def bring_home(self, worker: Worker, kept: UnansweredPush | None) -> None:
         """What a job could not send, or deliver for an earlier life, comes home when it ends."""
-        kept = kept or worker.session._unanswered
+        kept = kept or worker.session.undelivered
         if kept is not None:
             self.recovered.mkdir(exist_ok=True)
             outbox.write(self.recovered / job_of(worker.name), kept)
@@ -398,11 +398,11 @@ class World:
         self.rests += 1
         assert self.rests < CALM_LIMIT, "the run does not come to an end"
         self.tell_late_news()
-        before = sum(w.session._trained for w in self.workers)
+        before = sum(w.session.trained for w in self.workers)
         for worker in list(self.workers):
             self.step(worker, 8)
-        idle = sum(w.session._trained for w in self.workers) == before
-        self.clock.sleep(max(seconds, 2.0 if idle else 0.1))
+        idle = sum(w.session.trained for w in self.workers) == before
+        self.now += max(seconds, 2.0 if idle else 0.1)
 
     # --- what must hold at any time
 

@@ -1,0 +1,371 @@
+"""A worker's protocol as a state machine: events in, actions out, without I/O, clock or thread.
+
+Whoever drives it asks for the next action, performs it, and reports what came of it, each time with the time by its own
+clock; the machine measures by those times what things cost. Replies and evictions are reported between two actions.
+
+Invariants, on which exact credit rests:
+- a push covers whole batches of one lease, from where the last push of that lease ended;
+- the next sync is sent only after the reply to the last one, so at most one push is under way;
+- what a refused push held is dropped, and trained again under the lease that covers it then: the sync after it holds no
+  lease and no version;
+- nothing is sent after Leave.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import final
+
+from gridml.protocol.messages import NO_PUSH, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.worker_actions import (
+    Action,
+    Adopt,
+    Began,
+    BeginChunk,
+    ChunkFailed,
+    Content,
+    Copied,
+    EndChunk,
+    Event,
+    Evicted,
+    Failed,
+    Leave,
+    MailboxClosed,
+    Reason,
+    Replied,
+    Send,
+    TakeSnapshot,
+    Train,
+    Trained,
+    Use,
+    Wait,
+)
+
+PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
+LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
+ABANDONED_S = 1800.0  # how long it waits for an answer: a machine that does nothing is somebody else's
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Who a worker is: its name, and what `kind` of machine it runs on. It leaves by itself after `chunks` chunks, and
+    when a push had no answer for `patience_s` seconds while there was nothing to train."""
+
+    worker: str
+    kind: str = ""
+    chunks: int | None = None
+    patience_s: float = math.inf
+
+
+@dataclass(slots=True)
+class _Work:
+    """A lease being trained: rows [0, at) are trained, rows [0, pushed) were sent in `sequence` pushes.
+
+    `whole` says that `at` cuts no component. `ended_s` is when it was trained to its end.
+    """
+
+    lease: Lease
+    at: int = 0
+    pushed: int = 0
+    sequence: int = 0
+    whole: bool = True
+    ended_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return self.lease.stop - self.lease.start
+
+
+@dataclass(slots=True)
+class _UnderWay:
+    """A sync without a reply, and the work whose push it holds; `trained` vertices when what it says was true.
+
+    `waiting_s` and `leaving_s` are when the worker began to do nothing but wait for the reply, and to do so evicted.
+    """
+
+    sync: Sync
+    work: _Work | None
+    trained: int
+    waiting_s: float | None = None
+    leaving_s: float | None = None
+
+
+@final
+class WorkerState:
+    """Everything that the life of one worker process depends on. `undelivered` is a push that an earlier process of the
+    same job got no answer to: it is sent before anything else, and taken if nobody else has trained it."""
+
+    def __init__(self, options: WorkerOptions, now_s: float, undelivered: Push | None = None) -> None:
+        self.answered = False  # whether the master ever did
+        self.trained = 0  # vertices trained in this life
+        self.undelivered = undelivered
+        self._options = options
+        self._chunks_left = options.chunks
+        self._pace = Pace()
+        self._version = -1  # of the replica
+        self._ahead: deque[Lease] = deque()
+        self._work: _Work | None = None
+        self._beginning: Lease | None = None
+        self._to_copy: _Work | None = None  # the next action takes its snapshot,
+        self._to_push: _Work | None = None  # and the one after sends it
+        self._under_way: _UnderWay | None = None
+        self._adopt: Adopt | None = None
+        self._failure: Failure | None = None  # to report
+        self._evicted = False
+        self._reason: Reason | None = None  # to leave
+        self._ask_again_s = now_s  # no lease is to be had before
+        self._pushed_s = now_s  # when the last push was sent
+        self._action_s = now_s  # when the last action was given
+        self._counted = 0  # the vertices trained that pace.credited counts
+        self._ended_s: float | None = None  # when the last lease was trained to its end, until another is in hand
+        self._train_s = self._begin_s = self._end_s = 0.0  # as in Sync
+        self._copy_s = self._carry_s = self._travel_s = 0.0
+        self._begun = self._begun_vertices = 0
+
+    # --- events
+
+    def handle(self, event: Event, now_s: float) -> None:
+        """Take what happened in, at `now_s`. Only events that the last action asks for, Replied where a sync has no
+        reply yet, and Evicted and MailboxClosed at any time make sense."""
+        if isinstance(event, Trained):
+            self._handle_trained(event, now_s)
+        elif isinstance(event, Replied):
+            self._handle_reply(event.reply, now_s)
+            self._carry_s, self._travel_s = event.carry_s, event.travel_s
+        elif isinstance(event, Copied):
+            self._to_push, self._to_copy = self._to_copy, None
+            self._copy_s = now_s - self._action_s
+        elif isinstance(event, Began):
+            self._handle_begun(now_s)
+        elif isinstance(event, ChunkFailed):
+            self._beginning = None  # the next sync does not hold it any more
+        elif isinstance(event, Failed):
+            self._failure = event.failure
+        elif isinstance(event, Evicted):
+            self._evicted = True
+        elif isinstance(event, MailboxClosed):
+            self._leave(Reason.MAILBOX_CLOSED)
+
+    def _handle_trained(self, trained: Trained, now_s: float) -> None:
+        work = self._work
+        assert work is not None and work.at <= trained.stop, "rows are trained when there are some to train"
+        self.trained += trained.stop - work.at
+        self._train_s += now_s - self._action_s
+        work.at, work.whole, work.ended_s = trained.stop, trained.whole, now_s
+
+    def _handle_begun(self, now_s: float) -> None:
+        lease, self._beginning = self._beginning, None
+        assert lease is not None, "a chunk is begun when there is one to begin"
+        self._work = _Work(lease)
+        self._chunks_left = None if self._chunks_left is None else self._chunks_left - 1
+        self._begun, self._begun_vertices = self._begun + 1, self._work.count
+        self._begin_s = now_s - self._action_s
+
+    def _handle_reply(self, reply: Reply, now_s: float) -> None:
+        answered, self._under_way = self._under_way, None
+        assert answered is not None, "a reply is the reply to something"
+        self.answered = True
+        self._version, self._pace, self._counted = reply.version, reply.pace, answered.trained
+        if reply.lease is not None:
+            self._ahead.append(reply.lease)
+        elif answered.sync.wants and answered.sync.push is None:
+            self._ask_again_s = now_s + reply.wait_s
+            self._measure_end(now_s)  # that there is no work is no cost of a chunk
+        if self.undelivered is not None:
+            self.undelivered = None
+            self._drop()  # what comes with the answer to the process before is not for this one
+        elif answered.sync.failure is not None or reply.verdict is Verdict.REFUSED:
+            failed = answered.sync.failure is not None
+            self._failure = None if failed else self._failure
+            self._drop(forget_optimisers=failed or reply.drop_optimiser)
+        else:
+            self._adopt = Adopt(Use.KEEP if self._work is None else Use.REBASE, self._pace.live)
+            if answered.work is not None and reply.stop_at is not None:
+                answered.work.lease = replace(answered.work.lease, stop=reply.stop_at)
+        if reply.leave:
+            self._leave(Reason.DISMISSED)
+        elif answered.sync.leaving:
+            self._leave(Reason.EVICTED if self._evicted else Reason.CHUNKS_DONE)
+
+    def _drop(self, *, forget_optimisers: bool = False) -> None:
+        """Forget the replica and the chunks in hand: they stand on work that will not be credited.
+
+        The next sync holds no lease and no version, so the master gives them again, here or elsewhere, from their last
+        credit.
+        """
+        self._work = None
+        self._ahead.clear()
+        self._version = -1
+        self._adopt = Adopt(Use.DROP, self._pace.live, forget_optimisers)
+
+    def _leave(self, reason: Reason) -> None:
+        self._reason = self._reason or reason
+
+    # --- actions
+
+    def next_action(self, now_s: float) -> Action:
+        """What is to be done now; Leave for ever after the first one."""
+        self._action_s = now_s
+        if self._adopt is not None:
+            adopt, self._adopt = self._adopt, None
+            return adopt
+        if self._reason is not None:
+            return Leave(self._reason)
+        if self._to_copy is not None:
+            return TakeSnapshot(self._to_copy.pushed, self._to_copy.at)
+        if self._to_push is not None:
+            return self._push(self._to_push, now_s)
+        if self.undelivered is not None:
+            return self._wait(now_s) if self._under_way else self._send(Content.OUTBOX, push=self.undelivered)
+        if self._failure is not None:
+            return self._wait(now_s) if self._under_way else self._send(failure=self._failure)
+        if self._evicted:
+            return self._wait(now_s) if self._under_way else self._say_goodbye()
+        if self._work is not None:
+            return self._advance(self._work, now_s)
+        return self._obtain(now_s)
+
+    def _advance(self, work: _Work, now_s: float) -> Action:
+        """Train a lease, push where that is due, and let go of the lease at its end."""
+        if work.at < work.count:
+            if self._under_way is None and self._push_is_due(work, now_s):
+                return self._copy(work)
+            return self._train(work, now_s)
+        if self._under_way is not None:
+            return self._wait(now_s)  # that push may be refused, and the lease gone with it
+        if work.at > work.count:  # it was cut behind our back: what lies beyond belongs to another worker
+            self._drop()
+            return self.next_action(now_s)
+        self._work, self._ended_s = None, work.ended_s
+        if work.pushed < work.at:
+            self._to_copy = work  # the next chunk is begun while that push travels
+        return EndChunk(work.lease)
+
+    def _obtain(self, now_s: float) -> Action:
+        """Begin a lease that came ahead, or ask for one."""
+        if self._ahead:
+            self._measure_end(now_s)
+            self._beginning = self._ahead.popleft()
+            return BeginChunk(self._beginning)
+        if self._under_way is not None:
+            return self._wait(now_s)
+        if not self._wants_chunks:
+            return self._send(leaving=True)
+        if now_s < self._ask_again_s:
+            return Wait(self._ask_again_s - now_s)
+        return self._send(wants=True)
+
+    def _measure_end(self, now_s: float) -> None:
+        if self._ended_s is not None:
+            self._end_s, self._ended_s = now_s - self._ended_s, None
+
+    @property
+    def _wants_chunks(self) -> bool:
+        return self._chunks_left is None or self._chunks_left > 0
+
+    def _push_is_due(self, work: _Work, now_s: float) -> bool:
+        if work.at == work.pushed or not work.whole:
+            return False
+        every = self._pace.push_every
+        enough = (
+            work.at - work.pushed >= every and work.count - work.at >= every // 2
+        )  # else the one at the end will do
+        return enough or now_s >= self._due_s
+
+    @property
+    def _due_s(self) -> float:
+        """When a push is due whatever is trained."""
+        return self._pushed_s + PUSH_AT_LEAST_S if self._pace.push_every < NO_PUSH else math.inf
+
+    def _train(self, work: _Work, now_s: float) -> Train:
+        every, stop, due_s = self._pace.push_every, work.count, self._due_s
+        due = work.pushed + every
+        overdue = self._under_way is not None and (due <= work.at or due_s <= now_s)
+        if overdue:
+            due_s = math.inf
+        if overdue or due <= work.at or stop - due < every // 2:
+            due = stop
+        share = min(1.0, (self._pace.credited + self.trained - self._counted) / self._pace.total)
+        return Train(work.lease, work.at, stop, due, due_s, overdue, self._pace.live, share)
+
+    def _copy(self, work: _Work) -> TakeSnapshot:
+        self._to_copy = work
+        return TakeSnapshot(work.pushed, work.at)
+
+    def _push(self, work: _Work, now_s: float) -> Send:
+        """Send what was trained since the last push, of which there is a snapshot."""
+        lease, self._to_push = work.lease, None
+        work.sequence += 1
+        push = Push(lease.id, lease.term, work.sequence, self._version, lease.start + work.at, work.at - work.pushed)
+        work.pushed = work.at
+        self._pushed_s = now_s
+        send = self._send(
+            Content.SNAPSHOT,
+            wants=not self._evicted and not self._ahead and self._wants_chunks,
+            leaving=self._evicted,
+            push=push,
+        )
+        assert self._under_way is not None
+        self._under_way.work = work
+        return send
+
+    def _say_goodbye(self) -> Action:
+        """On eviction push what there is, if it may end there; the machine gives little time."""
+        work = self._work
+        if work is not None and work.whole and work.pushed < work.at <= work.count:
+            return self._copy(work)
+        return self._send(leaving=True)
+
+    def _wait(self, now_s: float) -> Action:
+        """Wait for the reply, but not for ever."""
+        under_way = self._under_way
+        assert under_way is not None
+        if under_way.waiting_s is None:
+            under_way.waiting_s = now_s
+        until_s, reason = under_way.waiting_s + ABANDONED_S, Reason.NO_ANSWER
+        patient_s = under_way.waiting_s + self._options.patience_s
+        if under_way.work is not None and patient_s < until_s:  # what is delivered for another process is saved already
+            until_s, reason = patient_s, Reason.SAVING
+        if self._evicted:
+            if under_way.leaving_s is None:
+                under_way.leaving_s = now_s
+            if under_way.leaving_s + LAST_WORDS_S < until_s:
+                until_s, reason = under_way.leaving_s + LAST_WORDS_S, Reason.EVICTED
+        if now_s < until_s:
+            return Wait(until_s - now_s)
+        self._leave(reason)
+        return Leave(reason)
+
+    def _send(
+        self,
+        content: Content = Content.NOTHING,
+        *,
+        wants: bool = False,
+        leaving: bool = False,
+        push: Push | None = None,
+        failure: Failure | None = None,
+    ) -> Send:
+        assert self._under_way is None, "the reply to the last sync comes first"
+        held = [*self._ahead] if self._work is None else [self._work.lease, *self._ahead]
+        sync = Sync(
+            worker=self._options.worker,
+            have=self._version,
+            holds=tuple(lease.id for lease in held),
+            wants=wants,
+            leaving=leaving,
+            push=push,
+            failure=failure,
+            trained=self.trained,
+            train_s=self._train_s,
+            push_s=self._carry_s + self._copy_s,
+            travel_s=self._travel_s,
+            kind=self._options.kind,
+            begun=self._begun,
+            begun_vertices=self._begun_vertices,
+            begin_s=self._begin_s,
+            end_s=self._end_s,
+        )
+        self._under_way = _UnderWay(sync, None, self.trained)
+        return Send(sync, content)
