@@ -17,9 +17,10 @@ from master.leases.leases import Grants
 from master.run import Environment, Run
 from master.store.ledger import Ledger
 from master.store.reader import SUBMITTED
-from master.store.replica import Replica, Versions, initial
+from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
+from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 
 
@@ -77,8 +78,9 @@ def _make_ledger(
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
     try:
         replica = Replica(graph, Versions(directory.versions, durable=environment.durable))
-        tensors = initial(graph, settings.seed)
-        sha256 = replica.start({**tensors, **Merger(graph, replica).buffers(tensors)})
+        state = initial(graph, settings.seed)
+        Merger(graph, replica).add_buffers(state)
+        sha256 = replica.start(state)
         with ledger.transaction():
             ledger.set("fingerprint", graph.fingerprint())
             ledger.set("started_s", now)

@@ -30,9 +30,10 @@ from master.fleet import Fleet
 from master.leases.leases import Grants
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
-from master.store.replica import Replica, Versions
+from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.settings import Settings
+from master.store.versions import Versions
 from master.sync.evaluation import evaluate, flops_per_vertex
 from master.sync.exchange import HOPE_S, Exchange
 from master.sync.merger import Merger
@@ -347,12 +348,12 @@ class Run:
         return False
 
     def _metrics(self, version: int, sha256: str | None) -> Metrics:
-        tensors, _ = self.versions.read(version, sha256)
-        return evaluate(self.program, self.graph, tensors, self.settings.program)
+        state = self.versions.read(version, sha256)
+        return evaluate(self.program, self.graph, state, self.settings.program)
 
     def _conclude(self) -> None:
         """The run is credited in full: keep the trained replica, let the workers go."""
-        values = {n: t for n, t in self.replica.tensors.items() if "#" not in n}
+        values = dict(self.replica.state.tensors())
         if values:
             bundle.write_atomic(self.directory.final, bundle.encode({"version": self.replica.version}, values))
         until = self.environment.clock() + FAREWELL_S
@@ -360,7 +361,7 @@ class Run:
             self.environment.tick()
             if not self.step():
                 self.environment.rest(IDLE_S[1])
-        flops = flops_per_vertex(self.program, self.graph, self.replica.tensors)
+        flops = flops_per_vertex(self.program, self.graph, self.replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", "finished")

@@ -23,7 +23,8 @@ from gridml.model.chunk import Chunk
 from gridml.model.program import Program, user_traceback
 from gridml.protocol.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict
 from gridml.protocol.outbox import UnansweredPush
-from remote.courier import Courier, Tensors
+from gridml.protocol.push import PushContent, ReplicaPart
+from remote.courier import Courier
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
 LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
@@ -107,7 +108,7 @@ class Session:
         self._next: deque[Lease] = deque()
         self._work: Work | None = None
         self._travelling: Travelling | None = None
-        self._arrived: Tensors = {}  # a replica to start the next chunk from
+        self._arrived = ReplicaPart()  # a replica to start the next chunk from
         self._sent_s = clock()
         self._trained = 0  # vertices trained in this life
         self._counted = 0  # those of them that pace.credited counts
@@ -148,7 +149,7 @@ class Session:
     def _deliver(self, unanswered: UnansweredPush) -> Waiting[None]:
         """Send what an earlier process of this job got no answer to; the master takes it if nobody else has trained
         it."""
-        self._courier.post(self._sync(push=unanswered.push), lambda: dict(unanswered.tensors))
+        self._courier.post(self._sync(push=unanswered.push), lambda: unanswered.content)
         reply, _ = yield from self._await()
         self._unanswered = None
         self._hear(reply)
@@ -167,9 +168,9 @@ class Session:
                 yield from self._ask(self._sync(leaving=True))
                 raise Leaving
             else:
-                reply, tensors = yield from self._ask(self._sync(wants=True))
+                reply, replica = yield from self._ask(self._sync(wants=True))
                 self._counted = self._trained
-                self._arrived.update(tensors)
+                self._arrived = self._arrived.updated(replica)
                 if reply.leave:
                     raise Leaving
                 if reply.lease is None:
@@ -196,7 +197,7 @@ class Session:
         self._engine.begin(chunk)
         if self._arrived:  # nothing was trained since these were asked for
             self._engine.restart(self._arrived)
-            self._arrived = {}
+            self._arrived = ReplicaPart()
         self._work = Work(lease)
         self._left = None if self._left is None else self._left - 1
         self._carrier.beat(lease.id, lease.start)
@@ -269,7 +270,7 @@ class Session:
         wire = self._engine.wire(snapshot)
         self._snapshot_s = self._clock() - began
         wants = not self._next and not self._done
-        self._courier.post(self._sync(wants=wants, push=push, leaving=leaving), lambda: {**wire, **fields})
+        self._courier.post(self._sync(wants=wants, push=push, leaving=leaving), lambda: PushContent(wire, fields))
 
     def _settle(self, *, wait: bool = False) -> Waiting[None]:
         """Hear the reply to the push under way, if there is one and it has come."""
@@ -279,7 +280,7 @@ class Session:
         heard = (yield from self._await()) if wait else self._courier.take()
         if heard is None:
             return
-        reply, tensors = heard
+        reply, replica = heard
         self._travelling = None
         self._counted = travelling.trained
         self._hear(reply)
@@ -291,9 +292,9 @@ class Session:
                 raise Leaving
             return
         if self._work is None:
-            self._arrived.update(tensors)  # nothing was trained since the push
-        elif tensors:
-            self._engine.rebase(travelling.snapshot, tensors, self._pace.live)
+            self._arrived = self._arrived.updated(replica)  # nothing was trained since the push
+        elif replica:
+            self._engine.rebase(travelling.snapshot, replica, self._pace.live)
         work = travelling.work
         if reply.stop_at is not None:
             work.lease = replace(work.lease, stop=reply.stop_at)
@@ -306,7 +307,7 @@ class Session:
         """
         self._work = None
         self._next.clear()
-        self._arrived = {}
+        self._arrived = ReplicaPart()
         self._version = -1
 
     def _report(self, work: Work, failure: BatchFailed) -> Waiting[None]:
@@ -338,18 +339,18 @@ class Session:
             if work is not None and work.whole and work.pushed < work.at <= work.count:
                 self._push(work, leaving=True)
             else:
-                self._courier.post(self._sync(leaving=True), dict)
+                self._courier.post(self._sync(leaving=True), PushContent)
             yield from self._await()
         raise Leaving
 
-    def _ask(self, sync: Sync) -> Waiting[tuple[Reply, Tensors]]:
+    def _ask(self, sync: Sync) -> Waiting[tuple[Reply, ReplicaPart]]:
         """A sync without a push, and its reply."""
-        self._courier.post(sync, dict)
-        reply, tensors = yield from self._await()
+        self._courier.post(sync, PushContent)
+        reply, replica = yield from self._await()
         self._hear(reply)
-        return reply, tensors
+        return reply, replica
 
-    def _await(self) -> Waiting[tuple[Reply, Tensors]]:
+    def _await(self) -> Waiting[tuple[Reply, ReplicaPart]]:
         """The reply to the sync under way. Raises Leaving when there will be none, or it comes too late."""
         asked_s, leave_s = self._clock(), None
         while not self._courier.gone:

@@ -10,19 +10,17 @@ Order of effects, which makes a kill at any instant harmless:
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
 from gridml.carriers.base import MasterMailboxes, Message
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.errors import UserCodeError
 from gridml.protocol.attempts import job_of
-from gridml.protocol.codec import BundleCodec, Codec
+from gridml.protocol.codec import BundleCodec, Codec, MalformedPush
 from gridml.protocol.messages import Failure, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.push import NOTHING, Fields, PushContent, ReplicaPart
 from master.decisions.admission import LeaseFacts, admit
 from master.decisions.leasing import LeaseRow
 from master.decisions.staffing import after_failure
@@ -37,7 +35,6 @@ from master.sync.merger import Merged, Merger
 
 HOPE_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
-Array = NDArray[Any]
 Hook = Callable[[str], None]
 
 
@@ -47,7 +44,8 @@ class Draft:
 
     message: Message
     sync: Sync
-    tensors: dict[str, Array]
+    content: PushContent
+    problem: str | None = None  # why the tensors beside the sync make no sense
     verdict: Verdict | None = None
     reason: str = ""
     fast_forward: bool = False
@@ -172,17 +170,20 @@ class Exchange:
     def _open(self, message: Message) -> Draft | None:
         """A message's content, None for one that makes no sense, and would make none if it was sent again."""
         try:
-            sync, tensors = self._codec.read(message.payload)
+            sync, content = self._codec.read(message.payload)
+            draft = Draft(message, sync, content)
+        except MalformedPush as error:
+            draft = Draft(message, error.sync, NOTHING, str(error))
         except ValueError:
             return None
-        return Draft(message, sync, tensors) if sync.worker == message.worker else None
+        return draft if draft.sync.worker == message.worker else None
 
     # --- pushes
 
-    def _merge(self, drafts: Sequence[Draft], now: float) -> list[tuple[LeaseRow, Mapping[str, Array]]]:
+    def _merge(self, drafts: Sequence[Draft], now: float) -> list[tuple[LeaseRow, Fields]]:
         """Merge every push of the group on top of each other and credit them to one new version."""
         accepted: list[tuple[Draft, Push, float]] = []
-        fields: list[Mapping[str, Array]] = []
+        fields: list[Fields] = []
         self._replica.begin_version()
         version = self._replica.version + 1
         pending = 0
@@ -206,7 +207,7 @@ class Exchange:
                 self._failed(draft, Failure(row.id, row.term, problem, "", -1, -1), now)
                 continue
             merged, changed = outcome
-            self._replica.put(merged.tensors, merged.rows, version)
+            self._replica.put(merged.modules, merged.rows, version)
             draft.fast_forward = merged.fast_forward
             taken[row.id] = row._replace(upto=push.upto, sequence=push.sequence)
             pending += push.vertices
@@ -222,10 +223,10 @@ class Exchange:
     def _commit(
         self,
         accepted: Sequence[tuple[Draft, Push, float]],
-        fields: Sequence[Mapping[str, Array]],
+        fields: Sequence[Fields],
         version: int,
         now: float,
-    ) -> list[tuple[LeaseRow, Mapping[str, Array]]]:
+    ) -> list[tuple[LeaseRow, Fields]]:
         """Write the new version and credit it; epochs that this completes are flushed and closed."""
         rows = []
         epochs = {self._ledger.leases[push.lease].epoch for _, push, _ in accepted}
@@ -255,14 +256,12 @@ class Exchange:
             self._say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
         return list(zip(rows, fields, strict=True))
 
-    def _try(
-        self, draft: Draft, row: LeaseRow, push: Push, told: Merge
-    ) -> tuple[str, tuple[Merged, dict[str, Array]] | None]:
+    def _try(self, draft: Draft, row: LeaseRow, push: Push, told: Merge) -> tuple[str, tuple[Merged, Fields] | None]:
         """(reason, what the push would change), None when the gate refuses it."""
-        replica = {n: t for n, t in draft.tensors.items() if n.startswith("@rows/") or n in self._replica.tensors}
-        fields = {n: t for n, t in draft.tensors.items() if n not in replica}
+        replica, fields = draft.content.replica, draft.content.fields
         problem = (
-            self._merger.check(replica)
+            draft.problem
+            or self._merger.check(replica)
             or self._grants.cuts_component(row.epoch, push.upto)
             or self._fields.check(fields, self._grants.allowed(row), self._grants.trained(row, push.upto))
         )
@@ -353,9 +352,9 @@ class Exchange:
         sync = draft.sync
         known = self.known.workers.get(sync.worker) or Correspondent()  # one that leaves is not remembered
         version = self._replica.version
-        tensors: dict[str, Array] = {}
-        if self._replica.tensors and not draft.dropping:
-            tensors = self._replica.outgoing(*self._lacking(draft, known, grant))
+        lacking = ReplicaPart()
+        if self._replica.state and not draft.dropping:
+            lacking = self._replica.outgoing(*self._lacking(draft, known, grant))
         row = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
         pace = self._pace(sync.worker, known)
         reply = Reply(
@@ -371,7 +370,7 @@ class Exchange:
             wait_s=ask_again_s(len(self.known.workers) - self.live()),
             process=sync.process,
         )
-        payload = self._codec.write(reply, tensors)
+        payload = self._codec.write(reply, lacking)
         if known is self.known.workers.get(sync.worker):
             self.known.told(known, version)
         known.bytes_down += len(payload)
@@ -421,7 +420,7 @@ class Exchange:
         self._enough_versions = len(kept) + max(1, spare - len(old))
 
     def _size(self) -> int:
-        return sum(t.nbytes for t in self._replica.tensors.values())
+        return self._replica.state.nbytes
 
 
 def _running_mean(mean: float, new: float) -> float:

@@ -13,7 +13,8 @@ import gridml
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
-from remote.courier import Courier, Tensors
+from gridml.protocol.push import PushContent, ReplicaPart
+from remote.courier import Courier
 from remote.session import Session
 
 
@@ -45,8 +46,8 @@ class SlowEngine(Engine):
     def changed_fields(self, start: int, stop: int) -> Any:
         return {}
 
-    def wire(self, snapshot: Any) -> Any:
-        return {}
+    def wire(self, snapshot: Any) -> ReplicaPart:
+        return ReplicaPart()
 
 
 class Answers(Courier):
@@ -65,15 +66,15 @@ class Answers(Courier):
     def busy(self) -> bool:
         return self.due_s is not None
 
-    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+    def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
         self.syncs.append(sync)
         self.due_s = self.clock.now_s + 3.0
 
-    def take(self) -> tuple[Reply, Tensors] | None:
+    def take(self) -> tuple[Reply, ReplicaPart] | None:
         if self.due_s is None or self.clock.now_s < self.due_s:
             return None
         self.due_s = None
-        return self.replies.popleft(), {}
+        return self.replies.popleft(), ReplicaPart()
 
     def wait(self, seconds: float) -> None:
         self.clock.now_s += seconds

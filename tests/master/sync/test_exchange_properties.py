@@ -250,7 +250,7 @@ class World:
         )
         self.run = start(chosen, root, self.environment)
         self.module: ModuleType = sys.modules[f"gridml_program_{source.stem}"]
-        self.first = {n: t.copy() for n, t in self.run.replica.tensors.items()}
+        self.first = {n: t.copy() for n, t in self.run.replica.state.tensors()}
         self.newest = 0
         self.rests = 0
 
@@ -422,7 +422,7 @@ class World:
         assert ledger.credited == sum(stop - start for _, start, stop in credits)
         assert self.run.replica.version >= self.newest
         self.newest = self.run.replica.version
-        for name, tensor in self.run.replica.tensors.items():
+        for name, tensor in self.run.replica.state.tensors():
             assert tensor.dtype.kind != "f" or np.isfinite(tensor).all(), name
         self.check_values(trained)
 
@@ -432,9 +432,10 @@ class World:
             closed = sum(row["closed_s"] is not None for row in self.run.ledger.epochs())
             np.testing.assert_array_equal(self.run.graph.tables["Cell"].columns["value"], self.module.after(closed))
             return
+        tensors = dict(self.run.replica.state.tensors())
         for name, expected in self.module.counted(trained).items():
-            if name in self.run.replica.tensors:
-                np.testing.assert_array_equal(self.run.replica.tensors[name] - self.first[name], expected, name)
+            if name in tensors:
+                np.testing.assert_array_equal(tensors[name] - self.first[name], expected, name)
             else:
                 kind, field = name.split("/")
                 np.testing.assert_array_equal(self.run.graph.tables[kind].columns[field], expected, name)
