@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NamedTuple
 
 import numpy as np
@@ -30,6 +31,10 @@ class MergeResult(NamedTuple):
     """Σ(p−b)² over all floating-point tensors, float64, saturating: the squared length of the step, before `scale`."""
     not_finite: str | None
     """The first tensor that holds NaN or infinity in the replica, or would hold one in the master."""
+
+
+_NO_BUFFERS: Tensors = MappingProxyType({})
+_NOTHING = VertexState()
 
 
 class RuleSet:
@@ -63,25 +68,25 @@ class RuleSet:
         """
         if not 0 < scale <= 1:
             raise ValueError(f"scale is {scale}; expected a number above 0, at most 1")
-        room = out or VertexState()
-        result = VertexState()
+        values, spare, merged = master.tensors, out or _NOTHING, VertexState()
         total = 0.0
         for name, rule in self.rules.items():
-            value = master.tensors[name]
-            target = result.tensors[name] = _room(room.tensors, name, value)
-            remembered, next_ = master.buffers.get(name, {}), {}
-            if remembered:
-                spare = room.buffers.get(name, {})
-                next_ = result.buffers[name] = {key: _room(spare, key, array) for key, array in remembered.items()}
+            value = values[name]
+            target = merged.tensors[name] = _room(spare.tensors, name, value)
+            buffers = next_buffers = _NO_BUFFERS
+            if name in master.buffers:
+                buffers, room = master.buffers[name], spare.buffers.get(name, _NO_BUFFERS)
+                merged.buffers[name] = {key: _room(room, key, array) for key, array in buffers.items()}
+                next_buffers = merged.buffers[name]
             other = self._companions[name]
-            companion = None if other is None else _companion(other, value, master.tensors, replica, base)
+            companion = None if other is None else _companion(other, value, values, replica, base)
             sumsq = rule.merge(
-                TensorMerge(value, replica[name], base[name], target, merge, scale, remembered, next_, companion)
+                TensorMerge(value, replica[name], base[name], target, merge, scale, buffers, next_buffers, companion)
             )
             if not math.isfinite(sumsq):
                 return MergeResult(VertexState(), sumsq, name)
             total += sumsq
-        return MergeResult(result, min(total, sys.float_info.max), None)
+        return MergeResult(merged, min(total, sys.float_info.max), None)
 
     def flush(self, master: VertexState, live: int) -> VertexState | None:
         """Return, at the end of an epoch, the next values of the tensors and buffers whose rules held something."""
