@@ -1,4 +1,4 @@
-"""The merge against memcpy of the same bytes: gate and average in one pass, one thread, through `MergePlan`.
+"""The merge against memcpy of the same bytes: gate and average in one pass, one thread, through `RuleSet`.
 
 A stale replica is merged by `stale_mean`: v, b and p are read, the result written, Σ(p−b)² and finiteness taken on
 the way. A copy reads once and writes once, so 2 streams over 4 = 0.5 is what bandwidth alone would leave. Calls are
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.table import Cell, write
-from gridml.aggregates import Merge, MergePlan, stale_mean
+from gridml.aggregates import Merge, RuleSet, VertexState, stale_mean
 from gridml.protocol import bundle
 
 Array = NDArray[Any]
@@ -37,7 +37,7 @@ def main() -> None:
         "Merging a float32 replica against memcpy of the same bytes",
         rows,
         [
-            "merge: stale_mean at τ = 3, a whole push through MergePlan, into arrays made before, one thread",
+            "merge: stale_mean at τ = 3, a whole push through RuleSet, into arrays made before, one thread",
             "fast-forward: the same for a replica whose base is the current version (out = p, with the gate's sums)",
             "push: everything a push costs beside training, medians of 9; the disk's fsync is in it twice",
             "memcpy: numpy.copyto, tensor by tensor, one thread",
@@ -53,7 +53,8 @@ def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
     master, replica, base, out, copied = (
         {f"layer{i}.weight": random.standard_normal(elements, dtype=np.float32) for i in range(count)} for _ in range(5)
     )
-    plan = MergePlan(dict.fromkeys(master, stale_mean()))
+    rules = RuleSet(dict.fromkeys(master, stale_mean()))
+    state, room = VertexState(master), VertexState(out)
 
     def copy() -> None:
         for name, array in replica.items():
@@ -61,14 +62,14 @@ def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
 
     def merge(how: Merge) -> Callable[[], None]:
         def call() -> None:
-            if plan.merge(master, replica, base, how, out=out).not_finite is not None:
+            if rules.merge(state, replica, base, how, out=room).not_finite is not None:
                 raise AssertionError("a finite replica was called not finite")
 
         return call
 
     copying, merging, forwarding = _medians([copy, merge(STALE), merge(FRESH)], repeats)
     with tempfile.TemporaryDirectory(prefix="merge-") as folder:
-        sending, receiving = _push(Path(folder), plan, master, replica, base, out)
+        sending, receiving = _push(Path(folder), rules, state, replica, base, room)
     return {
         "MB": megabytes,
         "tensors": count,
@@ -85,11 +86,11 @@ def measure(megabytes: int, count: int, repeats: int) -> dict[str, Cell]:
 
 def _push(
     folder: Path,
-    plan: MergePlan,
-    master: dict[str, Array],
+    rules: RuleSet,
+    master: VertexState,
     replica: dict[str, Array],
     base: dict[str, Array],
-    out: dict[str, Array],
+    out: VertexState,
 ) -> tuple[float, float]:
     """Median seconds of a whole push on the worker (snapshot, bundle, SHA-256, fsync) and on the master (read, SHA-256,
     parse, merge, new version with SHA-256 and fsync)."""
@@ -104,8 +105,8 @@ def _push(
         arrived = (folder / "sync.safetensors").read_bytes()
         if bundle.digest(arrived) != sha256:
             raise AssertionError("a bundle came back altered")
-        merged = plan.merge(master, bundle.decode(arrived)[1], base, STALE, out=out)
-        version = bundle.encode({}, merged.tensors)
+        merged = rules.merge(master, bundle.decode(arrived)[1], base, STALE, out=out)
+        version = bundle.encode({}, merged.state.tensors)
         bundle.digest(version)
         bundle.write_atomic(folder / "version.safetensors", version)
         received.append(time.perf_counter() - start)

@@ -4,7 +4,7 @@ A program is one Python file: vertex types, what one vertex does (f), how two re
 """
 
 from gridml import datasets
-from gridml.aggregates import Aggregate, Merge, by_name
+from gridml.aggregates import Aggregate, Merge, TensorMerge, by_name
 
 # By class: a type checker takes `gridml.aggregates.add` for the module of that name, which cannot be called.
 from gridml.aggregates.add import Add as add
@@ -26,6 +26,7 @@ __all__ = [
     "Merge",
     "Neighbours",
     "Program",
+    "TensorMerge",
     "Vertex",
     "VertexId",
     "VertexSet",

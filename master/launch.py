@@ -16,11 +16,12 @@ from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
 from master.store.ledger import Ledger
-from master.store.replica import Replica, Versions, initial
+from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
 from master.store.status import RunStatus
+from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from master.wiring import wire
 
@@ -79,8 +80,9 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
-        tensors = initial(spec.graph, spec.settings.seed)
-        sha256 = replica.start({**tensors, **Merger(spec.graph, replica).buffers(tensors)})
+        state = initial(spec.graph, spec.settings.seed)
+        Merger(spec.graph, replica).add_buffers(state)
+        sha256 = replica.start(state)
         with ledger.transaction():
             ledger.set("fingerprint", spec.graph.fingerprint())
             ledger.set("started_s", now)

@@ -153,7 +153,7 @@ class Run:
     def _conclude(self) -> None:
         """The run is credited in full: keep the trained replica, let the workers go."""
         parts, replica = self.parts, self.parts.store.replica
-        values = {n: t for n, t in replica.tensors.items() if "#" not in n}
+        values = dict(replica.state.tensors())
         if values:
             bundle.write_atomic(parts.directory.final, bundle.encode({"version": replica.version}, values))
         until_s = parts.environment.clock() + FAREWELL_S
@@ -161,7 +161,7 @@ class Run:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
-        flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.tensors)
+        flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)

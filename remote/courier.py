@@ -8,16 +8,14 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, final
-
-from numpy.typing import NDArray
+from typing import final
 
 from gridml.carriers.base import WorkerMailbox
 from gridml.protocol import bundle
 from gridml.protocol.messages import Reply, Sync, reply_from
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.push import PushContent, ReplicaPart, decode_replica
 
-Tensors = dict[str, NDArray[Any]]
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
 FULL_DISK_S = 1.0  # how long to wait before a sync that could not be stored is tried again
 
@@ -36,11 +34,11 @@ class Courier(ABC):
         """Whether a sync is under way, or its reply not taken yet."""
 
     @abstractmethod
-    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
-        """Send `sync` with what `tensors()` gives; that may be called on another thread."""
+    def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
+        """Send `sync` with what `content()` gives; that may be called on another thread."""
 
     @abstractmethod
-    def take(self) -> tuple[Reply, Tensors] | None:
+    def take(self) -> tuple[Reply, ReplicaPart] | None:
         """The reply, if it has come; afterwards another sync may be posted. Never blocks."""
 
     @abstractmethod
@@ -60,8 +58,8 @@ class ThreadCourier(Courier):
         self._carrier = carrier
         self._process = secrets.token_hex(4)
         self._number = number  # of the next message
-        self._outgoing: tuple[Sync, Callable[[], Tensors]] | None = None
-        self._reply: tuple[Reply, Tensors] | None = None
+        self._outgoing: tuple[Sync, Callable[[], PushContent]] | None = None
+        self._reply: tuple[Reply, ReplicaPart] | None = None
         self._error: Exception | None = None
         self._changed = threading.Condition()
         self._closed = False
@@ -72,13 +70,13 @@ class ThreadCourier(Courier):
     def busy(self) -> bool:
         return self._outgoing is not None or self._reply is not None
 
-    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+    def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
         with self._changed:
             assert not self.busy, "one sync at a time"
-            self._outgoing = (sync, tensors)
+            self._outgoing = (sync, content)
             self._changed.notify_all()
 
-    def take(self) -> tuple[Reply, Tensors] | None:
+    def take(self) -> tuple[Reply, ReplicaPart] | None:
         if self._error is not None:
             raise self._error
         if self._reply is None:
@@ -103,10 +101,10 @@ class ThreadCourier(Courier):
                 self._changed.wait_for(lambda: self._outgoing is not None or self._closed)
                 if self._outgoing is None:
                     return
-                sync, tensors = self._outgoing
+                sync, content = self._outgoing
             reply = None
             try:
-                reply = self._exchange(sync, tensors)
+                reply = self._exchange(sync, content)
             except Exception as error:  # the worker's own thread would wait for ever
                 self._error = error
             with self._changed:
@@ -116,10 +114,10 @@ class ThreadCourier(Courier):
                 if reply is None:
                     return
 
-    def _exchange(self, sync: Sync, tensors: Callable[[], Tensors]) -> tuple[Reply, Tensors] | None:
+    def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> tuple[Reply, ReplicaPart] | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
-        message = UnansweredPush(self._number, replace(sync, process=self._process), tensors())
+        message = UnansweredPush(self._number, replace(sync, process=self._process), content())
         number, payload = message.number, message.payload
         self._number += 1
         self.unanswered = message if sync.push is not None else None
@@ -145,7 +143,7 @@ class ThreadCourier(Courier):
                 return found
         return None
 
-    def _await(self, number: int) -> tuple[Reply, Tensors] | None:
+    def _await(self, number: int) -> tuple[Reply, ReplicaPart] | None:
         waited, (step, longest) = 0.0, self._carrier.poll_s
         while waited < RESEND_S and not self._closed:
             payload = self._carrier.receive(number)
@@ -183,16 +181,16 @@ class StepCourier(Courier):
     def busy(self) -> bool:
         return self._payload is not None
 
-    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+    def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
         assert not self.busy, "one sync at a time"
         self._number += 1
-        message = UnansweredPush(self._number, replace(sync, process=self._process), tensors())
+        message = UnansweredPush(self._number, replace(sync, process=self._process), content())
         self._payload = message.payload
         self.unanswered = message if sync.push is not None else None
         self._posted_s = self._again_s = self._clock()
         self._send()
 
-    def take(self) -> tuple[Reply, Tensors] | None:
+    def take(self) -> tuple[Reply, ReplicaPart] | None:
         if self._payload is None:
             return None
         try:
@@ -228,11 +226,11 @@ class StepCourier(Courier):
             self._again_s = self._clock() + FULL_DISK_S
 
 
-def opened(payload: bytes, process: str) -> tuple[Reply, Tensors] | None:
+def opened(payload: bytes, process: str) -> tuple[Reply, ReplicaPart] | None:
     """The reply in a payload and what travels beside it, None when it was meant for an earlier process of this worker.
 
     Raises ValueError when it is no reply.
     """
     message, tensors = bundle.decode(payload)
     reply = reply_from(message)
-    return (reply, tensors) if reply.process == process else None
+    return (reply, decode_replica(tensors)) if reply.process == process else None

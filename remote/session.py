@@ -19,6 +19,7 @@ from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.protocol.messages import Failure
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -42,7 +43,7 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
-from remote.courier import Courier, Tensors
+from remote.courier import Courier
 
 LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
 
@@ -81,9 +82,9 @@ class Session:
         self._state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
         self._reason: Reason | None = None  # why it left
         self._snapshot: Snapshot | None = None  # of the last push,
-        self._content: Tensors = {}  # and what travels with it
-        self._brought: Tensors = {}  # with the last reply
-        self._kept: list[Tensors] = []  # replicas to start the next chunk from, oldest first
+        self._content = PushContent()  # and what travels with it
+        self._brought = ReplicaPart()  # with the last reply
+        self._arrived = ReplicaPart()  # to start the next chunk from
 
     @property
     def answered(self) -> bool:
@@ -162,9 +163,9 @@ class Session:
         except (OSError, ValueError):
             return ChunkFailed()
         self._engine.begin(chunk)
-        for replica in self._kept:  # nothing was trained since these were asked for
-            self._engine.restart(replica)
-        self._kept.clear()
+        if self._arrived:  # nothing was trained since it was asked for
+            self._engine.restart(self._arrived)
+            self._arrived = ReplicaPart()
         self._mailbox.beat(lease.id, lease.start)
         return Began()
 
@@ -192,25 +193,25 @@ class Session:
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
         snapshot = self._snapshot = self._engine.snapshot()
         fields = self._engine.changed_fields(action.start, action.stop)
-        self._content = {**self._engine.wire(snapshot), **fields}
+        self._content = PushContent(self._engine.wire(snapshot), fields)
         return Copied()
 
     def _send(self, action: Send) -> None:
-        content: Tensors = {}
+        content = PushContent()
         if action.content is Content.SNAPSHOT:
-            content, self._content = self._content, {}
+            content, self._content = self._content, PushContent()
         elif action.content is Content.OUTBOX and self._options.unanswered is not None:
-            content = dict(self._options.unanswered.tensors)
+            content = self._options.unanswered.content
         self._courier.post(action.sync, lambda: content)
 
     def _adopt(self, action: Adopt) -> None:
-        brought, self._brought = self._brought, {}
+        brought, self._brought = self._brought, ReplicaPart()
         if action.forget_optimisers:
             self._engine.forget_optimisers()
         match action.use:
             case Use.DROP:
-                self._kept.clear()
+                self._arrived = ReplicaPart()
             case Use.KEEP if brought:
-                self._kept.append(brought)
+                self._arrived = self._arrived.updated(brought)
             case Use.REBASE if brought and self._snapshot is not None:
                 self._engine.rebase(self._snapshot, brought, action.live)

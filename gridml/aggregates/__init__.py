@@ -4,7 +4,7 @@ A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or
 """
 
 from gridml.aggregates.add import Add
-from gridml.aggregates.base import Aggregate, Companion, Merge, Tensors
+from gridml.aggregates.base import Aggregate, Companion, Merge, TensorMerge, Tensors
 from gridml.aggregates.easgd import Easgd
 from gridml.aggregates.fedbuff import FedBuff
 from gridml.aggregates.maximum import Maximum
@@ -12,7 +12,7 @@ from gridml.aggregates.mean import Mean
 from gridml.aggregates.nesterov import Nesterov
 from gridml.aggregates.pooled import Pooled
 from gridml.aggregates.rule_for import ByName, by_name, rule_for
-from gridml.aggregates.rule_set import MergePlan, MergeResult
+from gridml.aggregates.rule_set import MergeResult, RuleSet, VertexState
 from gridml.aggregates.stale_mean import StaleMean
 
 add = Add
@@ -29,9 +29,11 @@ __all__ = [
     "ByName",
     "Companion",
     "Merge",
-    "MergePlan",
     "MergeResult",
+    "RuleSet",
+    "TensorMerge",
     "Tensors",
+    "VertexState",
     "add",
     "by_name",
     "easgd",

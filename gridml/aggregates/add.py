@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, TensorMerge
 
 
 @final
@@ -21,21 +21,11 @@ from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
 class Add(Aggregate):
     """v + (p−b)."""
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        if out.dtype.kind == "f":
-            return kernels.blend(out, value, base, replica, 0.0, scale)
-        np.subtract(replica, base, out=out)
-        np.add(out, value, out=out)
+    def merge(self, t: TensorMerge) -> float:
+        if t.out.dtype.kind == "f":
+            return kernels.blend(t.out, t.value, t.base, t.replica, 0.0, t.scale)
+        np.subtract(t.replica, t.base, out=t.out)
+        np.add(t.out, t.value, out=t.out)
         return 0.0
 
     def takes(self, dtype: np.dtype[Any]) -> bool:

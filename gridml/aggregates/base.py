@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,16 +22,8 @@ KAPPA = 5.0
 """Staleness, in pushes, at which a replica has half the weight of a fresh one."""
 
 
-class Companion(NamedTuple):
-    """A second tensor that a rule must see to merge the first, as the three parties hold it; all of one shape."""
-
-    value: Array
-    replica: Array
-    base: Array
-
-
 class Merge(NamedTuple):
-    """The circumstances of one push, and the tensor of it being merged."""
+    """The circumstances of one push."""
 
     version: int
     """Number of the master version merged into."""
@@ -42,14 +35,6 @@ class Merge(NamedTuple):
     """Vertices credited to other workers since the base."""
     live: int
     """Live leases."""
-    name: str = ""
-    """The tensor being merged."""
-    companion: Companion | None = None
-    """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
-
-    def of(self, name: str, companion: Companion | None = None) -> Merge:
-        """The same push, for one of its tensors."""
-        return Merge(self.version, self.base, self.vertices, self.credited_by_others, self.live, name, companion)
 
     @property
     def staleness(self) -> float:
@@ -67,36 +52,72 @@ class Merge(NamedTuple):
         return self.credited_by_others == 0
 
 
+class Companion(NamedTuple):
+    """A second tensor that a rule must see to merge the first, as the three parties hold it; all of one shape."""
+
+    value: Array
+    replica: Array
+    base: Array
+
+
+class TensorMerge(NamedTuple):
+    """One tensor of one push, as a rule sees it.
+
+    `value`, `replica`, `base` and `out` have one shape and dtype. `out` and the arrays of `out_buffers` are contiguous,
+    uninitialised, and overlap no input.
+    """
+
+    value: Array
+    """v: the master's."""
+    replica: Array
+    """p: what the worker trained."""
+    base: Array
+    """b: the older version of the master's that the worker trained from."""
+    out: Array
+    """Where the merged tensor goes."""
+    merge: Merge
+    """The circumstances of the push, for this tensor."""
+    scale: float = 1.0
+    """In (0, 1]; shortens a floating-point step: the replica is read as b + scale·(p−b)."""
+    buffers: Tensors = MappingProxyType({})
+    """What the rule remembers of the tensor, by the names that `Aggregate.buffers` gave."""
+    out_buffers: Tensors = MappingProxyType({})
+    """Where its next values go, under the same names."""
+    companion: Companion | None = None
+    """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
+
+
 class Aggregate(ABC):
-    """How replicas of one tensor are merged. Abstract; every rule is final, a frozen dataclass of its settings."""
+    """How replicas of one tensor are merged. Abstract; every rule is final, a frozen dataclass of its settings.
+
+    A rule of one's own needs `merge` alone, as in
+
+        @dataclass(frozen=True)
+        class Newest(gridml.Aggregate):
+            def merge(self, t):
+                t.out[...] = t.base + t.scale * (t.replica - t.base)
+                return float(((t.replica - t.base).astype("float64") ** 2).sum())
+    """
 
     @abstractmethod
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        """Write the merged tensor to `out` and the next buffers to `out_buffers`; return Σ(p−b)².
+    def merge(self, t: TensorMerge) -> float:
+        """Write the merged tensor to `t.out` and the next buffers to `t.out_buffers`; return Σ(p−b)².
 
-        `value`, `replica`, `base` and `out` have one shape and dtype; `out` and the arrays of `out_buffers` are
-        contiguous, uninitialised, and overlap no input; no input is written. `scale` in (0, 1] shortens a
-        floating-point step: the replica is read as b + scale·(p−b). The sum is not scaled. It is finite exactly
-        when replica and result are finite (it saturates at the largest float64). It is 0 for integers: counts are
-        facts, so they are neither shortened nor part of the norm of a step.
+        No input is written. The sum is not scaled. It is finite exactly when replica and result are finite (it
+        saturates at the largest float64). It is 0 for integers: counts are facts, so they are neither shortened nor
+        part of the norm of a step.
         """
 
     def buffers(self, value: Array) -> dict[str, Array]:
-        """The buffers of a tensor before its first merge; their names do not depend on `value`."""
+        """Return the buffers of a tensor before its first merge; their names do not depend on `value`."""
         return {}
 
-    def flush(self, value: Array, buffers: Tensors, live: int, out: Array, out_buffers: dict[str, Array]) -> bool:
-        """At the end of an epoch, bring what the buffers still hold into `out`; False: nothing held or written."""
+    def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
+        """At the end of an epoch, bring what the buffers still hold into `value`.
+
+        Both are copies, written in place: `value` becomes the master's next, `buffers` what is remembered from then
+        on. `live` is the number of live leases. Return False where nothing was held; then neither is used.
+        """
         return False
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
@@ -108,9 +129,9 @@ class Aggregate(ABC):
         np.add(out, newest, out=out)
 
     def companion(self, name: str) -> str | None:
-        """The tensor that must be seen to merge tensor `name`, if any."""
+        """Return the name of the tensor that must be seen to merge tensor `name`, if any."""
         return None
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
-        """Whether tensors of this dtype can be merged; by default only floating-point: no averages of integers."""
+        """Say whether tensors of this dtype can be merged; by default only floating-point: no averages of integers."""
         return dtype.kind == "f"

@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, Array, TensorMerge
 from gridml.errors import UsageError
 
 
@@ -30,19 +30,9 @@ class Easgd(Aggregate):
         if not 0 < self.elasticity <= 1:
             raise UsageError(f"easgd got elasticity={self.elasticity}; expected a number above 0, at most 1")
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        alpha = self.elasticity / max(1, merge.live)
-        return kernels.blend(out, value, base, replica, alpha, alpha * scale)
+    def merge(self, t: TensorMerge) -> float:
+        alpha = self.elasticity / max(1, t.merge.live)
+        return kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * t.scale)
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
         """out = local − α(pushed − newest); `live` is the number of live leases that the reply carries."""

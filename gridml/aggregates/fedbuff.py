@@ -15,7 +15,7 @@ from typing import final
 import numpy as np
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, Array, TensorMerge, Tensors
 from gridml.errors import UsageError
 
 
@@ -38,36 +38,25 @@ class FedBuff(Aggregate):
         step = np.zeros(value.shape, np.result_type(value.dtype, np.float32))
         return {"step": step, "weight": np.zeros((), np.float64), "pushes": np.zeros((), np.int64)}
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        weight = max(1, merge.vertices) / (1 + merge.staleness) ** 0.5
-        sumsq = kernels.blend(out_buffers["step"], buffers["step"], base, replica, 0.0, weight * scale)
-        out_buffers["weight"][...] = buffers["weight"] + weight
-        out_buffers["pushes"][...] = buffers["pushes"] + 1
-        if out_buffers["pushes"] >= max(self.least, merge.live):
-            self._take(value, out, out_buffers)
+    def merge(self, t: TensorMerge) -> float:
+        weight = max(1, t.merge.vertices) / (1 + t.merge.staleness) ** 0.5
+        sumsq = kernels.blend(t.out_buffers["step"], t.buffers["step"], t.base, t.replica, 0.0, weight * t.scale)
+        t.out_buffers["weight"][...] = t.buffers["weight"] + weight
+        t.out_buffers["pushes"][...] = t.buffers["pushes"] + 1
+        if t.out_buffers["pushes"] >= max(self.least, t.merge.live):
+            self._take(t.out, t.value, t.out_buffers)
         else:
-            np.copyto(out, value)
+            np.copyto(t.out, t.value)
         return sumsq
 
-    def flush(self, value: Array, buffers: Tensors, live: int, out: Array, out_buffers: dict[str, Array]) -> bool:
+    def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
         if buffers["pushes"] == 0:
             return False
-        for name, held in buffers.items():
-            np.copyto(out_buffers[name], held)
-        self._take(value, out, out_buffers)
+        self._take(value, value, buffers)
         return True
 
-    def _take(self, value: Array, out: Array, buffers: dict[str, Array]) -> None:
+    def _take(self, out: Array, value: Array, buffers: Tensors) -> None:
+        """Take the gathered step and empty the buffers, in place."""
         kernels.shift(out, value, buffers["step"], self.rate / float(buffers["weight"]))
         for held in buffers.values():
             held.fill(0)

@@ -1,6 +1,6 @@
 """Gate and average in one pass over the bytes: read v, b, p once, write the result once, and return Σ(p−b)².
 
-Every linear rule is v + pull·(b−v) + step·(p−b). BundleCodec with differences rather than with three products, a
+Every linear rule is v + pull·(b−v) + step·(p−b). Written with differences rather than with three products, a
 tensor that nobody trained (v = b = p) stays as it is to the last bit, where rounded coefficients would let it
 drift.
 
@@ -147,7 +147,7 @@ def _target(out: Array) -> Array:
 def _flat(array: Array, out: Array) -> Array:
     """The elements as a contiguous, aligned line, as many as `out` has: one type for the compiler."""
     if array.size != out.size:
-        raise ValueError(f"got {array.size} elements, expected {out.size}; MergePlan.check refuses such a replica")
+        raise ValueError(f"got {array.size} elements, expected {out.size}; Merger.check refuses such a push")
     if type(array) is not np.ndarray:
         array = np.asarray(array)
     if array.flags.num & _READY != _READY:

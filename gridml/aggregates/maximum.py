@@ -13,7 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, Array, TensorMerge
 
 
 @final
@@ -21,22 +21,12 @@ from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
 class Maximum(Aggregate):
     """max(v, p), element by element."""
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        if out.dtype.kind == "f":
-            sumsq = kernels.fast_forward(out, base, replica, scale)
-            np.maximum(value, out, out=out)
+    def merge(self, t: TensorMerge) -> float:
+        if t.out.dtype.kind == "f":
+            sumsq = kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+            np.maximum(t.value, t.out, out=t.out)
             return sumsq
-        np.maximum(value, replica, out=out)
+        np.maximum(t.value, t.replica, out=t.out)
         return 0.0
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:

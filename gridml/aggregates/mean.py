@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import final
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, TensorMerge
 
 
 @final
@@ -18,15 +18,5 @@ from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
 class Mean(Aggregate):
     """(v + p)/2, whatever the staleness."""
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        return kernels.blend(out, value, base, replica, 0.5, 0.5 * scale)
+    def merge(self, t: TensorMerge) -> float:
+        return kernels.blend(t.out, t.value, t.base, t.replica, 0.5, 0.5 * t.scale)

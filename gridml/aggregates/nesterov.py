@@ -19,7 +19,7 @@ from typing import final
 import numpy as np
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, Array, TensorMerge, Tensors
 from gridml.errors import UsageError
 
 
@@ -46,41 +46,28 @@ class Nesterov(Aggregate):
             "pushes": np.zeros((), np.int64),
         }
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        period = max(1, merge.live)
-        sumsq = kernels.blend(out, value, base, replica, 0.0, self.rate * scale / period)
-        gathered = kernels.blend(out_buffers["steps"], buffers["steps"], base, replica, 0.0, scale)
-        np.copyto(out_buffers["momentum"], buffers["momentum"])
-        out_buffers["pushes"][...] = buffers["pushes"] + 1
-        if np.isfinite(sumsq) and out_buffers["pushes"] >= period:
-            self._close(out, out_buffers, int(out_buffers["pushes"]))
+    def merge(self, t: TensorMerge) -> float:
+        period = max(1, t.merge.live)
+        sumsq = kernels.blend(t.out, t.value, t.base, t.replica, 0.0, self.rate * t.scale / period)
+        gathered = kernels.blend(t.out_buffers["steps"], t.buffers["steps"], t.base, t.replica, 0.0, t.scale)
+        np.copyto(t.out_buffers["momentum"], t.buffers["momentum"])
+        t.out_buffers["pushes"][...] = t.buffers["pushes"] + 1
+        if np.isfinite(sumsq) and t.out_buffers["pushes"] >= period:
+            self._close(t.out, t.out_buffers, int(t.out_buffers["pushes"]))
         return max(sumsq, gathered) if np.isfinite(sumsq) else sumsq
 
-    def flush(self, value: Array, buffers: Tensors, live: int, out: Array, out_buffers: dict[str, Array]) -> bool:
+    def flush(self, value: Array, buffers: Tensors, live: int) -> bool:
         if buffers["pushes"] == 0:
             return False
-        for name, held in buffers.items():
-            np.copyto(out_buffers[name], held)
-        np.copyto(out, value)
-        self._close(out, out_buffers, max(1, live))
+        self._close(value, buffers, max(1, live))
         return True
 
-    def _close(self, out: Array, buffers: dict[str, Array], period: int) -> None:
+    def _close(self, value: Array, buffers: Tensors, period: int) -> None:
         """End a period of `period` pushes, or the fraction of one that has come, in place."""
         fraction = min(1.0, int(buffers["pushes"]) / period)
         momentum, steps = buffers["momentum"], buffers["steps"]
         momentum *= self.momentum**fraction
         kernels.shift(momentum, momentum, steps, 1 / max(period, int(buffers["pushes"])))
-        kernels.shift(out, out, momentum, self.rate * self.momentum * fraction)
+        kernels.shift(value, value, momentum, self.rate * self.momentum * fraction)
         steps.fill(0)
         buffers["pushes"].fill(0)

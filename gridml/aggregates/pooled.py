@@ -17,7 +17,7 @@ from typing import final
 import numpy as np
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import Aggregate, Array, TensorMerge
 
 
 @final
@@ -27,28 +27,18 @@ class Pooled(Aggregate):
 
     variance: bool = False
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        if merge.fast_forward:
-            return kernels.fast_forward(out, base, replica, scale)
-        alpha = merge.weight
-        sumsq = kernels.blend(out, value, base, replica, alpha, alpha * scale)
-        if merge.companion is None or not math.isfinite(sumsq):
+    def merge(self, t: TensorMerge) -> float:
+        if t.merge.fast_forward:
+            return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+        alpha = t.merge.weight
+        sumsq = kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * t.scale)
+        if t.companion is None or not math.isfinite(sumsq):
             return sumsq
-        mean, its_replica, its_base = (array.astype(np.float64) for array in merge.companion)
+        mean, its_replica, its_base = (array.astype(np.float64) for array in t.companion)
         with np.errstate(all="ignore"):
-            apart = its_base + scale * (its_replica - its_base) - mean
-            np.add(out, alpha * (1 - alpha) * apart * apart, out=out, casting="same_kind")
-        return min(sumsq, sys.float_info.max) if np.isfinite(out).all() else math.nan
+            apart = its_base + t.scale * (its_replica - its_base) - mean
+            np.add(t.out, alpha * (1 - alpha) * apart * apart, out=t.out, casting="same_kind")
+        return min(sumsq, sys.float_info.max) if np.isfinite(t.out).all() else math.nan
 
     def adopt(self, local: Array, pushed: Array, newest: Array, out: Array, live: int = 1) -> None:
         """Rebase, except where a variance that fell since the push would not stay above zero: there take the newest."""

@@ -47,8 +47,7 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
     declared rule or `stale_mean`.
     """
     if isinstance(declared, ByName):
-        found = declared.find(name)
-        pattern, rule = found if found is not None else ("*", StaleMean())
+        pattern, rule = declared.find(name) or ("*", StaleMean())
     else:
         pattern, rule = "*", declared if declared is not None else StaleMean()
     spelled_out = pattern.rpartition(".")[2] == name.rpartition(".")[2]

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import final
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import KAPPA, Aggregate, Array, Merge, Tensors
+from gridml.aggregates.base import KAPPA, Aggregate, TensorMerge
 from gridml.errors import UsageError
 
 
@@ -32,20 +32,10 @@ class StaleMean(Aggregate):
         if not (self.kappa > 0 and 1 <= self.rho <= 2):
             raise UsageError(f"stale_mean got kappa={self.kappa}, rho={self.rho}; expected kappa > 0, rho in [1, 2]")
 
-    def merge(
-        self,
-        value: Array,
-        replica: Array,
-        base: Array,
-        merge: Merge,
-        buffers: Tensors,
-        out: Array,
-        out_buffers: dict[str, Array],
-        scale: float,
-    ) -> float:
-        if merge.fast_forward:
+    def merge(self, t: TensorMerge) -> float:
+        if t.merge.fast_forward:
             # Not v + (b−v) + (p−b), which rounds: one worker must be plain SGD to the last bit.
-            return kernels.fast_forward(out, base, replica, scale)
-        alpha = self.kappa / (self.kappa + merge.staleness)
+            return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+        alpha = self.kappa / (self.kappa + t.merge.staleness)
         overshoot = 1 + (self.rho - 1) * (1 - alpha)
-        return kernels.blend(out, value, base, replica, alpha, alpha * overshoot * scale)
+        return kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * overshoot * t.scale)

@@ -6,7 +6,6 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +18,8 @@ from gridml.errors import ProgramError
 from gridml.model.batch import Batch, Neighbours, Rows
 from gridml.model.chunk import BEFORE, Chunk, positions
 from gridml.model.program import Parameter, Program
-from gridml.model.vertex import VertexId, VertexType
+from gridml.model.vertex import VertexId
+from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -29,12 +29,12 @@ Ids = NDArray[np.int64]
 class Snapshot:
     """The replica at one instant, in copies.
 
-    What f used since the last snapshot: `rows[type]` are positions of rows in the chunk, `used` are tensors of modules.
+    What f used since the last snapshot: `changed[type]` are positions int64 of rows, `used` are module vertices.
     """
 
-    tensors: dict[str, Array]
-    rows: dict[str, Ids]
-    used: frozenset[str]
+    replica: ReplicaPart
+    changed: dict[str, Ids]
+    used: frozenset[VertexKey]
 
 
 class BatchFailed(Exception):
@@ -54,11 +54,11 @@ class Engine:
         self._parameters = program.update.parameters
         self._types = program.types()
         self._torch = program.uses_torch
-        self._modules = {name: Modules(kind) for name, kind in self._types.items() if kind.modules}
+        self._modules = {name: Modules(vertex_type) for name, vertex_type in self._types.items() if vertex_type.modules}
         self._tables: dict[str, Rows | ModuleRows] = {}
         self._used: set[VertexId] = set()
         self._rules: dict[str, Aggregate] = {}
-        self._views: dict[str, Array] = {}
+        self._views: dict[VertexKey, dict[str, Array]] = {}
         self._driver = program.update.driver.__name__
         self.chunk: Chunk | None = None
 
@@ -67,18 +67,19 @@ class Engine:
         self.chunk = chunk
         self._tables = {}
         for name, table in chunk.tables.items():
-            kind = self._types[table.type]
-            if kind.modules:
+            declared = self._types[table.type]
+            if declared.modules:
                 modules = self._modules[table.type]
                 self._tables[name] = ModuleRows(modules, table.ids, self._used)
-                for index in table.ids:
-                    self._views.update(modules.views(int(index)))
+                for index in table.ids.tolist():
+                    self._views[table.type, index] = modules.views(index)
                 continue
             fields = dict(table.fields)
-            if kind.replicated:
-                fields = {n: np.zeros((len(table.ids), *a.shape), a.dtype) for n, a in kind.arrays.items()}
-            changed = frozenset(fields if kind.replicated else kind.mutable if name == table.type else ())
-            self._tables[name] = Rows(kind, table.ids, fields, changed, torch=self._torch, before=name.endswith(BEFORE))
+            if declared.replicated:
+                fields = {n: np.zeros((len(table.ids), *a.shape), a.dtype) for n, a in declared.arrays.items()}
+            changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
+            before = name.endswith(BEFORE)
+            self._tables[name] = Rows(declared, table.ids, fields, changed, torch=self._torch, before=before)
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
             rows = self._tables[source]
@@ -87,7 +88,7 @@ class Engine:
             rows.homes[edges.target] = self._tables[edges.target]
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
-        """Where the batch that begins at row `at` ends, and whether a push may end there too.
+        """Return where the batch that begins at row `at` ends, and whether a push may end there too.
 
         A batch holds up to `size` vertices and whole components; only a component larger than a batch is trained in
         several, and no push ends inside it, because a component is never cut.
@@ -128,24 +129,24 @@ class Engine:
                 if len(index) > 1:  # in the order of the edges, each neighbour once
                     index = index[np.sort(np.unique(index, return_index=True)[1])]
                 arguments.append(Batch._over(self._rows(edges.target), index))
-        self.program.update.function(rows.kind.cls._view(rows, at), *arguments)
+        self.program.update.function(rows.vertex_type.cls._view(rows, at), *arguments)
         for argument in arguments:
             if isinstance(argument, Batch):
                 argument._write_back()
 
     def _call(self, start: int, stop: int) -> None:
-        """f once for each distinct combination of its single neighbours among the rows; mostly there is one."""
+        """Call f once for each distinct combination of its single neighbours among the rows; mostly there is one."""
         rows = self._rows(self._driver)
         singles = [p for p in self._parameters if p.single]
         targets = []
         for parameter in singles:
-            found = rows.edges[parameter.edge].one_each(start, stop)
-            if found is None:
+            neighbours = rows.edges[parameter.edge].one_each(start, stop)
+            if neighbours is None:
                 raise ProgramError(
-                    f"{rows.kind.name}.{parameter.edge} does not lead to exactly one vertex from each; annotate that "
-                    f"argument of f as gridml.Batch[{parameter.type.name}]."
+                    f"{rows.vertex_type.name}.{parameter.edge} does not lead to exactly one vertex from each; "
+                    f"annotate that argument of f as gridml.Batch[{parameter.type.name}]."
                 )
-            targets.append(found)
+            targets.append(neighbours)
         if all(t[0] == t[-1] and (t == t[0]).all() for t in targets):
             self._call_group(rows, slice(start, stop), [int(t[0]) for t in targets], singles)
             return
@@ -164,7 +165,7 @@ class Engine:
             edges = rows.edges[parameter.edge]
             if parameter.single:
                 home = self._tables[edges.target]
-                arguments.append(home.kind.cls._view(home, single[parameter.edge]))
+                arguments.append(home.vertex_type.cls._view(home, single[parameter.edge]))
                 continue
             if isinstance(at, slice):
                 span = edges.span(at.start, at.stop)
@@ -209,46 +210,40 @@ class Engine:
                 self._used.update(home.identify(int(i)) for i in np.unique(index))
 
     def snapshot(self) -> Snapshot:
-        """A copy of the replica, to push."""
-        tensors = {name: view.copy() for name, view in self._views.items()}
-        rows: dict[str, Ids] = {}
-        for name, table in self._replicated_rows():
-            tensors.update({f"{name}/{field}": values.copy() for field, values in table.fields.items()})
-            rows[name] = np.flatnonzero(table.dirty)
+        """Return a copy of the replica, to push; what f changes from now on is for the next one."""
+        modules = {key: {name: view.copy() for name, view in views.items()} for key, views in self._views.items()}
+        rows: dict[str, RowValues] = {}
+        changed: dict[str, Ids] = {}
+        for type_name, table in self._replicated_rows():
+            rows[type_name] = RowValues(table.ids, {name: values.copy() for name, values in table.fields.items()})
+            changed[type_name] = np.flatnonzero(table.dirty)
             table.dirty[:] = False
-        used = frozenset(name for key in self._used for name in self._modules[key.type].views(key.index))
+        used = frozenset(self._used)
         self._used.clear()
-        return Snapshot(tensors, rows, used)
+        return Snapshot(ReplicaPart(modules, rows), changed, used)
 
-    def wire(self, snapshot: Snapshot) -> dict[str, Array]:
-        """A snapshot as it travels: whole module tensors, changed rows with their ids under "@rows/Type"."""
-        sent = {}
-        for name, tensor in snapshot.tensors.items():
-            kind = self._types[name.split("/", 1)[0]]
-            if not kind.modules:
-                sent[name] = tensor[snapshot.rows[kind.name]]
-            elif name in snapshot.used:
-                sent[name] = tensor
-        for name, at in snapshot.rows.items():
-            sent[f"@rows/{name}"] = self._tables[name].ids[at]
-        return sent
+    def wire(self, snapshot: Snapshot) -> ReplicaPart:
+        """Return what of a snapshot travels: used modules whole, and changed rows."""
+        replica = snapshot.replica
+        modules = {key: tensors for key, tensors in replica.modules.items() if key in snapshot.used}
+        return ReplicaPart(modules, {name: rows.take(snapshot.changed[name]) for name, rows in replica.rows.items()})
 
-    def changed_fields(self, start: int, stop: int) -> dict[str, Array]:
-        """Mutable fields of local vertices that f changed, with ids under "@ids/Type".
+    def changed_fields(self, start: int, stop: int) -> dict[str, RowValues]:
+        """Return the mutable fields of local vertices that f changed, by type.
 
         Rows [start, stop) of the driving type, and of other local types every row reached since the last call.
         """
-        found: dict[str, Array] = {}
+        fields: dict[str, RowValues] = {}
         for name, table in self._tables.items():
-            if not isinstance(table, Rows) or table.kind.replicated or not table.changed:
+            if not isinstance(table, Rows) or table.vertex_type.replicated or not table.changed:
                 continue
             at = np.arange(start, stop) if name == self._driver else np.flatnonzero(table.dirty)
             table.dirty[:] = False
-            found[f"@ids/{name}"] = table.ids[at]
-            found.update({f"{name}/{field}": table.fields[field][at] for field in sorted(table.changed)})
-        return found
+            values = {field: table.fields[field] for field in sorted(table.changed)}
+            fields[name] = RowValues(table.ids, values).take(at)
+        return fields
 
-    def restart(self, newest: Mapping[str, Array]) -> None:
+    def restart(self, newest: ReplicaPart) -> None:
         """Take the master's replica as it is; local work since the last push is dropped."""
         self._take(newest, None, 1)
         self._used.clear()
@@ -256,45 +251,44 @@ class Engine:
             if isinstance(table, Rows):
                 table.dirty[:] = False
 
-    def rebase(self, pushed: Snapshot, newest: Mapping[str, Array], live: int) -> None:
+    def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:
+        """Start every optimiser's state afresh, after work that was refused."""
         for modules in self._modules.values():
             modules.forget_optimisers()
 
-    def _take(self, newest: Mapping[str, Array], pushed: Snapshot | None, live: int) -> None:
-        for name, values in newest.items():
-            if name.startswith("@rows/"):
-                continue
-            kind = self._types[name.split("/", 1)[0]]
-            if kind.modules:
-                if name not in self._views:
-                    self._views.update(self._modules[kind.name].views(int(name.split("/")[1])))
-                before = None if pushed is None else pushed.tensors.get(name)
-                self._merge_in(name, kind, self._views[name], values, before, live)
-                continue
-            if kind.name not in self._tables:
+    def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
+        for key, tensors in newest.modules.items():
+            if key not in self._views:
+                self._views[key] = self._modules[key[0]].views(key[1])
+            left = {} if pushed is None else pushed.replica.modules.get(key, {})
+            for name, values in tensors.items():
+                self._merge_in(key[0], name, self._views[key][name], values, left.get(name), live)
+        for type_name, rows in newest.rows.items():
+            if type_name not in self._tables:
                 continue  # rows of the chunk before, which came with the answer to its last push
-            table = self._rows(kind.name)
-            ids = newest[f"@rows/{kind.name}"]
-            here = np.isin(ids, table.ids)  # of the chunk before, too, only what this one also touches
-            at = positions(table.ids, ids[here])
-            column = table.fields[name.split("/", 1)[1]]
-            local = column[at]
-            before = None if pushed is None else pushed.tensors[name][at]
-            self._merge_in(name, kind, local, values[here], before, live)
-            column[at] = local
+            table = self._rows(type_name)
+            here = np.isin(rows.ids, table.ids)  # of the chunk before, too, only what this one also touches
+            at = positions(table.ids, rows.ids[here])
+            for name, values in rows.fields.items():
+                column = table.fields[name]
+                local = column[at]
+                before = None if pushed is None else pushed.replica.rows[type_name].fields[name][at]
+                self._merge_in(type_name, f"{type_name}/{name}", local, values[here], before, live)
+                column[at] = local
 
     def _merge_in(
-        self, name: str, kind: VertexType, local: Array, newest: Array, pushed: Array | None, live: int
+        self, type_name: str, name: str, local: Array, newest: Array, pushed: Array | None, live: int
     ) -> None:
+        """Bring `newest` into `local`, by the rule of tensor `name` where work since `pushed` is to be kept."""
         if pushed is None:
             np.copyto(local, newest)
             return
         if name not in self._rules:
-            self._rules[name] = rule_for(name, local, kind.rule)
+            self._rules[name] = rule_for(name, local, self._types[type_name].rule)
         self._rules[name].adopt(local, pushed, newest, local, live)
 
     def _rows(self, name: str) -> Rows:
@@ -303,14 +297,14 @@ class Engine:
         return table
 
     def _replicated_rows(self) -> list[tuple[str, Rows]]:
-        return [(n, t) for n, t in self._tables.items() if isinstance(t, Rows) and t.kind.replicated]
+        return [(n, t) for n, t in self._tables.items() if isinstance(t, Rows) and t.vertex_type.replicated]
 
 
-def _only(found: list[Any], parameter: Parameter) -> Any:
-    if len(found) != 1:
+def _only(neighbours: list[Any], parameter: Parameter) -> Any:
+    if len(neighbours) != 1:
         raise ProgramError(
-            f"a vertex has {len(found)} neighbours along {parameter.edge}; an argument that is one "
+            f"a vertex has {len(neighbours)} neighbours along {parameter.edge}; an argument that is one "
             f"{parameter.type.name} needs "
             f"exactly one. Annotate it gridml.Batch[{parameter.type.name}]."
         )
-    return found[0]
+    return neighbours[0]

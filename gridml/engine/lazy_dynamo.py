@@ -1,4 +1,4 @@
-"""torch's compiler, loaded when something is asked of it.
+"""torch's compiler, loaded when something of it is used.
 
 An optimiser imports `torch._dynamo`, and sympy with it, only to say that it is not to be compiled. That takes longer
 than importing torch, at every start of a worker. What stands in for it says the same without it, and becomes the real
@@ -32,7 +32,8 @@ class _Postponed(types.ModuleType):
 
 
 def import_dynamo_lazily() -> None:
-    """Do so in this process, unless the compiler is loaded already. A torch without one is left alone."""
+    """Put a stand-in for the compiler into this process, unless it is loaded already. A torch without one stays
+    alone."""
     import torch
 
     if "torch._dynamo" in sys.modules:
@@ -49,9 +50,9 @@ def import_dynamo_lazily() -> None:
 
 
 def _nothing(*args: Any, **kwargs: Any) -> None:
-    """Environment a compiled function there is no graph to break."""
+    """Do nothing: outside a compiled function there is no graph to break."""
 
 
 def _as_it_is(function: Callable[..., Any] | None = None, *args: Any, **kwargs: Any) -> Any:
-    """A function that is not compiled needs nobody to keep the compiler away."""
+    """Return the function as it is: what is not compiled needs nobody to keep the compiler away."""
     return _as_it_is if function is None else function

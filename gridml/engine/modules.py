@@ -15,13 +15,10 @@ Array = NDArray[Any]
 
 
 class Modules:
-    """All module vertices of one type that this process holds; positions are vertex indices.
+    """All module vertices of one type that this process holds; positions are vertex indices."""
 
-    Tensor names are "Type/index/field/name in state_dict".
-    """
-
-    def __init__(self, kind: VertexType) -> None:
-        self.kind = kind
+    def __init__(self, vertex_type: VertexType) -> None:
+        self.vertex_type = vertex_type
         self._made: dict[int, dict[str, Any]] = {}
         self._optimisers: dict[int, list[Any]] = {}
         self._base_rates: dict[int, list[list[float]]] = {}
@@ -33,31 +30,33 @@ class Modules:
         import torch
 
         made, optimisers = {}, []
-        for name, declared in self.kind.modules.items():
-            found = declared.factory()
-            if not isinstance(found, torch.nn.Module):
+        for name, declared in self.vertex_type.modules.items():
+            module = declared.factory()
+            if not isinstance(module, torch.nn.Module):
                 raise ProgramError(
-                    f"the factory of {self.kind.name}.{name} made a {type(found).__name__}; expected a torch.nn.Module."
+                    f"the factory of {self.vertex_type.name}.{name} made a {type(module).__name__}; expected a "
+                    f"torch.nn.Module."
                 )
-            found.average_with = MethodType(average_with, found)  # type: ignore[assignment]
-            made[name] = found
+            module.average_with = MethodType(average_with, module)  # type: ignore[assignment]
+            made[name] = module
             if declared.optimiser is not None:
-                optimisers.append(declared.optimiser(found.parameters()))
+                optimisers.append(declared.optimiser(module.parameters()))
         self._made[index] = made
         self._optimisers[index] = optimisers
         self._base_rates[index] = [[group["lr"] for group in o.param_groups] for o in optimisers]
 
     def vertex(self, index: int) -> Vertex:
         self.make(index)
-        return self.kind.cls._view(self, index)
+        return self.vertex_type.cls._view(self, index)
 
     def views(self, index: int) -> dict[str, Array]:
-        """Every tensor of vertex `index` as a numpy array on the module's own memory.
+        """Return every tensor of vertex `index` as a numpy array on the module's own memory, by its name.
 
-        Tied weights, one tensor under several names, go by the first of them: rebased twice, they would be wrong.
+        Names are "Type/index/field/name in state_dict". Tied weights, one tensor under several names, go by the first
+        of them: rebased twice, they would be wrong.
         """
         self.make(index)
-        found = {}
+        views = {}
         seen = set()
         for field, made in self._made[index].items():
             for name, tensor in made.state_dict().items():
@@ -66,22 +65,22 @@ class Modules:
                     continue
                 seen.add(memory)
                 try:
-                    found[f"{self.kind.name}/{index}/{field}/{name}"] = tensor.detach().numpy()
+                    views[f"{self.vertex_type.name}/{index}/{field}/{name}"] = tensor.detach().numpy()
                 except TypeError as error:
                     raise ProgramError(
-                        f"{self.kind.name}.{field} holds {name} as {tensor.dtype} on {tensor.device}; expected a dtype "
-                        f"numpy has, on the CPU. Keep the master copy in float32."
+                        f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype} on {tensor.device}; "
+                        f"expected a dtype numpy has, on the CPU. Keep the master copy in float32."
                     ) from error
-        return found
+        return views
 
-    def judge(self) -> None:
-        """Put every module into the mode for judging: no dropout, BatchNorm by its running statistics."""
+    def evaluation_mode(self) -> None:
+        """Put every module into evaluation mode: no dropout, BatchNorm by its running statistics."""
         for made in self._made.values():
             for module in made.values():
                 module.eval()
 
     def set_rate(self, factor: float) -> None:
-        """Every optimiser's learning rate becomes the user's times `factor`."""
+        """Set every optimiser's learning rate to the user's times `factor`."""
         for index, optimisers in self._optimisers.items():
             for optimiser, rates in zip(optimisers, self._base_rates[index], strict=True):
                 for group, rate in zip(optimiser.param_groups, rates, strict=True):
@@ -90,13 +89,13 @@ class Modules:
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""
         for index, made in self._made.items():
-            declared = [d.optimiser for d in self.kind.modules.values()]
+            declared = [d.optimiser for d in self.vertex_type.modules.values()]
             self._optimisers[index] = [
                 o(m.parameters()) for o, m in zip(declared, made.values(), strict=True) if o is not None
             ]
 
     def identify(self, at: int) -> VertexId:
-        return VertexId(self.kind.name, at)
+        return VertexId(self.vertex_type.name, at)
 
     def read(self, name: str, at: int) -> Any:
         return self._made[at][name]
@@ -133,11 +132,11 @@ def average_with(self: Any, other: Any, weight: float) -> None:
 class ModuleRows:
     """The module vertices one chunk leads to, by their position in the chunk.
 
-    (type, index) of those that f writes or steps goes into `used`.
+    The ids of those that f writes or steps go into `used`.
     """
 
     def __init__(self, modules: Modules, ids: NDArray[np.int64], used: set[VertexId]) -> None:
-        self.kind = modules.kind
+        self.vertex_type = modules.vertex_type
         self.ids = ids
         self._modules = modules
         self._used = used

@@ -27,7 +27,7 @@ class Rows:
 
     def __init__(
         self,
-        kind: VertexType,
+        vertex_type: VertexType,
         ids: Ids,
         fields: Mapping[str, Array],
         changed: frozenset[str],
@@ -35,7 +35,7 @@ class Rows:
         torch: bool,
         before: bool = False,
     ) -> None:
-        self.kind = kind
+        self.vertex_type = vertex_type
         self.ids = ids
         self.fields = {n: v if torch or n in changed else _read_only(v) for n, v in fields.items()}
         self.changed = changed
@@ -46,7 +46,7 @@ class Rows:
         self.homes: dict[str, Any] = {}
 
     def present(self, values: Array) -> Any:
-        """An array as f sees it: a tensor on the same memory when the program uses torch."""
+        """Return an array as f sees it: a tensor on the same memory when the program uses torch."""
         if not self.torch:
             return values
         import torch
@@ -58,21 +58,21 @@ class Rows:
             return
         if name not in self.fields:
             raise ProgramError(
-                f"{self.kind.name}.{name} was written; it is not an array field. {self.kind.name} has "
+                f"{self.vertex_type.name}.{name} was written; it is not an array field. {self.vertex_type.name} has "
                 f"{list(self.fields)}."
             )
         if self.before:
             raise ProgramError(
-                f"f wrote {self.kind.name}.{name} of a neighbour. Where nothing is replicated, f sees its neighbours "
-                f"as they were when the superstep began, and changes only the vertices it runs on."
+                f"f wrote {self.vertex_type.name}.{name} of a neighbour. Where nothing is replicated, f sees its "
+                f"neighbours as they were when the superstep began, and changes only the vertices it runs on."
             )
         raise ProgramError(
-            f"{self.kind.name}.{name} was written, which is read-only here. f may write it where it is declared "
+            f"{self.vertex_type.name}.{name} was written, which is read-only here. f may write it where it is declared "
             f"gridml.array(..., mutable=True); evaluate writes nothing."
         )
 
     def identify(self, at: int) -> VertexId:
-        return VertexId(self.kind.name, int(self.ids[at]))
+        return VertexId(self.vertex_type.name, int(self.ids[at]))
 
     def read(self, name: str, at: int) -> Any:
         value = self.fields[name][at]
@@ -86,7 +86,7 @@ class Rows:
     def neighbours(self, name: str, at: int) -> list[Vertex]:
         edges = self._edges(name)
         home = self.homes[edges.target]
-        return [home.kind.cls._view(home, int(i)) for i in edges.index[edges.span(at, at + 1)]]
+        return [home.vertex_type.cls._view(home, int(i)) for i in edges.index[edges.span(at, at + 1)]]
 
     def weights(self, name: str, at: int) -> list[Any]:
         edges = self._edges(name)
@@ -96,8 +96,8 @@ class Rows:
     def _edges(self, name: str) -> ChunkEdges:
         if name not in self.edges:
             raise ProgramError(
-                f"the edges {self.kind.name}.{name} of this vertex are not here: f sees those of the vertices it runs "
-                f"on and of their local neighbours, a superstep only the former, g and evaluate none."
+                f"the edges {self.vertex_type.name}.{name} of this vertex are not here: f sees those of the vertices "
+                f"it runs on and of their local neighbours, a superstep only the former, g and evaluate none."
             )
         return self.edges[name]
 
@@ -155,7 +155,7 @@ class Batch(Generic[V]):
 
     def __iter__(self) -> Iterator[V]:
         positions = np.arange(len(self._rows.ids))[self._at]
-        return (self._rows.kind.cls._view(self._rows, int(i)) for i in positions)  # type: ignore[misc]
+        return (self._rows.vertex_type.cls._view(self._rows, int(i)) for i in positions)  # type: ignore[misc]
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
@@ -163,9 +163,9 @@ class Batch(Generic[V]):
         if name in self._links:
             return self._links[name]
         if name not in self._rows.fields:
-            kind = self._rows.kind
+            vertex_type = self._rows.vertex_type
             raise AttributeError(
-                f"{kind.name} has no field {name!r} here; it has {list(self._rows.fields)} and edges "
+                f"{vertex_type.name} has no field {name!r} here; it has {list(self._rows.fields)} and edges "
                 f"{list(self._links)}"
             )
         return self._rows.present(self._values(name))
@@ -175,7 +175,7 @@ class Batch(Generic[V]):
         self._values(name)[...] = value
 
     def _values(self, name: str) -> Array:
-        """The field's rows: a view for a slice, else a copy of which `_write_back` scatters what f changed."""
+        """Return the field's rows: a view for a slice, else a copy of which `_write_back` scatters what f changed."""
         if isinstance(self._at, slice):
             return self._rows.fields[name][self._at]
         if name not in self._copies:
@@ -205,9 +205,9 @@ class Batch(Generic[V]):
 
 
 def _differ(left: Array, right: Array) -> NDArray[np.bool_]:
-    """Which rows differ in any bit, bool (n,)."""
+    """Return which rows differ in any bit, bool (n,)."""
     if not left.size:
         return np.zeros(len(left), np.bool_)
     both = [np.ascontiguousarray(a).view(np.uint8).reshape(len(a), -1) for a in (left, right)]
-    found: NDArray[np.bool_] = (both[0] != both[1]).any(axis=1)
-    return found
+    differing: NDArray[np.bool_] = (both[0] != both[1]).any(axis=1)
+    return differing

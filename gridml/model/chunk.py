@@ -43,13 +43,13 @@ class ChunkEdges:
     weight: Array | None = None
 
     def span(self, start: int, stop: int) -> slice:
-        """Where the edges of rows [start, stop) stand in `index`."""
+        """Return where the edges of rows [start, stop) stand in `index`."""
         if self.offsets is None:
             return slice(start * self.degree, stop * self.degree)
         return slice(int(self.offsets[start]), int(self.offsets[stop]))
 
     def one_each(self, start: int, stop: int) -> Ids | None:
-        """The one target of each of the rows [start, stop); None where a row has another number of edges."""
+        """Return the one target of each of the rows [start, stop); None where a row has another number of edges."""
         if self.offsets is None:
             return self.index[start:stop] if self.degree == 1 else None
         return self.index[self.span(start, stop)] if (np.diff(self.offsets[start : stop + 1]) == 1).all() else None
@@ -69,11 +69,12 @@ class Chunk:
         return len(self.tables[self.driver].ids)
 
     def touched(self) -> dict[str, Ids]:
-        """Ids of the rows of every other table, by table name: for replicated types, the replica this chunk needs."""
+        """Return the ids of the rows of every other table, by table name: for replicated types, the replica this chunk
+        needs."""
         return {name: table.ids for name, table in self.tables.items() if name != self.driver}
 
     def encode(self) -> bytes:
-        """The chunk as one bundle."""
+        """Return the chunk as one bundle."""
         tensors: dict[str, Array] = {}
         for name, table in self.tables.items():
             tensors[f"ids/{name}"] = table.ids
@@ -92,16 +93,16 @@ class Chunk:
 
     @staticmethod
     def decode(payload: bytes) -> Chunk:
-        """The chunk in a bundle. Raises ValueError when it is not one."""
+        """Return the chunk in a bundle. Raises ValueError when it is not one."""
         message, tensors = bundle.decode(payload)
         try:
             tables = {
                 name: ChunkTable(
-                    kind,
+                    type_name,
                     tensors[f"ids/{name}"],
                     {key.split("/", 2)[2]: t for key, t in tensors.items() if key.startswith(f"field/{name}/")},
                 )
-                for name, kind in message["tables"].items()
+                for name, type_name in message["tables"].items()
             }
             edges = {
                 name: ChunkEdges(
@@ -139,8 +140,8 @@ def cut(
     for source in sources:
         table = graph.tables[source]
         for name, edges in table.edges.items():
-            kind = describe(table.type.target(name))
-            key = kind.name if kind.replicated or not bsp else kind.name + BEFORE
+            vertex_type = describe(table.type.target(name))
+            key = vertex_type.name if vertex_type.replicated or not bsp else vertex_type.name + BEFORE
             offsets, targets, weight = edges.of(ids[source])
             raw[f"{source}/{name}"] = (key, offsets, targets, weight, edges.degree)
             if key not in ids:
@@ -148,11 +149,11 @@ def cut(
     for key, parts in wanted.items():
         ids[key] = np.unique(np.concatenate(parts))
     tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at) for key, at in ids.items()}
-    found = {
+    edges_of = {
         name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight)
         for name, (key, offsets, targets, weight, degree) in raw.items()
     }
-    return Chunk(driver, tables, found, ends)
+    return Chunk(driver, tables, edges_of, ends)
 
 
 def _rows(table: Table, ids: Ids) -> ChunkTable:
@@ -161,13 +162,13 @@ def _rows(table: Table, ids: Ids) -> ChunkTable:
 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:
-    """Where each of `wanted` stands in `ids`, which holds all of them."""
+    """Return where each of `wanted` stands in `ids`, which holds all of them."""
     order = np.argsort(ids, kind="stable")
     return order[np.searchsorted(ids, wanted, sorter=order)].astype(np.int64)
 
 
 def _members(components: Components, type_name: str, inside: Ids) -> Ids:
-    """Vertices of a type whose component is in `inside` (sorted labels)."""
+    """Return the vertices of a type whose component is in `inside` (sorted labels)."""
     units = components.units[type_name]
     if not len(units.members):
         return units.members

@@ -47,7 +47,7 @@ class Edges:
     weight: Array | None = None
 
     def of(self, rows: NDArray[np.int64]) -> tuple[Array | None, Array, Array | None]:
-        """(offsets, targets, weight) of the edges of `rows`, offsets None when the degree is constant."""
+        """Return (offsets, targets, weight) of the edges of `rows`, offsets None when the degree is constant."""
         if self.constant is not None:
             return None, np.full(len(rows), self.constant, np.int64), None
         if self.offsets is None:
@@ -63,8 +63,7 @@ class Edges:
 
 
 def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
-    """Edges of vertex i are `targets[offsets[i]:offsets[i+1]]`, with `weight` (m,) beside `targets` where the edge has
-    one.
+    """Make edges: those of vertex i are `targets[offsets[i]:offsets[i+1]]`, `weight` (m,) stands beside `targets`.
 
     Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
     """
@@ -120,33 +119,36 @@ class Graph:
         type without arrays that of its first edge field, and 1 where it has neither. Adding to a type again copies its
         arrays. Raises ProgramError for unknown, missing or unequally long fields.
         """
-        kind = describe(cls)
-        table = self.tables.setdefault(kind.name, Table(kind))
+        vertex_type = describe(cls)
+        table = self.tables.setdefault(vertex_type.name, Table(vertex_type))
         if table.type.cls is not cls:
-            raise ProgramError(f"two vertex types are called {kind.name}; give one of them another name.")
-        unknown = sorted(set(values) - set(kind.arrays) - set(kind.edges))
-        missing = sorted((set(kind.arrays) | set(kind.edges)) - set(values))
+            raise ProgramError(f"two vertex types are called {vertex_type.name}; give one of them another name.")
+        unknown = sorted(set(values) - set(vertex_type.arrays) - set(vertex_type.edges))
+        missing = sorted((set(vertex_type.arrays) | set(vertex_type.edges)) - set(values))
         if unknown or missing:
             raise ProgramError(
-                f"graph.add({kind.name}, ...) got unknown fields {unknown} and misses {missing}; "
-                f"it declares arrays {list(kind.arrays)} and edges {list(kind.edges)}."
+                f"graph.add({vertex_type.name}, ...) got unknown fields {unknown} and misses {missing}; "
+                f"it declares arrays {list(vertex_type.arrays)} and edges {list(vertex_type.edges)}."
             )
-        columns = {name: _column(kind.name, kind.arrays[name], values[name]) for name in kind.arrays}
+        columns = {
+            name: _column(vertex_type.name, vertex_type.arrays[name], values[name]) for name in vertex_type.arrays
+        }
         lengths = {name: len(column) for name, column in columns.items()}
         if count is not None:
             if count < 0:
-                raise ProgramError(f"graph.add({kind.name}, ...) got count={count}; expected 0 or more.")
+                raise ProgramError(f"graph.add({vertex_type.name}, ...) got count={count}; expected 0 or more.")
             lengths["count"] = count
         if len(set(lengths.values())) > 1:
-            told = ", ".join(f"{name}: {n:,}" for name, n in lengths.items())
+            by_field = ", ".join(f"{name}: {n:,}" for name, n in lengths.items())
             raise ProgramError(
-                f"arrays of unequal length for {kind.name}: {told}. Every field needs one entry for each vertex."
+                f"arrays of unequal length for {vertex_type.name}: {by_field}. Every field needs one entry for each "
+                f"vertex."
             )
         if not lengths:
-            counts = (_sources(values[name]) for name in kind.edges)
+            counts = (_sources(values[name]) for name in vertex_type.edges)
             lengths["edges"] = next((n for n in counts if n is not None), 1)
         added = next(iter(lengths.values()))
-        edges = {name: _edges(kind, name, values[name], added) for name in kind.edges}
+        edges = {name: _edges(vertex_type, name, values[name], added) for name in vertex_type.edges}
         if table.count:
             columns = {name: np.concatenate([table.columns[name], column]) for name, column in columns.items()}
             edges = {name: _join(table.edges[name], e) for name, e in edges.items()}
@@ -186,7 +188,7 @@ class Graph:
         return [t for t in self.tables.values() if not t.type.replicated]
 
     def fingerprint(self) -> dict[str, Any]:
-        """What must be the same for a run to go on with this graph: types, counts, dtypes and shapes."""
+        """Return what must be the same for a run to go on with this graph: types, counts, dtypes and shapes."""
         return {
             name: {"count": t.count, "fields": {n: [a.dtype.str, list(a.shape)] for n, a in t.type.arrays.items()}}
             for name, t in sorted(self.tables.items())
@@ -206,7 +208,7 @@ def _column(type_name: str, declared: array, value: Any) -> Array:
 
 
 def _converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
-    """`values` as `dtype`, where that is a matter of form. Raises ProgramError where it would change them."""
+    """Return `values` as `dtype`, where that is a matter of form. Raises ProgramError where it would change them."""
     if isinstance(values, np.memmap):
         raise ProgramError(
             f"{name} is a memory-mapped array of {values.dtype}; declared is {dtype}, and converting it would read it "
@@ -225,19 +227,21 @@ def _converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _sources(value: Any) -> int | None:
-    """How many vertices the edges in a user's form start from, None for a single vertex that any number may lead to."""
+    """Return how many vertices the edges in a user's form start from, None for a single vertex that any number may
+    lead to."""
     if isinstance(value, VertexSet) and len(value) == 1:
         return None
     return value.count if isinstance(value, Edges) else len(value)
 
 
-def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
-    """Edges of one field from whatever form the user gave."""
-    declared = kind.edges[name]
+def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
+    """Return the edges of one field from whatever form the user gave."""
+    declared = vertex_type.edges[name]
     if isinstance(value, VertexSet):
-        if value.type is not kind.target(name):
+        if value.type is not vertex_type.target(name):
             raise ProgramError(
-                f"{kind.name}.{name} leads to {kind.target(name).__name__}, but got {value.type.__name__} vertices."
+                f"{vertex_type.name}.{name} leads to {vertex_type.target(name).__name__}, but got "
+                f"{value.type.__name__} vertices."
             )
         if len(value) == 1:
             edges = Edges(count, np.empty(0, np.int64), constant=value.start)
@@ -249,14 +253,14 @@ def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
         targets = np.asarray(value)
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iu":
             raise ProgramError(
-                f"{kind.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers of shape "
-                f"(count,) or "
+                f"{vertex_type.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers "
+                f"of shape (count,) or "
                 f"(count, k), a VertexSet, or gridml.csr(...)."
             )
         edges = Edges(len(targets), targets.reshape(-1), degree=1 if targets.ndim == 1 else targets.shape[1])
     if edges.count != count:
         raise ProgramError(
-            f"arrays of unequal length for {kind.name}: {name} has edges of {edges.count:,} vertices, the other "
+            f"arrays of unequal length for {vertex_type.name}: {name} has edges of {edges.count:,} vertices, the other "
             f"fields {count:,}."
         )
     if (declared.weight is None) != (edges.weight is None):
@@ -265,15 +269,15 @@ def _edges(kind: VertexType, name: str, value: Any, count: int) -> Edges:
             if declared.weight is None
             else f"a {declared.weight} weight on every edge (gridml.csr(..., weight))"
         )
-        raise ProgramError(f"{kind.name}.{name} is declared with {wanted}, which is not what it got.")
+        raise ProgramError(f"{vertex_type.name}.{name} is declared with {wanted}, which is not what it got.")
     if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
-        weight = _converted(f"the weight of {kind.name}.{name}", edges.weight, declared.weight)
+        weight = _converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)
         edges = replace(edges, weight=weight)
     return edges
 
 
 def _join(first: Edges, second: Edges) -> Edges:
-    """The edges of two `add` calls one after the other."""
+    """Return the edges of two `add` calls one after the other."""
     if first.constant is not None and first.constant == second.constant:
         return Edges(first.count + second.count, first.targets, constant=first.constant)
     count = first.count + second.count
@@ -303,7 +307,8 @@ class Components:
 
 
 def components(graph: Graph) -> Components | None:
-    """Components over all local types, or None when no edge joins two local vertices (then each is its own)."""
+    """Return the components over all local types, or None when no edge joins two local vertices (then each is its
+    own)."""
     from scipy.sparse import coo_matrix  # deferred: only graphs with such edges need it
     from scipy.sparse.csgraph import connected_components
 
@@ -312,13 +317,13 @@ def components(graph: Graph) -> Components | None:
     sources, targets = [], []
     for table in tables:
         for name, edges in table.edges.items():
-            kind = describe(table.type.target(name))
-            if kind.replicated:
+            vertex_type = describe(table.type.target(name))
+            if vertex_type.replicated:
                 continue
             offsets, ends, _ = edges.of(np.arange(table.count, dtype=np.int64))
             degrees = np.full(table.count, edges.degree) if offsets is None else np.diff(offsets)
             sources.append(np.repeat(np.arange(table.count), degrees) + base[table.type.name])
-            targets.append(ends + base[kind.name])
+            targets.append(ends + base[vertex_type.name])
     if not sources:
         return None
     total = sum(t.count for t in tables)

@@ -50,7 +50,7 @@ class EpochOrder:
         self._ends = None if units is None else np.cumsum(np.diff(units.offsets)[order])
 
     def vertices(self, start: int, stop: int) -> NDArray[np.int64]:
-        """Vertex indices at positions [start, stop); both must be boundaries."""
+        """Return the vertex indices at positions [start, stop); both must be boundaries."""
         if self._units is None or self._ends is None:
             return self._order[start:stop]
         first, last = self._unit_at(start), self._unit_at(stop)
@@ -60,13 +60,14 @@ class EpochOrder:
         return np.concatenate([members[offsets[u] : offsets[u + 1]] for u in self._order[first:last]])
 
     def boundary(self, position: int) -> int:
-        """The first position at or after `position` that does not cut a unit."""
+        """Return the first position at or after `position` that does not cut a unit."""
         if self._ends is None or position <= 0:
             return min(max(position, 0), self.count)
         return int(self._ends[min(int(np.searchsorted(self._ends, position)), len(self._ends) - 1)])
 
     def ends(self, start: int, stop: int) -> NDArray[np.int64] | None:
-        """Ends of the units in [start, stop), relative to `start`; None where every vertex is a unit of its own."""
+        """Return the ends of the units in [start, stop), relative to `start`; None where every vertex is a unit of its
+        own."""
         if self._ends is None:
             return None
         return self._ends[self._unit_at(start) : self._unit_at(stop)] - start

@@ -1,4 +1,4 @@
-"""A program: the graph, f, and how the result is judged; and how one is found in the user's file."""
+"""A program: the graph, f, and how the result is evaluated; and how one is loaded from the user's file."""
 
 from __future__ import annotations
 
@@ -75,16 +75,16 @@ class Update:
                 f"{name} takes {'a Batch' if batched else 'one vertex'}, so it is declared "
                 f"{'@gridml.update(batch=64)' if batched else '@gridml.update'}."
             )
-        kind = describe(driver)
-        if kind.replicated:
+        vertex_type = describe(driver)
+        if vertex_type.replicated:
             raise ProgramError(
-                f"the first argument of {name} is {kind.name}, which is replicated; f runs on local vertices."
+                f"the first argument of {name} is {vertex_type.name}, which is replicated; f runs on local vertices."
             )
-        return driver, [_bind(kind, argument, hints[argument], name) for argument in arguments[1:]]
+        return driver, [_bind(vertex_type, argument, hints[argument], name) for argument in arguments[1:]]
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
-    """The annotation of every argument, in order. Raises ProgramError where one is missing or cannot be read."""
+    """Return the annotation of every argument, in order. Raises ProgramError where one is missing or cannot be read."""
     try:
         hints = typing.get_type_hints(function)
     except Exception as error:  # evaluating the text of an annotation can raise anything
@@ -101,12 +101,12 @@ def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 def _vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex], bool]:
     batched = typing.get_origin(hint) is Batch
-    found = typing.get_args(hint)[0] if batched else hint
-    if not (isinstance(found, type) and issubclass(found, Vertex)):
+    cls = typing.get_args(hint)[0] if batched else hint
+    if not (isinstance(cls, type) and issubclass(cls, Vertex)):
         raise ProgramError(
             f"argument {argument} of {function} is annotated {hint}; expected a vertex type or gridml.Batch of one."
         )
-    return found, batched
+    return cls, batched
 
 
 def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parameter:
@@ -118,13 +118,13 @@ def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parame
         if not leading:
             what = f"no edge to that type; declare one, {argument} = gridml.edge({cls.__name__})."
         raise ProgramError(f"argument {argument} of {function} is a {cls.__name__}, but {driver.name} has {what}")
-    kind = describe(cls)
-    if batched and kind.modules:
+    vertex_type = describe(cls)
+    if batched and vertex_type.modules:
         raise ProgramError(
-            f"argument {argument} of {function} is a Batch of {kind.name}, which holds modules; modules come one at a "
-            f"time: annotate it {kind.name}."
+            f"argument {argument} of {function} is a Batch of {vertex_type.name}, which holds modules; modules come "
+            f"one at a time: annotate it {vertex_type.name}."
         )
-    return Parameter(edge, kind, not batched)
+    return Parameter(edge, vertex_type, not batched)
 
 
 @typing.overload
@@ -199,7 +199,7 @@ class Program:
     def check(self) -> None:
         """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
         self.types()
-        if not any(kind.replicated or kind.mutable for kind in self.types().values()):
+        if not any(t.replicated or t.mutable for t in self.types().values()):
             raise ProgramError(
                 f"{self.update.function.__name__} can change nothing: no type it reaches is replicated (has a module "
                 f"or an aggregate), and no local one has a field declared gridml.array(..., mutable=True)."
@@ -212,16 +212,16 @@ class Program:
 
     @cached_property
     def uses_torch(self) -> bool:
-        return any(kind.modules for kind in self.types().values())
+        return any(t.modules for t in self.types().values())
 
     @cached_property
     def bsp(self) -> bool:
         """Whether nothing is replicated, so that the program runs in supersteps on a uniform partition."""
-        return not any(kind.replicated for kind in self.types().values())
+        return not any(t.replicated for t in self.types().values())
 
 
 def load(path: Path) -> Program:
-    """The one Program in a user's file.
+    """Return the one Program in a user's file.
 
     Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
     """
@@ -249,9 +249,9 @@ def load(path: Path) -> Program:
     programs = {name: value for name, value in vars(loaded).items() if isinstance(value, Program)}
     distinct = {id(p): name for name, p in programs.items()}
     if len(distinct) != 1:
-        told = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
+        names = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
         raise ProgramError(
-            f"{path} must hold exactly one gridml.Program; found {told}. Write program = gridml.Program(graph, train)."
+            f"{path} must hold exactly one gridml.Program; found {names}. Write program = gridml.Program(graph, train)."
         )
     program = next(iter(programs.values()))
     program.check()
@@ -259,7 +259,8 @@ def load(path: Path) -> Program:
 
 
 def user_traceback(error: BaseException, path: Path) -> str:
-    """The traceback of an error from the first frame in the user's file on: gridml's own frames are no help to them."""
+    """Return the traceback of an error from the first frame in the user's file on: our own frames are no help to
+    them."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
     shown = frames[own[0] :] if own else []

@@ -131,27 +131,29 @@ class Vertex:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if not hasattr(type(self), name):
-            kind = describe(type(self))
-            raise ProgramError(f"{kind.name} has no field {name!r} to write; it has {kind.fields}.")
+            vertex_type = describe(type(self))
+            raise ProgramError(f"{vertex_type.name} has no field {name!r} to write; it has {vertex_type.fields}.")
         object.__setattr__(self, name, value)
 
     def get_id(self) -> VertexId:
-        """The vertex's type and index."""
+        """Return the vertex's type and index."""
         return self._home.identify(self._at)
 
     def get_data(self) -> Any:
-        """The vertex's own value: of its one field, or a dict by field name where it has several."""
+        """Return the vertex's own value: of its one field, or a dict by field name where it has several."""
         fields = describe(type(self)).fields
         if len(fields) == 1:
             return self._home.read(fields[0], self._at)
         return {name: self._home.read(name, self._at) for name in fields}
 
     def get_neighbours(self) -> list[Vertex]:
-        """All vertices that this one's edges lead to, edge field by edge field in the order they are declared."""
+        """Return all vertices that this one's edges lead to, edge field by edge field in the order they are
+        declared."""
         return [n for name in describe(type(self)).edges for n in self._home.neighbours(name, self._at)]
 
     def get_weights(self) -> list[Any]:
-        """The weight of the edge to each of `get_neighbours()`, in the same order; None for an edge without one."""
+        """Return the weight of the edge to each of `get_neighbours()`, in the same order; None for an edge without
+        one."""
         return [w for name in describe(type(self)).edges for w in self._home.weights(name, self._at)]
 
     def update_value(self, vertex_id: VertexId, data: Any) -> None:
@@ -181,13 +183,13 @@ class Vertex:
             )
         optimisers = []
         for vertex in (self, *others):
-            found = vertex._home.optimisers(vertex._at)
-            if not found:
+            own = vertex._home.optimisers(vertex._at)
+            if not own:
                 raise ProgramError(
                     f"step was called for {type(vertex).__name__}, which has no module with an optimiser. "
                     f"Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))."
                 )
-            optimisers += found
+            optimisers += own
         for optimiser in optimisers:
             optimiser.zero_grad()
         loss.backward()
@@ -237,75 +239,78 @@ class VertexType:
         return [] if self.replicated else [name for name, a in self.arrays.items() if a.mutable]
 
     def target(self, edge_name: str) -> type[Vertex]:
-        """The class an edge leads to. Raises ProgramError for a name that no class has."""
+        """Return the class an edge leads to. Raises ProgramError for a name that no class has."""
         target = self.edges[edge_name].target
         if isinstance(target, str):
-            found = vars(sys.modules[self.cls.__module__]).get(target)
+            named = vars(sys.modules[self.cls.__module__]).get(target)
             if target == self.name:
                 return self.cls
-            if not (isinstance(found, type) and issubclass(found, Vertex)):
+            if not (isinstance(named, type) and issubclass(named, Vertex)):
                 raise ProgramError(
                     f"{self.name}.{edge_name} leads to {target!r}; no vertex type of that name is in the file."
                 )
-            return found
+            return named
         return target
 
 
 def describe(cls: type[Vertex]) -> VertexType:
-    """The declaration of a vertex class, its base classes' fields first. Raises ProgramError for a senseless one."""
-    known = vars(cls).get("_declared")  # not a base class's
-    if known is None:
-        known = cls._declared = _declaration(cls)  # kept, since every vertex that f touches asks
-    return known
+    """Return the declaration of a vertex class, its base classes' fields first. Raises ProgramError for a senseless
+    one."""
+    declared = vars(cls).get("_declared")  # not a base class's
+    if declared is None:
+        declared = cls._declared = _declaration(cls)  # kept, since it is looked up for every vertex that f touches
+    return declared
 
 
 def _declaration(cls: type[Vertex]) -> VertexType:
-    found = VertexType(cls)
+    declared = VertexType(cls)
     for base in reversed(cls.__mro__):
         for name, value in vars(base).items():
-            kinds: tuple[tuple[type, dict[str, Any]], ...] = (
-                (array, found.arrays),
-                (module, found.modules),
-                (edge, found.edges),
+            descriptors: tuple[tuple[type, dict[str, Any]], ...] = (
+                (array, declared.arrays),
+                (module, declared.modules),
+                (edge, declared.edges),
             )
-            for kind, into in kinds:
+            for descriptor, into in descriptors:
                 into.pop(name, None)  # declared again by a subclass, perhaps as something else
-                if isinstance(value, kind):
+                if isinstance(value, descriptor):
                     into[name] = value
-    taken = [name for name in (*found.fields, *found.edges) if name in RESERVED or name.startswith("_")]
+    taken = [name for name in (*declared.fields, *declared.edges) if name in RESERVED or name.startswith("_")]
     if taken:
         raise ProgramError(
             f"{cls.__name__} has a field called {taken[0]}, a name that vertices and batches use themselves. Call it "
             f"something else; names with a leading underscore and {', '.join(sorted(RESERVED))} are taken."
         )
-    if found.modules and found.arrays:
+    if declared.modules and declared.arrays:
         raise ProgramError(
-            f"{cls.__name__} has both modules ({', '.join(found.modules)}) and arrays ({', '.join(found.arrays)}). "
+            f"{cls.__name__} has both modules ({', '.join(declared.modules)}) and arrays "
+            f"({', '.join(declared.arrays)}). "
             f"Put the arrays on a vertex type of their own."
         )
-    if found.own_rule and not callable(cls.aggregate):
+    if declared.own_rule and not callable(cls.aggregate):
         raise ProgramError(
             f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
             f"gridml.by_name({{...}}) "
             f"or a method aggregate(self, replica, merge)."
         )
-    if found.replicated and found.edges:
+    if declared.replicated and declared.edges:
         raise ProgramError(
-            f"{cls.__name__} is replicated and has edges ({', '.join(found.edges)}); edges start at local vertices. "
+            f"{cls.__name__} is replicated and has edges ({', '.join(declared.edges)}); edges start at local vertices. "
             f"Declare the edge on the other type."
         )
-    return found
+    return declared
 
 
 def reachable(cls: type[Vertex]) -> dict[str, VertexType]:
-    """The types that edges lead to from `cls`, itself first, by name. Raises ProgramError where two share a name."""
-    found: dict[str, VertexType] = {}
+    """Return the types that edges lead to from `cls`, itself first, by name. Raises ProgramError where two share a
+    name."""
+    types: dict[str, VertexType] = {}
     waiting = [cls]
     while waiting:
-        kind = describe(waiting.pop())
-        if kind.name not in found:
-            found[kind.name] = kind
-            waiting += [kind.target(name) for name in kind.edges]
-        elif found[kind.name].cls is not kind.cls:
-            raise ProgramError(f"two vertex types are called {kind.name}; give one of them another name.")
-    return found
+        vertex_type = describe(waiting.pop())
+        if vertex_type.name not in types:
+            types[vertex_type.name] = vertex_type
+            waiting += [vertex_type.target(name) for name in vertex_type.edges]
+        elif types[vertex_type.name].cls is not vertex_type.cls:
+            raise ProgramError(f"two vertex types are called {vertex_type.name}; give one of them another name.")
+    return types

@@ -7,39 +7,50 @@ each would measure JSON; everything else that the master does with them stays th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any, final
-
-from numpy.typing import NDArray
+from typing import final
 
 from gridml.protocol import bundle
 from gridml.protocol.messages import Reply, Sync, sync_from, to_json
+from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, encode_replica
 
-Tensors = Mapping[str, NDArray[Any]]
+
+class MalformedPush(ValueError):
+    """A sync whose message makes sense and whose tensors do not: its push can be refused, and the worker told why."""
+
+    def __init__(self, sync: Sync, reason: str) -> None:
+        super().__init__(reason)
+        self.sync = sync
 
 
 class Codec(ABC):
     """The master's way to read syncs and to write replies."""
 
     @abstractmethod
-    def read(self, payload: bytes) -> tuple[Sync, dict[str, NDArray[Any]]]:
-        """The sync of a payload and the tensors beside it. Raises ValueError for what makes no sense."""
+    def read(self, payload: bytes) -> tuple[Sync, PushContent]:
+        """Return the sync of a payload and what travels beside it.
+
+        Raises ValueError for what is no sync, MalformedPush (one of them) where only the tensors make no sense.
+        """
 
     @abstractmethod
-    def write(self, reply: Reply, tensors: Tensors) -> bytes:
-        """A reply, and what travels beside it, as a payload."""
+    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
+        """Return a reply, and what of the replica travels beside it, as a payload."""
 
 
 @final
 class BundleCodec(Codec):
     """Bundles, as real workers read and write them."""
 
-    def read(self, payload: bytes) -> tuple[Sync, dict[str, NDArray[Any]]]:
+    def read(self, payload: bytes) -> tuple[Sync, PushContent]:
         message, tensors = bundle.decode(payload)
-        return sync_from(message), tensors
+        sync = sync_from(message)
+        try:
+            return sync, decode(tensors)
+        except ValueError as error:
+            raise MalformedPush(sync, str(error)) from error
 
-    def write(self, reply: Reply, tensors: Tensors) -> bytes:
-        return bundle.encode(to_json(reply), tensors)
+    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
+        return bundle.encode(to_json(reply), encode_replica(replica))
 
 
 class InProcessPayload(bytes):
@@ -49,6 +60,7 @@ class InProcessPayload(bytes):
 
 
 def spoken(message: Sync | Reply) -> InProcessPayload:
+    """Return a payload that holds `message`."""
     payload = InProcessPayload()
     payload.message = message
     return payload
@@ -58,10 +70,10 @@ def spoken(message: Sync | Reply) -> InProcessPayload:
 class InProcessCodec(Codec):
     """Messages handed over without tensors, in `InProcessPayload` payloads. Anything else is nonsense."""
 
-    def read(self, payload: bytes) -> tuple[Sync, dict[str, NDArray[Any]]]:
+    def read(self, payload: bytes) -> tuple[Sync, PushContent]:
         if not isinstance(payload, InProcessPayload) or not isinstance(payload.message, Sync):
             raise ValueError(f"not a spoken sync: {payload!r}")
-        return payload.message, {}
+        return payload.message, NOTHING
 
-    def write(self, reply: Reply, tensors: Tensors) -> bytes:
+    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
         return spoken(reply)

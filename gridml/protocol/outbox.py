@@ -1,21 +1,18 @@
 """A push that no answer came to, in a file of the worker's folder, where it outlives the process and the machine.
 
 HTCondor carries the file: to the access point when the job is evicted with grace or saves itself, and back into the
-folder of the job's next life, which delivers it before it trains; at the job's end into the run directory, where the
+folder of the job's next attempt, which delivers it before it trains; at the job's end into the run directory, where the
 next master finds it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
-
-from numpy.typing import NDArray
 
 from gridml.protocol import bundle
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
+from gridml.protocol.push import PushContent, decode, encode
 
 FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
@@ -26,7 +23,7 @@ class UnansweredPush:
 
     number: int
     sync: Sync
-    tensors: Mapping[str, NDArray[Any]]
+    content: PushContent
 
     @property
     def push(self) -> Push:
@@ -36,25 +33,25 @@ class UnansweredPush:
     @property
     def payload(self) -> bytes:
         """The message as it would have been sent."""
-        return bundle.encode(to_json(self.sync), self.tensors)
+        return bundle.encode(to_json(self.sync), encode(self.content))
 
 
 def write(path: Path, unanswered: UnansweredPush) -> None:
     """Keep a push. Raises OSError."""
     message = {"number": unanswered.number, "sync": to_json(unanswered.sync)}
-    bundle.write_atomic(path, bundle.encode(message, unanswered.tensors), durable=False)
+    bundle.write_atomic(path, bundle.encode(message, encode(unanswered.content)), durable=False)
 
 
 def read(path: Path) -> UnansweredPush | None:
-    """The push that was kept, None where there is none, or the file is damaged."""
+    """Return the push that was kept, None where there is none, or the file is damaged."""
     try:
         message, tensors = bundle.decode(path.read_bytes())
-        found = UnansweredPush(int(message["number"]), sync_from(message["sync"]), tensors)
+        unanswered = UnansweredPush(int(message["number"]), sync_from(message["sync"]), decode(tensors))
     except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
-    return found if found.sync.push is not None else None
+    return unanswered if unanswered.sync.push is not None else None
 
 
 def clear(path: Path) -> None:
-    """Nothing is unanswered any more. The file stays, empty: HTCondor expects it. Raises OSError."""
+    """Empty the file: nothing is unanswered any more. It stays, because HTCondor expects it. Raises OSError."""
     path.write_bytes(b"")

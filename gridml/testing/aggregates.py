@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import Aggregate, Merge, MergePlan
+from gridml.aggregates import Aggregate, Merge, RuleSet, VertexState
 from gridml.testing.contracts import expect, require
 
 Arrays = dict[str, NDArray[Any]]
@@ -29,8 +29,42 @@ NAMES = ("w.running_mean", "w.running_var", "scalar", "none")  # the first two l
 SHAPES = ((3, 5), (3, 5), (), (0, 2))
 
 
-class FlatRules(MergePlan):
-    """Rules that are given tensors and buffers in one dictionary, buffers as "tensor#buffer", and return them so."""
+class FlatResult(NamedTuple):
+    """A merge result with tensors and buffers in one dictionary."""
+
+    tensors: Arrays
+    sumsq: float
+    not_finite: str | None
+
+
+class FlatRules:
+    """Rules that are given tensors and buffers in one dictionary, buffers as "tensor#buffer", and return them so: what
+    they make can be compared array by array."""
+
+    def __init__(self, rules: Mapping[str, Aggregate]) -> None:
+        self.rules = dict(rules)
+        self._set = RuleSet(rules)
+
+    def buffers(self, master: Arrays) -> Arrays:
+        return _flat(VertexState({}, self._set.buffers(master)))
+
+    def merge(
+        self,
+        master: Arrays,
+        replica: Arrays,
+        base: Arrays,
+        merge: Merge,
+        *,
+        scale: float = 1.0,
+        out: Arrays | None = None,
+    ) -> FlatResult:
+        room = None if out is None else _nested(out)
+        result = self._set.merge(_nested(master), replica, base, merge, scale=scale, out=room)
+        return FlatResult(_flat(result.state), result.sumsq, result.not_finite)
+
+    def flush(self, master: Arrays, live: int) -> Arrays | None:
+        flushed = self._set.flush(_nested(master), live)
+        return None if flushed is None else _flat(flushed)
 
 
 class Case(NamedTuple):
@@ -232,3 +266,19 @@ FLOAT_CHECKS: tuple[Callable[[Aggregate, str], None], ...] = (
 def _expect_sum(got: float, expected: float, tolerance: float) -> None:
     close = abs(got - expected) <= max(tolerance * expected, 1e-12)
     require(close, f"the sum of squares of a step: got {got}, expected {expected}")
+
+
+def _flat(state: VertexState) -> Arrays:
+    buffers = {f"{name}#{key}": array for name, held in state.buffers.items() for key, array in held.items()}
+    return state.tensors | buffers
+
+
+def _nested(arrays: Arrays) -> VertexState:
+    state = VertexState()
+    for name, array in arrays.items():
+        tensor, _, buffer = name.partition("#")
+        if buffer:
+            state.buffers.setdefault(tensor, {})[buffer] = array
+        else:
+            state.tensors[name] = array
+    return state

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gridml.errors import LedgerError
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
+from gridml.protocol.push import Fields, decode_patch, encode_patch
 
 Array = NDArray[Any]
 
@@ -32,15 +33,16 @@ class LocalFields:
         self._folder = folder
         self._bsp = bsp
         self._durable = durable
-        self._columns: dict[str, Array] = {}
+        self._columns: dict[str, dict[str, Array]] = {}  # by type and field
         for table in graph.local:
             for name in table.type.mutable:
                 column = self._open(f"{table.type.name}.{name}.npy", table.columns[name])
                 table.columns[name] = column
-                self._columns[f"{table.type.name}/{name}"] = column
+                self._columns.setdefault(table.type.name, {})[name] = column
 
     @property
     def any(self) -> bool:
+        """Whether f may change any field."""
         return bool(self._columns)
 
     def _open(self, name: str, values: Array) -> Array:
@@ -53,53 +55,54 @@ class LocalFields:
                 file[at : at + 65536] = values[at : at + 65536]
             file.flush()
             temporary.replace(path)
-        found = np.load(path, mmap_mode="r+")
-        if found.shape != values.shape or found.dtype != values.dtype:
-            raise LedgerError(f"{path} holds {found.dtype} {found.shape}, the graph {values.dtype} {values.shape}.")
-        return np.asarray(found) if found.size == 0 else found
+        column = np.load(path, mmap_mode="r+")
+        if column.shape != values.shape or column.dtype != values.dtype:
+            raise LedgerError(f"{path} holds {column.dtype} {column.shape}, the graph {values.dtype} {values.shape}.")
+        return np.asarray(column) if column.size == 0 else column
 
-    def check(
-        self, pushed: Mapping[str, Array], allowed: Mapping[str, Array], trained: tuple[str, Array]
-    ) -> str | None:
-        """Why fields of a push cannot be taken, None if they can.
+    def check(self, fields: Fields, allowed: Mapping[str, Array], trained: tuple[str, Array]) -> str | None:
+        """Return why fields of a push cannot be taken, None if they can.
 
         `allowed` are the ids by type that its lease may change, `trained` is the driving type and its newly trained
         ids int64 (n,). All fields of these types must have come, or what f made of them would be lost with the credit.
         """
-        driver, ids = trained
-        lost = [n for n in self._columns if n not in pushed and n.split("/", 1)[0] in allowed]
-        if lost:
-            return f"{lost[0]} is missing"
-        for name, values in sorted(pushed.items(), key=lambda item: item[0]):  # "@ids/..." first
-            if name.startswith("@ids/"):
-                kind = name.removeprefix("@ids/")
-                if values.dtype != np.int64 or values.ndim != 1 or not np.isin(values, allowed.get(kind, [])).all():
-                    return f"{name} names vertices outside the lease"
-                if kind == driver and not np.array_equal(values, ids):
-                    return f"{name} names others than the {len(ids)} vertices that were trained"
-                continue
-            if name not in self._columns:
-                return f"{name} is not a field that f may change"
-            column, at = self._columns[name], pushed.get("@ids/" + name.split("/", 1)[0])
-            if at is None or values.shape != (len(at), *column.shape[1:]) or values.dtype != column.dtype:
-                return f"{name} has {values.dtype} {values.shape}, which does not fit the field"
-            # What was not finite before (a missing value, say) may stay so.
-            if values.dtype.kind == "f" and np.isfinite(column[at][~np.isfinite(values)]).any():
-                return f"{name} is not finite (NaN or infinity)"
+        driver, trained_ids = trained
+        for type_name, columns in self._columns.items():
+            sent = fields[type_name].fields if type_name in fields else {}
+            lost = next((name for name in columns if name not in sent), None)
+            if lost is not None and type_name in allowed:
+                return f"{type_name}/{lost} is missing"
+        for type_name, rows in fields.items():
+            if not np.isin(rows.ids, allowed.get(type_name, [])).all():
+                return f"fields of {type_name} name vertices outside the lease"
+            if type_name == driver and not np.array_equal(rows.ids, trained_ids):
+                return f"fields of {type_name} name others than the {len(trained_ids)} vertices that were trained"
+            for name, values in rows.fields.items():
+                if problem := self._problem(type_name, name, rows.ids, values):
+                    return f"{type_name}/{name} {problem}"
         return None
 
-    def write_patch(self, version: int, pushes: Sequence[Mapping[str, Array]]) -> str:
-        """Write the fields of a group of pushes as one durable file; returns its SHA-256. Raises OSError."""
-        tensors = {f"{i}/{name}": values for i, pushed in enumerate(pushes) for name, values in pushed.items()}
-        payload = bundle.encode({"version": version, "pushes": len(pushes)}, tensors)
+    def _problem(self, type_name: str, name: str, ids: Array, values: Array) -> str | None:
+        column = self._columns.get(type_name, {}).get(name)
+        if column is None:
+            return "is not a field that f may change"
+        if values.shape != (len(ids), *column.shape[1:]) or values.dtype != column.dtype:
+            return f"has {values.dtype} {values.shape}, which does not fit the field"
+        # What was not finite before (a missing value, say) may stay so.
+        if values.dtype.kind == "f" and np.isfinite(column[ids][~np.isfinite(values)]).any():
+            return "is not finite (NaN or infinity)"
+        return None
+
+    def write_patch(self, version: int, pushes: Sequence[Fields]) -> str:
+        """Write the fields of a group of pushes as one durable file; return its SHA-256. Raises OSError."""
+        payload = bundle.encode({"version": version, "pushes": len(pushes)}, encode_patch(pushes))
         bundle.write_atomic(self._path(version), payload, durable=self._durable)
         return bundle.digest(payload)
 
-    def committed(self, pushes: Sequence[Mapping[str, Array]]) -> None:
+    def committed(self, pushes: Sequence[Fields]) -> None:
         """Apply what was just credited, unless it must wait for the superstep's end."""
         if not self._bsp:
-            for pushed in pushes:
-                self._apply(pushed)
+            self._apply(pushes)
 
     def recover(self, patches: Sequence[tuple[int, int, str]]) -> None:
         """Apply again what the ledger credits but the files may lack. Raises LedgerError for a damaged patch."""
@@ -115,6 +118,7 @@ class LocalFields:
                 column.flush()
 
     def remove(self, patches: Sequence[tuple[int, int, str]]) -> None:
+        """Remove the files of patches."""
         for version, _, _ in patches:
             self._path(version).unlink(missing_ok=True)
 
@@ -130,10 +134,10 @@ class LocalFields:
             if bundle.digest(payload) != sha256:
                 raise LedgerError(f"{self._path(version)} is damaged: its SHA-256 is not the one in the ledger.")
             message, tensors = bundle.decode(payload)
-            for i in range(message["pushes"]):
-                self._apply({n.split("/", 1)[1]: t for n, t in tensors.items() if n.split("/", 1)[0] == str(i)})
+            self._apply(decode_patch(tensors, message["pushes"]))
 
-    def _apply(self, pushed: Mapping[str, Array]) -> None:
-        for name, values in pushed.items():
-            if not name.startswith("@ids/"):
-                self._columns[name][pushed["@ids/" + name.split("/", 1)[0]]] = values
+    def _apply(self, pushes: Sequence[Fields]) -> None:
+        for fields in pushes:
+            for type_name, rows in fields.items():
+                for name, values in rows.fields.items():
+                    self._columns[type_name][name][rows.ids] = values

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from gridml.errors import LedgerError
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
-from master.store.replica import Replica, Versions
+from master.store.replica import Replica
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
+from master.store.versions import Versions
 
 
 @dataclass(frozen=True)

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
-
-from numpy.typing import NDArray
 
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync, Verdict
+from gridml.protocol.push import PushContent
 from master.records import LeaseState, WorkerRecord
 
 
 @dataclass
 class Draft:
-    """An answer being made. `record` is the worker's; `grant` the lease that the answer brings."""
+    """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense, and
+    `grant` is the lease that the answer brings."""
 
     message: Message
     sync: Sync
-    tensors: dict[str, NDArray[Any]]
+    content: PushContent
     record: WorkerRecord
+    problem: str | None = None
     verdict: Verdict | None = None
     reason: str = ""
     fast_forward: bool = False

@@ -56,8 +56,8 @@ class EpochEnd:
         return False
 
     def _metrics(self, version: int, sha256: str | None) -> Metrics:
-        tensors, _ = self._store.versions.read(version, sha256)
-        return evaluate(self._spec.program, self._spec.graph, tensors, self._spec.settings.program)
+        state = self._store.versions.read(version, sha256)
+        return evaluate(self._spec.program, self._spec.graph, state, self._spec.settings.program)
 
 
 def describe_metrics(metrics: Metrics) -> str:

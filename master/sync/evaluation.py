@@ -6,7 +6,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import typing
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,13 +21,13 @@ from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.vertex import Vertex, describe
-from master.store.replica import piece
+from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
 
-def evaluate(program: Program, graph: Graph, tensors: Mapping[str, Array], source: Path) -> Metrics:
-    """Call the program's evaluate on a version's tensors; numbers, or lists of numbers, by name.
+def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) -> Metrics:
+    """Call the program's evaluate on what a version holds; numbers, or lists of numbers, by name.
 
     Raises UserCodeError with the user's traceback when it fails, ProgramError when it returns something else.
     """
@@ -37,18 +36,18 @@ def evaluate(program: Program, graph: Graph, tensors: Mapping[str, Array], sourc
     hints = typing.get_type_hints(program.evaluate)
     arguments = []
     for name in inspect.signature(program.evaluate).parameters:
-        arguments.append(_argument(name, hints.get(name), graph, tensors, torch=program.uses_torch))
+        arguments.append(_argument(name, hints.get(name), graph, state, torch=program.uses_torch))
     try:
-        found = program.evaluate(*arguments)
+        metrics = program.evaluate(*arguments)
     except Exception as error:
         raise UserCodeError(
             f"evaluate failed: {type(error).__name__}: {error}. The training is kept; mend evaluate and resume the "
             f"run.",
             user_traceback(error, source),
         ) from error
-    if not isinstance(found, dict):
-        raise ProgramError(f"evaluate returned {type(found).__name__}; expected a dict of numbers by name.")
-    return {str(name): _plain(name, value) for name, value in found.items()}
+    if not isinstance(metrics, dict):
+        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name.")
+    return {str(name): _plain(name, value) for name, value in metrics.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
@@ -58,8 +57,8 @@ def _plain(name: str, value: Any) -> Any:
     return array.tolist()
 
 
-def _argument(name: str, hint: Any, graph: Graph, tensors: Mapping[str, Array], *, torch: bool) -> Any:
-    """A vertex, or a Batch of all vertices of a type, holding a version's values."""
+def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch: bool) -> Any:
+    """Return a vertex, or a Batch of all vertices of a type, holding a version's values."""
     batched = typing.get_origin(hint) is Batch
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex) and describe(cls).name in graph.tables):
@@ -72,24 +71,27 @@ def _argument(name: str, hint: Any, graph: Graph, tensors: Mapping[str, Array], 
         modules = Modules(table.type)
         for index in range(table.count):
             for key, view in modules.views(index).items():
-                np.copyto(view, tensors[key])
-        modules.judge()
+                np.copyto(view, state.modules[table.type.name, index].tensors[key])
+        modules.evaluation_mode()
         return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
-    rows = Rows(table.type, np.arange(table.count, dtype=np.int64), _columns(table, tensors), frozenset(), torch=torch)
+    rows = Rows(table.type, np.arange(table.count, dtype=np.int64), _columns(table, state), frozenset(), torch=torch)
     return Batch._over(rows, slice(0, table.count)) if batched else cls._view(rows, 0)
 
 
-def _columns(table: Table, tensors: Mapping[str, Array]) -> dict[str, Array]:
-    """A type's arrays: replicated ones of the version, local ones as they are; what f may change is copied, since the
-    run goes on with it."""
+def _columns(table: Table, state: ReplicaState) -> dict[str, Array]:
+    """Return a type's arrays: replicated ones of the version, local ones as they are.
+
+    What f may change is copied, since the run goes on with it.
+    """
     if not table.type.replicated:
         mutable = table.type.mutable
         return {name: np.array(column) if name in mutable else column for name, column in table.columns.items()}
-    return {name: tensors[f"{table.type.name}/{name}"] for name in table.columns}
+    return state.arrays[table.type.name]
 
 
-def flops_per_vertex(program: Program, graph: Graph, tensors: Mapping[str, Array]) -> float | None:
-    """Floating-point operations of f on one vertex, counted by torch over one batch; None where it cannot."""
+def flops_per_vertex(program: Program, graph: Graph, state: ReplicaState) -> float | None:
+    """Return the floating-point operations of f on one vertex, counted by torch over one batch; None where it
+    cannot."""
     if not program.uses_torch:
         return None
     from torch.utils.flop_counter import FlopCounterMode
@@ -102,12 +104,8 @@ def flops_per_vertex(program: Program, graph: Graph, tensors: Mapping[str, Array
     chunk = cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
     engine = Engine(program)
     engine.begin(chunk)
-    values: dict[str, Array] = {f"@rows/{kind}": ids for kind, ids in chunk.touched().items()}
-    for name, tensor in tensors.items():
-        kind, index = piece(name)
-        if "#" not in name and kind in chunk.tables:
-            values[name] = tensor if index is not None else tensor[chunk.tables[kind].ids]
-    engine.restart(values)
+    replicated = {table.type.name for table in graph.replicated}
+    engine.restart(state.part({name: ids for name, ids in chunk.touched().items() if name in replicated}))
     with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
         engine.train(0, stop, 1.0)
         return counter.get_total_flops() / stop or None

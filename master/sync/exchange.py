@@ -12,7 +12,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from gridml.carriers.base import MasterMailboxes, Message
+from gridml.protocol.codec import MalformedPush
 from gridml.protocol.messages import Failure, Verdict
+from gridml.protocol.push import NOTHING
 from master.environment import Environment
 from master.leases.leases import Leases
 from master.records import WorkerRecord, WorkerTable
@@ -23,7 +25,7 @@ from master.sync.failures import Failures
 from master.sync.merger import Merger
 from master.sync.pushes import Pushes
 from master.sync.replies import Replies
-from master.sync.versions import VersionKeeper, VersionUse
+from master.sync.version_use import VersionKeeper, VersionUse
 
 
 class Exchange:
@@ -124,11 +126,15 @@ class Exchange:
     def _open(self, message: Message) -> Draft | None:
         """A message's content, None for one that makes no sense, and would make none if it was sent again."""
         try:
-            sync, tensors = self._environment.codec.read(message.payload)
+            sync, content = self._environment.codec.read(message.payload)
+            problem = None
+        except MalformedPush as error:
+            sync, content, problem = error.sync, NOTHING, str(error)
         except ValueError:
             return None
-        record = self._workers.of(message.worker)
-        return Draft(message, sync, tensors, record) if sync.worker == message.worker else None
+        if sync.worker != message.worker:
+            return None
+        return Draft(message, sync, content, self._workers.of(message.worker), problem)
 
     def _hear(self, draft: Draft, now: float) -> None:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
-
-from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
 from gridml.errors import UserCodeError
 from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
+from gridml.protocol.push import Fields
 from master.decisions.admission import LeaseFacts, admit
 from master.environment import Hook
 from master.leases.leases import Leases
@@ -20,9 +18,6 @@ from master.store.store import Store
 from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merged, Merger
-
-Array = NDArray[Any]
-Fields = Mapping[str, Array]  # changed fields of local vertices
 
 
 @dataclass(frozen=True)
@@ -76,7 +71,7 @@ class Pushes:
             self._failures.record(lease, Failure(lease.id, lease.term, problem, "", -1, -1), now)
             return
         merged, fields = outcome
-        self._store.replica.put(merged.tensors, merged.rows, self._version)
+        self._store.replica.put(merged.modules, merged.rows, self._version)
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
         self._leases.credit(lease, now)
@@ -109,11 +104,11 @@ class Pushes:
     def _try(self, draft: Draft, lease: LeaseState, merge: Merge) -> tuple[str, tuple[Merged, Fields] | None]:
         """(reason, what the push would change), None when its content is wrong or the gate refuses it."""
         push, replica = draft.push, self._store.replica
-        part = {n: t for n, t in draft.tensors.items() if n.startswith("@rows/") or n in replica.tensors}
-        fields = {n: t for n, t in draft.tensors.items() if n not in part}
+        part, fields = draft.content.replica, draft.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
         problem = (
-            self._merger.check(part)
+            draft.problem
+            or self._merger.check(part)
             or self._leases.epochs.cuts_component(lease.epoch, push.upto)
             or self._store.fields.check(fields, lease.cut.local, trained)
         )

@@ -2,23 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.protocol.codec import Codec
 from gridml.protocol.messages import Pace, Reply
+from gridml.protocol.push import ReplicaPart
 from master.leases.leases import Leases
 from master.records import Touched
 from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
-from master.sync.versions import VersionUse
-
-Array = NDArray[Any]
+from master.sync.version_use import VersionUse
 
 
 class Replies:
@@ -45,9 +40,9 @@ class Replies:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
         version = self._store.replica.version
-        tensors: dict[str, Array] = {}
-        if self._store.replica.tensors and not draft.dropping:
-            tensors = self._store.replica.outgoing(*self._lacking(draft))
+        lacking = ReplicaPart()
+        if self._store.replica.state and not draft.dropping:
+            lacking = self._store.replica.outgoing(*self._lacking(draft))
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         reply = Reply(
             version=version,
@@ -62,7 +57,7 @@ class Replies:
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
             process=sync.process,
         )
-        payload = self._codec.write(reply, tensors)
+        payload = self._codec.write(reply, lacking)
         if record.number >= 0:  # one that leaves is not remembered
             self._versions.answer(record, version)
         record.bytes_down += len(payload)

@@ -14,6 +14,7 @@ from gridml.errors import StorageError
 from gridml.protocol import bundle, outbox
 from gridml.protocol.messages import Push, Sync, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.push import PushContent, ReplicaPart, RowValues
 from master.backends.base import Backend, JobEvent
 from master.environment import Environment
 from master.launch import resume, start
@@ -162,9 +163,10 @@ def test_what_a_job_brought_home_is_credited_in_its_own_name_only(
     push = Push(reply.lease.id, reply.lease.term, 1, reply.version, reply.lease.start + 10, 10)
     (root / "recovered").mkdir()
     sync = Sync("w1", holds=(reply.lease.id,), push=push)
+    count = {"count": np.array([10])}
     outbox.write(
         root / "recovered" / file,
-        UnansweredPush(2, sync, {"Total/count": np.array([10]), "@rows/Total": np.array([0])}),
+        UnansweredPush(2, sync, PushContent(ReplicaPart(rows={"Total": RowValues(np.array([0]), count)}))),
     )
     with begun_again(root, environment) as run:
         assert run.ledger.credited == credited

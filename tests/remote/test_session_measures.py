@@ -12,8 +12,9 @@ import gridml
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
+from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.virtual_clock import VirtualClock
-from remote.courier import Courier, Tensors
+from remote.courier import Courier
 from remote.session import Session, SessionOptions
 
 
@@ -39,8 +40,8 @@ class SlowEngine(Engine):
     def changed_fields(self, start: int, stop: int) -> Any:
         return {}
 
-    def wire(self, snapshot: Any) -> Any:
-        return {}
+    def wire(self, snapshot: Any) -> ReplicaPart:
+        return ReplicaPart()
 
 
 class Answers(Courier):
@@ -59,15 +60,15 @@ class Answers(Courier):
     def busy(self) -> bool:
         return self.due_s is not None
 
-    def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
+    def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
         self.syncs.append(sync)
         self.due_s = self.clock.now_s + 3.0
 
-    def take(self) -> tuple[Reply, Tensors] | None:
+    def take(self) -> tuple[Reply, ReplicaPart] | None:
         if self.due_s is None or self.clock.now_s < self.due_s:
             return None
         self.due_s = None
-        return self.replies.popleft(), {}
+        return self.replies.popleft(), ReplicaPart()
 
     def wait(self, seconds: float) -> None:
         self.clock.sleep(seconds)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -19,6 +18,7 @@ from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.chunk import BEFORE, cut
 from gridml.model.graph import components
 from gridml.model.vertex import describe
+from gridml.protocol.push import PushContent, ReplicaPart, decode_replica, encode, encode_replica
 
 Arrays = dict[str, np.ndarray[Any, Any]]
 
@@ -34,7 +34,7 @@ def begin(program: gridml.Program, g: gridml.Graph, vertices: list[int] | None =
     torch.manual_seed(0)
     engine = Engine(program)
     engine.begin(cut(g, driver, at, ends, parts, bsp=program.bsp))
-    engine.restart(rows(engine, g))
+    engine.restart(decode_replica(rows(engine, g)))
     return engine
 
 
@@ -56,7 +56,20 @@ def count_of(engine: Engine) -> int:
 
 
 def push(engine: Engine) -> Arrays:
-    return engine.wire(engine.snapshot())
+    return encode_replica(engine.wire(engine.snapshot()))
+
+
+def changed_fields(engine: Engine, start: int, stop: int) -> Arrays:
+    return encode(PushContent(fields=engine.changed_fields(start, stop)))
+
+
+def copies(engine: Engine) -> Arrays:
+    """A snapshot of modules, by name."""
+    return encode_replica(engine.snapshot().replica)
+
+
+def views(engine: Engine) -> Arrays:
+    return {name: view for views in engine._views.values() for name, view in views.items()}
 
 
 # --- one network: the two ways to write f
@@ -125,7 +138,7 @@ def trained(update: Any, g: gridml.Graph) -> tuple[Arrays, Arrays]:
     engine = begin(gridml.Program(lambda: g, update), g)
     for at in range(count_of(engine)):
         engine.train(at, at + 1, 1.0)
-    return push(engine), engine.changed_fields(0, count_of(engine))
+    return push(engine), changed_fields(engine, 0, count_of(engine))
 
 
 @pytest.mark.parametrize("form", [fit_one, fit_paper], ids=["one", "paper"])
@@ -198,9 +211,9 @@ def test_a_push_holds_only_networks_that_were_used() -> None:
 def test_the_rate_is_the_users_times_the_factor() -> None:
     def moved(factor: float) -> Any:
         engine = begin(gridml.Program(points, fit_many), points())
-        before = engine.snapshot().tensors
+        before = copies(engine)
         engine.train(0, 8, factor)
-        after = engine.snapshot().tensors
+        after = copies(engine)
         return after["Network/0/model/2.bias"] - before["Network/0/model/2.bias"]
 
     assert moved(0.0) == 0
@@ -274,7 +287,7 @@ def samples() -> gridml.Graph:
 def test_several_replicated_types_train_on_one_loss() -> None:
     g = samples()
     engine = begin(gridml.Program(lambda: g, code), g)
-    before = engine.snapshot().tensors
+    before = copies(engine)
     for at in (0, 4):
         engine.train(at, at + 4, 1.0)
     sent = push(engine)
@@ -361,7 +374,7 @@ def test_counts_are_exact_however_f_is_written(g: gridml.Graph, size: int) -> No
         sent = push(engine)
         assert sent["@rows/Word"].tolist() == sorted(set(edges.targets.tolist()))
         assert sent["Word/count"].tolist() == expected[sent["@rows/Word"]].tolist()
-        fields = engine.changed_fields(0, n)
+        fields = changed_fields(engine, 0, n)
         assert fields["@ids/Text"].tolist() == list(range(n))
         assert fields["Text/total"].tolist() == totals
 
@@ -407,7 +420,7 @@ def test_changes_at_neighbours_and_their_neighbours_are_found() -> None:
     g = visits()
     engine = begin(gridml.Program(lambda: g, visit), g, [0, 1, 2])
     engine.train(0, 3, 1.0)
-    sent, fields = push(engine), engine.changed_fields(0, 3)
+    sent, fields = push(engine), changed_fields(engine, 0, 3)
     assert dict(zip(fields["@ids/Visit"].tolist(), fields["Visit/done"].tolist(), strict=True)) == {
         0: 1 + 100 + 1000,
         1: 101,
@@ -416,7 +429,7 @@ def test_changes_at_neighbours_and_their_neighbours_are_found() -> None:
     assert (fields["@ids/Site"].tolist(), fields["Site/visits"].tolist()) == ([1], [3])
     assert (sent["@rows/Word"].tolist(), sent["Word/count"].tolist()) == ([0], [31])
     assert {name.split("/")[1] for name in sent if name.startswith("Network")} == {"1"}
-    assert engine.changed_fields(3, 3)["@ids/Site"].tolist() == []  # told once
+    assert changed_fields(engine, 3, 3)["@ids/Site"].tolist() == []  # told once
 
 
 def test_the_graphs_own_arrays_are_not_touched() -> None:
@@ -472,7 +485,7 @@ def test_reading_neighbours_of_ones_own_type_does_not_undo_what_f_wrote() -> Non
     g.add(Person, wealth=np.array([1.0, 2.0, 4.0]), friends=friends, hub=[0, 0, 0])
     engine = begin(gridml.Program(lambda: g, share), g)
     engine.train(0, 3, 1.0)
-    assert engine.changed_fields(0, 3)["Person/wealth"].tolist() == [3.0, 1.0, 1.0]
+    assert changed_fields(engine, 0, 3)["Person/wealth"].tolist() == [3.0, 1.0, 1.0]
 
 
 # --- supersteps
@@ -509,7 +522,7 @@ def test_without_replicas_f_sees_its_neighbours_as_the_superstep_began() -> None
     g = ring()
     engine = begin(gridml.Program(lambda: g, walk), g)
     engine.train(0, 3, 1.0)
-    assert engine.changed_fields(0, 3)["Page/rank"].tolist() == [2.0, 4.0, 1.0]
+    assert changed_fields(engine, 0, 3)["Page/rank"].tolist() == [2.0, 4.0, 1.0]
     assert push(engine) == {}
 
 
@@ -586,14 +599,14 @@ def test_a_snapshot_is_a_copy() -> None:
     engine = begin(gridml.Program(lambda: g, fit_many), g)
     engine.train(0, 4, 1.0)
     snapshot = engine.snapshot()
-    held = {name: tensor.copy() for name, tensor in engine.wire(snapshot).items()}
+    held = {name: tensor.copy() for name, tensor in encode_replica(engine.wire(snapshot)).items()}
     engine.train(4, 8, 1.0)
-    for name, tensor in engine.wire(snapshot).items():
+    for name, tensor in encode_replica(engine.wire(snapshot)).items():
         np.testing.assert_array_equal(tensor, held[name])
 
 
-def moved(tensors: Mapping[str, Any], by: float) -> Arrays:
-    return {n: t if n.startswith("@") else (t + by).astype(t.dtype) for n, t in tensors.items()}
+def moved(part: ReplicaPart, by: float) -> Arrays:
+    return {n: t if n.startswith("@") else (t + by).astype(t.dtype) for n, t in encode_replica(part).items()}
 
 
 def test_rebase_keeps_what_was_trained_since_the_push() -> None:
@@ -602,21 +615,21 @@ def test_rebase_keeps_what_was_trained_since_the_push() -> None:
     engine.train(0, 4, 1.0)
     snapshot = engine.snapshot()
     engine.train(4, 8, 1.0)
-    local = {name: tensor.copy() for name, tensor in engine._views.items()}
-    newest = moved(snapshot.tensors, 0.25)
-    engine.rebase(snapshot, newest, 2)
-    for name, view in engine._views.items():
-        np.testing.assert_array_equal(view, local[name] - snapshot.tensors[name] + newest[name])
+    local = {name: tensor.copy() for name, tensor in views(engine).items()}
+    pushed, newest = encode_replica(snapshot.replica), moved(snapshot.replica, 0.25)
+    engine.rebase(snapshot, decode_replica(newest), 2)
+    for name, view in views(engine).items():
+        np.testing.assert_array_equal(view, local[name] - pushed[name] + newest[name])
     assert set(push(engine)) == set(local)  # what was trained since is still to be pushed
 
 
 def test_restart_takes_the_replica_as_it_is_and_forgets_local_work() -> None:
     g = points()
     engine = begin(gridml.Program(lambda: g, fit_many), g)
-    newest = moved(engine.snapshot().tensors, 1.0)
+    newest = moved(engine.snapshot().replica, 1.0)
     engine.train(0, 4, 1.0)
-    engine.restart(newest)
-    for name, view in engine._views.items():
+    engine.restart(decode_replica(newest))
+    for name, view in views(engine).items():
         np.testing.assert_array_equal(view, newest[name])
     assert push(engine) == {}
 
@@ -632,11 +645,12 @@ def test_rows_are_rebased_where_the_reply_brings_them(some: list[int]) -> None:
     assert ids.tolist() == [0, 1, 3]
     engine.train(0, 1, 1.0)  # text 1: word 1 twice
     snapshot = engine.snapshot()
-    sent = engine.wire(snapshot)
+    sent = encode_replica(engine.wire(snapshot))
     assert (sent["@rows/Word"].tolist(), sent["Word/count"].tolist()) == ([1], [27])
     engine.train(1, 2, 1.0)  # text 0: words 3 and 0
     newest = np.array([100, 127, 400])
-    engine.rebase(snapshot, {"@rows/Word": ids[sorted(some)], "Word/count": newest[sorted(some)]}, 2)
+    arrived = {"@rows/Word": ids[sorted(some)], "Word/count": newest[sorted(some)]}
+    engine.rebase(snapshot, decode_replica(arrived), 2)
     sent = push(engine)
     expected = np.array([12, 27, 41])
     expected[some] = (newest + np.array([2, 0, 1]))[some]
@@ -652,11 +666,11 @@ def test_rows_that_the_chunk_does_not_touch_are_left_out() -> None:
     g.add(Text, words=gridml.csr([0, 2, 4], [3, 0, 1, 1], [1, 2, 3, 4]), total=np.zeros(2, int))
     engine = begin(gridml.Program(lambda: g, count_many), g, [0])
     arrived = {"@rows/Word": np.arange(4), "Word/count": np.arange(4) * 100, "@rows/Other": np.arange(2)}
-    engine.restart(arrived)
+    engine.restart(decode_replica(arrived))
     engine.train(0, 1, 1.0)
     sent = push(engine)
     assert (sent["@rows/Word"].tolist(), sent["Word/count"].tolist()) == ([0, 3], [2, 301])
-    engine.restart({"@rows/Word": np.array([1, 3]), "Word/count": np.array([7, 8])})
+    engine.restart(decode_replica({"@rows/Word": np.array([1, 3]), "Word/count": np.array([7, 8])}))
     engine.train(0, 1, 1.0)
     assert push(engine)["Word/count"].tolist() == [4, 9]
 
@@ -679,9 +693,10 @@ def test_tied_weights_are_rebased_once() -> None:
         engine = begin(gridml.Program(lambda: g, fit_many), g)
         engine.train(0, 4, 1.0)
         snapshot = engine.snapshot()
-        engine.rebase(snapshot, moved(snapshot.tensors, 1.0), 2)
-        for name, tensor in engine.snapshot().tensors.items():
-            np.testing.assert_array_equal(tensor, snapshot.tensors[name] + np.float32(1.0))
+        engine.rebase(snapshot, decode_replica(moved(snapshot.replica, 1.0)), 2)
+        pushed = encode_replica(snapshot.replica)
+        for name, tensor in copies(engine).items():
+            np.testing.assert_array_equal(tensor, pushed[name] + np.float32(1.0))
     finally:
         kind.factory = factory
 

@@ -11,9 +11,11 @@ from gridml.protocol import bundle
 from gridml.protocol import outbox as unanswered
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.push import PushContent, ReplicaPart, RowValues
 
 PUSH = Push(lease=3, term=9, sequence=2, base=5, upto=12, vertices=4)
-KEPT = UnansweredPush(7, Sync("w2.1", have=5, push=PUSH), {"Word/count": np.arange(4.0)})
+ROWS = {"Word": RowValues(np.arange(4), {"count": np.arange(4.0)})}
+KEPT = UnansweredPush(7, Sync("w2.1", have=5, push=PUSH), PushContent(ReplicaPart(rows=ROWS)))
 
 
 @pytest.fixture
@@ -43,8 +45,9 @@ def test_an_empty_file_holds_nothing_and_stays(path: Path) -> None:
         bundle.encode({"number": 7}, {}),
         bundle.encode({"number": 7, "sync": to_json(Sync("w2"))}, {}),
         bundle.encode({"number": float("inf"), "sync": to_json(KEPT.sync)}, {}),
+        bundle.encode({"number": 7, "sync": to_json(KEPT.sync)}, {"nonsense": np.zeros(1)}),
     ],
-    ids=["torn", "no sync", "no push", "no number"],
+    ids=["torn", "no sync", "no push", "no number", "no such tensor"],
 )
 def test_what_is_no_push_counts_as_nothing(path: Path, content: bytes) -> None:
     path.write_bytes(content)

@@ -6,13 +6,13 @@ import inspect
 import itertools
 import sys
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from gridml.aggregates import Aggregate, Merge, add, fedbuff, maximum, stale_mean
+from gridml.aggregates import Aggregate, TensorMerge, add, fedbuff, maximum, stale_mean
 from gridml.testing import aggregates
 from gridml.testing.aggregates import CHECKS, FLOAT_CHECKS, check_aggregate
 from gridml.testing.contracts import ContractBroken
@@ -21,38 +21,15 @@ Array = NDArray[Any]
 Arrays = dict[str, Array]
 
 
-class TensorMerge(NamedTuple):
-    """One tensor of one push."""
-
-    value: Array
-    replica: Array
-    base: Array
-    out: Array
-    scale: float
-    buffers: Arrays
-    out_buffers: Arrays
-
-
 class Rule(Aggregate):
-    """A merge rule by one argument; the rules here override `merged`."""
-
     def __repr__(self) -> str:
         return type(self).__name__
-
-    def merge(
-        self, value: Array, replica: Array, base: Array, merge: Merge, buffers: Any, out: Array, out_buffers: Arrays,
-        scale: float,
-    ) -> float:  # fmt: skip
-        return self.merged(TensorMerge(value, replica, base, out, scale, buffers, out_buffers))
-
-    def merged(self, t: TensorMerge) -> float:
-        raise NotImplementedError
 
 
 class Sound(Rule):
     """Adds the step; a result that would be infinite is reported by the sum."""
 
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         with np.errstate(all="ignore"):
             t.out[...] = t.value + t.scale * (t.replica - t.base)
         return self.sumsq(t) if np.isfinite(t.out).all() else np.inf
@@ -65,19 +42,19 @@ class Sound(Rule):
 
 
 class WritesItsInput(Sound):
-    def merged(self, t: TensorMerge) -> float:
-        total = super().merged(t)
+    def merge(self, t: TensorMerge) -> float:
+        total = super().merge(t)
         t.replica[...] = t.value
         return total
 
 
 class WritesNothing(Sound):
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         return self.sumsq(t)
 
 
 class AddsToWhatWasThere(Sound):
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         t.out[...] = np.where(t.out == 1, t.value + 1, t.value)
         return self.sumsq(t)
 
@@ -93,7 +70,7 @@ class ScalesTheSum(Sound):
 
 
 class SumsIntegers(Sound):
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         t.out[...] = t.value
         return self.sumsq(t)
 
@@ -102,26 +79,26 @@ class SumsIntegers(Sound):
 
 
 class IgnoresTheScale(Sound):
-    def merged(self, t: TensorMerge) -> float:
-        return super().merged(t._replace(scale=1.0))
+    def merge(self, t: TensorMerge) -> float:
+        return super().merge(t._replace(scale=1.0))
 
 
 class TakesNaNForAStep(Sound):
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         replica = np.where(np.isfinite(t.replica), t.replica, t.base)
-        return super().merged(t._replace(replica=replica))
+        return super().merge(t._replace(replica=replica))
 
 
 class LetsTheMasterOverflow(Sound):
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         with np.errstate(all="ignore"):
             t.out[...] = t.value + 2 * t.scale * (t.replica - t.base)
         return self.sumsq(t)
 
 
 class Drifts(Sound):
-    def merged(self, t: TensorMerge) -> float:
-        total = super().merged(t)
+    def merge(self, t: TensorMerge) -> float:
+        total = super().merge(t)
         t.out[...] *= t.out.dtype.type(1.01)
         return total
 
@@ -129,8 +106,8 @@ class Drifts(Sound):
 class RemembersInMemory(Sound):
     """What it must remember is no buffer, so that it is gone when the master starts again."""
 
-    def merged(self, t: TensorMerge) -> float:
-        total = super().merged(t)
+    def merge(self, t: TensorMerge) -> float:
+        total = super().merge(t)
         t.out[...] += t.out.dtype.type(next(MERGES) % 3)
         return total
 
@@ -142,9 +119,9 @@ class HoldsForEver(Sound):
     def buffers(self, value: Array) -> Arrays:
         return {"held": np.ones(1, np.float32)}
 
-    def merged(self, t: TensorMerge) -> float:
+    def merge(self, t: TensorMerge) -> float:
         t.out_buffers["held"][...] = t.buffers["held"]
-        return super().merged(t)
+        return super().merge(t)
 
     def flush(self, value: Any, buffers: Any, *_: Any) -> bool:
         return True

@@ -6,6 +6,7 @@ import pytest
 
 from gridml.protocol.codec import InProcessCodec, spoken
 from gridml.protocol.messages import Reply, Sync
+from gridml.protocol.push import PushContent
 from gridml.testing.faulty_network import Chances, Delivery
 from gridml.testing.virtual_clock import VirtualClock
 from master.simulation.wire import Wire
@@ -111,9 +112,9 @@ def test_a_note_stays_until_the_mailbox_goes() -> None:
 
 
 def test_messages_are_handed_over_as_they_are() -> None:
-    sync, tensors = InProcessCodec().read(ONE)
+    sync, content = InProcessCodec().read(ONE)
     assert sync is ONE.message
-    assert tensors == {}
+    assert content == PushContent()
     with pytest.raises(ValueError, match="not a spoken sync"):
         InProcessCodec().read(b"")
     with pytest.raises(ValueError, match="not a spoken sync"):

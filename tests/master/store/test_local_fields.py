@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 import gridml
 from gridml.errors import LedgerError
 from gridml.model.graph import Graph
+from gridml.protocol.push import Fields, decode
 from master.store.local_fields import LocalFields
 
 COUNT = 6
@@ -44,7 +45,8 @@ def graph() -> Graph:
     return g
 
 
-def push(ids: list[int], visits: int, factor: float = 0.5) -> dict[str, Array]:
+def named(ids: list[int], visits: int, factor: float = 0.5) -> dict[str, Array]:
+    """A push by the names it travels under."""
     return {
         "@ids/Document": np.array(ids, np.int64),
         "Document/visits": np.full(len(ids), visits, np.int64),
@@ -52,10 +54,18 @@ def push(ids: list[int], visits: int, factor: float = 0.5) -> dict[str, Array]:
     }
 
 
+def push(ids: list[int], visits: int, factor: float = 0.5) -> Fields:
+    return decode(named(ids, visits, factor)).fields
+
+
 def problem(fields: LocalFields, pushed: dict[str, Array], trained: list[int] | None = None) -> str | None:
+    """What the worker is told, where a push is read and then checked."""
     allowed = {"Document": np.array([1, 2, 3], np.int64)}
     ids = pushed.get("@ids/Document", np.empty(0, np.int64)) if trained is None else np.array(trained, np.int64)
-    return fields.check(pushed, allowed, ("Document", ids))
+    try:
+        return fields.check(decode(pushed).fields, allowed, ("Document", ids))
+    except ValueError as error:
+        return str(error)
 
 
 @pytest.fixture
@@ -80,7 +90,7 @@ def test_a_graph_without_mutable_fields_needs_no_folder(tmp_path: Path) -> None:
 
 
 def test_a_good_push_passes(fields: LocalFields) -> None:
-    assert problem(fields, push([1, 2], 1)) is None
+    assert problem(fields, named([1, 2], 1)) is None
 
 
 @pytest.mark.parametrize(
@@ -89,25 +99,27 @@ def test_a_good_push_passes(fields: LocalFields) -> None:
         ({"@ids/Document": np.array([1, 4])}, "outside the lease"),
         ({"@ids/Document": np.array([1, COUNT + 1000])}, "outside the lease"),
         ({"@ids/Document": np.array([-1, 1])}, "outside the lease"),
-        ({"@ids/Document": np.array([1.0, 2.0])}, "outside the lease"),
-        ({"@ids/Document": np.array([[1], [2]])}, "outside the lease"),
+        ({"@ids/Document": np.array([1.0, 2.0])}, "float64 (2,); expected int64 (n,)"),
+        ({"@ids/Document": np.array([[1], [2]])}, "int64 (2, 1); expected int64 (n,)"),
         ({"@ids/Page": np.array([1])}, "outside the lease"),
         ({"Document/text": np.zeros((2, 4), np.uint8)}, "not a field that f may change"),
-        ({"nonsense": np.zeros(2)}, "not a field that f may change"),
-        ({"Document/visits": np.zeros(3, np.int64)}, "does not fit"),
+        ({"Document/nonsense": np.zeros(2)}, "not a field that f may change"),
+        ({"nonsense": np.zeros(2)}, "called 'nonsense'; expected Type/field"),
+        ({"Document/visits": np.zeros(3, np.int64)}, "int64 (3,); expected 2 rows"),
+        ({"Document/factor": np.zeros((2, 3), np.float32)}, "does not fit"),
         ({"Document/visits": np.zeros(2, np.int32)}, "does not fit"),
         ({"Document/factor": np.full((2, 2), np.nan, np.float32)}, "not finite"),
         ({"Document/factor": np.full((2, 2), np.inf, np.float32)}, "not finite"),
     ],
 )
 def test_a_bad_push_is_told_why(fields: LocalFields, change: dict[str, Array], says: str) -> None:
-    found = problem(fields, {**push([1, 2], 1), **change}, trained=[1, 2])
+    found = problem(fields, {**named([1, 2], 1), **change}, trained=[1, 2])
     assert found is not None
     assert says in found
 
 
 def test_fields_must_come_home_with_their_credit(fields: LocalFields) -> None:
-    pushed = push([1, 2], 1)
+    pushed = named([1, 2], 1)
     assert "others than the 3 vertices" in str(problem(fields, pushed, trained=[1, 2, 3]))
     assert "others than the 2 vertices" in str(problem(fields, pushed, trained=[2, 1]))
     del pushed["Document/factor"]
@@ -119,8 +131,8 @@ def test_a_missing_value_may_stay_missing(tmp_path: Path) -> None:
     g = graph()
     g.tables["Document"].columns["factor"][1] = np.nan
     fields = LocalFields(g, tmp_path / "fields", bsp=False)
-    assert problem(fields, push([1], 1, np.nan)) is None
-    assert "not finite" in str(problem(fields, push([2], 1, np.nan)))
+    assert problem(fields, named([1], 1, np.nan)) is None
+    assert "not finite" in str(problem(fields, named([2], 1, np.nan)))
 
 
 def test_a_credited_push_shows_at_once(tmp_path: Path) -> None:

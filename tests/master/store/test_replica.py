@@ -1,4 +1,4 @@
-"""The master replica: what a worker lacks, what changed when, and versions that are what the ledger says."""
+"""The master replica: what a worker lacks, what changed when, and which version a push stands on."""
 
 from __future__ import annotations
 
@@ -11,9 +11,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gridml
+from gridml.aggregates import VertexState
 from gridml.errors import LedgerError
 from gridml.model.graph import Graph
-from master.store.replica import Replica, Versions, initial, piece, union, without
+from gridml.protocol.push import RowValues, encode_replica
+from master.store.replica import Replica, Touched, union, without
+from master.store.versions import Versions, initial
 
 torch = pytest.importorskip("torch")
 Array = NDArray[np.generic]
@@ -62,13 +65,17 @@ def ids(*wanted: int) -> NDArray[np.int64]:
 def row(replica: Replica, version: int, at: list[int], value: int) -> str:
     """Make a version in which some rows of Word changed."""
     replica.begin_version()
-    new = {"Word/count": np.full(len(at), value), "Word/vector": np.full((len(at), 2), value, np.float32)}
-    replica.put(new, {"Word": ids(*at)}, version)
+    new = {"count": np.full(len(at), value), "vector": np.full((len(at), 2), value, np.float32)}
+    replica.put({}, {"Word": RowValues(ids(*at), new)}, version)
     return replica.commit_version(version)
 
 
+def sent_to(replica: Replica, touched: Touched, have: int, fresh: Touched) -> dict[str, Array]:
+    return encode_replica(replica.outgoing(touched, have, fresh))
+
+
 def test_the_first_version_is_what_the_graph_and_the_seed_say() -> None:
-    first, again, other = initial(graph(), 3), initial(graph(), 3), initial(graph(), 4)
+    first, again, other = (dict(initial(graph(), seed).tensors()) for seed in (3, 3, 4))
     np.testing.assert_array_equal(first["Word/count"], np.arange(COUNT))
     assert first.keys() == {"Word/count", "Word/vector"} | {
         f"Network/{i}/model/{name}" for i in (0, 1) for name in ("weight", "bias")
@@ -79,15 +86,9 @@ def test_the_first_version_is_what_the_graph_and_the_seed_say() -> None:
     assert not np.array_equal(first["Network/0/model/weight"], first["Network/1/model/weight"])
 
 
-def test_names_say_what_they_belong_to() -> None:
-    assert piece("Word/count") == ("Word", None)
-    assert piece("Network/1/model/weight") == ("Network", 1)
-    assert piece("Network/1/model/weight#step") == ("Network", 1)
-
-
 def test_a_worker_that_has_nothing_gets_all_it_touches(replica: Replica) -> None:
     touched = {"Word": ids(1, 3), "Network": ids(1)}
-    sent = replica.outgoing(touched, -1, {})
+    sent = sent_to(replica, touched, -1, {})
     assert sent.keys() == {"@rows/Word", "Word/count", "Word/vector", "Network/1/model/weight", "Network/1/model/bias"}
     np.testing.assert_array_equal(sent["@rows/Word"], [1, 3])
     np.testing.assert_array_equal(sent["Word/count"], [1, 3])
@@ -97,36 +98,39 @@ def test_a_worker_gets_what_changed_since_and_what_is_fresh_to_it(replica: Repli
     row(replica, 1, [1], 100)
     row(replica, 2, [2, 3], 200)
     touched = {"Word": ids(0, 1, 2), "Network": ids(0)}
-    sent = replica.outgoing(touched, 1, {})
+    sent = sent_to(replica, touched, 1, {})
     assert sent.keys() == {"@rows/Word", "Word/count", "Word/vector"}
     np.testing.assert_array_equal(sent["@rows/Word"], [2])
-    sent = replica.outgoing(touched, 1, {"Word": ids(0, 4)})
+    sent = sent_to(replica, touched, 1, {"Word": ids(0, 4)})
     np.testing.assert_array_equal(sent["@rows/Word"], [0, 2, 4])
     np.testing.assert_array_equal(sent["Word/count"], [0, 200, 4])
-    assert replica.outgoing(touched, 2, {}) == {}
+    assert sent_to(replica, touched, 2, {}) == {}
+    assert not replica.outgoing(touched, 2, {})
 
 
 def test_buffers_of_rules_stay_with_the_master(replica: Replica) -> None:
-    replica.tensors["Network/0/model/weight#step"] = np.zeros((1, 2), np.float32)
-    assert "Network/0/model/weight#step" not in replica.outgoing({"Network": ids(0)}, -1, {})
+    replica.state.modules["Network", 0].buffers["Network/0/model/weight"] = {"step": np.zeros((1, 2), np.float32)}
+    sent = sent_to(replica, {"Network": ids(0)}, -1, {})
+    assert sent.keys() == {"Network/0/model/weight", "Network/0/model/bias"}
 
 
 def test_an_older_version_is_read_as_it_was(replica: Replica, tmp_path: Path) -> None:
     hashes = {version: row(replica, version, [version], 10 * version) for version in (1, 2, 3)}
-    weight = replica.tensors["Network/0/model/weight"]
+    name = "Network/0/model/weight"
+    weight = replica.state.modules["Network", 0].tensors[name]
     replica.begin_version()
-    replica.put({"Network/0/model/weight": weight + 1}, {}, 4)
+    replica.put({("Network", 0): VertexState({name: weight + 1})}, {}, 4)
     hashes[4] = replica.commit_version(4)
-    np.testing.assert_array_equal(replica.base(1, hashes[1])["Word/count"], [0, 10, 2, 3, 4])
-    np.testing.assert_array_equal(replica.base(3, hashes[3])["Network/0/model/weight"], weight)
-    np.testing.assert_array_equal(replica.base(4, hashes[4])["Network/0/model/weight"], weight + 1)
+    np.testing.assert_array_equal(replica.base(1, hashes[1]).arrays["Word"]["count"], [0, 10, 2, 3, 4])
+    np.testing.assert_array_equal(replica.base(3, hashes[3]).modules["Network", 0].tensors[name], weight)
+    np.testing.assert_array_equal(replica.base(4, hashes[4]).modules["Network", 0].tensors[name], weight + 1)
 
 
 def test_while_a_version_is_being_made_its_base_is_the_one_before(replica: Replica) -> None:
     first = row(replica, 1, [1], 10)
     replica.begin_version()
-    replica.put({"Word/count": np.array([20])}, {"Word": ids(1)}, 2)
-    np.testing.assert_array_equal(replica.base(1, first)["Word/count"], [0, 10, 2, 3, 4])
+    replica.put({}, {"Word": RowValues(ids(1), {"count": np.array([20])})}, 2)
+    np.testing.assert_array_equal(replica.base(1, first).arrays["Word"]["count"], [0, 10, 2, 3, 4])
 
 
 def test_another_master_goes_on_from_the_file(replica: Replica, tmp_path: Path) -> None:
@@ -135,10 +139,11 @@ def test_another_master_goes_on_from_the_file(replica: Replica, tmp_path: Path) 
     again = Replica(graph(), Versions(tmp_path / "versions"))
     again.load(2, sha256)
     assert again.version == 2
-    for name, tensor in replica.tensors.items():
-        np.testing.assert_array_equal(again.tensors[name], tensor)
-    np.testing.assert_array_equal(again.changed["Word"], [0, 2, 2, 0, 0])
-    np.testing.assert_array_equal(again.changed["Network"], [0, 0])
+    read = dict(again.state.tensors())
+    for name, tensor in replica.state.tensors():
+        np.testing.assert_array_equal(read[name], tensor)
+    np.testing.assert_array_equal(again.state.changed["Word"], [0, 2, 2, 0, 0])
+    np.testing.assert_array_equal(again.state.changed["Network"], [0, 0])
 
 
 def test_a_file_that_is_not_what_the_ledger_says_is_refused(replica: Replica, tmp_path: Path) -> None:
@@ -165,19 +170,19 @@ def test_staleness_is_per_row_and_a_pull_brings_a_worker_up_to_date(
     replica = Replica(g, Versions(tmp_path_factory.mktemp("versions")))
     replica.start(initial(g, 0))
     have = min(have, len(versions))
-    mine: Array = replica.tensors["Word/count"].copy()
+    mine: Array = replica.state.arrays["Word"]["count"].copy()
     for version, changed in enumerate(versions, 1):
         row(replica, version, changed, 100 * version)
         if version == have:
-            mine = replica.tensors["Word/count"].copy()
+            mine = replica.state.arrays["Word"]["count"].copy()
     for vertex in range(COUNT):
         last = max((v for v, changed in enumerate(versions, 1) if vertex in changed), default=0)
-        assert replica.changed["Word"][vertex] == last
-    sent = replica.outgoing({"Word": ids(*sorted(touched))}, have, {})
+        assert replica.state.changed["Word"][vertex] == last
+    sent = sent_to(replica, {"Word": ids(*sorted(touched))}, have, {})
     if sent:
         mine[sent["@rows/Word"]] = sent["Word/count"]
         assert set(sent["@rows/Word"]) <= set(touched)
-    np.testing.assert_array_equal(mine[touched], replica.tensors["Word/count"][touched])
+    np.testing.assert_array_equal(mine[touched], replica.state.arrays["Word"]["count"][touched])
 
 
 @given(st.lists(rows, max_size=4), rows)

@@ -14,7 +14,7 @@ import gridml
 from gridml.engine.modules import Modules
 from gridml.errors import ProgramError, UserCodeError
 from gridml.model.vertex import describe
-from master.store.replica import initial
+from master.store.versions import initial
 from master.sync.evaluation import evaluate, flops_per_vertex
 
 HERE = Path(__file__)
@@ -105,15 +105,15 @@ def test_evaluate_cannot_spoil_the_masters_own_values(make: Any, update: Any) ->
 
 def test_evaluate_cannot_spoil_the_replica() -> None:
     g = texts()
-    tensors = initial(g, 0)
+    state = initial(g, 0)
 
     def judge(words: gridml.Batch[Word]) -> dict[str, float]:
         words.count[:] = 7
         return {}
 
     with pytest.raises(UserCodeError, match="read-only"):
-        evaluate(gridml.Program(lambda: g, count, judge), g, tensors, HERE)
-    assert tensors["Word/count"].tolist() == [0, 1, 2]
+        evaluate(gridml.Program(lambda: g, count, judge), g, state, HERE)
+    assert state.arrays["Word"]["count"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("returned", [None, 3, {"a": "text"}, {"a": np.zeros((2, 2))}, {"a": None}])
@@ -146,9 +146,10 @@ def test_flops_are_counted_whatever_else_the_graph_holds() -> None:
 
 def test_counting_flops_leaves_the_replica_alone() -> None:
     g = points()
-    tensors = initial(g, 0)
+    state = initial(g, 0)
+    tensors = dict(state.tensors())
     held = {name: tensor.copy() for name, tensor in tensors.items()}
-    flops_per_vertex(gridml.Program(lambda: g, train), g, tensors)
+    flops_per_vertex(gridml.Program(lambda: g, train), g, state)
     for name, tensor in held.items():
         np.testing.assert_array_equal(tensors[name], tensor)
     assert list(Modules(describe(Network)).views(0)) == list(tensors)

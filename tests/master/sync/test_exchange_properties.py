@@ -252,7 +252,7 @@ class World:
         )
         self.run = start(chosen, root, self.environment)
         self.module: ModuleType = sys.modules[f"gridml_program_{source.stem}"]
-        self.first = {n: t.copy() for n, t in self.run.parts.store.replica.tensors.items()}
+        self.first = {n: t.copy() for n, t in self.run.parts.store.replica.state.tensors()}
         self.newest = 0
         self.rests = 0
 
@@ -424,7 +424,7 @@ class World:
         assert ledger.credited == sum(stop - start for _, start, stop in credits)
         assert self.run.parts.store.replica.version >= self.newest
         self.newest = self.run.parts.store.replica.version
-        for name, tensor in self.run.parts.store.replica.tensors.items():
+        for name, tensor in self.run.parts.store.replica.state.tensors():
             assert tensor.dtype.kind != "f" or np.isfinite(tensor).all(), name
         self.check_values(trained)
 
@@ -436,11 +436,10 @@ class World:
                 self.run.parts.spec.graph.tables["Cell"].columns["value"], self.module.after(closed)
             )
             return
+        tensors = dict(self.run.parts.store.replica.state.tensors())
         for name, expected in self.module.counted(trained).items():
-            if name in self.run.parts.store.replica.tensors:
-                np.testing.assert_array_equal(
-                    self.run.parts.store.replica.tensors[name] - self.first[name], expected, name
-                )
+            if name in tensors:
+                np.testing.assert_array_equal(tensors[name] - self.first[name], expected, name)
             else:
                 kind, field = name.split("/")
                 np.testing.assert_array_equal(self.run.parts.spec.graph.tables[kind].columns[field], expected, name)

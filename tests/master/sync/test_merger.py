@@ -10,12 +10,14 @@ import pytest
 from numpy.typing import NDArray
 
 import gridml
-from gridml.aggregates import Merge
+from gridml.aggregates import Merge, VertexState
 from gridml.errors import ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.vertex import Vertex
+from gridml.protocol.push import ReplicaPart, decode, encode_replica
 from master.decisions.gate import ENOUGH
-from master.store.replica import Replica, Versions, initial
+from master.store.replica import Replica
+from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merged, Merger
 
 torch = pytest.importorskip("torch")
@@ -27,12 +29,13 @@ def merger_of(folder: Path, *types: tuple[type[Vertex], int]) -> tuple[Merger, R
     """A merger over `count` vertices of each type, arrays beginning with zeros."""
     g = Graph()
     for cls, count in types:
-        kind = g.add(cls, count, **{n: np.zeros((count, *a.shape), a.dtype) for n, a in arrays(cls).items()})
-        assert len(kind) == count
+        added = g.add(cls, count, **{n: np.zeros((count, *a.shape), a.dtype) for n, a in arrays(cls).items()})
+        assert len(added) == count
     replica = Replica(g, Versions(folder / "versions"))
     merger = Merger(g, replica)
-    tensors = initial(g, 0)
-    replica.start({**tensors, **merger.buffers(tensors)})
+    state = initial(g, 0)
+    merger.add_buffers(state)
+    replica.start(state)
     return merger, replica
 
 
@@ -49,8 +52,34 @@ def merged(result: tuple[Merged | None, str]) -> Merged:
     return result[0]
 
 
-def rows(kind: str, at: list[int], **fields: Any) -> dict[str, Array]:
-    return {f"@rows/{kind}": np.array(at, np.int64), **{f"{kind}/{n}": v for n, v in fields.items()}}
+def rows(type_name: str, at: list[int], **fields: Any) -> dict[str, Array]:
+    """Rows by the names they travel under."""
+    return {f"@rows/{type_name}": np.array(at, np.int64), **{f"{type_name}/{n}": v for n, v in fields.items()}}
+
+
+def part(pushed: dict[str, Array]) -> ReplicaPart:
+    return decode(pushed).replica
+
+
+def copy(state: ReplicaState) -> ReplicaState:
+    """A version as it is now, whatever becomes of the replica."""
+    modules = {key: VertexState({n: t.copy() for n, t in v.tensors.items()}) for key, v in state.modules.items()}
+    columns = {name: {n: c.copy() for n, c in fields.items()} for name, fields in state.arrays.items()}
+    return ReplicaState(modules, columns)
+
+
+def tensors_of(found: Merged) -> dict[str, Array]:
+    """What a push makes of the replica, by name."""
+    modules = {key: state.tensors for key, state in found.modules.items()}
+    return {n: t for n, t in encode_replica(ReplicaPart(modules, found.rows)).items() if n[0] != "@"}
+
+
+def check(merger: Merger, pushed: dict[str, Array]) -> str | None:
+    """What the worker is told, where a push is read and then checked."""
+    try:
+        return merger.check(part(pushed))
+    except ValueError as error:
+        return str(error)
 
 
 class Word(gridml.Vertex):
@@ -68,9 +97,9 @@ def words(at: list[int], count: int, value: float) -> dict[str, Array]:
 
 def test_a_push_that_fits_passes(tmp_path: Path) -> None:
     merger, _ = merger_of(tmp_path, (Word, COUNT))
-    assert merger.check(words([1, 3], 1, 1.0)) is None
-    assert merger.check(words([], 1, 1.0)) is None
-    assert merger.check({}) is None
+    assert check(merger, words([1, 3], 1, 1.0)) is None
+    assert check(merger, words([], 1, 1.0)) is None
+    assert check(merger, {}) is None
 
 
 @pytest.mark.parametrize(
@@ -78,9 +107,9 @@ def test_a_push_that_fits_passes(tmp_path: Path) -> None:
     [
         ({"@rows/Word": np.array([1, COUNT])}, "not among the 4"),
         ({"@rows/Word": np.array([-1, 1])}, "not among the 4"),
-        ({"@rows/Word": np.array([0.0, 1.0])}, "not among the 4"),
+        ({"@rows/Word": np.array([0.0, 1.0])}, "float64 (2,); expected int64 (n,)"),
         ({"@rows/Page": np.array([0])}, "not among the 0"),
-        ({"Word/count": np.zeros(3, np.int64)}, "expected int64 (2,)"),
+        ({"Word/count": np.zeros(3, np.int64)}, "int64 (3,); expected 2 rows"),
         ({"Word/count": np.zeros(2, np.int32)}, "expected int64 (2,)"),
         ({"Word/vector": np.zeros((2, 3), np.float32)}, "expected float32 (2, 2)"),
         ({"Word/colour": np.zeros(2)}, "no tensor Word/colour"),
@@ -92,7 +121,7 @@ def test_a_push_that_fits_passes(tmp_path: Path) -> None:
 def test_a_push_that_does_not_fit_is_told_why(tmp_path: Path, change: dict[str, Array | None], says: str) -> None:
     merger, _ = merger_of(tmp_path, (Word, COUNT))
     pushed = {n: t for n, t in {**words([1, 3], 1, 1.0), **change}.items() if t is not None}
-    found = merger.check(pushed)
+    found = check(merger, pushed)
     assert found is not None
     assert says in found
 
@@ -102,34 +131,34 @@ def test_a_push_that_does_not_fit_is_told_why(tmp_path: Path, change: dict[str, 
 
 def test_a_fresh_row_is_taken_and_a_stale_one_is_averaged(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
-    base = {name: tensor.copy() for name, tensor in replica.tensors.items()}
-    replica.put({n: t for n, t in words([1], 5, 1.0).items() if n[0] != "@"}, {"Word": np.array([1])}, 1)
+    base = copy(replica.state)
+    replica.put({}, part(words([1], 5, 1.0)).rows, 1)
     replica.commit_version(1)
     pushed = words([1, 3], 2, 3.0)
-    found = merged(merger.merge(pushed, base, told(others=50)))
+    found = merged(merger.merge(part(pushed), base, told(others=50)))
     alpha = 5 / (5 + 5)
     overshoot = 1 + (1 - alpha)
     expected = 1.0 + alpha * (0.0 - 1.0) + alpha * overshoot * 3.0
-    np.testing.assert_allclose(found.tensors["Word/vector"], [[expected] * 2, [3.0] * 2])
-    np.testing.assert_array_equal(found.tensors["Word/count"], [7, 2])  # counts add up, stale or not
-    np.testing.assert_array_equal(found.rows["Word"], [1, 3])
-    np.testing.assert_array_equal(replica.tensors["Word/count"], [0, 5, 0, 0])  # nothing is changed yet
+    np.testing.assert_allclose(tensors_of(found)["Word/vector"], [[expected] * 2, [3.0] * 2])
+    np.testing.assert_array_equal(tensors_of(found)["Word/count"], [7, 2])  # counts add up, stale or not
+    np.testing.assert_array_equal(found.rows["Word"].ids, [1, 3])
+    np.testing.assert_array_equal(replica.state.arrays["Word"]["count"], [0, 5, 0, 0])  # nothing is changed yet
 
 
 def test_a_push_from_the_newest_version_is_a_fast_forward(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     pushed = words([0, 1], 4, 0.1)
-    found = merged(merger.merge(pushed, replica.tensors, told()))
+    found = merged(merger.merge(part(pushed), replica.state, told()))
     assert found.fast_forward
     for name in ("Word/count", "Word/vector"):
-        np.testing.assert_array_equal(found.tensors[name], pushed[name])
-    assert not merged(merger.merge(pushed, replica.tensors, told(others=1))).fast_forward
+        np.testing.assert_array_equal(tensors_of(found)[name], pushed[name])
+    assert not merged(merger.merge(part(pushed), replica.state, told(others=1))).fast_forward
 
 
 def test_a_row_that_is_not_finite_refuses_the_push(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for value in (np.nan, np.inf):
-        found, reason = merger.merge(words([0], 1, value), replica.tensors, told(others=3))
+        found, reason = merger.merge(part(words([0], 1, value)), replica.state, told(others=3))
         assert found is None
         assert reason == "Word/vector is not finite (NaN or infinity)"
 
@@ -149,11 +178,11 @@ def test_rows_cannot_have_rules_that_buffer_pushes(tmp_path: Path) -> None:
 def test_an_outlying_step_is_shortened_to_five_times_the_median(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for _ in range(ENOUGH):
-        merged(merger.merge(words([0], 1, 1.0), replica.tensors, told(others=1)))
-    usual = merged(merger.merge(words([0], 1, 5.0), replica.tensors, told(others=1)))
-    outlier = merged(merger.merge(words([0], 1, 500.0), replica.tensors, told(others=1)))
-    np.testing.assert_allclose(outlier.tensors["Word/vector"], usual.tensors["Word/vector"], rtol=1e-5)
-    np.testing.assert_array_equal(outlier.tensors["Word/count"], [1])  # counts are facts
+        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, told(others=1)))
+    usual = merged(merger.merge(part(words([0], 1, 5.0)), replica.state, told(others=1)))
+    outlier = merged(merger.merge(part(words([0], 1, 500.0)), replica.state, told(others=1)))
+    np.testing.assert_allclose(tensors_of(outlier)["Word/vector"], tensors_of(usual)["Word/vector"], rtol=1e-5)
+    np.testing.assert_array_equal(tensors_of(outlier)["Word/count"], [1])  # counts are facts
     assert "shortened" in outlier.note
     assert usual.note == "accepted"
 
@@ -161,8 +190,8 @@ def test_an_outlying_step_is_shortened_to_five_times_the_median(tmp_path: Path) 
 def test_an_outlier_becomes_usual_in_time(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for _ in range(ENOUGH):
-        merged(merger.merge(words([0], 1, 1.0), replica.tensors, told(others=1)))
-    notes = [merged(merger.merge(words([0], 1, 20.0), replica.tensors, told(others=1))).note for _ in range(30)]
+        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, told(others=1)))
+    notes = [merged(merger.merge(part(words([0], 1, 20.0)), replica.state, told(others=1))).note for _ in range(30)]
     assert "shortened" in notes[0]
     assert notes[-1] == "accepted"
 
@@ -175,10 +204,10 @@ def test_steps_beyond_any_number_are_shortened_and_not_fatal(tmp_path: Path) -> 
 
     merger, replica = merger_of(tmp_path, (Wide, 1))
     for _ in range(ENOUGH):
-        merged(merger.merge(rows("Wide", [0], left=np.ones(1), right=np.ones(1)), replica.tensors, told(others=1)))
+        merged(merger.merge(part(rows("Wide", [0], left=np.ones(1), right=np.ones(1))), replica.state, told(others=1)))
     huge = rows("Wide", [0], left=np.full(1, 1e300), right=np.full(1, 1e300))
-    found = merged(merger.merge(huge, replica.tensors, told(others=1)))
-    assert np.isfinite(found.tensors["Wide/left"]).all()
+    found = merged(merger.merge(part(huge), replica.state, told(others=1)))
+    assert np.isfinite(tensors_of(found)["Wide/left"]).all()
 
 
 # --- the user's own g
@@ -201,23 +230,23 @@ def clocks(at: list[int], time: int, reading: float) -> dict[str, Array]:
 
 def test_the_users_own_rule_is_called_for_each_vertex(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Clock, COUNT))
-    base = {name: tensor.copy() for name, tensor in replica.tensors.items()}
-    replica.put({"Clock/time": np.array([9])}, {"Clock": np.array([1])}, 1)
+    base = copy(replica.state)
+    replica.put({}, part(rows("Clock", [1], time=np.array([9]))).rows, 1)
     replica.commit_version(1)
-    found = merged(merger.merge(clocks([1, 2], 5, 1.0), base, told(others=50)))
-    np.testing.assert_array_equal(found.tensors["Clock/time"], [9, 5])
-    np.testing.assert_allclose(found.tensors["Clock/reading"], [[0.5, 0.5], [1.0, 1.0]])  # stale, and fresh
-    np.testing.assert_array_equal(replica.tensors["Clock/reading"], np.zeros((COUNT, 2)))
+    found = merged(merger.merge(part(clocks([1, 2], 5, 1.0)), base, told(others=50)))
+    np.testing.assert_array_equal(tensors_of(found)["Clock/time"], [9, 5])
+    np.testing.assert_allclose(tensors_of(found)["Clock/reading"], [[0.5, 0.5], [1.0, 1.0]])  # stale, and fresh
+    np.testing.assert_array_equal(replica.state.arrays["Clock"]["reading"], np.zeros((COUNT, 2)))
 
 
 def test_the_users_own_rule_sees_a_shortened_step(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Clock, COUNT))
     for _ in range(ENOUGH):
-        merged(merger.merge(clocks([0], 1, 1.0), replica.tensors, told(others=1)))
-    usual = merged(merger.merge(clocks([0], 1, 5.0), replica.tensors, told(others=1)))
-    outlier = merged(merger.merge(clocks([0], 7, 500.0), replica.tensors, told(others=1)))
-    np.testing.assert_allclose(outlier.tensors["Clock/reading"], usual.tensors["Clock/reading"], rtol=1e-5)
-    np.testing.assert_array_equal(outlier.tensors["Clock/time"], [7])
+        merged(merger.merge(part(clocks([0], 1, 1.0)), replica.state, told(others=1)))
+    usual = merged(merger.merge(part(clocks([0], 1, 5.0)), replica.state, told(others=1)))
+    outlier = merged(merger.merge(part(clocks([0], 7, 500.0)), replica.state, told(others=1)))
+    np.testing.assert_allclose(tensors_of(outlier)["Clock/reading"], tensors_of(usual)["Clock/reading"], rtol=1e-5)
+    np.testing.assert_array_equal(tensors_of(outlier)["Clock/time"], [7])
 
 
 class Stubborn(gridml.Vertex):
@@ -230,7 +259,7 @@ class Stubborn(gridml.Vertex):
 def test_a_rule_that_writes_to_the_replica_changes_no_push_and_fakes_no_fast_forward(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Stubborn, 1))
     pushed = rows("Stubborn", [0], value=np.array([9], np.float32))
-    assert not merged(merger.merge(pushed, replica.tensors, told())).fast_forward
+    assert not merged(merger.merge(part(pushed), replica.state, told())).fast_forward
     np.testing.assert_array_equal(pushed["Stubborn/value"], [9])
 
 
@@ -243,10 +272,10 @@ def test_a_rule_that_raises_stops_with_the_users_traceback(tmp_path: Path) -> No
 
     merger, replica = merger_of(tmp_path, (Broken, 1))
     with pytest.raises(UserCodeError, match=r"Broken.aggregate failed on \('Broken', 0\): ZeroDivisionError") as error:
-        merger.merge(rows("Broken", [0], value=np.ones(1, np.float32)), replica.tensors, told())
+        merger.merge(part(rows("Broken", [0], value=np.ones(1, np.float32))), replica.state, told())
     assert "nothing to divide by" in error.value.traceback_text
     assert "test_merger.py" in error.value.traceback_text
-    assert 'sync/merger.py", line' not in error.value.traceback_text
+    assert 'sync/own_rules.py", line' not in error.value.traceback_text
 
 
 def test_a_rule_that_gives_another_shape_to_a_row_is_told(tmp_path: Path) -> None:
@@ -258,7 +287,7 @@ def test_a_rule_that_gives_another_shape_to_a_row_is_told(tmp_path: Path) -> Non
 
     merger, replica = merger_of(tmp_path, (Bent, 1))
     with pytest.raises(UserCodeError, match=r"Bent.aggregate failed"):
-        merger.merge(rows("Bent", [0], value=np.ones((1, 2), np.float32)), replica.tensors, told())
+        merger.merge(part(rows("Bent", [0], value=np.ones((1, 2), np.float32))), replica.state, told())
 
 
 def test_a_rule_that_makes_nan_is_refused_by_the_gate(tmp_path: Path) -> None:
@@ -269,7 +298,7 @@ def test_a_rule_that_makes_nan_is_refused_by_the_gate(tmp_path: Path) -> None:
             self.value = float("nan")
 
     merger, replica = merger_of(tmp_path, (Vague, 1))
-    found, reason = merger.merge(rows("Vague", [0], value=np.ones(1, np.float32)), replica.tensors, told())
+    found, reason = merger.merge(part(rows("Vague", [0], value=np.ones(1, np.float32))), replica.state, told())
     assert found is None
     assert "Vague/value is not finite" in reason
 
@@ -294,26 +323,26 @@ class Normed(gridml.Vertex):
 
 
 def state(replica: Replica, prefix: str) -> dict[str, Array]:
-    return {n: t.copy() for n, t in replica.tensors.items() if n.startswith(prefix) and "#" not in n}
+    return {n: t.copy() for n, t in replica.state.tensors() if n.startswith(prefix)}
 
 
 def test_of_several_vertices_only_the_pushed_one_changes(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Network, 3))
     pushed = {n: t + 1 for n, t in state(replica, "Network/1/").items()}
-    found = merged(merger.merge(pushed, replica.tensors, told(others=10)))
-    assert found.tensors.keys() == pushed.keys()
-    replica.put(found.tensors, found.rows, 1)
-    np.testing.assert_array_equal(replica.changed["Network"], [0, 1, 0])
+    found = merged(merger.merge(part(pushed), replica.state, told(others=10)))
+    assert tensors_of(found).keys() == pushed.keys()
+    replica.put(found.modules, found.rows, 1)
+    np.testing.assert_array_equal(replica.state.changed["Network"], [0, 1, 0])
 
 
 def test_staleness_is_per_vertex(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Network, 2))
-    base = dict(replica.tensors)
+    base = copy(replica.state)
     first = {n: t + 1 for n, t in state(replica, "Network/0/").items()}
-    replica.put(merged(merger.merge(first, base, told())).tensors, {}, 1)
+    replica.put(merged(merger.merge(part(first), base, told())).modules, {}, 1)
     replica.commit_version(1)
-    both = {n: base[n] + 3 for n in state(replica, "Network/")}
-    found = merged(merger.merge(both, base, told(others=10))).tensors
+    both = {n: t + 3 for n, t in base.tensors()}
+    found = tensors_of(merged(merger.merge(part(both), base, told(others=10))))
     np.testing.assert_array_equal(found["Network/1/model/bias"], both["Network/1/model/bias"])  # nobody else had it
     assert not np.array_equal(found["Network/0/model/bias"], both["Network/0/model/bias"])
 
@@ -322,22 +351,22 @@ def test_a_push_must_bring_all_of_a_module(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Network, 2))
     pushed = state(replica, "Network/1/")
     del pushed["Network/1/model/bias"]
-    assert merger.check(pushed) == "Network/1/model/bias is missing beside the other tensors of its vertex"
+    assert check(merger, pushed) == "Network/1/model/bias is missing beside the other tensors of its vertex"
 
 
 def test_batch_norm_pools_variances_and_keeps_whole_numbers(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Normed, 1))
     name = "Normed/0/model/1."
-    base = dict(replica.tensors)
+    base = copy(replica.state)
     mine = state(replica, "Normed/0/")
     mine |= {f"{name}running_mean": np.full(3, 2.0, np.float32), f"{name}running_var": np.full(3, 4.0, np.float32),
              f"{name}num_batches_tracked": np.array(7)}  # fmt: skip
-    replica.put(merged(merger.merge(mine, base, told())).tensors, {}, 1)
+    replica.put(merged(merger.merge(part(mine), base, told())).modules, {}, 1)
     replica.commit_version(1)
-    theirs = {n: t.copy() for n, t in base.items()}
+    theirs = {n: t.copy() for n, t in base.tensors()}
     theirs |= {f"{name}running_mean": np.full(3, 6.0, np.float32), f"{name}running_var": np.full(3, 1.0, np.float32),
                f"{name}num_batches_tracked": np.array(5)}  # fmt: skip
-    found = merged(merger.merge(theirs, base, told(others=10))).tensors
+    found = tensors_of(merged(merger.merge(part(theirs), base, told(others=10))))
     alpha = 5 / (5 + 1)
     mean = 2 + alpha * (6 - 2)
     variance = (1 - alpha) * (4 + 2**2) + alpha * (1 + 6**2) - mean**2  # E[σ²+μ²] − μ²
@@ -357,7 +386,7 @@ def test_a_module_by_the_papers_own_rule(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Averaged, 2))
     before = state(replica, "Averaged/1/")
     pushed = {n: t + np.ones((), t.dtype) * 2 for n, t in before.items()}
-    found = merged(merger.merge(pushed, replica.tensors, told(others=10))).tensors
+    found = tensors_of(merged(merger.merge(part(pushed), replica.state, told(others=10))))
     assert found.keys() == before.keys()
     for name, tensor in before.items():
         step = 1 if tensor.dtype.kind == "f" else 2  # whole numbers: the larger
@@ -374,7 +403,7 @@ def test_a_module_of_another_shape_is_told(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Grown, 1))
     for _ in range(2):  # and the next push is told the same
         with pytest.raises(UserCodeError, match=r"float32 \(5, 5\) of Grown/0/model/weight; expected float32 \(1, 2\)"):
-            merger.merge(state(replica, "Grown/0/"), replica.tensors, told())
+            merger.merge(part(state(replica, "Grown/0/")), replica.state, told())
 
 
 def test_what_a_rule_held_back_comes_at_the_end_of_the_epoch_even_from_another_master(tmp_path: Path) -> None:
@@ -386,11 +415,12 @@ def test_what_a_rule_held_back_comes_at_the_end_of_the_epoch_even_from_another_m
     before = state(replica, "Held/1/")
     assert merger.flush(2) == {}
     pushed = {n: t + 1 for n, t in before.items()}
-    found = merged(merger.merge(pushed, replica.tensors, told(others=10)))
-    replica.put(found.tensors, found.rows, 1)
+    found = merged(merger.merge(part(pushed), replica.state, told(others=10)))
+    replica.put(found.modules, found.rows, 1)
     sha256 = replica.commit_version(1)
+    now = dict(replica.state.tensors())
     for name, tensor in before.items():
-        np.testing.assert_array_equal(replica.tensors[name], tensor)  # held back
+        np.testing.assert_array_equal(now[name], tensor)  # held back
 
     g = Graph()
     g.add(Held, 2)
@@ -398,6 +428,6 @@ def test_what_a_rule_held_back_comes_at_the_end_of_the_epoch_even_from_another_m
     again.load(1, sha256)
     flushed = Merger(g, again).flush(2)
     for name, tensor in before.items():
-        np.testing.assert_allclose(flushed[name], tensor + 1, rtol=1e-6)
+        np.testing.assert_allclose(flushed["Held", 1].tensors[name], tensor + 1, rtol=1e-6)
     again.put(flushed, {}, 2)
     assert Merger(g, again).flush(2) == {}

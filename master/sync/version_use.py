@@ -95,8 +95,7 @@ class VersionKeeper:
             return
         needed = {replica.version, ledger.get("backup_version"), *self._epochs.unevaluated()}
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
-        size = sum(t.nbytes for t in replica.tensors.values())
-        spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, size)))
+        spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.state.nbytes)))
         if len(old) >= spare:
             with ledger.transaction():
                 for version in old:

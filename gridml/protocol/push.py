@@ -1,0 +1,157 @@
+"""What travels in a push and in a reply beside the message, as values; and the one place that writes and reads names.
+
+A bundle holds flat named tensors. Their names:
+
+    Type/index/field/parameter    a tensor of a module vertex
+    @rows/Type                    ids int64 (n,) of rows of a replicated type, with its fields
+    @ids/Type                     ids int64 (n,) of local vertices, with the fields that f changed
+    Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
+
+Whether a value fits the graph is for the master to say; here only its structure is checked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
+ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
+
+_ROWS, _IDS = "@rows/", "@ids/"
+
+
+@dataclass(frozen=True)
+class RowValues:
+    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape)."""
+
+    ids: Ids
+    fields: Mapping[str, Array]
+
+    def take(self, positions: Ids | slice) -> RowValues:
+        """Return the rows at some positions."""
+        return RowValues(self.ids[positions], {name: values[positions] for name, values in self.fields.items()})
+
+
+Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
+
+
+@dataclass(frozen=True)
+class ReplicaPart:
+    """Some vertices of the replica: modules with all their tensors, and rows of array fields by type name."""
+
+    modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)
+    rows: Mapping[str, RowValues] = field(default_factory=dict)
+
+    def __bool__(self) -> bool:
+        """Say whether anything is in it."""
+        return bool(self.modules or self.rows)
+
+    def updated(self, newer: ReplicaPart) -> ReplicaPart:
+        """Return this part with what is in `newer` instead of its own: by vertex for modules, by type for rows."""
+        return ReplicaPart({**self.modules, **newer.modules}, {**self.rows, **newer.rows})
+
+
+@dataclass(frozen=True)
+class PushContent:
+    """What travels beside a sync: the trained part of the replica, and the changed fields of local vertices."""
+
+    replica: ReplicaPart = field(default_factory=ReplicaPart)
+    fields: Fields = field(default_factory=dict)
+
+
+NOTHING = PushContent()  # beside a sync without a push
+
+
+def module_key(name: str) -> VertexKey | None:
+    """Return the vertex of a module tensor's name, None for the name of an array field. Raises ValueError for
+    others."""
+    parts = name.split("/", 2)
+    if len(parts) == 3 and parts[1].isdecimal():
+        return parts[0], int(parts[1])
+    if len(parts) == 2:
+        return None
+    raise ValueError(f"a tensor is called {name!r}; expected Type/field or Type/index/field/parameter")
+
+
+def encode(content: PushContent) -> dict[str, Array]:
+    """Return the named tensors of a push."""
+    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields)}
+
+
+def encode_replica(part: ReplicaPart) -> dict[str, Array]:
+    """Return the named tensors of a part of the replica."""
+    modules = {name: tensor for tensors in part.modules.values() for name, tensor in tensors.items()}
+    return {**modules, **_encode_rows(_ROWS, part.rows)}
+
+
+def _encode_rows(prefix: str, types: Mapping[str, RowValues]) -> dict[str, Array]:
+    tensors = {f"{prefix}{type_name}": rows.ids for type_name, rows in types.items()}
+    for type_name, rows in types.items():
+        tensors.update({f"{type_name}/{name}": values for name, values in rows.fields.items()})
+    return tensors
+
+
+def decode(tensors: Mapping[str, Array]) -> PushContent:
+    """Return the push of named tensors. Raises ValueError for names or shapes that are none of a push."""
+    modules: dict[VertexKey, dict[str, Array]] = {}
+    ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
+    fields: dict[str, dict[str, Array]] = {}
+    for name, tensor in tensors.items():
+        prefix = next((prefix for prefix in ids if name.startswith(prefix)), None)
+        if prefix is not None:
+            ids[prefix][name.removeprefix(prefix)] = tensor
+        elif (key := module_key(name)) is not None:
+            modules.setdefault(key, {})[name] = tensor
+        else:
+            type_name, field_name = name.split("/")
+            fields.setdefault(type_name, {})[field_name] = tensor
+    if twice := ids[_ROWS].keys() & ids[_IDS].keys():
+        raise ValueError(f"{min(twice)} comes both as rows of the replica and as local vertices; expected one of them")
+    if lost := fields.keys() - ids[_ROWS].keys() - ids[_IDS].keys():
+        type_name = min(lost)
+        raise ValueError(f"{type_name}/{min(fields[type_name])} came without the ids of its rows")
+    rows, local = (
+        {type_name: _row_values(type_name, at, fields.get(type_name, {})) for type_name, at in ids[prefix].items()}
+        for prefix in (_ROWS, _IDS)
+    )
+    return PushContent(ReplicaPart(modules, rows), local)
+
+
+def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
+    """Return the part of the replica in the named tensors of a reply. Raises ValueError as `decode` does."""
+    content = decode(tensors)
+    if content.fields:
+        raise ValueError(f"a reply holds local fields of {min(content.fields)}; expected the replica alone")
+    return content.replica
+
+
+def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValues:
+    if ids.dtype != np.int64 or ids.ndim != 1:
+        raise ValueError(f"the ids of {type_name} are {ids.dtype} {ids.shape}; expected int64 (n,)")
+    for name, values in fields.items():
+        if values.ndim < 1 or len(values) != len(ids):
+            raise ValueError(
+                f"{type_name}/{name} has {values.dtype} {values.shape}; expected {len(ids)} rows, as many as ids"
+            )
+    return RowValues(ids, fields)
+
+
+def encode_patch(pushes: Sequence[Fields]) -> dict[str, Array]:
+    """Return the named tensors of the local fields of several pushes, in order."""
+    return {f"{i}/{name}": t for i, fields in enumerate(pushes) for name, t in _encode_rows(_IDS, fields).items()}
+
+
+def decode_patch(tensors: Mapping[str, Array], pushes: int) -> list[Fields]:
+    """Return the local fields of `pushes` pushes, in order. Raises ValueError as `decode` does."""
+    named: list[dict[str, Array]] = [{} for _ in range(pushes)]
+    for name, tensor in tensors.items():
+        number, _, rest = name.partition("/")
+        named[int(number)][rest] = tensor
+    return [decode(of_one).fields for of_one in named]

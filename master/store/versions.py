@@ -1,0 +1,158 @@
+"""Versions of the master replica: what one holds, and its file.
+
+A version's file is a bundle. It holds the tensors by the names they travel under (`gridml.protocol.push`), array fields
+whole, and beside them "name#buffer" for what a merge rule remembers of a tensor, and "@changed/Type".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import VertexState
+from gridml.engine.lazy_dynamo import import_dynamo_lazily
+from gridml.engine.modules import Modules
+from gridml.errors import LedgerError, ProgramError
+from gridml.model.graph import Graph
+from gridml.protocol import bundle
+from gridml.protocol.push import ReplicaPart, RowValues, VertexKey, module_key
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+_CHANGED, _BUFFER = "@changed/", "#"
+
+
+@dataclass(frozen=True)
+class ReplicaState:
+    """The value of every replicated vertex: modules one by one, array fields `arrays[type][field]` (count, *shape).
+
+    `changed[type]` int64 (count,) is the version in which each vertex changed last.
+    """
+
+    modules: dict[VertexKey, VertexState] = field(default_factory=dict)
+    arrays: dict[str, dict[str, Array]] = field(default_factory=dict)
+    changed: dict[str, Ids] = field(default_factory=dict)
+
+    def tensors(self) -> Iterator[tuple[str, Array]]:
+        """Yield every tensor with the name it has in files, but no buffers."""
+        for state in self.modules.values():
+            yield from state.tensors.items()
+        for type_name, columns in self.arrays.items():
+            for name, column in columns.items():
+                yield f"{type_name}/{name}", column
+
+    def buffers(self) -> Iterator[tuple[str, Array]]:
+        """Yield what merge rules remember, with the names in files."""
+        for state in self.modules.values():
+            for name, buffers in state.buffers.items():
+                yield from ((f"{name}{_BUFFER}{key}", buffer) for key, buffer in buffers.items())
+
+    def __bool__(self) -> bool:
+        """Say whether anything is replicated."""
+        return bool(self.modules or self.arrays)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all tensors and buffers."""
+        return sum(t.nbytes for _, t in (*self.tensors(), *self.buffers()))
+
+    def part(self, wanted: Mapping[str, Ids]) -> ReplicaPart:
+        """Return the vertices `wanted`, ids by type, as they travel: rows in copies, without buffers."""
+        modules: dict[VertexKey, dict[str, Array]] = {}
+        rows: dict[str, RowValues] = {}
+        for type_name, ids in wanted.items():
+            if type_name not in self.arrays:
+                keys = [(type_name, index) for index in ids.tolist()]
+                modules.update({key: self.modules[key].tensors for key in keys})
+            elif len(ids):
+                rows[type_name] = RowValues(ids, {name: c[ids] for name, c in self.arrays[type_name].items()})
+        return ReplicaPart(modules, rows)
+
+
+def initial(graph: Graph, seed: int) -> ReplicaState:
+    """Return the replica before any training: modules from their factories under `seed`, arrays as they were added.
+
+    Raises ProgramError for a tensor whose name cannot be told from a buffer's.
+    """
+    state = ReplicaState()
+    for table in graph.replicated:
+        type_name = table.type.name
+        state.changed[type_name] = np.zeros(table.count, np.int64)
+        if table.type.modules:
+            import torch
+
+            import_dynamo_lazily()
+            torch.manual_seed(seed)
+            modules = Modules(table.type)
+            for index in range(table.count):
+                tensors = {name: view.copy() for name, view in modules.views(index).items()}
+                if marked := next((name for name in tensors if _BUFFER in name), None):
+                    raise ProgramError(
+                        f"tensor {marked!r} has '#' in its name, which marks buffers of merge rules; rename it"
+                    )
+                state.modules[type_name, index] = VertexState(tensors)
+        else:
+            state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
+    return state
+
+
+def _encode(state: ReplicaState) -> dict[str, Array]:
+    changed = {f"{_CHANGED}{type_name}": versions for type_name, versions in state.changed.items()}
+    return {**dict(state.tensors()), **dict(state.buffers()), **changed}
+
+
+def _decode(tensors: Mapping[str, Array]) -> ReplicaState:
+    state = ReplicaState()
+    for name, tensor in tensors.items():
+        if name.startswith(_CHANGED):
+            state.changed[name.removeprefix(_CHANGED)] = tensor
+            continue
+        tensor_name, _, buffer = name.partition(_BUFFER)
+        key = module_key(tensor_name)
+        if key is None:
+            type_name, field_name = name.split("/")
+            state.arrays.setdefault(type_name, {})[field_name] = tensor
+            continue
+        vertex = state.modules.setdefault(key, VertexState())
+        if buffer:
+            vertex.buffers.setdefault(tensor_name, {})[buffer] = tensor
+        else:
+            vertex.tensors[tensor_name] = tensor
+    return state
+
+
+class Versions:
+    """Version files in a folder: `v00000012.safetensors`, whole and durable before the ledger names them."""
+
+    def __init__(self, folder: Path, *, durable: bool = True) -> None:
+        self.folder = folder
+        self._durable = durable
+        folder.mkdir(exist_ok=True)
+
+    def path(self, version: int) -> Path:
+        return self.folder / f"v{version:08d}.safetensors"
+
+    def write(self, version: int, state: ReplicaState) -> str:
+        """Write a version and return its SHA-256. Raises OSError."""
+        payload = bundle.encode({"version": version}, _encode(state))
+        bundle.write_atomic(self.path(version), payload, durable=self._durable)
+        return bundle.digest(payload)
+
+    def read(self, version: int, sha256: str | None) -> ReplicaState:
+        """Return what a version holds. Raises LedgerError when the file is not what the ledger says."""
+        try:
+            payload = self.path(version).read_bytes()
+        except OSError as error:
+            raise LedgerError(f"version {version} of the replica cannot be read: {error}") from error
+        if sha256 is not None and bundle.digest(payload) != sha256:
+            raise LedgerError(f"{self.path(version)} is damaged: its SHA-256 is not the one in the ledger.")
+        return _decode(bundle.decode(payload)[1])
+
+    def remove(self, version: int) -> None:
+        self.path(version).unlink(missing_ok=True)

@@ -1,0 +1,137 @@
+"""The user's own g: a method of the vertex class, called on two vertices such as f has seen."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import Merge, MergeResult, VertexState
+from gridml.engine.modules import Modules
+from gridml.errors import UserCodeError
+from gridml.model.batch import Rows
+from gridml.model.graph import Table
+from gridml.model.program import user_traceback
+from gridml.model.vertex import Vertex
+from gridml.protocol.push import ReplicaPart, VertexKey
+from master.store.replica import Replica
+from master.store.versions import ReplicaState
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+Values = Mapping[str, Array]
+
+
+@dataclass(frozen=True)
+class PushMerge:
+    """A push being merged: what it brings, what that was trained from; `scale` in (0, 1] shortens its step."""
+
+    part: ReplicaPart
+    base: ReplicaState
+    merge: Merge
+    scale: float = 1.0
+
+    def merge_of(self, stale: bool | np.bool_) -> Merge:
+        """Return the circumstances for one vertex; one that did not change since the base is not `stale`."""
+        return self.merge if stale else self.merge._replace(credited_by_others=0)
+
+
+class OwnRules:
+    """Merges vertices whose type has a method `aggregate`. A shortened step shows in the replica that g receives."""
+
+    def __init__(self, tables: Mapping[str, Table], replica: Replica) -> None:
+        self._tables = tables
+        self._replica = replica
+        self._homes: dict[str, tuple[Modules, Modules]] = {}  # of the master's vertices and of replicas
+
+    def merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
+        """Merge rows of array fields, one vertex at a time. Raises UserCodeError when g fails."""
+        table, rows = self._tables[type_name], push.part.rows[type_name]
+        base = {name: push.base.arrays[type_name][name][rows.ids] for name in rows.fields}
+        step = _Step.of(rows.fields, base, push.scale)
+        if step.not_finite is not None:
+            return MergeResult(VertexState(), float("inf"), f"{type_name}/{step.not_finite}")
+        arrays = self._replica.state.arrays[type_name]
+        masters = _rows_home(table, rows.ids, {name: arrays[name][rows.ids] for name in rows.fields})
+        replicas = _rows_home(table, rows.ids, {name: values.copy() for name, values in step.replica.items()})
+        stale = self._replica.state.changed[type_name][rows.ids] > push.merge.base
+        for i in range(len(rows.ids)):
+            master, replica = (table.type.cls._view(home, i) for home in (masters, replicas))
+            _call(table, master, replica, push.merge_of(stale[i]))
+        return self._checked(type_name, f"{type_name}/", step, dict(masters.fields))
+
+    def merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:
+        """Merge one module vertex. Raises UserCodeError when g fails or changes a shape."""
+        type_name, index = key
+        table = self._tables[type_name]
+        step = _Step.of(push.part.modules[key], push.base.modules[key].tensors, push.scale)
+        if step.not_finite is not None:
+            return MergeResult(VertexState(), float("inf"), step.not_finite)
+        homes = self._homes.setdefault(type_name, (Modules(table.type), Modules(table.type)))
+        for home, source in zip(homes, (self._replica.state.modules[key].tensors, step.replica), strict=True):
+            for name, view in home.views(index).items():
+                np.copyto(view, source[name])
+        stale = self._replica.state.changed[type_name][index] > push.merge.base
+        _call(table, homes[0].vertex(index), homes[1].vertex(index), push.merge_of(stale))
+        merged = {name: view.copy() for name, view in homes[0].views(index).items()}
+        return self._checked(type_name, "", step, merged)
+
+    def _checked(self, type_name: str, prefix: str, step: _Step, merged: dict[str, Array]) -> MergeResult:
+        """Return what g made, if it has the shapes and dtypes of the replica. Raises UserCodeError."""
+        for name, pushed in step.replica.items():
+            if name not in merged or merged[name].shape != pushed.shape or merged[name].dtype != pushed.dtype:
+                self._homes.pop(type_name, None)  # they no longer look like what f has seen
+                got = "nothing" if name not in merged else f"{merged[name].dtype} {merged[name].shape}"
+                raise UserCodeError(
+                    f"{type_name}.aggregate made {got} of {prefix}{name}; expected {pushed.dtype} {pushed.shape}. g "
+                    f"must keep shape and dtype."
+                )
+            if not np.isfinite(merged[name]).all():
+                return MergeResult(VertexState(), float("inf"), f"{prefix}{name}")
+        return MergeResult(VertexState(merged), step.sumsq, None)
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The replica of one vertex (or of rows) with its step from the base shortened, and Σ(p−b)² before that."""
+
+    replica: Values
+    sumsq: float
+    not_finite: str | None = None
+
+    @classmethod
+    def of(cls, replica: Values, base: Values, scale: float) -> _Step:
+        """Shorten a step to `scale` of its length; integers are facts, and stay."""
+        for name, values in replica.items():
+            if not np.isfinite(values).all():
+                return cls({}, float("inf"), name)
+        moving = [name for name, values in replica.items() if values.dtype.kind == "f"]
+        sumsq = sum(float(np.square(replica[name].astype(np.float64) - base[name]).sum()) for name in moving)
+        if scale < 1.0:
+            replica = {**replica, **{name: _shortened(replica[name], base[name], scale) for name in moving}}
+        return cls(replica, sumsq)
+
+
+def _shortened(replica: Array, base: Array, scale: float) -> Array:
+    """Return base + scale·(replica − base), in the replica's dtype."""
+    return (base + scale * (replica.astype(np.float64) - base)).astype(replica.dtype)
+
+
+def _rows_home(table: Table, ids: Ids, fields: Values) -> Rows:
+    return Rows(table.type, ids, fields, frozenset(fields), torch=False)
+
+
+def _call(table: Table, master: Vertex, replica: Vertex, merge: Merge) -> None:
+    """Run g. Raises UserCodeError with the user's traceback when it fails."""
+    try:
+        master.aggregate(replica, merge)
+    except Exception as error:
+        raise UserCodeError(
+            f"{table.type.name}.aggregate failed on {tuple(master.get_id())}: {type(error).__name__}: {error}",
+            user_traceback(error, Path(inspect.getfile(type(master)))),
+        ) from error

@@ -1,0 +1,139 @@
+"""What travels in a push: as values and by name, and what is none."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+from gridml.protocol import bundle
+from gridml.protocol.codec import BundleCodec, MalformedPush
+from gridml.protocol.messages import Push, Sync, to_json
+from gridml.protocol.push import (
+    NOTHING,
+    PushContent,
+    ReplicaPart,
+    RowValues,
+    decode,
+    decode_patch,
+    decode_replica,
+    encode,
+    encode_patch,
+    encode_replica,
+)
+
+Arrays = dict[str, NDArray[Any]]
+
+WORDS = {"@rows/Word": np.array([1, 3]), "Word/count": np.array([5, 6]), "Word/vector": np.zeros((2, 3), np.float32)}
+TEXTS = {"@ids/Text": np.array([7]), "Text/total": np.array([2.5])}
+NETWORK = {"Network/1/model/0.weight": np.zeros((2, 3)), "Network/1/model/0.bias": np.zeros(2)}
+
+
+def same(left: Arrays, right: Arrays) -> None:
+    assert left.keys() == right.keys()
+    for name, values in left.items():
+        assert values.dtype == right[name].dtype
+        np.testing.assert_array_equal(values, right[name])
+
+
+def test_a_push_is_read_from_its_names() -> None:
+    content = decode({**TEXTS, **NETWORK, **WORDS})
+    assert content.replica.modules.keys() == {("Network", 1)}
+    same(dict(content.replica.modules["Network", 1]), NETWORK)
+    assert content.replica.rows["Word"].ids.tolist() == [1, 3]
+    assert content.replica.rows["Word"].fields.keys() == {"count", "vector"}
+    assert content.fields["Text"].fields["total"].tolist() == [2.5]
+    assert content.fields.keys() == {"Text"} and content.replica.rows.keys() == {"Word"}
+
+
+names = st.text(st.characters(categories=["L", "Nd"]), min_size=1, max_size=3)
+fields = st.dictionaries(names, st.sampled_from([np.float32, np.int64, np.bool_]), max_size=3)
+
+
+@st.composite
+def rows(draw: st.DrawFn) -> RowValues:
+    count = draw(st.integers(0, 3))
+    return RowValues(np.arange(count), {name: np.ones((count, 2), dtype) for name, dtype in draw(fields).items()})
+
+
+@given(
+    st.dictionaries(st.tuples(names, st.integers(0, 10**9)), fields, max_size=3),
+    st.dictionaries(names, st.tuples(st.booleans(), rows()), max_size=3),
+)
+def test_what_is_written_is_read(modules: dict[tuple[str, int], Any], types: dict[str, tuple[bool, RowValues]]) -> None:
+    tensors = {
+        key: {f"{key[0]}/{key[1]}/m/{name}": np.zeros(2, dtype) for name, dtype in each.items()}
+        for key, each in modules.items()
+        if each
+    }
+    replicated, local = (
+        {name: r for name, (is_local, r) in types.items() if is_local == side} for side in (False, True)
+    )
+    content = PushContent(ReplicaPart(tensors, replicated), local)
+    named = encode(content)
+    again = decode(named)
+    same(encode(again), named)
+    assert again.replica.modules.keys() == tensors.keys()
+    assert again.replica.rows.keys() == replicated.keys()
+    assert again.fields.keys() == local.keys()
+    assert bool(again.replica) == bool(tensors or replicated)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"nonsense": np.zeros(2)}, "called 'nonsense'; expected Type/field or Type/index/field/parameter"),
+        ({"Network/first/model/weight": np.zeros(2)}, "called 'Network/first/model/weight'; expected"),
+        ({"Page/rank": np.zeros(2)}, "Page/rank came without the ids of its rows"),
+        ({"@rows/Word": np.zeros(2)}, "the ids of Word are float64 (2,); expected int64 (n,)"),
+        ({"@ids/Text": np.zeros((1, 1), np.int64)}, "the ids of Text are int64 (1, 1); expected int64 (n,)"),
+        ({"Word/count": np.zeros(3)}, "Word/count has float64 (3,); expected 2 rows"),
+        ({"Word/count": np.zeros(())}, "Word/count has float64 (); expected 2 rows"),
+        ({"@ids/Word": np.array([1])}, "Word comes both as rows of the replica and as local vertices"),
+    ],
+)
+def test_what_is_no_push_is_told_apart(change: Arrays, says: str) -> None:
+    with pytest.raises(ValueError) as error:
+        decode({**WORDS, **TEXTS, **change})
+    assert says in str(error.value)
+
+
+def test_a_reply_brings_the_replica_alone() -> None:
+    same(encode_replica(decode_replica({**WORDS, **NETWORK})), {**WORDS, **NETWORK})
+    with pytest.raises(ValueError, match="local fields of Text"):
+        decode_replica(TEXTS)
+
+
+def test_what_came_later_takes_the_place_of_what_came_before() -> None:
+    part = decode_replica({**WORDS, **NETWORK})
+    newer = ReplicaPart({("Network", 0): {}}, {"Word": RowValues(np.array([9]), {})})
+    updated = part.updated(newer)
+    assert updated.modules.keys() == {("Network", 0), ("Network", 1)}
+    assert updated.rows["Word"].ids.tolist() == [9]
+    assert part.updated(ReplicaPart()) == part
+
+
+def test_local_fields_of_several_pushes_are_kept_apart() -> None:
+    first, second = decode(TEXTS).fields, {"Text": RowValues(np.array([7, 8]), {"total": np.array([3.0, 4.0])})}
+    named = encode_patch([first, {}, second])
+    back = decode_patch(named, 3)
+    assert [{name: r.ids.tolist() for name, r in fields.items()} for fields in back] == [
+        {"Text": [7]},
+        {},
+        {"Text": [7, 8]},
+    ]
+    assert back[2]["Text"].fields["total"].tolist() == [3.0, 4.0]
+
+
+def test_a_sync_beside_tensors_that_are_no_push_is_still_read() -> None:
+    sync = Sync("w1", push=Push(lease=1, term=1, sequence=1, base=0, upto=4, vertices=4))
+    with pytest.raises(MalformedPush, match="called 'nonsense'") as error:
+        BundleCodec().read(bundle.encode(to_json(sync), {"nonsense": np.zeros(2)}))
+    assert error.value.sync == sync
+    assert BundleCodec().read(bundle.encode(to_json(sync), {})) == (sync, NOTHING)
+    with pytest.raises(ValueError, match="not a sync"):
+        BundleCodec().read(bundle.encode({"what": "is this"}, {}))
