@@ -36,7 +36,6 @@ class Merged:
     sumsq: float = 0.0
     not_finite: str | None = None
     fast_forward: bool = False
-    note: str = ""
 
 
 class Merger:
@@ -99,8 +98,7 @@ class Merger:
             if merged.not_finite is not None:
                 return None, f"{merged.not_finite} is not finite after merging"
         self._steps.append(size * scale)
-        fast_forward = merge.fast_forward and _holds(merged, part)
-        return replace(merged, fast_forward=fast_forward, note=reason), reason
+        return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), reason
 
     def flush(self, live: int) -> dict[VertexKey, VertexState]:
         """Return new values of the tensors whose rules held something back, at the end of an epoch."""
