@@ -55,8 +55,8 @@ def measure(count: int, repeats: int) -> dict[str, Cell]:
     pairs = []
     for repeat in range(repeats):
         order = (loops, workers) if repeat % 2 else (workers, loops)
-        found = {call.__name__: call(count) for call in order}
-        pairs.append((found["workers"], found["loops"]))
+        measured = {call.__name__: call(count) for call in order}
+        pairs.append((measured["workers"], measured["loops"]))
     mine, theirs = zip(*pairs, strict=True)
     return {
         "processes": count,
@@ -79,8 +79,8 @@ def loops(count: int) -> tuple[float, float]:
         subprocess.Popen([*command, str(seed)], stdout=subprocess.PIPE, env=environment, text=True)
         for seed in range(count)
     ]
-    found = [json.loads(p.communicate()[0]) for p in processes]
-    return sum(f["rate"] for f in found), statistics.median(f["peak_kb"] for f in found)
+    reports = [json.loads(p.communicate()[0]) for p in processes]
+    return sum(r["rate"] for r in reports), statistics.median(r["peak_kb"] for r in reports)
 
 
 def workers(count: int) -> tuple[float, float]:

@@ -38,13 +38,13 @@ _DTYPES = {
 
 
 def encode(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> bytes:
-    """One payload of a JSON-able message and named arrays of any shape."""
+    """Return one payload of a JSON-able message and named arrays of any shape."""
     contiguous = {name: np.ascontiguousarray(t).reshape(t.shape) for name, t in tensors.items()}
     return safetensors.numpy.save(contiguous, {"gridml": json.dumps(message, separators=(",", ":"))})
 
 
 def decode(payload: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
-    """The message and the (writable) arrays of a payload. Raises ValueError when it is not one."""
+    """Return the message and the (writable) arrays of a payload. Raises ValueError when it is not one."""
     try:
         header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
         message = json.loads(header["__metadata__"]["gridml"])
@@ -60,7 +60,7 @@ def decode(payload: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
 
 
 def digest(payload: bytes) -> str:
-    """SHA-256 in hexadecimal."""
+    """Return the SHA-256 of a payload in hexadecimal."""
     return hashlib.sha256(payload).hexdigest()
 
 

@@ -67,11 +67,12 @@ class ReplicaState:
         modules: dict[VertexKey, dict[str, Array]] = {}
         rows: dict[str, RowValues] = {}
         for type_name, ids in wanted.items():
-            if type_name not in self.arrays:
-                keys = [(type_name, index) for index in ids.tolist()]
-                modules.update({key: self.modules[key].tensors for key in keys})
-            elif len(ids):
-                rows[type_name] = RowValues(ids, {name: c[ids] for name, c in self.arrays[type_name].items()})
+            if columns := self.arrays.get(type_name):
+                if len(ids):
+                    rows[type_name] = RowValues(ids, {name: column[ids] for name, column in columns.items()})
+                continue
+            keys = [(type_name, index) for index in ids.tolist()]
+            modules.update({key: self.modules[key].tensors for key in keys if key in self.modules})
         return ReplicaPart(modules, rows)
 
 

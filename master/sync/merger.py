@@ -36,7 +36,6 @@ class Merged:
     sumsq: float = 0.0
     not_finite: str | None = None
     fast_forward: bool = False
-    note: str = ""
 
 
 class Merger:
@@ -68,7 +67,7 @@ class Merger:
         state = self._replica.state
         for type_name, rows in part.rows.items():
             columns = state.arrays.get(type_name, {})
-            count = self._tables[type_name].count if columns else 0
+            count = self._tables[type_name].count if type_name in self._tables else 0
             if len(rows.ids) and not 0 <= rows.ids.min() <= rows.ids.max() < count:
                 return f"rows of {type_name} name vertices that are not among the {count} of {type_name}"
             expected = {name: ((len(rows.ids), *column.shape[1:]), column.dtype) for name, column in columns.items()}
@@ -85,6 +84,7 @@ class Merger:
 
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
+        part = ReplicaPart(part.modules, {name: rows for name, rows in part.rows.items() if rows.fields})
         if not part:
             return Merged(fast_forward=merge.fast_forward), "it changed nothing that is replicated"
         push = PushMerge(part, base, merge)
@@ -98,8 +98,7 @@ class Merger:
             if merged.not_finite is not None:
                 return None, f"{merged.not_finite} is not finite after merging"
         self._steps.append(size * scale)
-        fast_forward = merge.fast_forward and _holds(merged, part)
-        return replace(merged, fast_forward=fast_forward, note=reason), reason
+        return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), reason
 
     def flush(self, live: int) -> dict[VertexKey, VertexState]:
         """Return new values of the tensors whose rules held something back, at the end of an epoch."""

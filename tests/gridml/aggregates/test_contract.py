@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import gridml
 from gridml.aggregates import (
     Aggregate,
     Merge,
@@ -312,6 +314,25 @@ def test_a_rule_that_cannot_merge_what_it_was_named_for_is_refused() -> None:
         rule_for("w", np.zeros(2, np.complex64), None)
     with pytest.raises(ProgramError, match="expected a rule"):
         by_name({"*": mean})  # type: ignore[dict-item]
+
+
+@dataclass(frozen=True)
+class Newest(gridml.Aggregate):
+    """The rule that the documentation shows: whoever comes last wins."""
+
+    def merge(self, t: gridml.TensorMerge) -> float:
+        t.out[...] = t.base + t.scale * (t.replica - t.base)
+        return float(((t.replica - t.base).astype("float64") ** 2).sum())
+
+
+def test_a_rule_of_ones_own_needs_to_merge_and_nothing_else() -> None:
+    result = one(Newest(), [1.0, 4.0], [3.0, 8.0], [1.0, 5.0], STALE, scale=0.5)
+    assert result.tensors["w"].tolist() == [2.0, 6.5]
+    assert (result.sumsq, result.not_finite) == (13.0, None)
+    assert one(Newest(), [1.0], [np.nan], [1.0], STALE).not_finite == "w"
+    assert rule_for("Word/vector", np.zeros(2, np.float32), Newest()) == Newest()
+    with pytest.raises(ProgramError, match="cannot merge"):
+        rule_for("w", np.zeros(2, np.complex64), Newest())
 
 
 @pytest.mark.parametrize(

@@ -41,13 +41,13 @@ def begin(program: gridml.Program, g: gridml.Graph, vertices: list[int] | None =
 def rows(engine: Engine, g: gridml.Graph) -> Arrays:
     """The rows of array fields that the engine's chunk touches, as the graph has them."""
     assert engine.chunk is not None
-    found: Arrays = {}
+    arrays: Arrays = {}
     for name, ids in engine.chunk.touched().items():
         table = g.tables[name.removesuffix(BEFORE)]
         if table.type.replicated and not table.type.modules:
-            found[f"@rows/{name}"] = ids
-            found |= {f"{name}/{field}": column[ids] for field, column in table.columns.items()}
-    return found
+            arrays[f"@rows/{name}"] = ids
+            arrays |= {f"{name}/{field}": column[ids] for field, column in table.columns.items()}
+    return arrays
 
 
 def count_of(engine: Engine) -> int:
@@ -429,7 +429,7 @@ def test_changes_at_neighbours_and_their_neighbours_are_found() -> None:
     assert (fields["@ids/Site"].tolist(), fields["Site/visits"].tolist()) == ([1], [3])
     assert (sent["@rows/Word"].tolist(), sent["Word/count"].tolist()) == ([0], [31])
     assert {name.split("/")[1] for name in sent if name.startswith("Network")} == {"1"}
-    assert changed_fields(engine, 3, 3)["@ids/Site"].tolist() == []  # told once
+    assert changed_fields(engine, 3, 3)["@ids/Site"].tolist() == []  # sent once
 
 
 def test_the_graphs_own_arrays_are_not_touched() -> None:
@@ -527,15 +527,16 @@ def test_without_replicas_f_sees_its_neighbours_as_the_superstep_began() -> None
 
 
 @pytest.mark.parametrize(
-    ("update", "told"), [(meddle, "as they were when the superstep began"), (look_far, r"Page\.links of this vertex")]
+    ("update", "message"),
+    [(meddle, "as they were when the superstep began"), (look_far, r"Page\.links of this vertex")],
 )
-def test_what_a_superstep_does_not_allow_says_so(update: Any, told: str) -> None:
+def test_what_a_superstep_does_not_allow_says_so(update: Any, message: str) -> None:
     g = ring()
     engine = begin(gridml.Program(lambda: g, update), g)
     with pytest.raises(BatchFailed) as caught:
         engine.train(0, 1, 1.0)
     assert isinstance(caught.value.__cause__, ProgramError)
-    with pytest.raises(ProgramError, match=told):
+    with pytest.raises(ProgramError, match=message):
         raise caught.value.__cause__
 
 
@@ -683,11 +684,11 @@ def test_tied_weights_are_rebased_once() -> None:
             self.two = self.one
 
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            found: torch.Tensor = self.one(x) + self.two(x)
-            return found
+            summed: torch.Tensor = self.one(x) + self.two(x)
+            return summed
 
-    kind = describe(Network).modules["model"]
-    factory, kind.factory = kind.factory, Tied
+    declared = describe(Network).modules["model"]
+    factory, declared.factory = declared.factory, Tied
     try:
         g = points()
         engine = begin(gridml.Program(lambda: g, fit_many), g)
@@ -698,7 +699,7 @@ def test_tied_weights_are_rebased_once() -> None:
         for name, tensor in copies(engine).items():
             np.testing.assert_array_equal(tensor, pushed[name] + np.float32(1.0))
     finally:
-        kind.factory = factory
+        declared.factory = factory
 
 
 def test_the_next_chunk_starts_from_the_same_modules_and_optimisers() -> None:

@@ -1,4 +1,4 @@
-"""An optimiser works without torch's compiler, to the same bits, and the compiler comes when it is asked for."""
+"""An optimiser works without torch's compiler, to the same bits, and the compiler comes when it is needed."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ if {lazy_dynamo}:
     import_dynamo_lazily()
 torch.manual_seed(1)
 digests = []
-for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop):
+for optimiser_class in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop):
     model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Tanh(), torch.nn.Linear(4, 1))
-    optimiser = kind(model.parameters(), lr=0.05)
+    optimiser = optimiser_class(model.parameters(), lr=0.05)
     for _ in range(3):
         optimiser.zero_grad()
         model(torch.ones(7, 5)).square().mean().backward()
@@ -39,8 +39,8 @@ def run(*parts: str, lazy_dynamo: bool) -> list[object]:
     code = "".join(parts).replace("{lazy_dynamo}", str(lazy_dynamo))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    found: list[object] = json.loads(done.stdout)
-    return found
+    printed: list[object] = json.loads(done.stdout)
+    return printed
 
 
 def test_optimisers_step_to_the_same_bits_without_the_compiler() -> None:

@@ -42,13 +42,13 @@ def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live:
 @given(st.integers(1, 10_000), batches)
 def test_a_lease_is_cut_into_batches_of_nearly_one_size(left: int, size: int) -> None:
     """However many it holds, no batch is much smaller than the others: at the end of one there was a single vertex."""
-    found, rest = [], left
+    sizes, rest = [], left
     while rest:
-        found.append(evenly(rest, size))
-        rest -= found[-1]
-    assert max(found) <= size
-    assert max(found) - min(found) <= 1
-    assert len(found) == -(-left // size)  # not one batch more than there must be
+        sizes.append(evenly(rest, size))
+        rest -= sizes[-1]
+    assert max(sizes) <= size
+    assert max(sizes) - min(sizes) <= 1
+    assert len(sizes) == -(-left // size)  # not one batch more than there must be
 
 
 def test_dear_pushes_come_less_often_and_the_reason_says_so() -> None:

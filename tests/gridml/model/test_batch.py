@@ -31,8 +31,8 @@ def teams(count: int = 6, *, torch: bool = False) -> Rows:
         "elo": np.arange(count * 2.0).reshape(-1, 2),
         "active": np.zeros(count, bool),
     }
-    kind = describe(Team)
-    return Rows(kind, np.arange(100, 100 + count), fields, frozenset(kind.mutable), torch=torch)
+    vertex_type = describe(Team)
+    return Rows(vertex_type, np.arange(100, 100 + count), fields, frozenset(vertex_type.mutable), torch=torch)
 
 
 def over(rows: Rows, at: Any) -> Any:

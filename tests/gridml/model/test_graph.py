@@ -84,13 +84,13 @@ def test_unknown_and_missing_fields_are_named() -> None:
 def test_shapes_and_dtypes_must_be_as_declared() -> None:
     g = gridml.Graph()
     hub = hubs(g, 1)
-    for value, told in [
+    for value, message in [
         (np.zeros((3, 5), np.float32), r"shape \(3, 5\); expected \(count, 2\)"),
         (np.zeros(3, np.float32), r"shape \(3,\); expected \(count, 2\)"),
         (np.zeros((3, 2), np.complex64), "got dtype complex64; declared is float32"),
         (np.array([["a", "b"]]), "got dtype <U1; declared is float32"),
     ]:
-        with pytest.raises(ProgramError, match=told):
+        with pytest.raises(ProgramError, match=message):
             g.add(Node, value=value, hub=hub)
     g.add(Node, value=[[1, 2], [3, 4]], hub=hub)  # lists and other widths are a matter of form
     assert g.tables["Node"].columns["value"].dtype == np.float32
@@ -136,18 +136,18 @@ def test_edges_of_the_wrong_kind_are_refused() -> None:
     g = gridml.Graph()
     hub = hubs(g, 3)
     node = g.add(Node, value=np.zeros((3, 2), np.float32), hub=hub)
-    for bad, told in [
+    for bad, message in [
         (node, "leads to Hub, but got Node"),
         (np.zeros(3), "float64 targets"),
         (np.zeros((3, 1, 1), int), r"shape \(3, 1, 1\)"),
         (gridml.csr([0, 1, 2, 3], [0, 1, 2], [1.0, 2.0, 3.0]), "declared with no weight"),
     ]:
-        with pytest.raises(ProgramError, match=told):
+        with pytest.raises(ProgramError, match=message):
             g.add(Node, value=np.zeros((3, 2), np.float32), hub=bad)
 
 
 @pytest.mark.parametrize(
-    ("offsets", "targets", "weight", "told"),
+    ("offsets", "targets", "weight", "message"),
     [
         ([1, 2], [0, 0], None, "offsets that do not describe 2 targets"),
         ([0, 1], [0, 0], None, "offsets that do not describe"),
@@ -161,8 +161,8 @@ def test_edges_of_the_wrong_kind_are_refused() -> None:
         ([0, 1], [[0, 1]], None, r"targets of shape \(1, 2\)"),
     ],
 )
-def test_csr_refuses_what_does_not_fit(offsets: Any, targets: Any, weight: Any, told: str) -> None:
-    with pytest.raises(ProgramError, match=told):
+def test_csr_refuses_what_does_not_fit(offsets: Any, targets: Any, weight: Any, message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
         gridml.csr(offsets, targets, weight)
 
 
@@ -179,16 +179,16 @@ def test_weights_get_the_declared_dtype() -> None:
         g.add(Person, 1, knows=np.zeros((1, 0), int), hubs=gridml.csr([0, 1], [0], [1j]))
 
 
-@pytest.mark.parametrize(("bad", "told"), [(3, "Hub 3, but there are 3"), (-1, "Hub -1")])
-def test_an_edge_to_a_missing_vertex_is_found_before_the_run(bad: int, told: str) -> None:
+@pytest.mark.parametrize(("bad", "message"), [(3, "Hub 3, but there are 3"), (-1, "Hub -1")])
+def test_an_edge_to_a_missing_vertex_is_reported_before_the_run(bad: int, message: str) -> None:
     g = gridml.Graph()
     hubs(g, 3)
     g.add(Node, value=np.zeros((2, 2), np.float32), hub=[0, bad])
-    with pytest.raises(ProgramError, match=rf"Node\.hub has an edge to {told}"):
+    with pytest.raises(ProgramError, match=rf"Node\.hub has an edge to {message}"):
         g.check()
 
 
-def test_an_edge_to_a_type_that_was_never_added_is_found_before_the_run() -> None:
+def test_an_edge_to_a_type_that_was_never_added_is_reported_before_the_run() -> None:
     g = gridml.Graph()
     g.add(Node, value=np.zeros((2, 2), np.float32), hub=np.zeros((2, 0), int))
     with pytest.raises(ProgramError, match=r"Node\.hub leads to Hub, but no Hub vertices were added"):
@@ -287,11 +287,11 @@ def people(knows: Any, count: int, *, orders: Any = None) -> gridml.Graph:
 
 
 def groups(g: gridml.Graph, name: str) -> set[frozenset[int]]:
-    found = components(g)
-    assert found is not None
-    units = found.units[name]
+    parts_of = components(g)
+    assert parts_of is not None
+    units = parts_of.units[name]
     parts = [units.members[a:b] for a, b in itertools.pairwise(units.offsets)]
-    assert all(len(set(found.label[name][part])) == 1 for part in parts)
+    assert all(len(set(parts_of.label[name][part])) == 1 for part in parts)
     return {frozenset(part.tolist()) for part in parts}
 
 
@@ -311,9 +311,9 @@ def test_components_through_another_local_type() -> None:
     g = people(gridml.csr([0] * 6, []), 5, orders=np.array([0, 3, 3, 1]))
     assert groups(g, "Person") == {frozenset({i}) for i in range(5)}
     assert groups(g, "Order") == {frozenset({0}), frozenset({1, 2}), frozenset({3})}
-    found = components(g)
-    assert found is not None
-    assert found.label["Order"].tolist() == found.label["Person"][[0, 3, 3, 1]].tolist()
+    parts_of = components(g)
+    assert parts_of is not None
+    assert parts_of.label["Order"].tolist() == parts_of.label["Person"][[0, 3, 3, 1]].tolist()
 
 
 def test_an_edge_field_of_degree_nothing_joins_nothing() -> None:

@@ -78,8 +78,8 @@ def test_an_order_of_units_is_a_permutation_that_keeps_each_unit_together(
     np.testing.assert_array_equal(np.sort(vertices), np.arange(count))
     ends = order.ends(0, count)
     assert ends is not None
-    found = {tuple(part) for part in np.split(vertices, ends[:-1])}
-    assert found == {tuple(part) for part in np.split(parts.members, parts.offsets[1:-1])}
+    ordered = {tuple(part) for part in np.split(vertices, ends[:-1])}
+    assert ordered == {tuple(part) for part in np.split(parts.members, parts.offsets[1:-1])}
 
 
 @given(units(), seeds, shuffles, st.data())

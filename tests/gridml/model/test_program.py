@@ -88,7 +88,7 @@ def test_not_a_python_file(write: Write) -> None:
 
 
 @pytest.mark.parametrize(
-    ("source", "told"),
+    ("source", "message"),
     [
         (HEAD, "exactly one gridml.Program; found none"),
         (GOOD + "other = gridml.Program(graph, count)\n", r"found 2 \(program, other\)"),
@@ -99,17 +99,17 @@ def test_not_a_python_file(write: Write) -> None:
     ],
     ids=["none", "two", "syntax", "import", "exit", "error"],
 )
-def test_files_that_hold_no_runnable_program(write: Write, source: str, told: str) -> None:
+def test_files_that_hold_no_runnable_program(write: Write, source: str, message: str) -> None:
     path = write(source)
     with pytest.raises(ProgramError) as caught:
         load(path)
-    assert re.search(told, str(caught.value))
+    assert re.search(message, str(caught.value))
     assert str(path) in str(caught.value)
     assert "importlib" not in str(caught.value)  # frames of the user's file only
 
 
 @pytest.mark.parametrize(
-    ("signature", "told"),
+    ("signature", "message"),
     [
         ("texts, words: gridml.Batch[Word]", "argument texts of f has no annotation"),
         ("texts: gridml.Batch[Text], words", "argument words of f has no annotation"),
@@ -128,7 +128,7 @@ def test_files_that_hold_no_runnable_program(write: Write, source: str, told: st
         ("loose: gridml.Batch[Loose]", "f can change nothing"),
     ],
 )
-def test_signatures_of_f_that_fit_nothing(write: Write, signature: str, told: str) -> None:
+def test_signatures_of_f_that_fit_nothing(write: Write, signature: str, message: str) -> None:
     source = HEAD + textwrap.dedent(f"""
         class Network(gridml.Vertex):
             model = gridml.module(lambda: None)
@@ -151,7 +151,7 @@ def test_signatures_of_f_that_fit_nothing(write: Write, signature: str, told: st
 
         program = gridml.Program(graph, f)
     """)
-    with pytest.raises(ProgramError, match=told):
+    with pytest.raises(ProgramError, match=message):
         load(write(source))
 
 
@@ -171,16 +171,16 @@ def test_one_of_several_edges_is_chosen_by_the_name_of_the_argument(write: Write
 
 
 @pytest.mark.parametrize(
-    ("signature", "told"),
+    ("signature", "message"),
     [
         ("words", "argument words of evaluate has no annotation"),
         ("words: int", "argument words of evaluate is annotated <class 'int'>"),
         ("words: 'Wrod'", "annotations of evaluate cannot be read"),
     ],
 )
-def test_what_evaluate_asks_for_is_checked_before_the_first_epoch(write: Write, signature: str, told: str) -> None:
+def test_what_evaluate_asks_for_is_checked_before_the_first_epoch(write: Write, signature: str, message: str) -> None:
     source = HEAD + f"def evaluate({signature}): return {{}}\nprogram = gridml.Program(graph, count, evaluate)\n"
-    with pytest.raises(ProgramError, match=told):
+    with pytest.raises(ProgramError, match=message):
         load(write(source))
 
 
@@ -193,7 +193,7 @@ def graph() -> gridml.Graph:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ({"update": lambda: None}, r"as its update; decorate the function with @gridml\.update"),
         ({"graph": gridml.Graph()}, "as its graph; expected the function, without calling it"),
@@ -202,8 +202,8 @@ def graph() -> gridml.Graph:
         ({"shuffle": "blocks"}, "shuffle='blocks'; expected one of"),
     ],
 )
-def test_programs_that_make_no_sense(arguments: dict[str, Any], told: str) -> None:
-    with pytest.raises(ProgramError, match=told):
+def test_programs_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(ProgramError, match=message):
         Program(**{"graph": graph, "update": nothing, **arguments})
 
 

@@ -112,13 +112,13 @@ def test_types_that_make_no_sense_are_refused() -> None:
         model = gridml.module(linear)
         pages = gridml.edge(Page)
 
-    for cls, told in [
+    for cls, message in [
         (Both, r"Both has both modules \(model\) and arrays \(count\)"),
         (NotARule, r"NotARule\.aggregate is 'sum'; expected a rule"),
         (Uncalled, r"Uncalled\.aggregate is 3"),
         (Outgoing, r"Outgoing is replicated and has edges \(pages\)"),
     ]:
-        with pytest.raises(ProgramError, match=told):
+        with pytest.raises(ProgramError, match=message):
             describe(cls)
 
 
@@ -160,9 +160,14 @@ def test_reachable_types_and_their_names() -> None:
 
 
 def page_rows(**options: Any) -> Rows:
-    kind = describe(Page)
+    vertex_type = describe(Page)
     fields = {"title": np.zeros((3, 4), np.uint8), "rank": np.array([0.5, 1.5, 2.5])}
-    return Rows(kind, np.array([7, 8, 9]), fields, **{"changed": frozenset(kind.mutable), "torch": False, **options})
+    return Rows(
+        vertex_type,
+        np.array([7, 8, 9]),
+        fields,
+        **{"changed": frozenset(vertex_type.mutable), "torch": False, **options},
+    )
 
 
 def test_a_view_reads_and_writes_its_row() -> None:

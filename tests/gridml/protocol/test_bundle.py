@@ -34,30 +34,30 @@ messages = st.dictionaries(
 
 @given(messages, st.dictionaries(names, arrays, max_size=4))
 def test_message_and_arrays_come_back_as_they_were(message: dict[str, Any], tensors: dict[str, Any]) -> None:
-    found_message, found = bundle.decode(bundle.encode(message, tensors))
-    assert found_message == message
-    assert found.keys() == tensors.keys()
+    message_back, back = bundle.decode(bundle.encode(message, tensors))
+    assert message_back == message
+    assert back.keys() == tensors.keys()
     for name, tensor in tensors.items():
-        assert found[name].dtype == tensor.dtype
-        assert found[name].shape == tensor.shape
-        assert found[name].tobytes() == tensor.tobytes()
-        assert found[name].flags.writeable
+        assert back[name].dtype == tensor.dtype
+        assert back[name].shape == tensor.shape
+        assert back[name].tobytes() == tensor.tobytes()
+        assert back[name].flags.writeable
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (2, 3)])
 def test_every_dtype_and_shape(dtype: str, shape: tuple[int, ...]) -> None:
     tensor = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
-    _, found = bundle.decode(bundle.encode({}, {"x": tensor}))
-    assert (found["x"].dtype, found["x"].shape) == (tensor.dtype, shape)
-    np.testing.assert_array_equal(found["x"], tensor)
+    _, back = bundle.decode(bundle.encode({}, {"x": tensor}))
+    assert (back["x"].dtype, back["x"].shape) == (tensor.dtype, shape)
+    np.testing.assert_array_equal(back["x"], tensor)
 
 
 def test_transposed_and_strided_arrays_keep_their_values() -> None:
     tensor = np.arange(24.0).reshape(4, 6)
-    _, found = bundle.decode(bundle.encode({}, {"t": tensor.T, "s": tensor[::2, ::-3]}))
-    np.testing.assert_array_equal(found["t"], tensor.T)
-    np.testing.assert_array_equal(found["s"], tensor[::2, ::-3])
+    _, back = bundle.decode(bundle.encode({}, {"t": tensor.T, "s": tensor[::2, ::-3]}))
+    np.testing.assert_array_equal(back["t"], tensor.T)
+    np.testing.assert_array_equal(back["s"], tensor[::2, ::-3])
 
 
 def test_a_payload_is_read_by_the_safetensors_library(tmp_path: Path) -> None:

@@ -25,9 +25,9 @@ def path(tmp_path: Path) -> Path:
 
 def test_what_is_written_is_read(path: Path) -> None:
     unanswered.write(path, KEPT)
-    found = unanswered.read(path)
-    assert found is not None and (found.number, found.sync, found.push) == (7, KEPT.sync, PUSH)
-    message, tensors = bundle.decode(found.payload)
+    kept = unanswered.read(path)
+    assert kept is not None and (kept.number, kept.sync, kept.push) == (7, KEPT.sync, PUSH)
+    message, tensors = bundle.decode(kept.payload)
     assert sync_from(message) == KEPT.sync
     np.testing.assert_array_equal(tensors["Word/count"], np.arange(4.0))
 

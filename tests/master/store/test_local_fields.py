@@ -59,7 +59,7 @@ def push(ids: list[int], visits: int, factor: float = 0.5) -> Fields:
 
 
 def problem(fields: LocalFields, pushed: dict[str, Array], trained: list[int] | None = None) -> str | None:
-    """What the worker is told, where a push is read and then checked."""
+    """The answer a worker gets, where a push is read and then checked."""
     allowed = {"Document": np.array([1, 2, 3], np.int64)}
     ids = pushed.get("@ids/Document", np.empty(0, np.int64)) if trained is None else np.array(trained, np.int64)
     try:
@@ -112,10 +112,10 @@ def test_a_good_push_passes(fields: LocalFields) -> None:
         ({"Document/factor": np.full((2, 2), np.inf, np.float32)}, "not finite"),
     ],
 )
-def test_a_bad_push_is_told_why(fields: LocalFields, change: dict[str, Array], says: str) -> None:
-    found = problem(fields, {**named([1, 2], 1), **change}, trained=[1, 2])
-    assert found is not None
-    assert says in found
+def test_a_bad_push_is_explained(fields: LocalFields, change: dict[str, Array], says: str) -> None:
+    message = problem(fields, {**named([1, 2], 1), **change}, trained=[1, 2])
+    assert message is not None
+    assert says in message
 
 
 def test_fields_must_come_home_with_their_credit(fields: LocalFields) -> None:
@@ -170,12 +170,12 @@ def test_patches_may_be_applied_again_and_again(
     g = graph()
     fields = LocalFields(g, folder, bsp=False)
     patches = []
-    for version, told in enumerate(versions, 1):
-        pushes = [push(ids, visits) for ids, visits in told]
+    for version, group in enumerate(versions, 1):
+        pushes = [push(ids, visits) for ids, visits in group]
         patches.append((version, 0, fields.write_patch(version, pushes)))
         if version <= died:
             fields.committed(pushes)
-        for ids, visits in told:
+        for ids, visits in group:
             expected[ids] = visits
     for _ in range(times + 1):
         g = graph()
@@ -188,7 +188,7 @@ def test_patches_may_be_applied_again_and_again(
     np.testing.assert_array_equal(np.load(folder / "Document.visits.npy"), expected)
 
 
-def test_a_damaged_or_missing_patch_is_told(tmp_path: Path, fields: LocalFields) -> None:
+def test_a_damaged_or_missing_patch_is_an_error(tmp_path: Path, fields: LocalFields) -> None:
     patch = (1, 0, fields.write_patch(1, [push([1], 1)]))
     (file,) = (tmp_path / "fields").glob("patch-*")
     file.write_bytes(file.read_bytes()[:-1])

@@ -186,8 +186,8 @@ def test_staleness_is_per_row_and_a_pull_brings_a_worker_up_to_date(
 
 
 @given(st.lists(rows, max_size=4), rows)
-def test_sets_of_touched_vertices(parts: list[list[int]], known: list[int]) -> None:
+def test_sets_of_touched_vertices(parts: list[list[int]], others: list[int]) -> None:
     whole = union({"Word": ids(*sorted(part))} for part in parts)
     assert set(whole.get("Word", ids())) == {vertex for part in parts for vertex in part}
-    left = without(whole, {"Word": ids(*known)})
-    assert set(left.get("Word", ids())) == set(whole.get("Word", ids())) - set(known)
+    left = without(whole, {"Word": ids(*others)})
+    assert set(left.get("Word", ids())) == set(whole.get("Word", ids())) - set(others)

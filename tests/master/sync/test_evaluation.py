@@ -1,4 +1,4 @@
-"""What evaluate is given: values of one version, modules ready to be judged, and nothing it could spoil."""
+"""What evaluate is given: values of one version, modules ready to be evaluated, and nothing it could spoil."""
 
 from __future__ import annotations
 
@@ -67,23 +67,23 @@ def texts() -> gridml.Graph:
     return g
 
 
-def judged(judge: Any, g: gridml.Graph, update: Any = train) -> dict[str, Any]:
-    return evaluate(gridml.Program(lambda: g, update, judge), g, initial(g, 0), HERE)
+def metrics_of(evaluation: Any, g: gridml.Graph, update: Any = train) -> dict[str, Any]:
+    return evaluate(gridml.Program(lambda: g, update, evaluation), g, initial(g, 0), HERE)
 
 
 def test_numbers_and_lists_come_back_plain() -> None:
-    def judge(words: gridml.Batch[Word], texts: gridml.Batch[Text]) -> dict[str, Any]:
+    def evaluation(words: gridml.Batch[Word], texts: gridml.Batch[Text]) -> dict[str, Any]:
         return {"total": words.count.sum(), "counts": words.count, "seen": texts.seen.mean(), "fine": np.True_}
 
-    assert judged(judge, texts(), count) == {"total": 3, "counts": [0, 1, 2], "seen": 1.5, "fine": True}
+    assert metrics_of(evaluation, texts(), count) == {"total": 3, "counts": [0, 1, 2], "seen": 1.5, "fine": True}
 
 
-def test_modules_come_ready_to_be_judged() -> None:
-    def judge(network: Network) -> dict[str, float]:
-        found = [float(network.model(torch.ones(1, 2)).detach()) for _ in range(5)]
-        return {"spread": max(found) - min(found)}
+def test_modules_come_ready_to_be_evaluated() -> None:
+    def evaluation(network: Network) -> dict[str, float]:
+        outputs = [float(network.model(torch.ones(1, 2)).detach()) for _ in range(5)]
+        return {"spread": max(outputs) - min(outputs)}
 
-    assert judged(judge, points()) == {"spread": 0.0}
+    assert metrics_of(evaluation, points()) == {"spread": 0.0}
 
 
 @pytest.mark.parametrize(("make", "update"), [(points, train), (texts, count)])
@@ -91,13 +91,13 @@ def test_evaluate_cannot_spoil_the_masters_own_values(make: Any, update: Any) ->
     g = make()
     name = "Point" if update is train else "Text"
 
-    def judge(vertices: gridml.Batch[Point]) -> dict[str, float]:
+    def evaluation(vertices: gridml.Batch[Point]) -> dict[str, float]:
         vertices.seen[0] = 99
         return {}
 
-    judge.__annotations__["vertices"] = gridml.Batch[Point if update is train else Text]  # type: ignore[misc]
+    evaluation.__annotations__["vertices"] = gridml.Batch[Point if update is train else Text]  # type: ignore[misc]
     try:
-        judged(judge, g, update)
+        metrics_of(evaluation, g, update)
     except UserCodeError as error:
         assert "read-only" in str(error)
     assert g.tables[name].columns["seen"][0] == 0
@@ -107,30 +107,30 @@ def test_evaluate_cannot_spoil_the_replica() -> None:
     g = texts()
     state = initial(g, 0)
 
-    def judge(words: gridml.Batch[Word]) -> dict[str, float]:
+    def evaluation(words: gridml.Batch[Word]) -> dict[str, float]:
         words.count[:] = 7
         return {}
 
     with pytest.raises(UserCodeError, match="read-only"):
-        evaluate(gridml.Program(lambda: g, count, judge), g, state, HERE)
+        evaluate(gridml.Program(lambda: g, count, evaluation), g, state, HERE)
     assert state.arrays["Word"]["count"].tolist() == [0, 1, 2]
 
 
 @pytest.mark.parametrize("returned", [None, 3, {"a": "text"}, {"a": np.zeros((2, 2))}, {"a": None}])
 def test_what_is_no_dict_of_numbers_is_refused(returned: Any) -> None:
-    def judge(words: gridml.Batch[Word]) -> Any:
+    def evaluation(words: gridml.Batch[Word]) -> Any:
         return returned
 
     with pytest.raises(ProgramError, match="evaluate returned"):
-        judged(judge, texts(), count)
+        metrics_of(evaluation, texts(), count)
 
 
 def test_the_users_traceback_is_shown() -> None:
-    def judge(words: gridml.Batch[Word]) -> dict[str, float]:
+    def evaluation(words: gridml.Batch[Word]) -> dict[str, float]:
         return {"missing": words.size}
 
     with pytest.raises(UserCodeError, match="Word has no field 'size'") as caught:
-        judged(judge, texts(), count)
+        metrics_of(evaluation, texts(), count)
     assert "words.size" in caught.value.traceback_text
     assert "master/evaluation" not in caught.value.traceback_text
 

@@ -43,7 +43,7 @@ def arrays(cls: type[Vertex]) -> dict[str, gridml.array]:
     return {n: a for n, a in vars(cls).items() if isinstance(a, gridml.array)}
 
 
-def told(others: int = 0, vertices: int = 10, base: int = 0) -> Merge:
+def circumstances(others: int = 0, vertices: int = 10, base: int = 0) -> Merge:
     return Merge(version=1, base=base, vertices=vertices, credited_by_others=others, live=2)
 
 
@@ -68,14 +68,14 @@ def copy(state: ReplicaState) -> ReplicaState:
     return ReplicaState(modules, columns)
 
 
-def tensors_of(found: Merged) -> dict[str, Array]:
+def tensors_of(result: Merged) -> dict[str, Array]:
     """What a push makes of the replica, by name."""
-    modules = {key: state.tensors for key, state in found.modules.items()}
-    return {n: t for n, t in encode_replica(ReplicaPart(modules, found.rows)).items() if n[0] != "@"}
+    modules = {key: state.tensors for key, state in result.modules.items()}
+    return {n: t for n, t in encode_replica(ReplicaPart(modules, result.rows)).items() if n[0] != "@"}
 
 
 def check(merger: Merger, pushed: dict[str, Array]) -> str | None:
-    """What the worker is told, where a push is read and then checked."""
+    """The answer a worker gets, where a push is read and then checked."""
     try:
         return merger.check(part(pushed))
     except ValueError as error:
@@ -118,12 +118,12 @@ def test_a_push_that_fits_passes(tmp_path: Path) -> None:
         ({"@rows/Word": None}, "without the ids of its rows"),
     ],
 )
-def test_a_push_that_does_not_fit_is_told_why(tmp_path: Path, change: dict[str, Array | None], says: str) -> None:
+def test_a_push_that_does_not_fit_is_explained(tmp_path: Path, change: dict[str, Array | None], says: str) -> None:
     merger, _ = merger_of(tmp_path, (Word, COUNT))
     pushed = {n: t for n, t in {**words([1, 3], 1, 1.0), **change}.items() if t is not None}
-    found = check(merger, pushed)
-    assert found is not None
-    assert says in found
+    message = check(merger, pushed)
+    assert message is not None
+    assert says in message
 
 
 # --- rows
@@ -135,31 +135,31 @@ def test_a_fresh_row_is_taken_and_a_stale_one_is_averaged(tmp_path: Path) -> Non
     replica.put({}, part(words([1], 5, 1.0)).rows, 1)
     replica.commit_version(1)
     pushed = words([1, 3], 2, 3.0)
-    found = merged(merger.merge(part(pushed), base, told(others=50)))
+    result = merged(merger.merge(part(pushed), base, circumstances(others=50)))
     alpha = 5 / (5 + 5)
     overshoot = 1 + (1 - alpha)
     expected = 1.0 + alpha * (0.0 - 1.0) + alpha * overshoot * 3.0
-    np.testing.assert_allclose(tensors_of(found)["Word/vector"], [[expected] * 2, [3.0] * 2])
-    np.testing.assert_array_equal(tensors_of(found)["Word/count"], [7, 2])  # counts add up, stale or not
-    np.testing.assert_array_equal(found.rows["Word"].ids, [1, 3])
+    np.testing.assert_allclose(tensors_of(result)["Word/vector"], [[expected] * 2, [3.0] * 2])
+    np.testing.assert_array_equal(tensors_of(result)["Word/count"], [7, 2])  # counts add up, stale or not
+    np.testing.assert_array_equal(result.rows["Word"].ids, [1, 3])
     np.testing.assert_array_equal(replica.state.arrays["Word"]["count"], [0, 5, 0, 0])  # nothing is changed yet
 
 
 def test_a_push_from_the_newest_version_is_a_fast_forward(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     pushed = words([0, 1], 4, 0.1)
-    found = merged(merger.merge(part(pushed), replica.state, told()))
-    assert found.fast_forward
+    result = merged(merger.merge(part(pushed), replica.state, circumstances()))
+    assert result.fast_forward
     for name in ("Word/count", "Word/vector"):
-        np.testing.assert_array_equal(tensors_of(found)[name], pushed[name])
-    assert not merged(merger.merge(part(pushed), replica.state, told(others=1))).fast_forward
+        np.testing.assert_array_equal(tensors_of(result)[name], pushed[name])
+    assert not merged(merger.merge(part(pushed), replica.state, circumstances(others=1))).fast_forward
 
 
 def test_a_row_that_is_not_finite_refuses_the_push(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for value in (np.nan, np.inf):
-        found, reason = merger.merge(part(words([0], 1, value)), replica.state, told(others=3))
-        assert found is None
+        result, reason = merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=3))
+        assert result is None
         assert reason == "Word/vector is not finite (NaN or infinity)"
 
 
@@ -172,28 +172,45 @@ def test_rows_cannot_have_rules_that_buffer_pushes(tmp_path: Path) -> None:
         merger_of(tmp_path, (Buffered, 1))
 
 
+def test_a_type_without_fields_is_no_trouble(tmp_path: Path) -> None:
+    class Bare(gridml.Vertex):
+        def aggregate(self, replica: Bare, merge: gridml.Merge) -> None:  # type: ignore[override, name-defined]
+            raise AssertionError("there is nothing to merge")
+
+    merger, replica = merger_of(tmp_path, (Bare, 2), (Word, COUNT))
+    pushed = rows("Bare", [0, 1]) | words([1], 3, 0.5)
+    assert check(merger, pushed) is None
+    result = merged(merger.merge(part(pushed), replica.state, circumstances()))
+    assert result.fast_forward and result.rows.keys() == {"Word"}
+    for state in (replica.state, Versions(tmp_path / "versions").read(0, None)):
+        assert not state.part({"Bare": np.array([0, 1])})
+
+
 # --- the gate
 
 
 def test_an_outlying_step_is_shortened_to_five_times_the_median(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for _ in range(ENOUGH):
-        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, told(others=1)))
-    usual = merged(merger.merge(part(words([0], 1, 5.0)), replica.state, told(others=1)))
-    outlier = merged(merger.merge(part(words([0], 1, 500.0)), replica.state, told(others=1)))
-    np.testing.assert_allclose(tensors_of(outlier)["Word/vector"], tensors_of(usual)["Word/vector"], rtol=1e-5)
-    np.testing.assert_array_equal(tensors_of(outlier)["Word/count"], [1])  # counts are facts
-    assert "shortened" in outlier.note
-    assert usual.note == "accepted"
+        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, circumstances(others=1)))
+    usual, outlier = (
+        merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=1)) for value in (5.0, 500.0)
+    )
+    longest = tensors_of(merged(usual))["Word/vector"]
+    np.testing.assert_allclose(tensors_of(merged(outlier))["Word/vector"], longest, rtol=1e-5)
+    np.testing.assert_array_equal(tensors_of(merged(outlier))["Word/count"], [1])  # counts are facts
+    assert "shortened" in outlier[1]
+    assert usual[1] == "accepted"
 
 
 def test_an_outlier_becomes_usual_in_time(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for _ in range(ENOUGH):
-        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, told(others=1)))
-    notes = [merged(merger.merge(part(words([0], 1, 20.0)), replica.state, told(others=1))).note for _ in range(30)]
-    assert "shortened" in notes[0]
-    assert notes[-1] == "accepted"
+        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, circumstances(others=1)))
+    results = [merger.merge(part(words([0], 1, 20.0)), replica.state, circumstances(others=1)) for _ in range(30)]
+    assert all(result is not None for result, _ in results)
+    assert "shortened" in results[0][1]
+    assert results[-1][1] == "accepted"
 
 
 def test_steps_beyond_any_number_are_shortened_and_not_fatal(tmp_path: Path) -> None:
@@ -204,10 +221,14 @@ def test_steps_beyond_any_number_are_shortened_and_not_fatal(tmp_path: Path) -> 
 
     merger, replica = merger_of(tmp_path, (Wide, 1))
     for _ in range(ENOUGH):
-        merged(merger.merge(part(rows("Wide", [0], left=np.ones(1), right=np.ones(1))), replica.state, told(others=1)))
+        merged(
+            merger.merge(
+                part(rows("Wide", [0], left=np.ones(1), right=np.ones(1))), replica.state, circumstances(others=1)
+            )
+        )
     huge = rows("Wide", [0], left=np.full(1, 1e300), right=np.full(1, 1e300))
-    found = merged(merger.merge(part(huge), replica.state, told(others=1)))
-    assert np.isfinite(tensors_of(found)["Wide/left"]).all()
+    result = merged(merger.merge(part(huge), replica.state, circumstances(others=1)))
+    assert np.isfinite(tensors_of(result)["Wide/left"]).all()
 
 
 # --- the user's own g
@@ -233,18 +254,18 @@ def test_the_users_own_rule_is_called_for_each_vertex(tmp_path: Path) -> None:
     base = copy(replica.state)
     replica.put({}, part(rows("Clock", [1], time=np.array([9]))).rows, 1)
     replica.commit_version(1)
-    found = merged(merger.merge(part(clocks([1, 2], 5, 1.0)), base, told(others=50)))
-    np.testing.assert_array_equal(tensors_of(found)["Clock/time"], [9, 5])
-    np.testing.assert_allclose(tensors_of(found)["Clock/reading"], [[0.5, 0.5], [1.0, 1.0]])  # stale, and fresh
+    result = merged(merger.merge(part(clocks([1, 2], 5, 1.0)), base, circumstances(others=50)))
+    np.testing.assert_array_equal(tensors_of(result)["Clock/time"], [9, 5])
+    np.testing.assert_allclose(tensors_of(result)["Clock/reading"], [[0.5, 0.5], [1.0, 1.0]])  # stale, and fresh
     np.testing.assert_array_equal(replica.state.arrays["Clock"]["reading"], np.zeros((COUNT, 2)))
 
 
 def test_the_users_own_rule_sees_a_shortened_step(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Clock, COUNT))
     for _ in range(ENOUGH):
-        merged(merger.merge(part(clocks([0], 1, 1.0)), replica.state, told(others=1)))
-    usual = merged(merger.merge(part(clocks([0], 1, 5.0)), replica.state, told(others=1)))
-    outlier = merged(merger.merge(part(clocks([0], 7, 500.0)), replica.state, told(others=1)))
+        merged(merger.merge(part(clocks([0], 1, 1.0)), replica.state, circumstances(others=1)))
+    usual = merged(merger.merge(part(clocks([0], 1, 5.0)), replica.state, circumstances(others=1)))
+    outlier = merged(merger.merge(part(clocks([0], 7, 500.0)), replica.state, circumstances(others=1)))
     np.testing.assert_allclose(tensors_of(outlier)["Clock/reading"], tensors_of(usual)["Clock/reading"], rtol=1e-5)
     np.testing.assert_array_equal(tensors_of(outlier)["Clock/time"], [7])
 
@@ -259,7 +280,7 @@ class Stubborn(gridml.Vertex):
 def test_a_rule_that_writes_to_the_replica_changes_no_push_and_fakes_no_fast_forward(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Stubborn, 1))
     pushed = rows("Stubborn", [0], value=np.array([9], np.float32))
-    assert not merged(merger.merge(part(pushed), replica.state, told())).fast_forward
+    assert not merged(merger.merge(part(pushed), replica.state, circumstances())).fast_forward
     np.testing.assert_array_equal(pushed["Stubborn/value"], [9])
 
 
@@ -272,13 +293,13 @@ def test_a_rule_that_raises_stops_with_the_users_traceback(tmp_path: Path) -> No
 
     merger, replica = merger_of(tmp_path, (Broken, 1))
     with pytest.raises(UserCodeError, match=r"Broken.aggregate failed on \('Broken', 0\): ZeroDivisionError") as error:
-        merger.merge(part(rows("Broken", [0], value=np.ones(1, np.float32))), replica.state, told())
+        merger.merge(part(rows("Broken", [0], value=np.ones(1, np.float32))), replica.state, circumstances())
     assert "nothing to divide by" in error.value.traceback_text
     assert "test_merger.py" in error.value.traceback_text
     assert 'sync/own_rules.py", line' not in error.value.traceback_text
 
 
-def test_a_rule_that_gives_another_shape_to_a_row_is_told(tmp_path: Path) -> None:
+def test_a_rule_that_gives_another_shape_to_a_row_is_an_error(tmp_path: Path) -> None:
     class Bent(gridml.Vertex):
         value = gridml.array("float32", (2,))
 
@@ -287,7 +308,7 @@ def test_a_rule_that_gives_another_shape_to_a_row_is_told(tmp_path: Path) -> Non
 
     merger, replica = merger_of(tmp_path, (Bent, 1))
     with pytest.raises(UserCodeError, match=r"Bent.aggregate failed"):
-        merger.merge(part(rows("Bent", [0], value=np.ones((1, 2), np.float32))), replica.state, told())
+        merger.merge(part(rows("Bent", [0], value=np.ones((1, 2), np.float32))), replica.state, circumstances())
 
 
 def test_a_rule_that_makes_nan_is_refused_by_the_gate(tmp_path: Path) -> None:
@@ -298,8 +319,10 @@ def test_a_rule_that_makes_nan_is_refused_by_the_gate(tmp_path: Path) -> None:
             self.value = float("nan")
 
     merger, replica = merger_of(tmp_path, (Vague, 1))
-    found, reason = merger.merge(part(rows("Vague", [0], value=np.ones(1, np.float32))), replica.state, told())
-    assert found is None
+    result, reason = merger.merge(
+        part(rows("Vague", [0], value=np.ones(1, np.float32))), replica.state, circumstances()
+    )
+    assert result is None
     assert "Vague/value is not finite" in reason
 
 
@@ -329,9 +352,9 @@ def state(replica: Replica, prefix: str) -> dict[str, Array]:
 def test_of_several_vertices_only_the_pushed_one_changes(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Network, 3))
     pushed = {n: t + 1 for n, t in state(replica, "Network/1/").items()}
-    found = merged(merger.merge(part(pushed), replica.state, told(others=10)))
-    assert tensors_of(found).keys() == pushed.keys()
-    replica.put(found.modules, found.rows, 1)
+    result = merged(merger.merge(part(pushed), replica.state, circumstances(others=10)))
+    assert tensors_of(result).keys() == pushed.keys()
+    replica.put(result.modules, result.rows, 1)
     np.testing.assert_array_equal(replica.state.changed["Network"], [0, 1, 0])
 
 
@@ -339,12 +362,12 @@ def test_staleness_is_per_vertex(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Network, 2))
     base = copy(replica.state)
     first = {n: t + 1 for n, t in state(replica, "Network/0/").items()}
-    replica.put(merged(merger.merge(part(first), base, told())).modules, {}, 1)
+    replica.put(merged(merger.merge(part(first), base, circumstances())).modules, {}, 1)
     replica.commit_version(1)
     both = {n: t + 3 for n, t in base.tensors()}
-    found = tensors_of(merged(merger.merge(part(both), base, told(others=10))))
-    np.testing.assert_array_equal(found["Network/1/model/bias"], both["Network/1/model/bias"])  # nobody else had it
-    assert not np.array_equal(found["Network/0/model/bias"], both["Network/0/model/bias"])
+    result = tensors_of(merged(merger.merge(part(both), base, circumstances(others=10))))
+    np.testing.assert_array_equal(result["Network/1/model/bias"], both["Network/1/model/bias"])  # nobody else had it
+    assert not np.array_equal(result["Network/0/model/bias"], both["Network/0/model/bias"])
 
 
 def test_a_push_must_bring_all_of_a_module(tmp_path: Path) -> None:
@@ -361,19 +384,19 @@ def test_batch_norm_pools_variances_and_keeps_whole_numbers(tmp_path: Path) -> N
     mine = state(replica, "Normed/0/")
     mine |= {f"{name}running_mean": np.full(3, 2.0, np.float32), f"{name}running_var": np.full(3, 4.0, np.float32),
              f"{name}num_batches_tracked": np.array(7)}  # fmt: skip
-    replica.put(merged(merger.merge(part(mine), base, told())).modules, {}, 1)
+    replica.put(merged(merger.merge(part(mine), base, circumstances())).modules, {}, 1)
     replica.commit_version(1)
     theirs = {n: t.copy() for n, t in base.tensors()}
     theirs |= {f"{name}running_mean": np.full(3, 6.0, np.float32), f"{name}running_var": np.full(3, 1.0, np.float32),
                f"{name}num_batches_tracked": np.array(5)}  # fmt: skip
-    found = tensors_of(merged(merger.merge(part(theirs), base, told(others=10))))
+    result = tensors_of(merged(merger.merge(part(theirs), base, circumstances(others=10))))
     alpha = 5 / (5 + 1)
     mean = 2 + alpha * (6 - 2)
     variance = (1 - alpha) * (4 + 2**2) + alpha * (1 + 6**2) - mean**2  # E[σ²+μ²] − μ²
-    np.testing.assert_allclose(found[f"{name}running_mean"], np.full(3, mean), rtol=1e-6)
-    np.testing.assert_allclose(found[f"{name}running_var"], np.full(3, variance), rtol=1e-5)
-    assert found[f"{name}num_batches_tracked"] == 7
-    assert found[f"{name}num_batches_tracked"].dtype == np.int64
+    np.testing.assert_allclose(result[f"{name}running_mean"], np.full(3, mean), rtol=1e-6)
+    np.testing.assert_allclose(result[f"{name}running_var"], np.full(3, variance), rtol=1e-5)
+    assert result[f"{name}num_batches_tracked"] == 7
+    assert result[f"{name}num_batches_tracked"].dtype == np.int64
 
 
 def test_a_module_by_the_papers_own_rule(tmp_path: Path) -> None:
@@ -386,14 +409,14 @@ def test_a_module_by_the_papers_own_rule(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Averaged, 2))
     before = state(replica, "Averaged/1/")
     pushed = {n: t + np.ones((), t.dtype) * 2 for n, t in before.items()}
-    found = tensors_of(merged(merger.merge(part(pushed), replica.state, told(others=10))))
-    assert found.keys() == before.keys()
+    result = tensors_of(merged(merger.merge(part(pushed), replica.state, circumstances(others=10))))
+    assert result.keys() == before.keys()
     for name, tensor in before.items():
         step = 1 if tensor.dtype.kind == "f" else 2  # whole numbers: the larger
-        np.testing.assert_allclose(found[name], tensor + step, rtol=1e-6)
+        np.testing.assert_allclose(result[name], tensor + step, rtol=1e-6)
 
 
-def test_a_module_of_another_shape_is_told(tmp_path: Path) -> None:
+def test_a_module_of_another_shape_is_an_error(tmp_path: Path) -> None:
     class Grown(gridml.Vertex):
         model = gridml.module(line)
 
@@ -401,9 +424,9 @@ def test_a_module_of_another_shape_is_told(tmp_path: Path) -> None:
             self.model.weight = torch.nn.Parameter(torch.zeros(5, 5))
 
     merger, replica = merger_of(tmp_path, (Grown, 1))
-    for _ in range(2):  # and the next push is told the same
+    for _ in range(2):  # and the next push gets the same error
         with pytest.raises(UserCodeError, match=r"float32 \(5, 5\) of Grown/0/model/weight; expected float32 \(1, 2\)"):
-            merger.merge(part(state(replica, "Grown/0/")), replica.state, told())
+            merger.merge(part(state(replica, "Grown/0/")), replica.state, circumstances())
 
 
 def test_what_a_rule_held_back_comes_at_the_end_of_the_epoch_even_from_another_master(tmp_path: Path) -> None:
@@ -415,8 +438,8 @@ def test_what_a_rule_held_back_comes_at_the_end_of_the_epoch_even_from_another_m
     before = state(replica, "Held/1/")
     assert merger.flush(2) == {}
     pushed = {n: t + 1 for n, t in before.items()}
-    found = merged(merger.merge(part(pushed), replica.state, told(others=10)))
-    replica.put(found.modules, found.rows, 1)
+    result = merged(merger.merge(part(pushed), replica.state, circumstances(others=10)))
+    replica.put(result.modules, result.rows, 1)
     sha256 = replica.commit_version(1)
     now = dict(replica.state.tensors())
     for name, tensor in before.items():
