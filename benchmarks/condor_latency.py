@@ -30,10 +30,11 @@ from typing import Any
 from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMailboxes
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.backend import bindings
+from master.backends.condor.options import CondorOptions
+from master.backends.condor.schedd import bindings
 from master.sftp.server import MailServer
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -162,7 +163,7 @@ def measure(folder: Path, runs: int, trips: int, address: str) -> dict[str, Any]
     folder.mkdir(parents=True)
     program = folder / EXAMPLE.name
     program.write_text(_BEFORE + EXAMPLE.read_text() + _AFTER)
-    settings = Settings(program=program, backend="condor", condor=CondorOptions(request_memory="1GB", grace_s=2))
+    settings = Settings(program=program, backend="condor", options=CondorOptions(request_memory="1GB", grace_s=2))
     bare, found = [], []
     for i in range(runs + 1):
         bare.append(bare_job(settings, folder / f"bare{i}"))

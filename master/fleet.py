@@ -108,7 +108,7 @@ class Fleet:
             self._settings.workers,
             work_left=work_left,
             idle=self._presence.waiting,
-            max_idle=None if self._settings.condor is None else self._settings.condor.max_idle,
+            max_idle=self._settings.facts.max_idle,
         )
         if not count:
             return
@@ -137,7 +137,7 @@ class Fleet:
             if event.state is State.LOST and event.exit_code is not None:
                 self._exchange.crashed(worker, event.detail, self._last_words(worker), now)
             because = f"worker {event.state.value}: {event.detail}"
-            self._exchange.gone(worker, because, now, heir=bool(event.heir))
+            self._exchange.gone(worker, because, now, heir=bool(event.next_attempt))
             self._end(event, now)
 
     def _end(self, event: JobEvent, now: float) -> None:

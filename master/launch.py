@@ -13,6 +13,7 @@ from gridml.errors import GridmlError, LedgerError, StorageError
 from gridml.model.graph import Graph
 from gridml.model.program import Program, load
 from gridml.protocol import bundle
+from master.backends.registry import read_settings
 from master.leases.leases import Grants
 from master.run import Environment, Run
 from master.store.ledger import Ledger
@@ -75,6 +76,7 @@ def _make_ledger(
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
+    mailboxes = environment.mailboxes(settings, directory)
     try:
         replica = Replica(graph, Versions(directory.versions, durable=environment.durable))
         tensors = initial(graph, settings.seed)
@@ -84,12 +86,13 @@ def _make_ledger(
             ledger.set("started_s", now)
             ledger.set("status", "running")
             ledger.add_version(0, sha256, 0, now)
-            grants = Grants(program, graph, settings, ledger, environment.mailboxes(directory.root))
+            grants = Grants(program, graph, settings, ledger, mailboxes)
             ledger.set("driver", grants.driver)
             ledger.set("total", grants.total)
             grants.open_first(now)
     finally:
         ledger.close()
+        mailboxes.stop()
     building.rename(directory.ledger)
     bundle.sync_folder(directory.root)
 
@@ -102,7 +105,7 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
     lock = MasterLock(directory)
     try:
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
-        settings = Settings.from_json(json.loads(directory.settings.read_text()))
+        settings = read_settings(root)
         if program_file is not None:
             settings = replace(settings, program=program_file)
             bundle.write_atomic(directory.settings, _as_text(settings))

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 
 from gridml.carriers.base import MasterMailboxes, Message
-from gridml.carriers.directory import DirectoryMailboxes
 from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program
@@ -28,6 +27,7 @@ from gridml.protocol.outbox import read as read_outbox
 from master.backends.base import Backend
 from master.fleet import Fleet
 from master.leases.leases import Grants
+from master.mailboxes import run_mailboxes
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica, Versions
@@ -53,7 +53,7 @@ class Environment:
     told: Told = lambda kind, text: None
     hook: Hook = lambda point: None
     tick: Callable[[], None] = lambda: None  # called once a turn; it may raise to end the run between two turns
-    mailboxes: Callable[[Path], MasterMailboxes] = DirectoryMailboxes
+    mailboxes: Callable[[Settings, RunDirectory], MasterMailboxes] = run_mailboxes
     unattended: bool = False  # started by a schedd, and not by a person
     durable: bool = True  # without, a simulation need not wait for the disk
     codec: Codec = field(default_factory=BundleCodec)
@@ -90,7 +90,7 @@ class Run:
         self.versions = Versions(directory.versions, durable=environment.durable)
         self.replica = Replica(graph, self.versions)
         self.replica.load(version, sha256)
-        self.mailboxes = environment.mailboxes(directory.root)
+        self.mailboxes = environment.mailboxes(settings, directory)
         self.fields = LocalFields(graph, directory.fields, bsp=program.bsp, durable=environment.durable)
         self.fields.recover(self.ledger.patches())
         self.grants = Grants(program, graph, settings, self.ledger, self.mailboxes)
@@ -133,6 +133,7 @@ class Run:
                 self._begin_life()
         except BaseException:
             self.backend.leave()
+            self.mailboxes.stop()
             self._close_events()
             raise
 
@@ -221,6 +222,7 @@ class Run:
             self.backend.leave()
         else:
             self.backend.close()
+        self.mailboxes.stop()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
         self._close_events()

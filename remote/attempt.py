@@ -1,4 +1,4 @@
-"""What a worker that is an HTCondor job knows of itself: which of its job's lives it is."""
+"""Which attempt of its job a worker is, where jobs are started again by themselves."""
 
 from __future__ import annotations
 

@@ -38,3 +38,6 @@ class Forwarding(MasterMailboxes):
 
     def close(self, worker: str) -> None:
         self._end.close(worker)
+
+    def stop(self) -> None:
+        self._end.stop()

@@ -26,10 +26,9 @@ import paramiko
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, keep_alive, prepare
+from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, host_and_port, keep_alive, prepare
 from gridml.errors import RunError, UsageError
 from master.sftp.jail import View
-from master.store.settings import host_and_port
 
 FOLDER = "sftp"
 OWN = "server.json"  # beside the credentials; no job's name has a dot
@@ -72,7 +71,7 @@ class MailServer:
     def make(self, job: str) -> None:
         """A credential for a job, unless it has one. Raises OSError when it cannot be written."""
         if not _JOB.fullmatch(job):
-            raise UsageError(f"got the job name {job!r}, expected messages, digits, '-' and '_'")
+            raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_'")
         if not (self._folder / job).exists():
             made = Credential(self._host, self._port, self._key.get_base64(), job, _new_key())
             _write(self._folder / job, made.to_json())

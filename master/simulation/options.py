@@ -12,8 +12,9 @@ from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
 from gridml.errors import UsageError
 from gridml.testing.faulty_network import Chances
-from master.backends.registry import most_at_once, read_trace
 from master.backends.script import Lives, Replay, Script, Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.backends.traces import most_at_once, read_trace
 from master.planning.plan import seconds
 from master.simulation.scenario import Scenario, Speeds, Storms, check_seed
 from master.simulation.stall import check_lives, check_silence
@@ -121,8 +122,7 @@ def settings(asked: SimulationOptions, program: Path) -> Settings:
         workers=workers,
         epochs=asked.epochs,
         seed=asked.seed,
-        lifetime=asked.lifetime,
-        trace=asked.trace,
+        options=SimulatedOptions(asked.lifetime, asked.trace),
         chunk=asked.chunk,
         push_every=NO_PUSH if asked.no_push else asked.push_every,
         silent_s=_above_0("--silence", asked.silence),

@@ -165,7 +165,7 @@ final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed
 mail/, chunks/       what travels between master and workers
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
-recovered/              pushes that jobs could not send in time, brought home by HTCondor
+recovered/           pushes that jobs could not send in time, brought home when they ended
 
 gridml report DIR    what the run did, how fast, and what was lost
 gridml resume DIR    go on from the last credit

@@ -17,10 +17,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.errors import LedgerError
+from master.backends.registry import read_settings
 from master.store.ledger import last_sign
 from master.store.reader import opened, standing
-from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 Ints = NDArray[np.int64]
@@ -142,15 +141,6 @@ def report(root: Path, now: float | None = None) -> Report:
     """
     with opened(root) as connection:
         return _report(connection, root, read_settings(root), time.time() if now is None else now)
-
-
-def read_settings(root: Path) -> Settings:
-    """The settings of a run. Raises LedgerError when they cannot be read."""
-    path = RunDirectory(root).settings
-    try:
-        return Settings.from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
 
 
 def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from master.backends.condor.master_job import DESCRIPTION
 from master.store.reader import SUBMITTED, connect, holder
 from master.store.rundir import RunDirectory, command
 from master.views.live import Follower, JsonLines, Lines, Screen, View
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
     from master.run import Environment, Run
 
 LOOK_S = 0.25  # how often `follow` looks for news
-RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
+RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
 class Stopped(BaseException):
@@ -75,9 +74,10 @@ class _Signals:
 
 def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool) -> None:
     """Begin or resume a run and drive it to its end; then print its report."""
-    from master.backends.registry import make
+    from master.backends.registry import is_batch_job, make
     from master.run import Environment
 
+    is_job = is_batch_job()
     signals = _Signals()
     try:
         with signals.caught(), view_of(title, as_json=as_json) as view:
@@ -87,20 +87,20 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 signals.turn()
                 follower.tick()
 
-            environment = Environment(make, told=follower.told, tick=tick, unattended=_is_job())
+            environment = Environment(make, told=follower.told, tick=tick, unattended=is_job)
             with begin(environment) as found, follower:
                 follower.told("started", f"{root}: {found.settings.workers} workers, {found.grants.total:,} vertices")
                 try:
                     found.finish()
                 except Stopped as stopped:
-                    if _is_job() and stopped.number == signal.SIGTERM:
-                        found.leave()  # it is held or killed, or its schedd goes down: there will be another master
+                    if is_job and stopped.number == signal.SIGTERM:
+                        found.leave()  # held, killed, or its batch system goes down: there will be another master
                     raise
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
         typer.echo(then if began else "Stopped before it began.", err=True)
-        if _is_job() and stopped.number == signal.SIGTERM:
+        if is_job and stopped.number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
@@ -110,15 +110,11 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
         print_report(report(root))
 
 
-def _is_job() -> bool:
-    """Whether this process is a job of a schedd, which starts it again when it ends by a signal."""
-    return "_CONDOR_JOB_AD" in os.environ
-
-
 def follow(run: Path, *, as_json: bool) -> None:
     """Show a run that another process drives, until it ends. Ctrl-C leaves it alone. Raises LedgerError."""
     connection = connect(run)
     try:
+        comes_again = _master_comes_again(run)
         with view_of(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
@@ -132,7 +128,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                         connection.close()
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
-                    driven = held or time.monotonic() - seen_s < _patience_s(run, connection)
+                    driven = held or time.monotonic() - seen_s < _patience_s(comes_again, connection)
                     query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
                     for row, at_s, kind, text in connection.execute(query, (seen,)).fetchall():
                         view.event(at_s, kind, text)
@@ -148,10 +144,18 @@ def follow(run: Path, *, as_json: bool) -> None:
         connection.close()
 
 
-def _patience_s(run: Path, connection: sqlite3.Connection) -> float:
-    """How long to wait for a master where none is: one that is a job will be started, again, by the schedd."""
+def _master_comes_again(run: Path) -> bool:
+    """Return whether a batch system was given the run's master, and will start one."""
+    from master.backends.registry import plugin_of
+
+    batch = plugin_of(run).batch
+    return batch is not None and batch.master_submitted(RunDirectory(run))
+
+
+def _patience_s(comes_again: bool, connection: sqlite3.Connection) -> float:
+    """Return how long to wait for a master where none is."""
     status = json.loads(connection.execute("SELECT value FROM run WHERE key = 'status'").fetchone()[0])
-    if not (run / DESCRIPTION).exists() or status not in (SUBMITTED, "running"):
+    if not comes_again or status not in (SUBMITTED, "running"):
         return 0.0
     return RESTART_S[status == SUBMITTED]
 

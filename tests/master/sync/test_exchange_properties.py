@@ -245,7 +245,7 @@ class World:
             clock=lambda: self.now,
             rest=self.rest,
             hook=self.reached,
-            mailboxes=lambda folder: CrashPoints(self.post.master(), self.reached),
+            mailboxes=lambda settings, directory: CrashPoints(self.post.master(), self.reached),
             durable=False,
         )
         self.run = start(chosen, root, self.environment)

@@ -1,0 +1,51 @@
+"""`gridml status`: how far a run is."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import typer
+
+from gridml.commands.arguments import Json, RunArgument
+
+EXAMPLE = "Example: gridml status runs/mnist-20260401-120000"
+
+
+def status(run: RunArgument, as_json: Json = False) -> None:
+    """Say in a few lines how far a run is."""
+    import dataclasses
+
+    from master.backends.registry import plugin_of
+    from master.store.reader import STOPPED, SUBMITTED, connect, explained, holder
+    from master.store.rundir import RunDirectory, command
+    from master.views.live import line
+    from master.views.progress import at_rest, read
+    from master.views.report import read_clock
+
+    connection, master = connect(run), holder(run)
+    try:
+        with explained(RunDirectory(run).ledger):
+            if master is None:
+                progress = at_rest(read(connection, read_clock(connection, run).end_s))
+            else:
+                progress = read(connection, time.time())
+            because = connection.execute("SELECT value FROM run WHERE key = 'stopped_because'").fetchone()
+    finally:
+        connection.close()
+    reason = json.loads(because[0]) if because and progress.status in ("failed", "cancelled") else None
+    batch = plugin_of(run).batch if master is None and progress.status != "finished" else None
+    job = None if batch is None else batch.master_job(RunDirectory(run))
+    if as_json:
+        answer = {"run_dir": str(run), **dataclasses.asdict(progress), "stopped_because": reason, "master": master}
+        answer["master_job"] = None if job is None else dataclasses.asdict(job)
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    typer.echo(f"{run}: {progress.status}")
+    typer.echo(line(progress))
+    if reason:
+        typer.echo(reason)
+    if job is not None:
+        typer.echo(f"Its master is {job}")
+    elif progress.status in (STOPPED, SUBMITTED):
+        typer.echo(f"No master drives it. Go on from its last credit with: {command('resume', run)}")
