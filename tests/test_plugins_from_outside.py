@@ -43,7 +43,11 @@ class LabPlugin(BackendPlugin):
     name = "lab"
     options = LabOptions
     command = Command(
-        "lab", "Train a program in the lab.", "gridml lab mnist.py --seats 4", workers=3, workers_help="Workers at once."
+        verb="lab",
+        help="Train a program in the lab.",
+        example="gridml lab mnist.py --seats 4",
+        workers=3,
+        workers_help="Workers at once.",
     )
 
     def make(self, settings, directory):

@@ -81,7 +81,7 @@ def plan(
     from master.planning.lifetime_sources import Source
     from master.planning.plan import PlanOptions, plan
 
-    found = plan(
+    choice = plan(
         PlanOptions(
             source=Source(lifetime=lifetime, lifetimes=lifetimes, trace=trace, run=run),
             t_exec=t_exec,
@@ -101,10 +101,10 @@ def plan(
     if plot is not None:
         from master.views.plot_goodput import draw
 
-        draw(found, plot)
+        draw(choice, plot)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(choice.to_json(), indent=2))
     else:
         from master.views.render_plan import print_plan
 
-        print_plan(found)
+        print_plan(choice)

@@ -112,7 +112,7 @@ def simulate(
         return
     if program is not None and vertices is not None:
         raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
-    asked = SimulationOptions(
+    options = SimulationOptions(
         cost=cost,
         workers=workers,
         vertices=vertices,
@@ -141,22 +141,22 @@ def simulate(
     root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory(root)
     file = directory.program(Path(COST_PROGRAM)).absolute() if program is None else program.absolute()
-    chosen = settings(asked, file)
-    played = scenario(asked, chosen.workers)
+    chosen = settings(options, file)
+    played = scenario(options, chosen.workers)
     if program is None:
         _write(directory, file, 100_000 if vertices is None else vertices, epochs or 1)
     try:
-        with watched(root, quiet=as_json) as told:
+        with watched(root, quiet=as_json) as report:
             trainer = None if program is None else Trainer(file, played.costs, seed)
-            world = simulate(chosen, played, root, told, trainer)
+            world = simulate(chosen, played, root, report, trainer)
     except MemoryError:
         raise UsageError("this simulation does not fit into memory; expected fewer --vertices or --workers.") from None
-    found = outcome(world, root)
+    result = outcome(world, root)
     if as_json:
-        typer.echo(json.dumps(found.to_json(), indent=2))
+        typer.echo(json.dumps(result.to_json(), indent=2))
     else:
-        print_report(found.report)
-        typer.echo(found.said())
+        print_report(result.report)
+        typer.echo(result.said())
 
 
 def _write(directory: RunDirectory, file: Path, vertices: int, epochs: int) -> None:
@@ -184,14 +184,14 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
 
     with Console(stderr=True).status("playing") as status:
 
-        def told(played: Played) -> None:
+        def report(played: Played) -> None:
             status.update(f"{played.kills:,} of {kills:,} kills, {played.runs:,} runs, all exact")
 
-        found = campaign(kills, seed, told=told)
+        total = campaign(kills, seed, told=report)
     if as_json:
-        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(found)}, indent=2))
+        typer.echo(json.dumps({"seed": seed, **dataclasses.asdict(total)}, indent=2))
         return
     typer.echo(
-        f"{found.kills:,} kills in {found.runs:,} runs (seeds {seed} to {seed + found.runs - 1}), {found.masters:,} "
-        f"masters, {found.sent:,} messages and answers, {found.lost:,} of them lost: every vertex was credited once."
+        f"{total.kills:,} kills in {total.runs:,} runs (seeds {seed} to {seed + total.runs - 1}), {total.masters:,} "
+        f"masters, {total.sent:,} messages and answers, {total.lost:,} of them lost: every vertex was credited once."
     )

@@ -39,10 +39,10 @@ class Asker(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """A worker was asked to end at `asked_s`: with SIGTERM first if `graceful`, and with SIGKILL from `kill_s` on."""
+    """A worker was asked to end at `since_s`: with SIGTERM first if `graceful`, and with SIGKILL from `kill_s` on."""
 
     asker: Asker
-    asked_s: float
+    since_s: float
     kill_s: float
     graceful: bool
 
@@ -152,7 +152,7 @@ class Local(Backend):
             raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no slash")
         self._submitted.add(worker)
         self._queue.append(worker)
-        self._tell(worker, State.QUEUED)
+        self._report(worker, State.QUEUED)
 
     def poll(self) -> list[JobEvent]:
         now = self._now()
@@ -172,16 +172,16 @@ class Local(Backend):
         now = self._now()
         if worker in self._queue:
             self._queue.remove(worker)
-            self._tell(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            self._report(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
         elif (job := self._jobs.get(worker)) is not None:
             if job.ending is None:
                 self._end(job, Asker.MASTER, grace_s, now)
             elif now + grace_s < job.ending.kill_s:
                 # The script came first and stays the cause; the master may only shorten the grace.
-                job.ending = Ending(job.ending.asker, job.ending.asked_s, now + grace_s, job.ending.graceful)
+                job.ending = Ending(job.ending.asker, job.ending.since_s, now + grace_s, job.ending.graceful)
 
     def close(self) -> None:
-        """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still tells them."""
+        """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still reports them."""
         self._closed = True
         for worker in [*self._queue, *self._jobs]:
             self.cancel(worker, grace_s=self._close_grace_s)
@@ -245,7 +245,7 @@ class Local(Backend):
                     start_new_session=True,
                 )
         except OSError as error:
-            self._tell(worker, State.LOST, machine, detail=f"could not be started: {error}")
+            self._report(worker, State.LOST, machine, detail=f"could not be started: {error}")
             return
         slot.taken = True
         slot.hosted += 1
@@ -257,7 +257,7 @@ class Local(Backend):
             else f"{'SIGTERM' if life.graceful else 'SIGKILL'} after {job.ends_s - now:.1f} s"
         )
         detail = f"life {slot.hosted} of {machine}, planned: {plan}"
-        self._tell(worker, State.RUNNING, machine, detail=detail, pid=process.pid)
+        self._report(worker, State.RUNNING, machine, detail=detail, pid=process.pid)
 
     def _end(self, job: _Job, asker: Asker, grace_s: float, now: float) -> None:
         """Ask a worker to end, unless it has ended already: the next `_reap` then says how."""
@@ -298,7 +298,7 @@ class Local(Backend):
                 detail += " (cancelled)"
         elif state is State.LOST:
             detail += f"; see {job.worker}.log"
-        self._tell(
+        self._report(
             job.worker,
             state,
             machine,
@@ -309,7 +309,7 @@ class Local(Backend):
             cancelled=state is State.EVICTED and job.ending is not None and job.ending.asker is Asker.MASTER,
         )
 
-    def _tell(
+    def _report(
         self,
         worker: str,
         state: State,
