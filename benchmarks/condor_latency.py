@@ -398,8 +398,8 @@ class Log:
         return self._seen[event]
 
     def _look(self, event: str) -> bool:
-        for event in self._log.events(stop_after=0):
-            self._seen.setdefault(event.type.name, time.time())
+        for logged in self._log.events(stop_after=0):
+            self._seen.setdefault(logged.type.name, time.time())
         return event in self._seen
 
 
