@@ -95,7 +95,7 @@ class Pool:
         self._names.add(worker)
         self._queued.add(worker)
         self._queue.append((worker, self._clock.now_s + self._wait_s))
-        self._report(worker, State.QUEUED)
+        self._events.append(JobEvent(self._clock.now_s, worker, State.QUEUED))
         self._clock.at(self._clock.now_s + self._wait_s, self._match)
 
     def poll(self) -> list[JobEvent]:
@@ -108,7 +108,9 @@ class Pool:
             self._ask(job, grace_s, cancelled=True)
         elif worker in self._queued:
             self._queued.discard(worker)
-            self._report(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            self._events.append(
+                JobEvent(self._clock.now_s, worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            )
 
     def living(self) -> list[str]:
         """Workers that run, then those that are queued."""
@@ -120,9 +122,9 @@ class Pool:
         for worker in self.living():
             job = self._jobs.get(worker)
             if job is None:
-                self._report(worker, State.QUEUED)
+                self._events.append(JobEvent(self._clock.now_s, worker, State.QUEUED))
             else:
-                self._report(worker, State.RUNNING, self._script.machine(job.slot))
+                self._events.append(JobEvent(self._clock.now_s, worker, State.RUNNING, self._script.machine(job.slot)))
 
     def cancel_all(self) -> None:
         for worker in self.living():
@@ -171,7 +173,7 @@ class Pool:
         job = _Job(worker, slot, life, now, player, player.life())
         player.woken = lambda: self._woken(job)
         self._jobs[worker] = job
-        self._report(worker, State.RUNNING, self._script.machine(slot))
+        self._events.append(JobEvent(self._clock.now_s, worker, State.RUNNING, self._script.machine(slot)))
         ends_s = life.ends_s(now - self._start_s)
         if ends_s is not None:
             self._clock.at(self._start_s + ends_s, lambda: self._take(job))
@@ -245,30 +247,19 @@ class Pool:
         del self._jobs[job.worker]
         now = self._clock.now_s
         self.tally.lived_s += now - job.began_s
-        self._report(
-            job.worker,
-            state,
-            self._script.machine(job.slot),
-            detail=detail,
-            graceful=job.graceful,
-            exit_code=exit_code,
-            cancelled=job.cancelled,
+        self._events.append(
+            JobEvent(
+                self._clock.now_s,
+                job.worker,
+                state,
+                self._script.machine(job.slot),
+                detail=detail,
+                graceful=job.graceful,
+                exit_code=exit_code,
+                cancelled=job.cancelled,
+            )
         )
         self._offer_again(job.slot, job.life)
-
-    def _report(
-        self,
-        worker: str,
-        state: State,
-        machine: str = "",
-        *,
-        detail: str = "",
-        graceful: bool = False,
-        exit_code: int | None = None,
-        cancelled: bool = False,
-    ) -> None:
-        now = self._clock.now_s
-        self._events.append(JobEvent(now, worker, state, machine, detail, graceful, exit_code, cancelled=cancelled))
 
 
 @final
