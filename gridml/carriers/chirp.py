@@ -27,7 +27,7 @@ SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
 LARGEST = 1 << 28  # bytes of a file that travels in one command; the shadow refuses more
 PIECE = 1 << 24  # bytes that a larger file travels in at a time: starter and shadow hold a piece each in memory
 _LONGEST_LINE = 5120
-_CONFIG = "_CONDOR_CHIRP_CONFIG"  # of a job's environment: where its starter wrote host, port and cookie
+CONFIG = "GRIDML_CHIRP_CONFIG"  # the back end says with it where the starter wrote host, port and cookie
 _OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
 _ERRORS = {
     -1: errno.EACCES,
@@ -250,7 +250,7 @@ class Chirp(Carrier):
 
 def proxy_of_job(config: Path | None = None) -> ChirpLink:
     """A connection to the proxy of the job that this process is. Raises RunError when it has none."""
-    path = config or Path(os.environ.get(_CONFIG, ".chirp.config"))
+    path = config or Path(os.environ.get(CONFIG, ".chirp.config"))
     try:
         return ChirpLink(path)
     except (OSError, ValueError) as error:

@@ -135,7 +135,7 @@ def worker(tmp_path: Path, source: str, *carrier: str) -> subprocess.CompletedPr
     (folder / "program.py").write_text(source)
     command = [sys.executable, "-m", "remote.worker", "--name", "w1", "--program", "program.py", *carrier]
     with proxy(tmp_path, folder / ".chirp.config"):
-        settings = {**os.environ, "PYTHONPATH": str(ROOT), "_CONDOR_CHIRP_CONFIG": str(folder / ".chirp.config")}
+        settings = {**os.environ, "PYTHONPATH": str(ROOT), "GRIDML_CHIRP_CONFIG": str(folder / ".chirp.config")}
         return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=LIMIT_S)
 
 

@@ -27,6 +27,7 @@ _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
 : >>outbox.push  # HTCondor carries it, whatever becomes of the job
+[ -z "$_CONDOR_CHIRP_CONFIG" ] || export GRIDML_CHIRP_CONFIG="$_CONDOR_CHIRP_CONFIG"
 if [ -n "$GRIDML_PACKED" ]; then
     PATH="$PWD/packed/bin:$PATH"
     if [ ! -d packed ]; then  # it is there when a worker is started again in its folder

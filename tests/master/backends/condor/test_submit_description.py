@@ -328,3 +328,10 @@ def test_a_packed_environment_that_is_damaged_makes_the_machine_unfit(directory:
     done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
     assert done.returncode == UNFIT
     assert not (directory.root / "packed").exists()
+
+
+def test_the_launcher_says_where_the_chirp_proxy_is(directory: RunDirectory, tmp_path: Path) -> None:
+    tells = python_that(tmp_path, imports=True)
+    tells.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "proxy $GRIDML_CHIRP_CONFIG"\n')
+    done = launched(directory, GRIDML_PYTHON=str(tells), _CONDOR_CHIRP_CONFIG="/scratch/.chirp.config")
+    assert (done.returncode, done.stdout) == (0, "proxy /scratch/.chirp.config\n"), done.stderr
