@@ -45,8 +45,8 @@ def main() -> None:
     chunks = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
     with tempfile.TemporaryDirectory(prefix="chunks-") as folder:
         try:
-            with pool.personal(Path(folder) / "pool", cpus=SLOTS) as found:
-                samples = follow(found, Path(folder) / "run", VERTICES // chunks)
+            with pool.personal(Path(folder) / "pool", cpus=SLOTS) as pool_up:
+                samples = follow(pool_up, Path(folder) / "run", VERTICES // chunks)
         except NoCondor as why:
             print(f"skipped: {why}")
             return
@@ -62,13 +62,13 @@ def main() -> None:
     )
 
 
-def follow(found: Pool, root: Path, chunk: int) -> list[Sample]:
+def follow(pool_up: Pool, root: Path, chunk: int) -> list[Sample]:
     """Run to the end, looking every few seconds."""
     command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "submit", str(PROGRAM)]
     options = ["--foreground", "--workers", "16", "--max-idle", "8", "--chunks-per-job", "1", "--chunk", str(chunk)]
     small = ["--request-memory", "64MB", "--request-disk", "20MB", "--run-dir", str(root)]
-    process = subprocess.Popen([*command, *options, *small], env=found.environment(), stdout=subprocess.DEVNULL)
-    master, schedd = psutil.Process(process.pid), _schedd(found)
+    process = subprocess.Popen([*command, *options, *small], env=pool_up.environment(), stdout=subprocess.DEVNULL)
+    master, schedd = psutil.Process(process.pid), _schedd(pool_up)
     samples: list[Sample] = []
     began = time.monotonic()
     while process.poll() is None:
@@ -113,8 +113,8 @@ def _progress(root: Path) -> Progress:
         connection.close()
 
 
-def _schedd(found: Pool) -> psutil.Process:
-    master = daemons.pid(found.submit)
+def _schedd(pool_up: Pool) -> psutil.Process:
+    master = daemons.pid(pool_up.submit)
     assert master is not None
     return next(p for p in psutil.Process(master).children() if p.name() == "condor_schedd")
 

@@ -34,11 +34,11 @@ MachineMaxVacateTime = 5
 def main() -> None:
     with tempfile.TemporaryDirectory(prefix="evictions-") as folder:
         try:
-            with pool.firewalled(Path(folder) / "pool", workers=WORKERS, more=POLICY, subnet=SUBNET) as found:
+            with pool.firewalled(Path(folder) / "pool", workers=WORKERS, more=POLICY, subnet=SUBNET) as pool_up:
                 by_sftp = ("--carrier", "sftp", "--sftp", f"10.{SUBNET}.0.1")
                 rows = [
-                    run(found, "chirp", Path(folder) / "by-chirp"),
-                    run(found, "sftp", Path(folder) / "by-sftp", *by_sftp),
+                    run(pool_up, "chirp", Path(folder) / "by-chirp"),
+                    run(pool_up, "sftp", Path(folder) / "by-sftp", *by_sftp),
                 ]
         except NoCondor as why:
             print(f"skipped: {why}")
@@ -54,12 +54,12 @@ def main() -> None:
     )
 
 
-def run(found: Pool, carrier: str, root: Path, *options: str) -> dict[str, Cell]:
+def run(pool_up: Pool, carrier: str, root: Path, *options: str) -> dict[str, Cell]:
     """One run to its end, as a row."""
     asked = ("submit", str(EXAMPLE), "--workers", str(WORKERS), "--request-memory", "1GB", "--run-dir", str(root))
-    gridml(found, *asked, *options)
-    gridml(found, "watch", str(root))
-    report = json.loads(gridml(found, "report", str(root), "--json"))
+    gridml(pool_up, *asked, *options)
+    gridml(pool_up, "watch", str(root))
+    report = json.loads(gridml(pool_up, "report", str(root), "--json"))
     return {
         "carrier": carrier,
         "accuracy %": 100 * report["epochs"][-1]["metrics"]["accuracy"],
@@ -72,8 +72,8 @@ def run(found: Pool, carrier: str, root: Path, *options: str) -> dict[str, Cell]
     }
 
 
-def gridml(found: Pool, *arguments: str) -> str:
-    done = subprocess.run([*_GRIDML, *arguments], env=found.environment(), stdout=subprocess.PIPE, text=True)
+def gridml(pool_up: Pool, *arguments: str) -> str:
+    done = subprocess.run([*_GRIDML, *arguments], env=pool_up.environment(), stdout=subprocess.PIPE, text=True)
     if done.returncode != 0:
         raise SystemExit(f"gridml {' '.join(arguments)} ended with {done.returncode}")
     return done.stdout

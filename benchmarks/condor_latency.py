@@ -30,10 +30,11 @@ from typing import Any
 from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMailboxes
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.backend import bindings
+from master.backends.condor.options import CondorOptions
+from master.backends.condor.schedd import bindings
 from master.sftp.server import MailServer
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 from pools import pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -107,8 +108,8 @@ def compare(repeats: int) -> None:
         ]
         for name, up, runs in pools:
             try:
-                with up() as found:
-                    inside = in_pool(found, folder / f"in-{name}", runs, repeats)
+                with up() as raised:
+                    inside = in_pool(raised, folder / f"in-{name}", runs, repeats)
             except NoCondor as reason:
                 skipped.append(f"{name} pool skipped: {reason}")
                 continue
@@ -137,7 +138,7 @@ def compare(repeats: int) -> None:
     )
 
 
-def in_pool(found: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
+def in_pool(pool: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
     """`measure` in a process of its own: HTCondor's bindings know one pool a process."""
     command = [
         sys.executable,
@@ -149,9 +150,9 @@ def in_pool(found: Pool, folder: Path, runs: int, trips: int) -> dict[str, Any]:
         "--runs",
         str(runs),
         "--address",
-        f"10.{found.subnet}.0.1" if found.subnet else "127.0.0.1",
+        f"10.{pool.subnet}.0.1" if pool.subnet else "127.0.0.1",
     ]
-    environment = {**found.environment(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+    environment = {**pool.environment(), "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, env=environment, text=True)
     inside: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return inside
@@ -162,14 +163,14 @@ def measure(folder: Path, runs: int, trips: int, address: str) -> dict[str, Any]
     folder.mkdir(parents=True)
     program = folder / EXAMPLE.name
     program.write_text(_BEFORE + EXAMPLE.read_text() + _AFTER)
-    settings = Settings(program=program, backend="condor", condor=CondorOptions(request_memory="1GB", grace_s=2))
-    bare, found = [], []
+    settings = Settings(program=program, backend="condor", options=CondorOptions(request_memory="1GB", grace_s=2))
+    bare, measured = [], []
     for i in range(runs + 1):
         bare.append(bare_job(settings, folder / f"bare{i}"))
-        found.append(one_run(program, folder / f"run{i}"))
+        measured.append(one_run(program, folder / f"run{i}"))
     # The first of each finds no file in memory, and compiles what the others find compiled.
     by_carrier = {name: by_job(name, settings, folder / name, trips, address) for name in REMOTE}
-    return {"bare": bare[1:], "runs": found[1:], **by_carrier}
+    return {"bare": bare[1:], "runs": measured[1:], **by_carrier}
 
 
 def bare_job(settings: Settings, root: Path) -> float:
@@ -196,7 +197,7 @@ def one_run(program: Path, root: Path) -> dict[str, float]:
         running = subprocess.Popen(command, stdout=terminal, stderr=terminal)
         try:
             log = Log(root / condor_submit.LOG)
-            found = {"submitted": log.wait("SUBMIT"), "execute": log.wait("EXECUTE")}
+            instants = {"submitted": log.wait("SUBMIT"), "execute": log.wait("EXECUTE")}
             printed = root / "logs" / "w1.log"
             wait(lambda: printed.exists() and "at batch" in printed.read_text(), f"no batch was trained, see {printed}")
         except BaseException:
@@ -212,11 +213,11 @@ def one_run(program: Path, root: Path) -> dict[str, float]:
     for line in printed.read_text().splitlines():
         if line.startswith("at "):
             _, name, at = line.split()
-            found["first batch" if name == "batch" else name] = float(at)
+            instants["first batch" if name == "batch" else name] = float(at)
     with contextlib.closing(sqlite3.connect(f"file:{root / 'ledger.db'}?mode=ro", uri=True)) as ledger:
         query = "SELECT submitted_s, first_sync_s FROM workers WHERE worker = 'w1'"
-        found["asked"], found["first sync"] = ledger.execute(query).fetchone()
-    return {leg: found[leg] - began for leg in LEGS}
+        instants["asked"], instants["first sync"] = ledger.execute(query).fetchone()
+    return {leg: instants[leg] - began for leg in LEGS}
 
 
 def row(name: str, inside: dict[str, Any]) -> dict[str, Cell]:
@@ -245,8 +246,8 @@ def by_directory(root: Path, repeats: int) -> dict[str, list[float]]:
     with echo(root):
         command = [sys.executable, str(script), "directory", str(repeats), str(root)]
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, cwd=root)
-    found: dict[str, list[float]] = json.loads(done.stdout)
-    return found
+    seconds: dict[str, list[float]] = json.loads(done.stdout)
+    return seconds
 
 
 def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: str) -> dict[str, list[float]]:
@@ -273,10 +274,10 @@ def by_job(carrier: str, settings: Settings, root: Path, repeats: int, address: 
         submit(commands)
         log.wait("JOB_TERMINATED")
     try:
-        found: dict[str, list[float]] = json.loads((root / "trips.json").read_text())
+        seconds: dict[str, list[float]] = json.loads((root / "trips.json").read_text())
     except ValueError:
         raise RuntimeError(f"the job of the round trips failed: {(root / 'trips.err').read_text()}") from None
-    return found
+    return seconds
 
 
 def far_end(root: Path) -> Path:
@@ -290,7 +291,7 @@ def far_end(root: Path) -> Path:
 
 
 def round_trips(carrier: str, repeats: int, root: str = "") -> None:
-    """Prints seconds by what was measured; runs as a script beside the code of workers, so it imports on its own."""
+    """Print seconds by what was measured; runs as a script beside the code of workers, so it imports on its own."""
     import json
     import os
     import sys
@@ -298,33 +299,22 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
     from pathlib import Path
 
     sys.path.insert(0, "gridml.pyz")
-    from gridml.carriers.base import WorkerMailbox
-    from gridml.carriers.chirp import ChirpWorker
-    from gridml.carriers.directory import DirectoryMailbox
-    from gridml.carriers.file_link import FileMailbox
-    from gridml.carriers.sftp import SftpLink, line_of_job
+    from gridml.carriers.registry import CARRIERS
 
-    end: WorkerMailbox
-    if carrier == "directory":
-        end = DirectoryMailbox(Path(root), "w1")
-    elif carrier == "chirp":
-        end = ChirpWorker("w1")
-    else:
-        line = line_of_job(Path("w1"))
-        end = FileMailbox("w1", lambda: SftpLink(line))
-    found: dict[str, list[float]] = {}
+    mailbox = CARRIERS.find(carrier).connect("w1", Path(root)).open("w1")
+    measured: dict[str, list[float]] = {}
     number = 0
     for megabytes in SIZES:
         for repeat in range(repeats + 1):
             number += 1
             payload = os.urandom(megabytes * 1_000_000)
             began = time.perf_counter()
-            end.send(number, payload)
+            mailbox.send(number, payload)
             put = time.perf_counter() - began
-            step, longest = end.poll_s
+            step, longest = mailbox.poll_s
             while True:
                 looked = time.perf_counter()
-                reply = end.receive(number)
+                reply = mailbox.receive(number)
                 ended = time.perf_counter()
                 if reply is not None:
                     break
@@ -336,8 +326,8 @@ def round_trips(carrier: str, repeats: int, root: str = "") -> None:
                 sys.exit(f"{megabytes} MB came back altered")
             if repeat:  # the first one makes connections
                 for name, seconds in (("put", put), ("get", ended - looked), ("round trip", ended - began)):
-                    found.setdefault(f"{megabytes} {name}", []).append(seconds)
-    print(json.dumps(found))
+                    measured.setdefault(f"{megabytes} {name}", []).append(seconds)
+    print(json.dumps(measured))
 
 
 @contextlib.contextmanager
@@ -361,7 +351,7 @@ def echo(root: Path) -> Iterator[None]:
         thread.join()
 
 
-def trip_rows(carrier: str, place: str, found: dict[str, list[float]]) -> list[dict[str, Cell]]:
+def trip_rows(carrier: str, place: str, measured: dict[str, list[float]]) -> list[dict[str, Cell]]:
     """A row for each size: median milliseconds."""
     return [
         {
@@ -369,7 +359,7 @@ def trip_rows(carrier: str, place: str, found: dict[str, list[float]]) -> list[d
             "through": place,
             "MB": size,
             **{
-                f"{name} ms": round(1e3 * statistics.median(found[f"{size} {name}"]), 1)
+                f"{name} ms": round(1e3 * statistics.median(measured[f"{size} {name}"]), 1)
                 for name in ("put", "get", "round trip")
             },
         }
@@ -408,8 +398,8 @@ class Log:
         return self._seen[event]
 
     def _look(self, event: str) -> bool:
-        for found in self._log.events(stop_after=0):
-            self._seen.setdefault(found.type.name, time.time())
+        for logged in self._log.events(stop_after=0):
+            self._seen.setdefault(logged.type.name, time.time())
         return event in self._seen
 
 

@@ -27,7 +27,7 @@ import numpy as np
 from benchmarks.table import Cell, write
 from master.backends.base import JobEvent, State
 from master.backends.local import Local
-from master.backends.registry import worker_command
+from master.backends.local_plugin import worker_command
 from master.backends.script import Steady
 from master.environment import Environment
 from master.launch import start

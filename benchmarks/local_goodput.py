@@ -24,7 +24,7 @@ from chunk_model.goodput import chunk_goodput
 from chunk_model.lifetime import Lifetime
 from master.backends.base import Backend
 from master.backends.local import Local
-from master.backends.registry import worker_command
+from master.backends.local_plugin import worker_command
 from master.backends.script import Lives, Script
 from master.environment import Environment
 from master.launch import start

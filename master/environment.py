@@ -6,12 +6,11 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from gridml.carriers.base import MasterMailboxes
-from gridml.carriers.directory import DirectoryMailboxes
 from gridml.protocol.codec import BundleCodec, Codec
 from master.backends.base import Backend
+from master.mailboxes import run_mailboxes
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -33,7 +32,7 @@ class Environment:
     report: Report = lambda topic, text: None
     hook: Hook = lambda point: None
     tick: Callable[[], None] = lambda: None
-    mailboxes: Callable[[Path], MasterMailboxes] = DirectoryMailboxes
+    mailboxes: Callable[[Settings, RunDirectory], MasterMailboxes] = run_mailboxes
     unattended: bool = False  # started by a schedd, and not by a person
     durable: bool = True  # without, a simulation need not wait for the disk
     codec: Codec = field(default_factory=BundleCodec)

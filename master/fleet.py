@@ -106,7 +106,7 @@ class Fleet:
             settings.workers,
             work_left=work_left,
             idle=self._workers.count(Standing.QUEUED),
-            max_idle=None if settings.condor is None else settings.condor.max_idle,
+            max_idle=settings.facts.max_idle,
         )
         if not count:
             return
@@ -141,7 +141,7 @@ class Fleet:
     def _end(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
         if event.state is State.LOST and event.exit_code is not None:
             self._exchange.crashed(record.name, event.detail, self._last_words(record.name), now)
-        until_s = now + RESERVED_S if event.heir else None
+        until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
         self._exchange.release(record, because, now, reserved_until_s=until_s)
         self._measures.end(record, now, died=died(event.state, event.cancelled, event.detail))

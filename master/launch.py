@@ -12,6 +12,7 @@ from pathlib import Path
 from gridml.errors import GridmlError, LedgerError, StorageError
 from gridml.model.program import load
 from gridml.protocol import bundle
+from master.backends.registry import read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
@@ -78,6 +79,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
+    mailboxes = environment.mailboxes(spec.settings, directory)
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
         state = initial(spec.graph, spec.settings.seed)
@@ -94,6 +96,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
             epochs.open_first(now)
     finally:
         ledger.close()
+        mailboxes.stop()
     building.rename(directory.ledger)
     bundle.sync_folder(directory.root)
 
@@ -106,7 +109,7 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
     lock = MasterLock(directory)
     try:
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
-        settings = Settings.from_json(json.loads(directory.settings.read_text()))
+        settings = read_settings(root)
         if program_file is not None:
             settings = replace(settings, program=program_file)
             bundle.write_atomic(directory.settings, _as_text(settings))

@@ -41,6 +41,7 @@ class Run:
                 parts.epoch_end.settle()
         except BaseException:
             parts.backend.leave()
+            parts.mailboxes.stop()
             parts.journal.close()
             raise
 
@@ -63,6 +64,7 @@ class Run:
             self.parts.backend.leave()
         else:
             self.parts.backend.close()
+        self.parts.mailboxes.stop()
         self.parts.executor.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
         self.parts.journal.close()

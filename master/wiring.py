@@ -42,7 +42,7 @@ class Parts:
 def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Parts:
     """Open the store and put a master together around it. Raises LedgerError, and what the back end raises."""
     store = open_store(spec, directory, durable=environment.durable)
-    mailboxes = environment.mailboxes(directory.root)
+    mailboxes = environment.mailboxes(spec.settings, directory)
     workers = WorkerTable()
     leases = Leases(spec, store.ledger, workers, mailboxes)
     exchange = Exchange(spec, store, workers, leases, mailboxes, environment)

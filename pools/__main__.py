@@ -25,9 +25,9 @@ def up(
 ) -> None:
     """Raise a pool, and say how to use it."""
     began = time.monotonic()
-    found = pool.raise_firewalled(folder, workers=workers) if firewalled else pool.raise_personal(folder)
-    typer.echo(f"HTCondor {found.release.version} is up after {time.monotonic() - began:.1f} s. To use it:")
-    typer.echo(f"  export CONDOR_CONFIG={found.config} PATH={found.release.usr}/bin:$PATH")
+    raised = pool.raise_firewalled(folder, workers=workers) if firewalled else pool.raise_personal(folder)
+    typer.echo(f"HTCondor {raised.release.version} is up after {time.monotonic() - began:.1f} s. To use it:")
+    typer.echo(f"  export CONDOR_CONFIG={raised.config} PATH={raised.release.usr}/bin:$PATH")
     typer.echo(f"  gridml submit examples/mnist.py\nTo end it: python -m pools down --folder {folder}")
 
 

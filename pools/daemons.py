@@ -62,8 +62,8 @@ def stop(host: Host) -> None:
 def pid(host: Host) -> int | None:
     """The process id of a host's condor_master, None when it does not run."""
     with contextlib.suppress(OSError, ValueError):
-        found = int(_pidfile(host).read_text())
-        return found if _alive(found) else None
+        number = int(_pidfile(host).read_text())
+        return number if _alive(number) else None
     return None
 
 

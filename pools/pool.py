@@ -158,10 +158,10 @@ def remembered(folder: Path) -> Pool:
     """The pool that was raised in a folder. Raises NoCondor when there is none."""
     for place in (folder.absolute(), folder.absolute() / "submit"):
         if (place / "pool.json").exists():
-            found = json.loads((place / "pool.json").read_text())
-            submit = Host(place, daemons.user(), found["address"], found["address"], found["port"])
-            hosts = tuple(replace(submit, folder=Path(worker)) for worker in found["workers"])
-            return Pool(Release(Path(found["usr"]), found["version"]), submit, hosts, found["subnet"])
+            record = json.loads((place / "pool.json").read_text())
+            submit = Host(place, daemons.user(), record["address"], record["address"], record["port"])
+            hosts = tuple(replace(submit, folder=Path(worker)) for worker in record["workers"])
+            return Pool(Release(Path(record["usr"]), record["version"]), submit, hosts, record["subnet"])
     raise NoCondor(f"{folder} holds no pool that is up; raise one with: make pool")
 
 
@@ -200,10 +200,10 @@ def _worker(submit: Host, subnet: int, i: int, more: str) -> Host:
 def _nft(release: Release) -> str:
     """The machine's own firewall tool, else the one that was fetched beside HTCondor. Raises NoCondor."""
     fetched = release.usr / "sbin" / "nft"
-    found = shutil.which("nft", path=_PATH) or (str(fetched) if fetched.exists() else None)
-    if found is None:
+    nft = shutil.which("nft", path=_PATH) or (str(fetched) if fetched.exists() else None)
+    if nft is None:
         raise NoCondor("workers behind firewalls take nft: install nftables")
-    return found
+    return nft
 
 
 def _lay_cable(subnet: int, i: int, center: str, nft: str) -> None:
@@ -232,7 +232,7 @@ def _done(command: list[str], text: str | None = None, *, check: bool = True) ->
 
 def _remember(pool: Pool) -> None:
     """Leave word of a pool for `take_down` in another process."""
-    found = {
+    record = {
         "usr": str(pool.release.usr),
         "version": pool.release.version,
         "address": pool.submit.address,
@@ -240,7 +240,7 @@ def _remember(pool: Pool) -> None:
         "workers": [str(host.folder) for host in pool.workers],
         "subnet": pool.subnet,
     }
-    (pool.submit.folder / "pool.json").write_text(json.dumps(found, indent=2) + "\n")
+    (pool.submit.folder / "pool.json").write_text(json.dumps(record, indent=2) + "\n")
 
 
 def _free_port() -> int:

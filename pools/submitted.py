@@ -23,21 +23,19 @@ _GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
 class Submitted:
     """A run of `PROGRAM` whose master is a job of the pool; in the `foreground` a process that nobody waits for."""
 
-    def __init__(
-        self, found: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False
-    ) -> None:
-        self.pool, self.root = found, root
-        asked = (
+    def __init__(self, pool: Pool, root: Path, *options: str, workers: int = WORKERS, foreground: bool = False) -> None:
+        self.pool, self.root = pool, root
+        command_line = (
             "submit", str(PROGRAM), "--workers", str(workers), "--request-memory", "256MB", "--request-disk", "100MB",
             "--run-dir", str(root), "--chunk", "500", "--json", *options,
         )  # fmt: skip
         if foreground:
             nowhere = subprocess.DEVNULL
-            command = [*_GRIDML, *asked, "--foreground"]
-            self.master = subprocess.Popen(command, env=found.environment(), stdout=nowhere, stderr=nowhere)
+            command = [*_GRIDML, *command_line, "--foreground"]
+            self.master = subprocess.Popen(command, env=pool.environment(), stdout=nowhere, stderr=nowhere)
             wait_until((root / "ledger.db").exists, LIMIT_S, "the run did not begin")
         else:
-            self.master_job = str(json.loads(self.gridml(*asked))["master_job"])
+            self.master_job = str(json.loads(self.gridml(*command_line))["master_job"])
 
     @property
     def master_pid(self) -> int:
@@ -56,46 +54,46 @@ class Submitted:
         )
 
     def status(self) -> dict[str, object]:
-        found: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
-        return found
+        status: dict[str, object] = json.loads(self.gridml("status", str(self.root), "--json"))
+        return status
 
     def wait(self, true: Callable[[dict[str, object]], bool], what: str) -> dict[str, object]:
         """The first status of which `true` holds. Raises AssertionError when there is none in time."""
         deadline = time.monotonic() + LIMIT_S
         while time.monotonic() < deadline:
-            found = self.status()
-            if true(found):
-                return found
+            status = self.status()
+            if true(status):
+                return status
             time.sleep(0.2)  # between two looks
         logs = "".join(path.read_text(errors="replace")[-2000:] for path in (self.root / "logs").glob("master.*"))
         raise AssertionError(f"not within {LIMIT_S:g} s: {what}; {self.status()}\n{logs}")
 
     def under_way(self) -> None:
         """Wait until something is credited, with most of the work still to come."""
-        found = self.wait(lambda status: int(str(status["all_credited"])) > 0, "a first credit")
-        assert int(str(found["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
+        status = self.wait(lambda now: int(str(now["all_credited"])) > 0, "a first credit")
+        assert int(str(status["all_credited"])) < VERTICES * EPOCHS * 0.8, "the run was over too soon to be disturbed"
 
     def jobs(self, state: int = 2) -> list[str]:
         """The workers' jobs in a state (2: running)."""
-        asked = f'GridmlRun =?= "{self.root}" && JobStatus == {state}'
-        return self.pool.tool("condor_q", "-constraint", asked, "-af:j", "GridmlWorker").stdout.splitlines()
+        constraint = f'GridmlRun =?= "{self.root}" && JobStatus == {state}'
+        return self.pool.tool("condor_q", "-constraint", constraint, "-af:j", "GridmlWorker").stdout.splitlines()
 
     def act(self, tool: str, *options: str) -> None:
         """One of HTCondor's commands on every running job of a worker."""
         for line in self.jobs():
             assert self.pool.tool(tool, *options, line.split()[0]).returncode == 0
 
-    def events(self, kind: str) -> list[str]:
-        """What the run says has happened, of one kind."""
-        return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == kind]
+    def events(self, topic: str) -> list[str]:
+        """What the run says has happened, on one topic."""
+        return [line for line in (self.root / "events.log").read_text().splitlines() if line.split()[2] == topic]
 
     def exact(self, epochs: int = EPOCHS) -> dict[str, object]:
         """Wait for the end; every vertex must be credited once, and counted once in the trained replica."""
         self.wait(lambda status: status["status"] == "finished", "the end of the run")
         report: dict[str, object] = json.loads(self.gridml("report", str(self.root), "--json"))
-        told = report["epochs"]
-        assert isinstance(told, list)
-        assert [(e["credited"], e["duplicated"], e["lost"]) for e in told] == [(VERTICES, 0, 0)] * epochs
+        reported = report["epochs"]
+        assert isinstance(reported, list)
+        assert [(e["credited"], e["duplicated"], e["lost"]) for e in reported] == [(VERTICES, 0, 0)] * epochs
         trained = safetensors.numpy.load_file(self.root / "final.safetensors")
         assert [int(values.sum()) for values in trained.values()] == [VERTICES * epochs]
         return report

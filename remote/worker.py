@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import math
 import os
 import signal
@@ -15,13 +14,10 @@ from pathlib import Path
 from types import FrameType
 
 from gridml.carriers.base import WorkerMailbox
-from gridml.carriers.chirp import proxy_of_job
-from gridml.carriers.directory import DirectoryMailbox
-from gridml.carriers.file_link import FileLink, FileMailbox
-from gridml.carriers.sftp import SftpLink, line_of_job
+from gridml.carriers.registry import CARRIERS, Carrier
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
-from gridml.errors import GridmlError, ProgramError, RunError, UsageError
+from gridml.errors import GridmlError, ProgramError, RunError
 from gridml.model import program
 from gridml.model.program import Program
 from gridml.protocol import outbox
@@ -31,13 +27,7 @@ from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session, SessionOptions
 
-CARRIERS = ("directory", "chirp", "sftp")
 SAVED = 85  # exit status: carry what is unanswered to safety, and start this worker again
-REMOTE = ("chirp", "sftp")  # the worker is on a machine that nobody has looked at
-_ADVICE = {
-    "chirp": "See whether the job's shadow still runs.",
-    "sftp": "Where this machine may not connect there, give another --sftp HOST:PORT, or leave --carrier sftp out.",
-}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -50,7 +40,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--name", required=True, help="the worker's name in the run")
     parser.add_argument("--program", required=True, type=Path, help="the user's file")
     parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
-    parser.add_argument("--carrier", choices=CARRIERS, default="directory", help="what carries messages and chunks")
+    parser.add_argument(
+        "--carrier",
+        default="directory",
+        help="what carries messages and chunks: directory, chirp, sftp, or what a package brings",
+    )
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
@@ -60,10 +54,11 @@ def main(argv: list[str] | None = None) -> int:
     if options.parent is not None:
         die_with_parent(options.parent)
     try:
-        loaded = _load_where_fit(options.program) if options.carrier in REMOTE else program.load(options.program)
+        carrier = CARRIERS.find(options.carrier)
+        loaded = _load_where_fit(options.program) if carrier.remote else program.load(options.program)
         if loaded.uses_torch:
             _prepare_torch(f"{options.seed}/{options.name}")
-        status = _work(options, loaded, evicted.is_set)
+        status = _work(options, carrier, loaded, evicted.is_set)
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
@@ -74,20 +69,20 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _work(options: argparse.Namespace, loaded: Program, evicted: Callable[[], bool]) -> int:
+def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicted: Callable[[], bool]) -> int:
     """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder."""
-    kept = outbox.read(Path(outbox.FILE)) if options.carrier in REMOTE else None
+    kept = outbox.read(Path(outbox.FILE)) if carrier.remote else None
     status, kind = 0, fitness.kind(loaded.uses_torch)
-    for name, carrier in _carriers(options):
-        courier = ThreadCourier(carrier, kept.number if kept is not None and kept.sync.worker == name else 1)
+    for name, mailbox in _mailboxes(options, carrier):
+        courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         chosen = SessionOptions(name, kind, options.chunks, options.patience, options.program, kept)
-        session = Session(chosen, Engine(loaded), carrier, courier, evicted)
+        session = Session(chosen, Engine(loaded), mailbox, courier, evicted)
         try:
             session.run()
-            if options.carrier in REMOTE:
+            if carrier.remote:
                 _leave_behind(courier.unanswered)  # first: taking the connection down may take long
         finally:
-            carrier.close()
+            mailbox.close()
         if session.saving and courier.unanswered is not None:
             status = SAVED
         if session.answered or session.saving or evicted():
@@ -123,39 +118,31 @@ def _load_where_fit(path: Path) -> Program:
     return loaded
 
 
-def _carriers(options: argparse.Namespace) -> Iterator[tuple[str, WorkerMailbox]]:
-    """This worker's name, and its end of what carries its messages; the next ones when nobody answered it there."""
-    if options.carrier == "directory":
-        if options.directory is None:
-            raise UsageError("the directory carrier needs --directory, the run directory shared with the master.")
-        yield options.name, DirectoryMailbox(options.directory, options.name)
+def _mailboxes(options: argparse.Namespace, carrier: Carrier) -> Iterator[tuple[str, WorkerMailbox]]:
+    """This worker's name in the run, and its mailbox; the next ones when nobody answered it there.
+
+    Raises RunError where the mailboxes are out of reach, fitness.Unfit where this machine lacks what the carrier takes.
+    """
+    fitness.demand(fitness.Facts(missing=carrier.missing_modules()), fitness.Needs())
+    connection = carrier.connect(options.name, options.directory)
+    if not carrier.remote:
+        yield options.name, connection.open(options.name)
         return
-    connect = _links(options)
-    link, troubles = connect(), list[OSError]()
+    errors: list[OSError] = []
 
     def look() -> list[str]:
-        troubles.clear()
+        errors.clear()
         try:
-            return link.list("mail")
+            return connection.list()
         except OSError as error:
-            troubles.append(error)
+            errors.append(error)
             raise
 
     name = None
     while name := find_mailbox(options.name, look, but=name):
-        yield name, FileMailbox(name, connect)
-    if troubles:
-        raise RunError(f"the master's mailboxes cannot be reached: {troubles[0]}. {_ADVICE[options.carrier]}")
-
-
-def _links(options: argparse.Namespace) -> Callable[[], FileLink]:
-    """Makes links to the run directory. Raises RunError where this job has no access to it, fitness.Unfit."""
-    if options.carrier == "chirp":
-        return proxy_of_job
-    if importlib.util.find_spec("paramiko") is None:
-        fitness.demand(fitness.Facts(missing=("paramiko",)), fitness.Needs())
-    line = line_of_job(Path(options.name))  # it lies in the job's folder under the job's name
-    return lambda: SftpLink(line)
+        yield name, connection.open(name)
+    if errors:
+        raise RunError(f"the master's mailboxes cannot be reached: {errors[0]}. {carrier.hint}")
 
 
 class _Flag:

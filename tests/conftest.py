@@ -11,7 +11,7 @@ import pytest
 
 from master.backends.base import Backend
 from master.backends.local import Local
-from master.backends.registry import worker_command
+from master.backends.local_plugin import worker_command
 from master.backends.script import Script, Steady
 from master.environment import Environment
 from master.store.rundir import RunDirectory

@@ -95,3 +95,6 @@ class MasterMailboxes(ABC):
     @abstractmethod
     def close(self, worker: str) -> None:
         """Remove a mailbox: what arrives later from that worker is lost, and was fenced anyway. Idempotent."""
+
+    def stop(self) -> None:  # noqa: B027
+        """End what serves the mailboxes, which stay for the next master. Idempotent."""

@@ -1,11 +1,11 @@
 """The Chirp carrier: a job's mailbox is a folder on the submit host, reached through the job's own shadow.
 
-HTCondor relays: worker → starter (a loopback socket beside the job) → shadow → files, as the user who submitted. No
-port of ours is opened and nothing connects to the worker, so it works behind firewalls. The job must ask for it with
-`want_io_proxy`. The master's end is the directory carrier's: layout and names are the same.
+The batch system relays: worker → starter (a loopback socket beside the job) → shadow → files, as the user who
+submitted. No port of ours is opened and nothing connects to the worker, so it works behind firewalls. The job must ask
+for it with `want_io_proxy`. The master's side is the directory carrier's: layout and names are the same.
 
-The protocol is spoken here, in the few commands needed, because the client that comes with HTCondor waits for ever
-when the connection ends, and needs a file for every payload. Protocol: HTCondor manual, "Chirp"; src/condor_chirp.
+The protocol is spoken here, in the few commands needed, because the client that comes with the batch system waits for
+ever when the connection ends, and needs a file for every payload. Protocol: chapter "Chirp" of its manual.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gridml.carriers.file_link import HEARTBEAT_S, FileLink, FileMailbox, temporary_path
+from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
@@ -26,6 +27,7 @@ SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
 LARGEST = 1 << 28  # bytes of a file that travels in one command; the shadow refuses more
 PIECE = 1 << 24  # bytes that a larger file travels in at a time: starter and shadow hold a piece each in memory
 _LONGEST_LINE = 5120
+CONFIG = "GRIDML_CHIRP_CONFIG"  # the back end says with it where the starter wrote host, port and cookie
 _OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
 _ERRORS = {
     -1: errno.EACCES,
@@ -235,14 +237,25 @@ class ChirpWorker(FileMailbox):
         super().__init__(worker, lambda: proxy_of_job(config), heartbeat_s)
 
 
+class Chirp(Carrier):
+    """What is to be known of Chirp where carriers are chosen."""
+
+    name = "chirp"
+    hint = "See whether the job's shadow still runs."
+
+    def connect(self, job: str, directory: Path | None) -> Connection:
+        link = proxy_of_job()
+        return Connection(lambda: link.list("mail"), lambda worker: FileMailbox(worker, proxy_of_job))
+
+
 def proxy_of_job(config: Path | None = None) -> ChirpLink:
     """A connection to the proxy of the job that this process is. Raises RunError when it has none."""
-    found = config or Path(os.environ.get("_CONDOR_CHIRP_CONFIG", ".chirp.config"))
+    path = config or Path(os.environ.get(CONFIG, ".chirp.config"))
     try:
-        return ChirpLink(found)
+        return ChirpLink(path)
     except (OSError, ValueError) as error:
         raise RunError(
-            f"this job has no Chirp proxy ({found}: {error}). Submit it with want_io_proxy = true; where a pool "
+            f"this job has no Chirp proxy ({path}: {error}). Submit it with want_io_proxy = true; where a pool "
             f"does not allow Chirp, choose another carrier."
         ) from error
 

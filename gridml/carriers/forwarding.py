@@ -38,3 +38,6 @@ class Forwarding(MasterMailboxes):
 
     def close(self, worker: str) -> None:
         self._mailboxes.close(worker)
+
+    def stop(self) -> None:
+        self._mailboxes.stop()

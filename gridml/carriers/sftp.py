@@ -1,7 +1,7 @@
 """The SFTP carrier: a worker reaches the run directory through the master's own SSH server.
 
 It is for pools whose machines may connect to the submit host. The worker holds a key of its own job's, pins the
-server's key, and sees its mailboxes and the chunks, nothing else (`master/mail_server.py`). paramiko is imported when
+server's key, and sees its mailboxes and the chunks, nothing else (`master/sftp`). paramiko is imported when
 the first connection is made, so that other carriers do without it.
 
 SFTP: draft-ietf-secsh-filexfer-02, with OpenSSH's posix-rename.
@@ -16,6 +16,7 @@ import io
 import json
 import logging
 import os
+import re
 import socket
 import threading
 from collections.abc import Iterator
@@ -23,14 +24,16 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from gridml.carriers.file_link import FileLink, temporary_path
-from gridml.errors import RunError
+from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
+from gridml.carriers.registry import Carrier, Connection
+from gridml.errors import RunError, UsageError
 
 TIMEOUT_S = 20.0  # without any progress, at each step; the connection then counts as broken
 ALIVE_S = 30  # of silence, after which it is asked whether the other end is there
 READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
 WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
 _LOGGER = "gridml.sftp"
+_ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 _KEEPALIVE = (("TCP_KEEPIDLE", ALIVE_S), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
@@ -198,6 +201,37 @@ class SftpLink(FileLink):
         if sftp is not None:
             with contextlib.suppress(Exception):  # of a session that is over, whatever paramiko says of it
                 sftp.close()
+
+
+class Sftp(Carrier):
+    """What is to be known of SFTP where carriers are chosen."""
+
+    name = "sftp"
+    anywhere = True
+    has_address = True
+    job_file = "sftp/{job}"  # the job's credential
+    modules = ("paramiko",)
+    install = "pip install 'gridml[sftp]'"
+    hint = "Where this machine may not connect there, give another --sftp HOST:PORT, or leave --carrier sftp out."
+    mailboxes = "master.sftp.mailboxes:SftpMailboxes"
+
+    def connect(self, job: str, directory: Path | None) -> Connection:
+        line = line_of_job(Path(job))  # it lies in the job's folder under the job's name
+        link = SftpLink(line)
+        return Connection(lambda: link.list("mail"), lambda worker: FileMailbox(worker, lambda: SftpLink(line)))
+
+    def check_address(self, address: str | None) -> None:
+        if address is not None:
+            host_and_port(address)
+
+
+def host_and_port(text: str) -> tuple[str, int]:
+    """Return (host, port) of `HOST[:PORT]`, 0 for any port; an IPv6 address stands in brackets. Raises UsageError."""
+    match = _ADDRESS.fullmatch(text)
+    port = int(match[3] or 0) if match else 0
+    if match is None or port > 65535 or match[3] == "0":
+        raise UsageError(f"--sftp is {text!r}; expected HOST or HOST:PORT where workers reach this machine.")
+    return match[1] or match[2], port
 
 
 def line_of_job(path: Path) -> SftpLine:

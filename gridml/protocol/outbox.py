@@ -1,8 +1,8 @@
 """A push that no answer came to, in a file of the worker's folder, where it outlives the process and the machine.
 
-HTCondor carries the file: to the access point when the job is evicted with grace or saves itself, and back into the
-folder of the job's next attempt, which delivers it before it trains; at the job's end into the run directory, where the
-next master finds it.
+A back end that carries files brings it home: when the job is evicted with grace or saves itself, and back into the
+folder of the job's next attempt, which delivers it before it trains; at the job's end into the run directory, where
+the next master finds it.
 """
 
 from __future__ import annotations
@@ -53,5 +53,5 @@ def read(path: Path) -> UnansweredPush | None:
 
 
 def clear(path: Path) -> None:
-    """Empty the file: nothing is unanswered any more. It stays, because HTCondor expects it. Raises OSError."""
+    """Nothing is unanswered any more. The file stays, empty: what carries it expects it. Raises OSError."""
     path.write_bytes(b"")

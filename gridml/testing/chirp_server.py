@@ -1,4 +1,4 @@
-"""A Chirp proxy over a folder, for tests without a pool: it answers as HTCondor's does to what the carrier asks."""
+"""A Chirp proxy over a folder, for tests without a pool: it answers as a real one does to what the carrier asks."""
 
 from __future__ import annotations
 

@@ -10,8 +10,12 @@ The contract as checks is `master.backends.contract`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Any, Self
+
+from gridml import dataclass_json
 
 
 class State(StrEnum):
@@ -37,8 +41,8 @@ class JobEvent:
     `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place
     can be counted; `graceful` says for EVICTED whether SIGTERM came first,
     None where the back end cannot know: then it was if the worker took its leave; `detail` is for people.
-    `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill; `heir` is the
-    worker as which the back end starts it again by itself.
+    `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill;
+    `next_attempt` is the worker as which the back end starts it again by itself.
     """
 
     time_s: float
@@ -50,7 +54,48 @@ class JobEvent:
     exit_code: int | None = None
     pid: int | None = None
     cancelled: bool = False
-    heir: str = ""
+    next_attempt: str = ""
+
+
+@dataclass(frozen=True)
+class BackendFacts:
+    """What the rest of gridml must know of a back end, and all it may ask.
+
+    `chunks_per_job`: a job leaves after so many chunks, 0: it stays while its machine lasts. `max_idle`: how many jobs
+    may wait in the queue, None: any number. `carries_files`: files of the run directory go with each job, and the
+    outbox of a job comes home when it ends. `carriers`: how messages can travel there, the usual way first; where
+    files are carried, so can every carrier that works anywhere.
+    """
+
+    chunks_per_job: int = 0
+    max_idle: int | None = None
+    carries_files: bool = False
+    carriers: tuple[str, ...] = ("directory",)
+
+
+@dataclass(frozen=True)
+class BackendOptions:
+    """The options of one back end. Subclasses are frozen dataclasses with plain fields, each with a default; a field
+    that is `Annotated` with a `typer.Option` is an option of the back end's command.
+
+    Raises UsageError for what makes no sense. As it is, the class stands for "nothing but defaults".
+    """
+
+    @property
+    def facts(self) -> BackendFacts:
+        return BackendFacts()
+
+    @classmethod
+    def among(cls, options: BackendOptions) -> Self:
+        """Return `options` as this back end's own; those that were left at their defaults are made."""
+        return options if isinstance(options, cls) else cls()
+
+    def to_json(self) -> dict[str, Any]:
+        return dataclass_json.to_json(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Self:
+        return dataclass_json.from_json(cls, values)
 
 
 class Backend(ABC):

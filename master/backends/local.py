@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -39,10 +39,10 @@ class Asker(StrEnum):
 
 @dataclass(frozen=True)
 class Ending:
-    """A worker was asked to end at `asked_s`: with SIGTERM first if `graceful`, and with SIGKILL from `kill_s` on."""
+    """A worker was asked to end at `since_s`: with SIGTERM first if `graceful`, and with SIGKILL from `kill_s` on."""
 
     asker: Asker
-    asked_s: float
+    since_s: float
     kill_s: float
     graceful: bool
 
@@ -98,9 +98,9 @@ class Local(Backend):
     """One process per submitted worker, as long as the script has an open slot for it; the others stay queued.
 
     `command` makes the argument list of a worker from its name. stdout and stderr of a worker go to
-    `logs`/<worker>.log. Workers compute with `threads` threads, so that several share a machine fairly; `environment`
-    is added to the master's. `clock` gives seconds and is what events carry; the script's clock starts with the back
-    end. Raises StorageError if the folder of the logs cannot be made.
+    `logs`/<worker>.log. Workers compute with `threads` threads, so that several share a machine fairly. `clock` gives
+    seconds and is what events carry; the script's clock starts with the back end. Raises StorageError if the folder of
+    the logs cannot be made.
     """
 
     name = "local"
@@ -112,7 +112,6 @@ class Local(Backend):
         logs: Path,
         *,
         threads: int = 1,
-        environment: Mapping[str, str] | None = None,
         clock: Callable[[], float] = time.monotonic,
         close_grace_s: float = 2.0,
     ) -> None:
@@ -131,7 +130,6 @@ class Local(Backend):
             **os.environ,
             "OMP_NUM_THREADS": str(threads),
             "MKL_NUM_THREADS": str(threads),
-            **(environment or {}),
         }
         self._clock = clock
         self._start_s = clock()
@@ -152,7 +150,7 @@ class Local(Backend):
             raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no slash")
         self._submitted.add(worker)
         self._queue.append(worker)
-        self._tell(worker, State.QUEUED)
+        self._events.append(JobEvent(self._clock(), worker, State.QUEUED))
 
     def poll(self) -> list[JobEvent]:
         now = self._now()
@@ -172,16 +170,18 @@ class Local(Backend):
         now = self._now()
         if worker in self._queue:
             self._queue.remove(worker)
-            self._tell(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            self._events.append(
+                JobEvent(self._clock(), worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            )
         elif (job := self._jobs.get(worker)) is not None:
             if job.ending is None:
                 self._end(job, Asker.MASTER, grace_s, now)
             elif now + grace_s < job.ending.kill_s:
                 # The script came first and stays the cause; the master may only shorten the grace.
-                job.ending = Ending(job.ending.asker, job.ending.asked_s, now + grace_s, job.ending.graceful)
+                job.ending = Ending(job.ending.asker, job.ending.since_s, now + grace_s, job.ending.graceful)
 
     def close(self) -> None:
-        """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still tells them."""
+        """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still reports them."""
         self._closed = True
         for worker in [*self._queue, *self._jobs]:
             self.cancel(worker, grace_s=self._close_grace_s)
@@ -245,7 +245,9 @@ class Local(Backend):
                     start_new_session=True,
                 )
         except OSError as error:
-            self._tell(worker, State.LOST, machine, detail=f"could not be started: {error}")
+            self._events.append(
+                JobEvent(self._clock(), worker, State.LOST, machine, detail=f"could not be started: {error}")
+            )
             return
         slot.taken = True
         slot.hosted += 1
@@ -257,7 +259,7 @@ class Local(Backend):
             else f"{'SIGTERM' if life.graceful else 'SIGKILL'} after {job.ends_s - now:.1f} s"
         )
         detail = f"life {slot.hosted} of {machine}, planned: {plan}"
-        self._tell(worker, State.RUNNING, machine, detail=detail, pid=process.pid)
+        self._events.append(JobEvent(self._clock(), worker, State.RUNNING, machine, detail=detail, pid=process.pid))
 
     def _end(self, job: _Job, asker: Asker, grace_s: float, now: float) -> None:
         """Ask a worker to end, unless it has ended already: the next `_reap` then says how."""
@@ -298,31 +300,19 @@ class Local(Backend):
                 detail += " (cancelled)"
         elif state is State.LOST:
             detail += f"; see {job.worker}.log"
-        self._tell(
-            job.worker,
-            state,
-            machine,
-            detail=detail,
-            graceful=graceful,
-            exit_code=code,
-            pid=job.process.pid,
-            cancelled=state is State.EVICTED and job.ending is not None and job.ending.asker is Asker.MASTER,
+        self._events.append(
+            JobEvent(
+                self._clock(),
+                job.worker,
+                state,
+                machine,
+                detail=detail,
+                graceful=graceful,
+                exit_code=code,
+                pid=job.process.pid,
+                cancelled=state is State.EVICTED and job.ending is not None and job.ending.asker is Asker.MASTER,
+            )
         )
-
-    def _tell(
-        self,
-        worker: str,
-        state: State,
-        machine: str = "",
-        *,
-        detail: str = "",
-        graceful: bool = False,
-        exit_code: int | None = None,
-        pid: int | None = None,
-        cancelled: bool = False,
-    ) -> None:
-        event = JobEvent(self._clock(), worker, state, machine, detail, graceful, exit_code, pid, cancelled)
-        self._events.append(event)
 
 
 def _has_ended(process: subprocess.Popen[bytes]) -> bool:

@@ -1,86 +1,49 @@
-"""Which back end a run gets, from its settings alone; the one place that knows the back ends by name."""
+"""Back ends by name. This is the one place of gridml that knows their names; each brings everything else itself."""
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable
+import json
 from pathlib import Path
 
-from chunk_model import trace
-from chunk_model.lifetime import LifetimeError
-from chunk_model.parse import parse
-from chunk_model.trace import TraceError, TraceEvent
-from gridml.errors import UsageError
+from gridml.errors import LedgerError
+from gridml.registry import Registry
 from master.backends.base import Backend
-from master.backends.local import Local
-from master.backends.script import Lives, Replay, Script, Steady
+from master.backends.plugin import BackendPlugin
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
-USUAL_GRACE_S = 120.0
-LEAST_GRACE_S = 2.0  # of real time
-WORKER = "gridml-worker"  # the console script of workers
-# -P: a user's own remote.py in the working directory must not be taken for ours.
-WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.exit(main())")
+BACKENDS: Registry[BackendPlugin] = Registry(
+    "back end",
+    "gridml.backends",
+    {
+        "local": "master.backends.local_plugin:LocalPlugin",
+        "condor": "master.backends.condor.plugin:CondorPlugin",
+        "simulated": "master.backends.simulated_plugin:SimulatedPlugin",
+    },
+)
 
 
 def make(settings: Settings, directory: RunDirectory) -> Backend:
-    """The back end that `settings` names. Raises UsageError where they make no sense."""
-    if settings.backend == "condor":
-        from master.backends.condor.backend import Condor  # which needs bindings that others do without
-
-        return Condor(settings, directory)
-    if settings.backend != "local":
-        raise UsageError(f"there is no back end {settings.backend!r}; expected local or condor.")
-    return Local(worker_command(settings, directory), script(settings), directory.logs, threads=settings.threads)
+    """Return the back end that `settings` names. Raises UsageError where they make no sense."""
+    return BACKENDS.find(settings.backend).make(settings, directory)
 
 
-def script(settings: Settings) -> Script:
-    """What happens to the local workers' machines. Raises UsageError for a lifetime or a trace that cannot be read."""
-    if settings.trace is not None:
-        return Replay(read_trace(settings.trace), settings.seed, grace_s=_grace_s(settings), speedup=settings.speedup)
-    if settings.lifetime is None:
-        return Steady(settings.workers)
+def read_settings(root: Path) -> Settings:
+    """Return the settings of the run in `root`. Raises LedgerError when they cannot be read."""
+    path = RunDirectory(root).settings
     try:
-        lives = parse(settings.lifetime)
-    except LifetimeError as error:
-        raise UsageError(f"--lifetime: {error}") from error
-    return Lives(settings.workers, lives, settings.seed, grace_s=_grace_s(settings), speedup=settings.speedup)
+        values = json.loads(path.read_text())
+        return Settings.from_json(values, BACKENDS.find(values["backend"]).options)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
 
 
-def _grace_s(settings: Settings) -> float:
-    """Grace as the script counts it. Saying goodbye takes a worker real time, which no speed-up shortens."""
-    return max(USUAL_GRACE_S, LEAST_GRACE_S * settings.speedup)
+def plugin_of(root: Path) -> BackendPlugin:
+    """Return the back end of a run. Raises LedgerError when its settings cannot be read."""
+    return BACKENDS.find(read_settings(root).backend)
 
 
-def read_trace(path: Path) -> tuple[TraceEvent, ...]:
-    """The events of a trace file. Raises UsageError when it cannot be read."""
-    try:
-        return trace.read(path)
-    except OSError as error:
-        raise UsageError(f"--trace: {path} cannot be read: {error.strerror}. Name a file that is there.") from error
-    except TraceError as error:
-        raise UsageError(f"--trace: {error}") from error
-
-
-def most_at_once(events: tuple[TraceEvent, ...]) -> int:
-    """How many nodes of a trace are there at once, at most."""
-    there = most = 0
-    for event in events:
-        there += 1 if event.joined else -1
-        most = max(most, there)
-    return most
-
-
-def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:
-    """Makes a worker's argument list from its name: the console script beside this Python, or the same without it."""
-    beside = Path(sys.executable).parent / WORKER
-    begin = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, *WITHOUT_SCRIPT]
-    fixed = [
-        f"--program={settings.program}",
-        f"--directory={directory.root.absolute()}",
-        f"--parent={os.getpid()}",
-        f"--seed={settings.seed}",
-    ]
-    return lambda worker: [*begin, f"--name={worker}", *fixed]
+def is_batch_job() -> bool:
+    """Return whether a batch system runs this process, and starts it again when it ends by a signal."""
+    systems = [plugin.batch for plugin in BACKENDS.all().values() if plugin.batch is not None]
+    return any(system.runs_this_process() for system in systems)

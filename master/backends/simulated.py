@@ -48,7 +48,7 @@ class _Job:
     process: SimulatedWorker
     steps: Iterator[float]
     wake: int = 0  # only the newest planned wake counts
-    asked: bool = False  # somebody wants its end: the first one is the cause,
+    ending: bool = False  # somebody wants its end: the first one is the cause,
     cancelled: bool = False  # which was the master,
     graceful: bool = False  # with SIGTERM first
     ended: bool = False
@@ -56,7 +56,7 @@ class _Job:
 
 @dataclass
 class Tally:
-    """What happened to machines, for the report of a simulation. A master that cancels is no kill."""
+    """What happened to machines, for the report of a simulation. A cancelled job is no kill."""
 
     kills: int = 0
     graceful: int = 0
@@ -95,7 +95,7 @@ class Pool:
         self._names.add(worker)
         self._queued.add(worker)
         self._queue.append((worker, self._clock.now_s + self._wait_s))
-        self._tell(worker, State.QUEUED)
+        self._events.append(JobEvent(self._clock.now_s, worker, State.QUEUED))
         self._clock.at(self._clock.now_s + self._wait_s, self._match)
 
     def poll(self) -> list[JobEvent]:
@@ -108,21 +108,23 @@ class Pool:
             self._ask(job, grace_s, cancelled=True)
         elif worker in self._queued:
             self._queued.discard(worker)
-            self._tell(worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            self._events.append(
+                JobEvent(self._clock.now_s, worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
+            )
 
     def living(self) -> list[str]:
         """Workers that run, then those that are queued."""
         return [*self._jobs, *(name for name, _ in self._queue if name in self._queued)]
 
-    def tell_again(self) -> None:
+    def report_again(self) -> None:
         """For a master that inherits: the state that everybody is in."""
         self._events = []
         for worker in self.living():
             job = self._jobs.get(worker)
             if job is None:
-                self._tell(worker, State.QUEUED)
+                self._events.append(JobEvent(self._clock.now_s, worker, State.QUEUED))
             else:
-                self._tell(worker, State.RUNNING, self._script.machine(job.slot))
+                self._events.append(JobEvent(self._clock.now_s, worker, State.RUNNING, self._script.machine(job.slot)))
 
     def cancel_all(self) -> None:
         for worker in self.living():
@@ -171,7 +173,7 @@ class Pool:
         job = _Job(worker, slot, life, now, process, process.life())
         process.woken = lambda: self._woken(job)
         self._jobs[worker] = job
-        self._tell(worker, State.RUNNING, self._script.machine(slot))
+        self._events.append(JobEvent(self._clock.now_s, worker, State.RUNNING, self._script.machine(slot)))
         ends_s = life.ends_s(now - self._start_s)
         if ends_s is not None:
             self._clock.at(self._start_s + ends_s, lambda: self._take(job))
@@ -179,7 +181,7 @@ class Pool:
 
     def _take(self, job: _Job) -> None:
         """The machine is taken away."""
-        if not job.ended and not job.asked:
+        if not job.ended and not job.ending:
             grace_s = job.life.grace_s if job.life.graceful else 0.0
             self.tally.kills += 1
             self.tally.graceful += grace_s > 0
@@ -187,7 +189,7 @@ class Pool:
 
     def _ask(self, job: _Job, grace_s: float, *, cancelled: bool) -> None:
         """SIGTERM and, after the grace, SIGKILL; or SIGKILL at once. Who asks later may only shorten the grace."""
-        first, job.asked = not job.asked, True
+        first, job.ending = not job.ending, True
         if first:
             job.cancelled, job.graceful = cancelled, grace_s > 0
         how = ("SIGTERM, then SIGKILL" if job.graceful else "SIGKILL") + (" (cancelled)" if job.cancelled else "")
@@ -230,7 +232,7 @@ class Pool:
 
     def _left(self, job: _Job, code: int, how: str) -> None:
         """Its process ended by itself: evicted all the same, if it was asked to."""
-        if job.asked:
+        if job.ending:
             self._end(job, State.EVICTED, f"SIGTERM, left with {how}" + (" (cancelled)" if job.cancelled else ""), code)
             return
         self.tally.crashes += code != 0
@@ -245,36 +247,25 @@ class Pool:
         del self._jobs[job.worker]
         now = self._clock.now_s
         self.tally.lived_s += now - job.began_s
-        self._tell(
-            job.worker,
-            state,
-            self._script.machine(job.slot),
-            detail=detail,
-            graceful=job.graceful,
-            exit_code=exit_code,
-            cancelled=job.cancelled,
+        self._events.append(
+            JobEvent(
+                self._clock.now_s,
+                job.worker,
+                state,
+                self._script.machine(job.slot),
+                detail=detail,
+                graceful=job.graceful,
+                exit_code=exit_code,
+                cancelled=job.cancelled,
+            )
         )
         self._offer_again(job.slot, job.life)
-
-    def _tell(
-        self,
-        worker: str,
-        state: State,
-        machine: str = "",
-        *,
-        detail: str = "",
-        graceful: bool = False,
-        exit_code: int | None = None,
-        cancelled: bool = False,
-    ) -> None:
-        now = self._clock.now_s
-        self._events.append(JobEvent(now, worker, state, machine, detail, graceful, exit_code, cancelled=cancelled))
 
 
 @final
 class Simulated(Backend):
     """One master's hold on a pool. `crashed()` says whether the master was killed: then nobody cancels anything, and
-    `reached` is told before a job is asked for, so that it may be killed there."""
+    `reached` hears of a job before it is submitted, so that it may be killed there."""
 
     name = "simulated"
 
@@ -295,7 +286,7 @@ class Simulated(Backend):
             self._pool.cancel_all()
             self._pool.poll()
             return []
-        self._pool.tell_again()
+        self._pool.report_again()
         return living
 
     def submit(self, worker: str) -> None:

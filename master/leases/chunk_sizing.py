@@ -37,7 +37,7 @@ class ChunkSizing:
         self._settings = settings
         self._vertices = vertices
         self._batch = batch
-        self._many = settings.condor is None or settings.condor.chunks_per_job != 1
+        self._many = settings.facts.chunks_per_job != 1
         self._wanted = settings.chunk is None or settings.push_every is None
         self._sizes: Sizes = {}
         self._last: Seen | None = None

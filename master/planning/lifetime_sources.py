@@ -15,8 +15,9 @@ from chunk_model.record import read_record
 from chunk_model.select import Selected, select
 from chunk_model.trace import TraceError
 from gridml.errors import UsageError
+from master.backends.registry import read_settings
 from master.store.reader import opened
-from master.store.run_facts import read_clock, read_settings
+from master.store.run_facts import read_clock
 from master.store.settings import Settings
 from master.telemetry.measures import died
 
@@ -124,7 +125,7 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
     return RunLives(
         Observations(np.array(lasted), np.array(ended), np.array(until)),
         exec_s=train_s / trained if trained and train_s > 0 else None,
-        many=settings.condor is None or settings.condor.chunks_per_job != 1,
+        many=settings.facts.chunks_per_job != 1,
         workers=settings.workers,
         vertices=vertices,
     )

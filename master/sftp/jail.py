@@ -111,14 +111,14 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
     @contextlib.contextmanager
     def _folder(self, parts: tuple[str, ...]) -> Iterator[int]:
         """A folder, opened. The first part may be a link, as where a user keeps chunks on a larger disk."""
-        found = os.open(self._root / parts[0], os.O_RDONLY | os.O_DIRECTORY)
+        folder = os.open(self._root / parts[0], os.O_RDONLY | os.O_DIRECTORY)
         try:
             for part in parts[1:]:
-                outer, found = found, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=found)
+                outer, folder = folder, os.open(part, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=folder)
                 os.close(outer)
-            yield found
+            yield folder
         finally:
-            os.close(found)
+            os.close(folder)
 
 
 class _File(paramiko.SFTPHandle):  # type: ignore[misc]
@@ -155,9 +155,9 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
 
 
 def _named(name: str) -> Any:
-    found = paramiko.SFTPAttributes()
-    found.filename = name
-    return found
+    attributes = paramiko.SFTPAttributes()
+    attributes.filename = name
+    return attributes
 
 
 def _status(error: OSError) -> int:

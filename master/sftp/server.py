@@ -26,10 +26,9 @@ import paramiko
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, keep_alive, prepare
+from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, host_and_port, keep_alive, prepare
 from gridml.errors import RunError, UsageError
 from master.sftp.jail import View
-from master.store.settings import host_and_port
 
 FOLDER = "sftp"
 OWN = "server.json"  # beside the credentials; no job's name has a dot
@@ -72,7 +71,7 @@ class MailServer:
     def make(self, job: str) -> None:
         """A credential for a job, unless it has one. Raises OSError when it cannot be written."""
         if not _JOB.fullmatch(job):
-            raise UsageError(f"got the job name {job!r}, expected messages, digits, '-' and '_'")
+            raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_'")
         if not (self._folder / job).exists():
             made = Credential(self._host, self._port, self._key.get_base64(), job, _new_key())
             _write(self._folder / job, made.to_json())
@@ -143,28 +142,28 @@ class MailServer:
         """Let the credential of an earlier master's job name this server; one that cannot be read is removed."""
         path = self._folder / job
         try:
-            found = Credential.read(path)
+            credential = Credential.read(path)
         except (OSError, ValueError):
             path.unlink(missing_ok=True)
             return
-        renewed = replace(found, host=self._host, port=self._port, host_key=self._key.get_base64())
-        if renewed != found:
+        renewed = replace(credential, host=self._host, port=self._port, host_key=self._key.get_base64())
+        if renewed != credential:
             _write(path, renewed.to_json())
 
     def _serve(self) -> None:
         self._listening.settimeout(SWEEP_S)
         while not self._over.is_set():
-            found = None
+            connection = None
             try:
-                found, _ = self._listening.accept()
+                connection, _ = self._listening.accept()
             except TimeoutError:
                 pass
             except OSError:
                 self._over.wait(SWEEP_S)  # closed; or too many open files, which pass
             with self._lock:
                 self._sweep()
-                if found is not None:
-                    self._receive(found)
+                if connection is not None:
+                    self._receive(connection)
 
     def _sweep(self) -> None:
         for connection in self._connections:
@@ -173,7 +172,7 @@ class MailServer:
                 hang_up(connection.transport)
         self._connections = [c for c in self._connections if c.transport.is_active()]
 
-    def _receive(self, found: socket.socket) -> None:
+    def _receive(self, connection: socket.socket) -> None:
         """Answer a connection on threads of its own. Of too many strangers the first must go."""
         strangers = [c for c in self._connections if not c.transport.is_authenticated()]
         try:
@@ -181,15 +180,15 @@ class MailServer:
                 raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
             if len(strangers) >= STRANGERS:
                 hang_up(min(strangers, key=lambda c: c.began_s).transport)
-            keep_alive(found, TIMEOUT_S)
-            transport = paramiko.Transport(found)
-            found.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
+            keep_alive(connection, TIMEOUT_S)
+            transport = paramiko.Transport(connection)
+            connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
             prepare(transport, LOGIN_S)
             transport.add_server_key(self._key)
             door = _Door(self, transport)
             transport.start_server(event=threading.Event(), server=door)
         except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
-            found.close()
+            connection.close()
             return
         self._connections.append(_Connection(transport, door, self._clock()))
 
@@ -222,9 +221,9 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
         admitted = self._server.admits(username, key)
         return int(paramiko.AUTH_SUCCESSFUL if admitted else paramiko.AUTH_FAILED)
 
-    def check_channel_request(self, kind: str, chanid: int) -> int:
+    def check_channel_request(self, channel_type: str, chanid: int) -> int:
         self._channels += 1
-        if kind != "session" or self._channels > CHANNELS:
+        if channel_type != "session" or self._channels > CHANNELS:
             return int(paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
         if self._channels == 1:
             self._server.entered(self._transport.get_username())

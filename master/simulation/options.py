@@ -13,8 +13,9 @@ from chunk_model.parse import parse
 from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
 from gridml.testing.faulty_network import Chances
-from master.backends.registry import most_at_once, read_trace
 from master.backends.script import Lives, Replay, Script, Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.backends.traces import most_at_once, read_trace
 from master.planning.plan import seconds
 from master.simulation.scenario import Scenario, Speeds, Storms, check_seed
 from master.simulation.stall import check_lives, check_silence
@@ -121,8 +122,7 @@ def settings(options: SimulationOptions, program: Path) -> Settings:
         workers=workers,
         epochs=options.epochs,
         seed=options.seed,
-        lifetime=options.lifetime,
-        trace=options.trace,
+        options=SimulatedOptions(options.lifetime, options.trace),
         chunk=options.chunk,
         push_every=NO_PUSH if options.no_push else options.push_every,
         silent_s=_above_0("--silence", options.silence),

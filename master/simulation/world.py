@@ -113,7 +113,7 @@ class World:
             rest=self.rest,
             report=report,
             hook=self._reached,
-            mailboxes=lambda folder: mailboxes,
+            mailboxes=lambda settings, directory: mailboxes,
             durable=False,
             codec=self.workers.codec,
             cpu=lambda: 0.0,

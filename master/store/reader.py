@@ -11,9 +11,7 @@ from pathlib import Path
 from gridml.errors import LedgerError
 from master.store.ledger import SCHEMA_VERSION
 from master.store.rundir import RunDirectory, command
-
-SUBMITTED = "submitted"  # status of a run whose master has not begun
-STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
+from master.store.status import RunStatus
 
 
 def connect(root: Path) -> sqlite3.Connection:
@@ -32,11 +30,11 @@ def connect(root: Path) -> sqlite3.Connection:
     with explained(path):
         uri = f"{path.absolute().as_uri()}?mode=ro{'&immutable=1' if still else ''}"
         connection = sqlite3.connect(uri, uri=True, isolation_level=None, timeout=10.0)
-        found = connection.execute("PRAGMA user_version").fetchone()[0]
-    if found != SCHEMA_VERSION:
+        schema = connection.execute("PRAGMA user_version").fetchone()[0]
+    if schema != SCHEMA_VERSION:
         connection.close()
         raise LedgerError(
-            f"{path} has schema {found}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
+            f"{path} has schema {schema}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
         )
     return connection
 
@@ -90,6 +88,6 @@ def holder(root: Path) -> str | None:
         return None
 
 
-def standing(root: Path, told: str) -> str:
-    """The status of a run of which the ledger says `told`: a master that was killed could not write that it ended."""
-    return STOPPED if told == "running" and holder(root) is None else told
+def standing(root: Path, written: str) -> str:
+    """Return the status of a run whose ledger says `written`: a killed master could not write that it ended."""
+    return RunStatus.STOPPED if written == RunStatus.RUNNING and holder(root) is None else RunStatus(written)

@@ -9,11 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gridml.errors import LedgerError
 from master.store.ledger import last_sign
 from master.store.reader import standing
-from master.store.rundir import RunDirectory
-from master.store.settings import Settings
 from master.store.status import RunStatus
 
 
@@ -28,15 +25,6 @@ class RunClock:
     def at(self, time_s: float) -> float:
         """Return the seconds of the run at a point in time."""
         return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
-
-
-def read_settings(root: Path) -> Settings:
-    """Return the settings of a run. Raises LedgerError when they cannot be read."""
-    path = RunDirectory(root).settings
-    try:
-        return Settings.from_json(json.loads(path.read_text()))
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
 
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:

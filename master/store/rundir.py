@@ -113,19 +113,19 @@ class RunDirectory:
             lines = mounts.read_text().splitlines()
         except OSError:
             return None
-        best, kind = "", ""
+        longest, file_system = "", ""
         here = self.root.resolve()
         for line in lines:
             parts = line.split(" ")
             if len(parts) < 3:
                 continue
             point = parts[1].replace("\\040", " ")
-            if here.is_relative_to(point) and len(point) >= len(best):
-                best, kind = point, parts[2]
-        known = kind in NETWORK_FILE_SYSTEMS or (
-            kind.startswith("fuse.") and kind not in ("fuse.ext4", "fuse.overlayfs")
+            if here.is_relative_to(point) and len(point) >= len(longest):
+                longest, file_system = point, parts[2]
+        is_network = file_system in NETWORK_FILE_SYSTEMS or (
+            file_system.startswith("fuse.") and file_system not in ("fuse.ext4", "fuse.overlayfs")
         )
-        return kind if known else None
+        return file_system if is_network else None
 
 
 class MasterLock:
@@ -165,7 +165,7 @@ final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed
 mail/, chunks/       what travels between master and workers
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
-recovered/              pushes that jobs could not send in time, brought home by HTCondor
+recovered/           pushes that jobs could not send in time, brought home when they ended
 
 gridml report DIR    what the run did, how fast, and what was lost
 gridml resume DIR    go on from the last credit

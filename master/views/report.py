@@ -18,8 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from master.backends.base import State
+from master.backends.registry import read_settings
 from master.store.reader import opened
-from master.store.run_facts import RunClock, read_clock, read_facts, read_settings, read_status
+from master.store.run_facts import RunClock, read_clock, read_facts, read_status
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
 

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING
 import typer
 from rich.console import Console
 
-from master.backends.condor.master_job import DESCRIPTION
 from master.store.reader import connect, holder
 from master.store.run_facts import read_facts
 from master.store.rundir import RunDirectory, command
@@ -34,7 +33,7 @@ if TYPE_CHECKING:
     from master.run import Run
 
 LOOK_S = 0.25  # how often `follow` looks for news
-RESTART_S = (60.0, 600.0)  # how long it waits for the schedd to start a master: again, and for the first time
+RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
 class Stopped(BaseException):
@@ -78,9 +77,10 @@ class _Signals:
 
 def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool) -> None:
     """Begin or resume a run and drive it to its end; then print its report."""
-    from master.backends.registry import make
+    from master.backends.registry import is_batch_job, make
     from master.environment import Environment
 
+    is_job = is_batch_job()
     signals = _Signals()
     try:
         with signals.caught(), view_of(title, as_json=as_json) as view:
@@ -90,20 +90,20 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 signals.turn()
                 follower.tick()
 
-            environment = Environment(make, report=follower.report, tick=tick, unattended=_is_job())
+            environment = Environment(make, report=follower.report, tick=tick, unattended=is_job)
             with begin(environment) as run, follower:
                 follower.report("started", f"{root}: {run.parts.spec.settings.workers} workers, {run.total:,} vertices")
                 try:
                     run.finish()
                 except Stopped as stopped:
-                    if _is_job() and stopped.number == signal.SIGTERM:
+                    if is_job and stopped.number == signal.SIGTERM:
                         run.leave()  # it is held or killed, or its schedd goes down: there will be another master
                     raise
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
         typer.echo(then if began else "Stopped before it began.", err=True)
-        if _is_job() and stopped.number == signal.SIGTERM:
+        if is_job and stopped.number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
@@ -113,15 +113,11 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
         print_report(report(root))
 
 
-def _is_job() -> bool:
-    """Return whether this process is a job of a schedd, which starts it again when it ends by a signal."""
-    return "_CONDOR_JOB_AD" in os.environ
-
-
 def follow(run: Path, *, as_json: bool) -> None:
     """Show a run that another process drives, until it ends. Ctrl-C leaves it alone. Raises LedgerError."""
     connection = connect(run)
     try:
+        comes_again = _master_comes_again(run)
         with view_of(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
@@ -135,7 +131,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                         connection.close()
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
-                    driven = held or time.monotonic() - seen_s < _patience_s(run, connection)
+                    driven = held or time.monotonic() - seen_s < _patience_s(comes_again, connection)
                     query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
                     for row, at_s, topic, text in connection.execute(query, (seen,)).fetchall():
                         view.event(at_s, topic, text)
@@ -151,10 +147,18 @@ def follow(run: Path, *, as_json: bool) -> None:
         connection.close()
 
 
-def _patience_s(run: Path, connection: sqlite3.Connection) -> float:
-    """Return how long to wait for a master where none is: the schedd starts one that is a job, again too."""
+def _master_comes_again(run: Path) -> bool:
+    """Return whether a batch system was given the run's master, and will start one."""
+    from master.backends.registry import plugin_of
+
+    batch = plugin_of(run).batch
+    return batch is not None and batch.master_submitted(RunDirectory(run))
+
+
+def _patience_s(comes_again: bool, connection: sqlite3.Connection) -> float:
+    """Return how long to wait for a master where none is."""
     status = read_facts(connection)["status"]
-    if not (run / DESCRIPTION).exists() or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
+    if not comes_again or status not in (RunStatus.SUBMITTED, RunStatus.RUNNING):
         return 0.0
     return RESTART_S[status == RunStatus.SUBMITTED]
 

@@ -1,4 +1,4 @@
-"""Which of its job's lives a worker is, is told by the mailboxes that the master has opened."""
+"""Which attempt of its job a worker is, shows in the mailboxes that the master has opened."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from remote.attempt import LOOK_S, PATIENCE_S, find_mailbox
 
 
 @pytest.mark.parametrize(
-    ("there", "found"),
+    ("names", "newest"),
     [
         (["w7"], "w7"),
         (["w1", "w7", "w7.1", "w77"], "w7.1"),
@@ -19,11 +19,11 @@ from remote.attempt import LOOK_S, PATIENCE_S, find_mailbox
         ([".", "..", ".w7.11", "w7.2"], "w7.2"),
     ],
 )
-def test_the_newest_open_mailbox_is_ours(there: list[str], found: str) -> None:
-    assert find_mailbox("w7", lambda: there) == found
+def test_the_newest_open_mailbox_is_ours(names: list[str], newest: str) -> None:
+    assert find_mailbox("w7", lambda: names) == newest
 
 
-def test_one_that_turned_out_to_be_another_life_is_passed_over() -> None:
+def test_one_that_turned_out_to_be_another_attempts_is_passed_over() -> None:
     assert find_mailbox("w7", lambda: ["w7", "w7.1"], but="w7.1") == "w7"
 
 

@@ -14,9 +14,9 @@ import pytest
 
 import remote.fitness
 import remote.worker
-from gridml.errors import ProgramError
+from gridml.carriers.registry import CARRIERS
+from gridml.errors import UNFIT, ProgramError
 from gridml.testing.chirp_server import proxy
-from master.backends.condor.backend import UNFIT
 from remote.fitness import (
     DISK,
     MEMORY,
@@ -135,7 +135,7 @@ def worker(tmp_path: Path, source: str, *carrier: str) -> subprocess.CompletedPr
     (folder / "program.py").write_text(source)
     command = [sys.executable, "-m", "remote.worker", "--name", "w1", "--program", "program.py", *carrier]
     with proxy(tmp_path, folder / ".chirp.config"):
-        settings = {**os.environ, "PYTHONPATH": str(ROOT), "_CONDOR_CHIRP_CONFIG": str(folder / ".chirp.config")}
+        settings = {**os.environ, "PYTHONPATH": str(ROOT), "GRIDML_CHIRP_CONFIG": str(folder / ".chirp.config")}
         return subprocess.run(command, cwd=folder, env=settings, capture_output=True, text=True, timeout=LIMIT_S)
 
 
@@ -149,7 +149,7 @@ def test_a_worker_leaves_a_machine_that_lacks_a_module(tmp_path: Path) -> None:
 def test_a_machine_without_what_the_carrier_takes_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(Unfit, match="it takes paramiko"):
-        remote.worker._links(argparse.Namespace(carrier="sftp", name="w1"))
+        next(remote.worker._mailboxes(argparse.Namespace(name="w1", directory=None), CARRIERS.find("sftp")))
 
 
 @pytest.mark.real

@@ -34,7 +34,7 @@ _NOBODY = re.compile(r"^\s*0 slots match and are willing", re.MULTILINE)
 
 
 def about_refusal(said: str) -> str | None:
-    """From what the bindings say when they fail: why the schedd refused, and what to do. None: it did not answer."""
+    """Return why the schedd refused, and what to do, from what the bindings say; None where it did not answer."""
     if (limit := _LIMIT.search(said)) is not None:
         name = _LIMITS.get(limit[1], "a limit of the schedd")
         return f"more jobs than {name} allows: wait until others end, or ask for fewer with --workers and --max-idle"
@@ -46,14 +46,14 @@ def about_refusal(said: str) -> str | None:
 
 
 def about_hold(detail: str) -> str:
-    """What to do about a hold whose reason ends with its code, as `(code 13)`."""
-    found = _CODE.search(detail)
-    advice = _ADVICE.get(int(found[1]), "") if found else ""
+    """Return what to do about a hold whose reason ends with its code, as `(code 13)`."""
+    code = _CODE.search(detail)
+    advice = _ADVICE.get(int(code[1]), "") if code else ""
     return f"{advice} Mend the cause, then go on with gridml resume.".strip()
 
 
 def about_wait(analysis: str) -> str | None:
-    """From what `condor_q -better-analyze` prints of a job: why no machine matches it, None where one may."""
+    """Return why no machine matches a job, from what `condor_q -better-analyze` prints; None where one may."""
     if not _NOBODY.search(analysis):
         return None
     unmet = [condition for matched, condition in _CONDITION.findall(analysis) if matched == "0"]

@@ -7,35 +7,28 @@ restarted, or its machine is): what is to be submitted or removed then waits, an
 from __future__ import annotations
 
 import contextlib
-import importlib
-import os
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gridml.errors import UNFIT, RunError, UsageError
 from gridml.protocol.attempts import job_of
 from master.backends.base import Backend, JobEvent, State
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.advice import about_hold, about_refusal, about_wait
+from master.backends.condor.advice import about_hold, about_refusal
+from master.backends.condor.analysis import WAIT_S, Analysis
 from master.backends.condor.events import Job, translate
+from master.backends.condor.options import CondorOptions
+from master.backends.condor.schedd import RUN, bindings, explained, own_cluster
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
-
-if TYPE_CHECKING:
-    from master.sftp.server import MailServer
+from master.store.settings import Settings
 
 GROUP = 1000  # jobs submitted at once, at most
 AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
-ANALYSIS = "condor.waiting"  # what condor_q -better-analyze said of the first job that waited long
-WAIT_S = 20.0  # how long no job may run before it is looked into
 PATIENCE_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
-# Attributes of every job: its run, its name in it, and the job of its master.
-RUN, _NAME, _MASTER = "GridmlRun", "GridmlWorker", "GridmlMaster"
+_NAME, _MASTER = "GridmlWorker", "GridmlMaster"  # attributes of every job: its name in the run, its master's job
 _STAYS = "JobStatus =!= 3"  # is not being removed
 
 
@@ -51,12 +44,12 @@ class Condor(Backend):
     def __init__(
         self, settings: Settings, directory: RunDirectory, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self._options = settings.condor or CondorOptions()
+        self._options = CondorOptions.among(settings.options)
         self._root = directory.root.absolute()
         self._clock = clock
         self._condor = bindings()
         marks = {RUN: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}
-        self._own = _own_cluster()
+        self._own = own_cluster()
         if self._own is not None:
             marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
         self._commands = condor_submit.description(settings, directory, marks)
@@ -71,17 +64,15 @@ class Condor(Backend):
         self._closed = False
         self._submitted_s = float("inf")  # when the first jobs were
         self._ran = False  # whether a job ever did
-        self._asked = False  # whether it was looked into why none runs
-        self._analysis: subprocess.Popen[bytes] | None = None
+        self._analysis = Analysis(self._root)
         self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         self._refusal = ""  # why the schedd refused the last submission
-        self._unsaid: list[str] = []
+        self._warnings: list[str] = []
         with explained(self._condor):
             self._schedd = self._patiently(self._condor.Schedd)
             (self._root / condor_submit.LOG).touch()
             self._log = self._condor.JobEventLog(str(self._root / condor_submit.LOG))
-        self._keys = _mail_server(self._options, self._root)
 
     @property
     def _ours(self) -> str:
@@ -93,26 +84,22 @@ class Condor(Backend):
             if not keep:
                 because = ("their master has ended", 0)
                 self._patiently(lambda: self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=because))
-                if self._keys is not None:
-                    self._keys.keep(())
                 return []
-            told = ["ClusterId", "ProcId", _NAME]
-            found = self._patiently(lambda: self._schedd.query(f"{self._ours} && {_STAYS}", told))
-            if found:
+            columns = ["ClusterId", "ProcId", _NAME]
+            ads = self._patiently(lambda: self._schedd.query(f"{self._ours} && {_STAYS}", columns))
+            if ads:
                 own = "undefined" if self._own is None else str(self._own)
                 self._patiently(lambda: self._schedd.edit(self._ours, _MASTER, own))
-        self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in found}
-        if self._keys is not None:
-            self._keys.keep([job.name for job in self._jobs.values()])
+        self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in ads}
         self._read_log()
         last = {event.worker: event for event in self._events}
         self._events = []
         for job in self._jobs.values():
-            known = last.get(job.worker, JobEvent(self._clock(), job.worker, State.QUEUED))
-            if known.state is State.OUT_OF_REACH:
-                self._events.append(replace(known, state=State.RUNNING))
+            event = last.get(job.worker, JobEvent(self._clock(), job.worker, State.QUEUED))
+            if event.state is State.OUT_OF_REACH:
+                self._events.append(replace(event, state=State.RUNNING))
             if not job.over:
-                self._events.append(known)
+                self._events.append(event)
         return [job.worker for job in self._jobs.values() if not job.over]
 
     def _patiently(self, ask: Callable[[], Any]) -> Any:
@@ -138,7 +125,7 @@ class Condor(Backend):
     def poll(self) -> list[JobEvent]:
         if self._clock() >= self._quiet_until_s:
             self._submit_pending()
-            self._remove_asked()
+            self._remove_cancelled()
         self._read_log()
         events, self._events = self._events, []
         return events
@@ -149,32 +136,22 @@ class Condor(Backend):
     def news(self) -> list[str]:
         """Once each: why the schedd refuses jobs; and where nothing has run for a while, why no machine takes them, if
         none ever would."""
-        if self._unsaid:
-            unsaid, self._unsaid = self._unsaid, []
-            return unsaid
-        analysis, self._analysis = self._analysis, None
-        if analysis is None:
-            if self._asked or not self._jobs or self._clock() - self._submitted_s < WAIT_S:
-                return []
-            self._asked = True
+        if self._warnings:
+            warnings, self._warnings = self._warnings, []
+            return warnings
+        if self._analysis.due and self._jobs and self._clock() - self._submitted_s >= WAIT_S:
+            self._analysis.due = False
             waiting = None if self._ran else next((key for key, job in self._jobs.items() if not job.over), None)
-            self._analysis = None if waiting is None else _analyse(*waiting, self._root / ANALYSIS)
-        elif analysis.poll() is None:
-            self._analysis = analysis
-        elif (why := about_wait(self._said())) is not None:
-            return [why]
-        return []
-
-    def _said(self) -> str:
-        return (self._root / ANALYSIS).read_text(errors="replace")
+            if waiting is not None:
+                self._analysis.begin(*waiting)
+        reason = self._analysis.take()
+        return [] if reason is None else [reason]
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """As the contract says; the grace is the pool's and the job's own."""
         name = job_of(worker)
         if name in self._pending:
             self._pending.remove(name)
-            if self._keys is not None:
-                self._keys.remove(name)
             detail = "cancelled before it was submitted"
             self._events.append(JobEvent(self._clock(), worker, State.EVICTED, detail=detail, cancelled=True))
             return
@@ -185,12 +162,7 @@ class Condor(Backend):
     def leave(self) -> None:
         """The schedd keeps the jobs, and the log what becomes of them."""
         self._closed = True
-        if self._keys is not None:
-            self._keys.close()
-        if self._analysis is not None:
-            self._analysis.kill()
-            self._analysis.wait()
-            self._analysis = None
+        self._analysis.close()
 
     def close(self) -> None:
         """Removes every job and waits until they have left, or for `FAREWELL_S` of real time."""
@@ -204,7 +176,7 @@ class Condor(Backend):
         deadline = time.monotonic() + FAREWELL_S
         while any(not job.over for job in self._jobs.values()) and time.monotonic() < deadline:
             if self._clock() >= self._quiet_until_s:
-                self._remove_asked()
+                self._remove_cancelled()
             self._read_log()
             time.sleep(0.05)
 
@@ -221,9 +193,6 @@ class Condor(Backend):
             group = self._pending[: self._at_once]
             if group:
                 (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in group))
-                if self._keys is not None:
-                    for name in group:
-                        self._keys.make(name)
                 self._unsure = True
                 done = self._schedd.submit(
                     self._condor.Submit({**self._commands, **self._requirements()}),
@@ -245,7 +214,9 @@ class Condor(Backend):
             if why is not None and why != self._refusal:
                 self._refusal = why
                 count = len(self._pending)
-                self._unsaid.append(f"the schedd refuses {count} jobs, and is asked again every {AGAIN_S:.0f} s: {why}")
+                self._warnings.append(
+                    f"the schedd refuses {count} jobs, and is asked again every {AGAIN_S:.0f} s: {why}"
+                )
             self._wait_for_schedd()
 
     def _wait_for_schedd(self) -> None:
@@ -256,10 +227,10 @@ class Condor(Backend):
 
     def _adopt(self) -> None:
         """Jobs that the schedd took although it did not answer."""
-        for found in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
-            if found[_NAME] in self._pending:
-                self._jobs[int(found["ClusterId"]), int(found["ProcId"])] = Job(found[_NAME])
-                self._pending.remove(found[_NAME])
+        for ad in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
+            if ad[_NAME] in self._pending:
+                self._jobs[int(ad["ClusterId"]), int(ad["ProcId"])] = Job(ad[_NAME])
+                self._pending.remove(ad[_NAME])
         unheard, self._unheard = self._unheard, []
         for key, name, facts in unheard:
             if key in self._jobs:
@@ -273,7 +244,7 @@ class Condor(Backend):
         own = self._options.requirements
         return {"requirements": f"({own}) && {avoided}" if own else avoided}
 
-    def _remove_asked(self) -> None:
+    def _remove_cancelled(self) -> None:
         if not self._removing:
             return
         names = [f"{cluster}.{proc}" for cluster, proc in sorted(self._removing)]
@@ -299,80 +270,18 @@ class Condor(Backend):
     def _take(self, key: tuple[int, int], name: str, facts: dict[str, Any]) -> None:
         if name == "JOB_HELD" and not facts.get("HoldReason"):
             facts["HoldReason"] = self._hold_reason(key)
-        self._jobs[key], told = translate(self._jobs[key], name, facts, self._clock())
-        self._events += told
+        self._jobs[key], events = translate(self._jobs[key], name, facts, self._clock())
+        self._events += events
         self._ran = self._ran or self._jobs[key].running
-        for ended in told:
+        for ended in events:
             if ended.exit_code == UNFIT and "@" in ended.machine:
                 self._avoided.add(ended.machine.rpartition("@")[2])
         if self._jobs[key].over:
             self._removing.discard(key)
-            if self._keys is not None:
-                self._keys.remove(self._jobs[key].name)
 
     def _hold_reason(self, key: tuple[int, int]) -> str:
         """The log does not always have it; the queue does."""
         with contextlib.suppress(self._condor.HTCondorException, IndexError, KeyError):
-            found = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", ["HoldReason"])
-            return str(found[0]["HoldReason"])
+            ads = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", ["HoldReason"])
+            return str(ads[0]["HoldReason"])
         return ""
-
-
-def _analyse(cluster: int, proc: int, answer: Path) -> subprocess.Popen[bytes] | None:
-    """Ask HTCondor why a job waits, beside the run's loop: in a large pool the answer takes a while."""
-    command = ["condor_q", "-better-analyze", f"{cluster}.{proc}"]
-    try:
-        with answer.open("wb") as file:
-            return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=subprocess.DEVNULL)
-    except OSError:
-        return None  # the bindings alone are enough for everything else
-
-
-def bindings() -> Any:
-    """HTCondor's Python bindings. Raises RunError where they are missing or find no configuration."""
-    try:
-        return importlib.import_module("htcondor2")
-    except ImportError as error:
-        raise RunError(
-            f"HTCondor's Python bindings cannot be imported ({error}). Install them with: pip install 'gridml[condor]'"
-        ) from error
-
-
-@contextlib.contextmanager
-def explained(condor: Any) -> Iterator[None]:
-    """Says what a person can do where HTCondor refuses, or cannot be reached."""
-    try:
-        yield
-    except (condor.HTCondorException, RuntimeError, OSError) as error:
-        if (why := about_refusal(str(error))) is not None:
-            raise RunError(f"the HTCondor queue can be reached, and refused: {why}. It said: {error}.") from error
-        config = os.environ.get("CONDOR_CONFIG")
-        where = f"CONDOR_CONFIG is {config}" if config else "CONDOR_CONFIG is not set"
-        raise RunError(
-            f"no HTCondor queue can be reached: {error}. {where}. Run this on an access point, or raise a pool of your "
-            f"own (make pool), and see whether condor_q answers."
-        ) from error
-
-
-def _mail_server(options: CondorOptions, root: Path) -> MailServer | None:
-    """Where workers reach their mailboxes; None where that is Chirp. Raises RunError where it cannot be had."""
-    if options.carrier != "sftp":
-        return None
-    try:
-        from master.sftp.server import MailServer
-    except ImportError as error:
-        raise RunError(
-            f"--carrier sftp takes paramiko, which cannot be imported ({error}). Install it: pip install 'gridml[sftp]'"
-        ) from error
-    return MailServer(root, options.sftp)
-
-
-def _own_cluster() -> int | None:
-    """The cluster of the job that this process is, None when it is none."""
-    ad = os.environ.get("_CONDOR_JOB_AD")
-    with contextlib.suppress(OSError, ValueError):
-        for line in Path(ad).read_text().splitlines() if ad else []:
-            name, _, value = line.partition(" = ")
-            if name == "ClusterId":
-                return int(value)
-    return None

@@ -1,8 +1,8 @@
 """What HTCondor's event log says of a job, in the states of a back end: one table, and what each meaning does.
 
 A job that was evicted is queued again by the schedd and runs again later: for the master that is another worker, `w7.1`
-after one life of job `w7`. The lives are counted here, for the schedd's own count lags when a shadow dies; a worker
-finds out which one it is by the mailbox that is open.
+after one attempt of job `w7`. The attempts are counted here, for the schedd's own count lags when a shadow dies; a
+worker finds out which one it is by the mailbox that is open.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ MEANINGS: dict[str, Meaning] = {
 
 @dataclass(frozen=True)
 class Job:
-    """A job as the log has told of it so far."""
+    """A job as far as the log has been read."""
 
     name: str
-    starts: int = 0  # how many of its lives are over
+    starts: int = 0  # how many of its attempts are over
     running: bool = False
     out_of_reach: bool = False
     machine: str = ""
@@ -64,20 +64,20 @@ class Job:
 
 
 def translate(job: Job, name: str, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    """(the job afterwards, what to tell the master) of one event of the log."""
+    """Return (the job afterwards, what the master is to hear) of one event of the log."""
     meaning = MEANINGS.get(name)
     if meaning is None or job.over:
         return job, []
-    return _TELL[meaning](job, facts, time_s)
+    return _TRANSLATIONS[meaning](job, facts, time_s)
 
 
 def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     machine = str(facts.get("SlotName") or facts.get("ExecuteHost") or "")
-    told: list[JobEvent] = []
+    events: list[JobEvent] = []
     if job.running:  # its eviction is missing from the log
-        job, told = _taken(job, {"Reason": "started again"}, time_s)
+        job, events = _taken(job, {"Reason": "started again"}, time_s)
     job = replace(job, running=True, machine=machine)
-    return job, [*told, JobEvent(time_s, job.worker, State.RUNNING, machine, f"start {job.starts + 1} of {job.name}")]
+    return job, [*events, JobEvent(time_s, job.worker, State.RUNNING, machine, f"start {job.starts + 1} of {job.name}")]
 
 
 def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
@@ -88,15 +88,15 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
     job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, machine="")
     if job.cancelled:
         return replace(job, over=True), [ended]
-    ended = replace(ended, heir=job.worker)
+    ended = replace(ended, next_attempt=job.worker)
     return job, [ended, JobEvent(time_s, job.worker, State.QUEUED, detail="queued again")]
 
 
 def _held(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    job, told = _taken(job, {"Reason": "put on hold"}, time_s)
+    job, events = _taken(job, {"Reason": "put on hold"}, time_s)
     reason = str(facts.get("HoldReason") or facts.get("Reason") or "no reason given")
     code = f" (code {facts['HoldReasonCode']})" if "HoldReasonCode" in facts else ""
-    return job, [*told, JobEvent(time_s, job.worker, State.HELD, detail=f"{reason}{code}")]
+    return job, [*events, JobEvent(time_s, job.worker, State.HELD, detail=f"{reason}{code}")]
 
 
 def _released(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
@@ -137,7 +137,7 @@ def _in_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, l
     return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "in reach again")]
 
 
-_TELL = {
+_TRANSLATIONS = {
     Meaning.STARTED: _started,
     Meaning.TAKEN: _taken,
     Meaning.HELD: _held,

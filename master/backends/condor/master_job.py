@@ -11,18 +11,20 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import RunError
 from gridml.protocol import bundle
-from master.backends.condor.backend import AGAIN_S, FAREWELL_S, RUN, bindings, explained
+from master.backends.condor.backend import AGAIN_S, FAREWELL_S
+from master.backends.condor.options import CondorOptions
+from master.backends.condor.schedd import RUN, bindings, explained
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
 from master.backends.condor.submit_description import as_text, attributes, quoted, word
+from master.backends.plugin import MasterJob
 from master.store.ledger import Ledger
-from master.store.reader import SUBMITTED
 from master.store.rundir import MasterLock, RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
+from master.store.status import RunStatus
 
 DESCRIPTION = "master.sub"
 LOG = "master.log"
@@ -35,8 +37,8 @@ _WITHOUT_SCRIPT = "-P -c 'from gridml.cli import main; main()'"
 
 
 def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
-    """The submit commands of the master's job."""
-    options = settings.condor or CondorOptions()
+    """Return the submit commands of the master's job."""
+    options = CondorOptions.among(settings.options)
     root = directory.root.absolute()
     script = Path(sys.executable).parent / "gridml"
     begin = "" if os.access(script, os.X_OK) else f"{_WITHOUT_SCRIPT} "
@@ -75,42 +77,35 @@ def submit(directory: RunDirectory, commands: Mapping[str, str]) -> int:
     return job
 
 
-@dataclass(frozen=True)
-class Waiting:
-    """A master's job in the queue: its number, and "held" with HTCondor's reason, "started" or "queued"."""
-
-    job: int
-    state: str
-    reason: str = ""
-
-    def __str__(self) -> str:
-        return f"job {self.job}, {self.state}{': ' if self.reason else ''}{self.reason}"
+def submitted(directory: RunDirectory) -> bool:
+    """Return whether a job of the master's was ever described for this run, by gridml or to be submitted by hand."""
+    return (directory.root / DESCRIPTION).exists()
 
 
-def waiting(directory: RunDirectory) -> Waiting | None:
-    """How the master's job of a run stands in the queue; None where none is there, or the queue does not soon answer.
+def waiting(directory: RunDirectory) -> MasterJob | None:
+    """Return how the master's job of a run stands: held with HTCondor's reason, started or queued.
 
-    SimulationOptions of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
+    Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
     """
     if not (directory.root / JOB).exists():
         return None
-    told = ("-af", "ClusterId", "JobStatus", "HoldReason")
+    columns = ("-af", "ClusterId", "JobStatus", "HoldReason")
     with contextlib.suppress(OSError, subprocess.SubprocessError):
         done = subprocess.run(
-            ["condor_q", "-constraint", _there(directory), *told], capture_output=True, text=True, timeout=ASK_S
+            ["condor_q", "-constraint", _there(directory), *columns], capture_output=True, text=True, timeout=ASK_S
         )
         for line in done.stdout.splitlines() if done.returncode == 0 else ():
             job, status, *reason = line.split(None, 2)
             if status == "5":
-                return Waiting(int(job), "held", "".join(reason))
-            return Waiting(int(job), "queued" if status == "1" else "started")
+                return MasterJob(int(job), "held", "".join(reason))
+            return MasterJob(int(job), "queued" if status == "1" else "started")
     return None
 
 
 def withdraw(directory: RunDirectory) -> str | None:
-    """Take every job of a run that no master holds out of the queue; returns which, None where none is there.
+    """Take every job of a run that no master holds out of the queue, as `BatchSystem` says.
 
-    The run then counts as cancelled. Raises RunError when a master holds it, or the queue cannot be reached or refuses.
+    Raises RunError when a master holds it, or the queue cannot be reached or refuses.
     """
     if not (directory.root / WORKERS).exists() and not (directory.root / JOB).exists():
         return None  # a run on another back end
@@ -128,9 +123,9 @@ def withdraw(directory: RunDirectory) -> str | None:
             raise RunError(f"HTCondor did not let you remove job {jobs[0]}. Cancel it as the user who submitted it.")
         if jobs:
             _cancelled(directory)
-        told = [f"its job {masters[0].partition('.')[0]}"] if masters else []
-        told += [f"{len(workers)} jobs of workers"] if workers else []
-        return " and ".join(told) or None
+        withdrawn = [f"its job {masters[0].partition('.')[0]}"] if masters else []
+        withdrawn += [f"{len(workers)} jobs of workers"] if workers else []
+        return " and ".join(withdrawn) or None
     finally:
         lock.release()
 
@@ -140,7 +135,7 @@ def _workers(directory: RunDirectory) -> str:
 
 
 def _there(directory: RunDirectory) -> str:
-    """What a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
+    """Return what a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
     return f"{_MARK} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
 
 
@@ -148,15 +143,8 @@ def _cancelled(directory: RunDirectory) -> None:
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
     try:
         with ledger.transaction():
-            if ledger.get("status") in (SUBMITTED, "running"):
-                ledger.set("status", "cancelled")
+            if ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING):
+                ledger.set("status", RunStatus.CANCELLED)
                 ledger.set("stopped_because", f"{directory.root} was cancelled while no master drove it.")
     finally:
         ledger.close()
-
-
-def check_reachable() -> None:
-    """Raises RunError, saying what to do, when no queue can be reached."""
-    condor = bindings()
-    with explained(condor):
-        condor.Schedd().query("false", ["ClusterId"], limit=1)

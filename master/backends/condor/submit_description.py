@@ -8,17 +8,18 @@ import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
-from gridml.errors import RunError, UsageError
+from gridml.carriers.registry import CARRIERS
+from gridml.errors import UsageError
 from gridml.protocol import bundle, outbox
+from master.backends.condor.options import CondorOptions
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 
 CODE = "gridml.pyz"
 LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
 NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
-KEY = "sftp/$(worker)"  # what lets a job into the master's SFTP server, where that is how messages travel
 SAVED = 85  # exit status of a worker that wants its unsent push carried to safety, and to be started again
 _SENT = ("gridml", "remote")  # the packages a worker needs
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
@@ -26,6 +27,7 @@ _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
 : >>outbox.push  # HTCondor carries it, whatever becomes of the job
+[ -z "$_CONDOR_CHIRP_CONFIG" ] || export GRIDML_CHIRP_CONFIG="$_CONDOR_CHIRP_CONFIG"
 if [ -n "$GRIDML_PACKED" ]; then
     PATH="$PWD/packed/bin:$PATH"
     if [ ! -d packed ]; then  # it is there when a worker is started again in its folder
@@ -43,18 +45,19 @@ exit 69
 
 
 def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
-    """The submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all the run's jobs."""
-    options = settings.condor or CondorOptions()
+    """Return the submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all jobs of the
+    run."""
+    options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
     kept = directory.program(settings.program).absolute()
     sent = [CODE, str(kept if kept.is_file() else settings.program), *(str(path) for path in options.send)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
     environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
-    if options.carrier == "sftp":
-        sent.append(KEY)
+    if carrier.job_file is not None:
+        sent.append(carrier.job_file.format(job="$(worker)"))
     if options.packed is not None:
         sent.append(str(options.packed))
         environment["GRIDML_PACKED"] = options.packed.name
-    arguments = ["--name $(worker)", f"--carrier {options.carrier}", f"--program {word(settings.program.name)}"]
+    arguments = ["--name $(worker)", f"--carrier {carrier.name}", f"--program {word(settings.program.name)}"]
     arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g}")
     if options.chunks_per_job:
         arguments.append(f"--chunks {options.chunks_per_job}")
@@ -84,7 +87,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         # How long the schedd looks for a job out of reach. The master gives its work to others before.
         "job_lease_duration": str(options.job_lease_s),
     }
-    if options.carrier == "chirp":
+    if carrier.name == "chirp":
         commands["want_io_proxy"] = "True"
     if options.request_gpus:
         commands["request_gpus"] = str(options.request_gpus)
@@ -95,19 +98,15 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
 
 
 def attributes(options: CondorOptions) -> dict[str, str]:
-    """What the user wants in the ad of every job of the run."""
+    """Return what the user wants in the ad of every job of the run."""
     project = {"ProjectName": f'"{options.project}"'} if options.project else {}
     return {**dict(map(attribute, options.attributes)), **project}
 
 
 def check(options: CondorOptions, program: Path) -> None:
-    """Raises UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list;
-    RunError where the master lacks what the carrier takes.
-    """
+    """Raise UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list."""
     for option in options.attributes:
         attribute(option)
-    if options.carrier == "sftp" and importlib.util.find_spec("paramiko") is None:
-        raise RunError("--carrier sftp takes paramiko, which is not installed. Install it: pip install 'gridml[sftp]'")
     travelling = [program, *options.send, *filter(None, [options.packed])]
     unnameable = next((path for path in travelling if any(mark in str(path) for mark in (",", "$(", "\n"))), None)
     if unnameable is not None:
@@ -122,25 +121,25 @@ def check(options: CondorOptions, program: Path) -> None:
 
 
 def attribute(text: str) -> tuple[str, str]:
-    """(name, expression) of `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
-    name, found, value = text.removeprefix("+").partition("=")
-    if not found or not name.strip().isidentifier() or not value.strip():
+    """Return (name, expression) of `NAME=EXPRESSION`, with or without a leading plus. Raises UsageError."""
+    name, equals, value = text.removeprefix("+").partition("=")
+    if not equals or not name.strip().isidentifier() or not value.strip():
         raise UsageError(f"--attribute got {text!r}; expected NAME=EXPRESSION, for example 'WantGlideIn=True'.")
     return name.strip(), value.strip()
 
 
 def word(text: str) -> str:
-    """One word of `arguments` or `environment`, whatever is in it, in the submit language's new syntax."""
+    """Return one word of `arguments` or `environment`, whatever is in it, in the submit language's new syntax."""
     return "'" + text.replace("'", "''").replace('"', '""') + "'"
 
 
 def quoted(text: str) -> str:
-    """A string of the ClassAd language."""
+    """Return a string of the ClassAd language."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
 def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f"worker from {NAMES}") -> str:
-    """The description as a file for `condor_submit`."""
+    """Return the description as a file for `condor_submit`."""
     lines = [f"{name} = {value}" for name, value in commands.items()]
     return "\n".join([f"# condor_submit {file}", *lines, f"queue {queue}".rstrip(), ""])
 
@@ -157,7 +156,7 @@ def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
 
 
 def write_code(path: Path) -> None:
-    """The packages that a worker imports, as one file that Python runs: the far end needs numpy and safetensors."""
+    """Write the packages that a worker imports as one file that Python runs; it needs numpy and safetensors."""
     temporary = path.with_name(f".{path.name}.tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN)

@@ -19,12 +19,13 @@ from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import Condor
+from master.backends.condor.options import CondorOptions
 from master.backends.contract import CHECKS, MACHINES, SHELL, STEPS, Behaviour, Harness, Step, check_steps, closing
 from master.backends.local import Local
 from master.backends.script import PlannedLife, Script
 from master.backends.simulated import Pool, Simulated
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 
 pytestmark = pytest.mark.real
 
@@ -96,7 +97,7 @@ class CondorHarness(FolderHarness):
         program = folder / "program.py"
         program.touch()
         asked = CondorOptions(request_cpus=4, request_memory="64MB", request_disk="1MB", grace_s=1)
-        self.backend = Condor(Settings(program, backend="condor", condor=asked), self._directory)
+        self.backend = Condor(Settings(program, backend="condor", options=asked), self._directory)
 
     def submit(self, worker: str, behaviour: Behaviour) -> None:
         self._behaviours.setdefault(worker, behaviour)

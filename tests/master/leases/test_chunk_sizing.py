@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from gridml.protocol.messages import Push, Sync
+from master.backends.condor.options import CondorOptions
 from master.leases.chunk_sizing import Sizing
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 
 
 class Later(Executor):
@@ -105,7 +106,7 @@ def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
 
 
 def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
-    found, later, told = sizing(condor=CondorOptions(chunks_per_job=1)), Later(), list[str]()
+    found, later, told = sizing(options=CondorOptions(chunks_per_job=1)), Later(), list[str]()
     lived(found, 20, 0.1, begin_s=500.0)
     for now in (100.0, 200.0):
         found.turn(now, 4, 0.0, 0.0, later, tell(told))
@@ -141,7 +142,7 @@ def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
 
 @pytest.mark.parametrize(("many", "around_s"), [(0, 3.0 + 0.25 + 0.5), (1, 3.0 + 0.25 + 0.5 + 7.0 + 20.0)])
 def test_what_passes_around_a_chunk(many: int, around_s: float) -> None:
-    found = sizing(condor=CondorOptions(chunks_per_job=many))
+    found = sizing(options=CondorOptions(chunks_per_job=many))
     assert found.around_s("w1") == 0.0  # nothing is known
     measures = found.measures
     measures.submitted("w1", 0.0)

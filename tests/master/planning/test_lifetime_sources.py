@@ -10,9 +10,10 @@ import pytest
 from chunk_model.families import Exponential, Normal
 from gridml.errors import LedgerError, UsageError
 from master.backends.base import JobEvent, State
+from master.backends.condor.options import CondorOptions
 from master.planning.lifetime_sources import Source, estimate_lifetime, run_lives
 from master.store.ledger import Ledger
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 from master.store.status import ORPHANED
 
 BEGAN = 1000.0
@@ -106,7 +107,7 @@ def test_a_run_that_goes_on_is_read_as_of_now(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("chunks", "many"), [(0, True), (1, False), (5, True)])
 def test_a_job_of_one_chunk_is_a_life_of_one_chunk(tmp_path: Path, chunks: int, many: bool) -> None:
-    settings = Settings(tmp_path / "a.py", backend="condor", condor=CondorOptions(chunks_per_job=chunks))
+    settings = Settings(tmp_path / "a.py", backend="condor", options=CondorOptions(chunks_per_job=chunks))
     ledger = begin(tmp_path / "run", settings=settings)
     live(ledger, "w1", 0, 9, State.EVICTED)
     ledger.close()

@@ -20,13 +20,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from gridml.carriers.sftp import Credential, SftpLine, SftpLink, host_and_port
 from gridml.errors import RunError, UsageError
 from gridml.testing.virtual_clock import VirtualClock
+from master.backends.condor.options import CondorOptions
 from master.sftp import server as mail_server
 from master.sftp.jail import FILES, allowed
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
-from master.store.settings import CondorOptions, host_and_port
+from master.store.settings import Settings
 
 TIMEOUT_S = 5.0
 LIMIT_S = 20.0
@@ -518,19 +519,23 @@ def test_addresses_are_read(text: str, expected: tuple[str, int]) -> None:
     assert host_and_port(text) == expected
 
 
+def submitted(**values: str) -> Settings:
+    return Settings(Path("p.py"), backend="condor", options=CondorOptions(), **values)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     "text", ["", ":22", "host:", "host:0", "host:65536", "host:ssh", "::1", "a b", "sftp://host", "u@h"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="--sftp"):
-        CondorOptions(carrier="sftp", sftp=text)
+        submitted(carrier="sftp", address=text)
 
 
 def test_the_options_fit_together() -> None:
     with pytest.raises(UsageError, match="--carrier"):
-        CondorOptions(carrier="pigeon")
+        submitted(carrier="pigeon")
     with pytest.raises(UsageError, match="--sftp without"):
-        CondorOptions(sftp="host")
+        submitted(address="host")
 
 
 def test_the_key_that_is_pinned_is_the_servers(server: MailServer, root: Path) -> None:

@@ -247,7 +247,7 @@ class World:
             clock=self.clock,
             rest=self.rest,
             hook=self.reached,
-            mailboxes=lambda folder: CrashPoints(self.network.master(), self.reached),
+            mailboxes=lambda settings, directory: CrashPoints(self.network.master(), self.reached),
             durable=False,
         )
         self.run = start(chosen, root, self.environment)

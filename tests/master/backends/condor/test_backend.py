@@ -19,8 +19,9 @@ from gridml.protocol import outbox
 from master.backends.base import JobEvent, State
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.backend import AGAIN_S, UNFIT, Condor
+from master.backends.condor.options import CondorOptions
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 from pools import configuration, daemons
 from pools.configuration import Host
 from pools.pool import Pool
@@ -40,7 +41,7 @@ class Master:
         program = directory.root.parent / "program.py"
         program.touch()
         asked = CondorOptions(request_memory="64MB", request_disk="1MB", grace_s=1)
-        settings = Settings(program, backend="condor", condor=asked)
+        settings = Settings(program, backend="condor", options=asked)
         self.backend = Condor(settings, directory, clock=lambda: time.monotonic() + self._jumped_s)
         (directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{outbox.FILE}\n{behaviour}\n")
 

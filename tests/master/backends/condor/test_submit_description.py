@@ -18,9 +18,11 @@ from hypothesis import strategies as st
 
 from gridml.errors import UNFIT, RunError, UsageError
 from master.backends.condor import submit_description as condor_submit
+from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import attribute, description
+from master.mailboxes import check_carrier
 from master.store.rundir import RunDirectory
-from master.store.settings import CondorOptions, Settings
+from master.store.settings import Settings
 from pools.pool import Pool
 
 EVERYTHING = CondorOptions(
@@ -47,10 +49,10 @@ def directory(tmp_path: Path) -> RunDirectory:
     return directory
 
 
-def settings(directory: RunDirectory, options: CondorOptions | None = None) -> Settings:
+def settings(directory: RunDirectory, options: CondorOptions | None = None, **values: str) -> Settings:
     program = directory.root.parent / "mnist.py"
     program.write_text("x = 1\n")
-    return Settings(program, backend="condor", seed=5, condor=options)
+    return Settings(program, backend="condor", seed=5, options=options or CondorOptions(), **values)  # type: ignore[arg-type]
 
 
 def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirectory) -> None:
@@ -70,17 +72,17 @@ def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
 
 
 def test_by_sftp_a_job_gets_its_own_key_and_no_chirp(directory: RunDirectory) -> None:
-    found = description(settings(directory, CondorOptions(carrier="sftp", sftp="submit:2222")), directory, {})
+    found = description(settings(directory, carrier="sftp", address="submit:2222"), directory, {})
     assert "--carrier sftp " in found["arguments"] and "want_io_proxy" not in found
     assert found["transfer_input_files"].split(", ")[-1] == "sftp/$(worker)"
     assert "submit" not in " ".join(found[name] for name in ("arguments", "environment"))
 
 
-def test_what_the_carrier_takes_must_be_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_carrier_takes_must_be_there(directory: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    condor_submit.check(CondorOptions(), tmp_path / "program.py")
+    check_carrier(settings(directory))
     with pytest.raises(RunError, match=r"paramiko.*gridml\[sftp\]"):
-        condor_submit.check(CondorOptions(carrier="sftp"), tmp_path / "program.py")
+        check_carrier(settings(directory, carrier="sftp"))
 
 
 def test_without_options_nothing_is_asked_of_machines(directory: RunDirectory) -> None:
@@ -130,8 +132,8 @@ def test_a_count_that_is_too_small_is_refused(field: str, option: str, low: int)
 
 
 def test_options_outlive_their_way_through_the_run_directory() -> None:
-    asked = Settings(Path("mnist.py"), backend="condor", condor=EVERYTHING)
-    assert Settings.from_json(json.loads(json.dumps(asked.to_json()))) == asked
+    chosen = Settings(Path("mnist.py"), backend="condor", options=EVERYTHING, carrier="sftp", address="submit:2222")
+    assert Settings.from_json(json.loads(json.dumps(chosen.to_json())), CondorOptions) == chosen
 
 
 def test_the_python_of_an_image_is_its_own(directory: RunDirectory) -> None:
@@ -326,3 +328,10 @@ def test_a_packed_environment_that_is_damaged_makes_the_machine_unfit(directory:
     done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
     assert done.returncode == UNFIT
     assert not (directory.root / "packed").exists()
+
+
+def test_the_launcher_says_where_the_chirp_proxy_is(directory: RunDirectory, tmp_path: Path) -> None:
+    tells = python_that(tmp_path, imports=True)
+    tells.write_text('#!/bin/sh\n[ "$1" = -c ] && exit 0\necho "proxy $GRIDML_CHIRP_CONFIG"\n')
+    done = launched(directory, GRIDML_PYTHON=str(tells), _CONDOR_CHIRP_CONFIG="/scratch/.chirp.config")
+    assert (done.returncode, done.stdout) == (0, "proxy /scratch/.chirp.config\n"), done.stderr

@@ -1,0 +1,52 @@
+"""`gridml status`: how far a run is."""
+
+from __future__ import annotations
+
+import json
+import time
+
+import typer
+
+from gridml.commands.arguments import Json, RunArgument
+
+EXAMPLE = "Example: gridml status runs/mnist-20260401-120000"
+
+
+def status(run: RunArgument, as_json: Json = False) -> None:
+    """Say in a few lines how far a run is."""
+    import dataclasses
+
+    from master.backends.registry import plugin_of
+    from master.store.reader import connect, explained, holder
+    from master.store.run_facts import read_clock, read_facts
+    from master.store.rundir import RunDirectory, command
+    from master.store.status import RunStatus
+    from master.views.live import line
+    from master.views.progress import at_rest, read_progress
+
+    connection, master = connect(run), holder(run)
+    try:
+        with explained(RunDirectory(run).ledger):
+            if master is None:
+                progress = at_rest(read_progress(connection, read_clock(connection, run).end_s))
+            else:
+                progress = read_progress(connection, time.time())
+            because = read_facts(connection).get("stopped_because")
+    finally:
+        connection.close()
+    reason = because if progress.status in (RunStatus.FAILED, RunStatus.CANCELLED) else None
+    batch = plugin_of(run).batch if master is None and progress.status is not RunStatus.FINISHED else None
+    job = None if batch is None else batch.master_job(RunDirectory(run))
+    if as_json:
+        answer = {"run_dir": str(run), **progress.to_json(), "stopped_because": reason, "master": master}
+        answer["master_job"] = None if job is None else dataclasses.asdict(job)
+        typer.echo(json.dumps(answer, indent=2))
+        return
+    typer.echo(f"{run}: {progress.status}")
+    typer.echo(line(progress))
+    if reason:
+        typer.echo(reason)
+    if job is not None:
+        typer.echo(f"Its master is {job}")
+    elif progress.status in (RunStatus.STOPPED, RunStatus.SUBMITTED):
+        typer.echo(f"No master drives it. Go on from its last credit with: {command('resume', run)}")

@@ -1,0 +1,38 @@
+"""Frozen dataclasses of plain fields (numbers, strings, paths, tuples of them, or None) as JSON and back."""
+
+from __future__ import annotations
+
+import dataclasses
+import types
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+T = TypeVar("T")
+
+
+def to_json(instance: Any) -> dict[str, Any]:
+    """Return the fields of a dataclass as JSON has them: paths are strings, tuples are lists."""
+    return {field.name: _plain(getattr(instance, field.name)) for field in dataclasses.fields(instance)}
+
+
+def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
+    """Make a `cls` of what `to_json` gave. Raises TypeError for a field that `cls` does not have or lacks."""
+    hints = get_type_hints(cls)
+    return cls(**{name: _parsed(value, hints.get(name)) for name, value in values.items()})
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return str(value) if isinstance(value, Path) else value
+
+
+def _parsed(value: Any, hint: Any) -> Any:
+    if value is None:
+        return None
+    if get_origin(hint) in (Union, types.UnionType):
+        return _parsed(value, next(part for part in get_args(hint) if part is not type(None)))
+    if get_origin(hint) is tuple:
+        return tuple(_parsed(part, get_args(hint)[0]) for part in value)
+    return Path(value) if hint is Path else value

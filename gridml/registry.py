@@ -1,0 +1,78 @@
+"""Things that plug in by name: those that come with gridml, and those that other packages bring.
+
+A package adds one by an entry point, which every process of its environment sees:
+
+    [project.entry-points."gridml.backends"]
+    lab = "lab_pool.plugin:LabPool"
+
+or by `register`, which only the calling process sees.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pkgutil
+from collections.abc import Callable, Mapping
+from typing import Generic, TypeVar
+
+from gridml.errors import RunError, UsageError
+
+T = TypeVar("T")
+
+
+class Registry(Generic[T]):
+    """Makers of what plugs in, called `noun` in messages; `built_in` has `module:callable` by name, and others come
+    from the entry points of `group`. A module is imported when its thing is first asked for."""
+
+    def __init__(self, noun: str, group: str, built_in: Mapping[str, str]) -> None:
+        self.noun = noun
+        self.group = group
+        self._references = dict(built_in)
+        self._loaded: dict[str, T] = {}
+        self._searched = False
+
+    def register(self, name: str, make: Callable[[], T]) -> None:
+        """Add one for this process. Raises UsageError for a name that is taken."""
+        if name in self.names():
+            raise UsageError(f"there is a {self.noun} {name!r} already; register another name.")
+        self._loaded[name] = make()
+
+    def names(self) -> list[str]:
+        """Return every name: those of gridml first, then those of other packages."""
+        self._search()
+        return [*self._references, *(name for name in self._loaded if name not in self._references)]
+
+    def find(self, name: str) -> T:
+        """Return what has this name. Raises UsageError where there is none, RunError where it cannot be imported."""
+        if name not in self._loaded:
+            if name not in self._references:
+                self._search()
+            if name not in self._references:
+                raise UsageError(
+                    f"there is no {self.noun} {name!r}; expected one of {', '.join(self.names())}, or the package that "
+                    f"brings it installed."
+                )
+            try:
+                self._loaded[name] = pkgutil.resolve_name(self._references[name])()
+            except (ImportError, AttributeError) as error:
+                raise RunError(
+                    f"the {self.noun} {name!r} ({self._references[name]}) cannot be imported: {error}. Mend or remove "
+                    f"the package that brings it."
+                ) from error
+        return self._loaded[name]
+
+    def all(self) -> dict[str, T]:
+        """Return everything that can be imported, by name; what is broken shows when it is asked for."""
+        for name in self.names():
+            with contextlib.suppress(RunError):
+                self.find(name)
+        return {name: self._loaded[name] for name in self.names() if name in self._loaded}
+
+    def _search(self) -> None:
+        """Read the entry points, once. Names of gridml's own stay what they are."""
+        if not self._searched:
+            from importlib.metadata import entry_points  # slow to import, and workers do without
+
+            self._searched = True
+            for entry in entry_points(group=self.group):
+                self._references.setdefault(entry.name, entry.value)

@@ -1,0 +1,82 @@
+"""What jobs ask of an HTCondor pool: the options of `gridml submit` that are HTCondor's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridml.errors import UsageError
+from master.backends.base import BackendFacts, BackendOptions
+
+_MAY_BE_0 = ("request_gpus", "chunks_per_job")
+_COUNTS = ("request_cpus", "max_idle", "grace_s", "job_lease_s", *_MAY_BE_0)
+
+
+@dataclass(frozen=True)
+class CondorOptions(BackendOptions):
+    """`python` and `packed` (a conda-pack or venv-pack archive) name the Python at the far end, unless
+    `container_image` has it; `grace_s` is the time between SIGTERM and SIGKILL in seconds, `job_lease_s` how long
+    HTCondor looks for a job that is out of reach. The others say in their help what they are.
+    """
+
+    requirements: Annotated[
+        str | None, typer.Option(help="What a machine must be: 'HasAVX2 && OpSysMajorVer >= 8'.", show_default=False)
+    ] = None
+    rank: Annotated[str | None, typer.Option(help="Which machines are better than others.", show_default=False)] = None
+    request_cpus: Annotated[int, typer.Option(help="Cores of a job, and threads of a worker.")] = 1
+    request_memory: Annotated[str, typer.Option(help="Memory of a job.")] = "2GB"
+    request_disk: Annotated[str, typer.Option(help="Disk of a job.")] = "2GB"
+    request_gpus: Annotated[int, typer.Option(help="GPUs of a job.")] = 0
+    container_image: Annotated[
+        str | None, typer.Option(help="An image that holds Python and what the program imports.", show_default=False)
+    ] = None
+    packed: Annotated[
+        Path | None, typer.Option(help="An environment from conda-pack or venv-pack, sent along.", show_default=False)
+    ] = None
+    python: Annotated[
+        str | None, typer.Option(help="The Python at the far end; otherwise this one or python3.", show_default=False)
+    ] = None
+    send: Annotated[
+        tuple[Path, ...], typer.Option(help="A file the program needs; give it again for more.", show_default=False)
+    ] = ()
+    project: Annotated[str | None, typer.Option(help="The project name, on the OSPool.", show_default=False)] = None
+    attributes: Annotated[
+        tuple[str, ...],
+        typer.Option("--attribute", help="A further job attribute, NAME=EXPRESSION.", show_default=False),
+    ] = ()
+    batch_name: Annotated[str | None, typer.Option(help="How condor_q names the jobs.", show_default=False)] = None
+    max_idle: Annotated[int, typer.Option(help="Jobs that wait in the queue, at most.")] = 10
+    chunks_per_job: Annotated[
+        int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
+    ] = 0
+    grace_s: Annotated[
+        int,
+        typer.Option(
+            "--grace", metavar="SECONDS", help="Time a job asks for to push and leave when its machine is taken."
+        ),
+    ] = 30
+    job_lease_s: Annotated[
+        int,
+        typer.Option("--job-lease", metavar="SECONDS", help="How long HTCondor looks for a job that is out of reach."),
+    ] = 300
+
+    def __post_init__(self) -> None:
+        for name in _COUNTS:
+            option, low = f"--{name.removesuffix('_s').replace('_', '-')}", int(name not in _MAY_BE_0)
+            if getattr(self, name) < low:
+                raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
+        # The submit description is read in the run directory.
+        if self.packed is not None:
+            object.__setattr__(self, "packed", self.packed.absolute())
+        object.__setattr__(self, "send", tuple(path.absolute() for path in self.send))
+        if self.container_image and Path(self.container_image).exists():
+            object.__setattr__(self, "container_image", str(Path(self.container_image).absolute()))
+
+    @property
+    def facts(self) -> BackendFacts:
+        return BackendFacts(
+            chunks_per_job=self.chunks_per_job, max_idle=self.max_idle, carries_files=True, carriers=("chirp",)
+        )

@@ -1,0 +1,118 @@
+"""The local back end as gridml offers it: `gridml run`, its options, and how its workers are started."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from gridml.errors import UsageError
+from master.backends.base import Backend, BackendOptions
+from master.backends.plugin import BackendPlugin, Command
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+if TYPE_CHECKING:
+    from master.backends.script import Script
+
+USUAL_GRACE_S = 120.0
+LEAST_GRACE_S = 2.0  # of real time
+WORKER = "gridml-worker"  # the console script of workers
+# -P: a user's own remote.py in the working directory must not be taken for ours.
+WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.exit(main())")
+
+
+@dataclass(frozen=True)
+class LocalOptions(BackendOptions):
+    """`lifetime` and `trace` (a file of adds and removes) say how long workers live, `speedup` compresses both;
+    `threads` are a worker's."""
+
+    lifetime: Annotated[
+        str | None, typer.Option(help="How long workers live before they are killed: normal(45m,10m), exponential(1h).")
+    ] = None
+    trace: Annotated[
+        Path | None, typer.Option(help="A file of lines milliseconds,add|remove,node: when machines come and go.")
+    ] = None
+    speedup: Annotated[float, typer.Option(help="Let the times of --lifetime or --trace pass so much faster.")] = 1.0
+    threads: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.speedup > 0:
+            raise UsageError(f"--speedup is {self.speedup}; expected a number above 0.")
+        if self.lifetime is not None and self.trace is not None:
+            raise UsageError(
+                "got both --lifetime and --trace; expected one of them, or neither for workers that live on."
+            )
+        if self.trace is not None:
+            object.__setattr__(self, "trace", self.trace.absolute())
+
+
+class LocalPlugin(BackendPlugin):
+    """Workers as processes of this machine."""
+
+    name = "local"
+    options = LocalOptions
+    command = Command(
+        verb="run",
+        help="Train a program on workers of this machine, and show how it goes.",
+        example='gridml run examples/mnist.py --workers 4 --lifetime "normal(45m,10m)" --speedup 300',
+        workers=None,
+        workers_help="Worker processes at once; 2, or with --trace what the trace has.",
+        seed_help="Decides the order of vertices, first values and who is killed when.",
+    )
+
+    def make(self, settings: Settings, directory: RunDirectory) -> Backend:
+        from master.backends.local import Local
+
+        threads = LocalOptions.among(settings.options).threads
+        return Local(worker_command(settings, directory), script(settings), directory.logs, threads=threads)
+
+    def workers(self, options: BackendOptions) -> int:
+        from master.backends.traces import most_at_once, read_trace
+
+        trace = LocalOptions.among(options).trace
+        return 2 if trace is None else most_at_once(read_trace(trace))
+
+    def check(self, settings: Settings) -> None:
+        script(settings)
+
+
+def script(settings: Settings) -> Script:
+    """Return what happens to the workers' machines. Raises UsageError for a lifetime or trace that cannot be read."""
+    from chunk_model.lifetime import LifetimeError
+    from chunk_model.parse import parse
+    from master.backends.script import Lives, Replay, Steady
+    from master.backends.traces import read_trace
+
+    options = LocalOptions.among(settings.options)
+    # Taking its leave takes a worker real time, which no speed-up shortens.
+    grace_s = max(USUAL_GRACE_S, LEAST_GRACE_S * options.speedup)
+    if options.trace is not None:
+        return Replay(read_trace(options.trace), settings.seed, grace_s=grace_s, speedup=options.speedup)
+    if options.lifetime is None:
+        return Steady(settings.workers)
+    try:
+        lifetime = parse(options.lifetime)
+    except LifetimeError as error:
+        raise UsageError(f"--lifetime: {error}") from error
+    return Lives(settings.workers, lifetime, settings.seed, grace_s=grace_s, speedup=options.speedup)
+
+
+def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:
+    """Return what makes a worker's argument list from its name: the console script beside this Python, or the same
+    without it."""
+    beside = Path(sys.executable).parent / WORKER
+    begin = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, *WITHOUT_SCRIPT]
+    fixed = [
+        f"--program={settings.program}",
+        f"--carrier={settings.carrier}",
+        f"--directory={directory.root.absolute()}",
+        f"--parent={os.getpid()}",
+        f"--seed={settings.seed}",
+    ]
+    return lambda worker: [*begin, f"--name={worker}", *fixed]

@@ -1,0 +1,126 @@
+"""The commands that begin a run: what they take is what every run has, and what their back end declares."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+import typer
+
+from gridml import cli
+from gridml.commands.start import start_command
+from master.backends.base import Backend, BackendFacts, BackendOptions
+from master.backends.plugin import BackendPlugin, Command
+from master.backends.registry import BACKENDS
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
+
+
+@dataclass(frozen=True)
+class LabOptions(BackendOptions):
+    seats: Annotated[int, typer.Option("--places", help="Seats of the lab.")] = 2
+    files: Annotated[tuple[Path, ...], typer.Option("--file", help="Given again for more.")] = ()
+    inner: int = 7  # no option of the command
+
+    @property
+    def facts(self) -> BackendFacts:
+        return BackendFacts(carries_files=True, carriers=("chirp",))
+
+
+class Made(Exception):
+    """The back end was asked for, with these settings."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+
+
+class LabPlugin(BackendPlugin):
+    name = "lab"
+    options = LabOptions
+    command = Command("lab", "Train in the lab.", "gridml lab mnist.py", workers=3, workers_help="Workers at once.")
+
+    def make(self, settings: Settings, directory: RunDirectory) -> Backend:
+        raise NotImplementedError
+
+    def check(self, settings: Settings) -> None:
+        raise Made(settings)
+
+
+def made(*arguments: str) -> Settings:
+    """The settings of a command line."""
+    app = typer.Typer()
+    app.command()(start_command(LabPlugin()))
+    with pytest.raises(Made) as caught:
+        app([str(PROGRAM), *arguments], standalone_mode=False)
+    return caught.value.settings
+
+
+def test_defaults_are_those_of_the_settings() -> None:
+    assert made() == Settings(PROGRAM, backend="lab", workers=3, options=LabOptions())
+
+
+def test_every_option_reaches_the_settings() -> None:
+    common = ("--workers", "5", "--epochs", "2", "--seed", "4", "--chunk", "9", "--push-every", "8", "--silence", "7")
+    settings = made(*common, "--carrier", "sftp", "--address", "host:22", "--places", "1", "--file", "a", "--file", "b")
+    options = LabOptions(seats=1, files=(Path("a"), Path("b")))
+    assert settings == Settings(
+        PROGRAM,
+        backend="lab",
+        workers=5,
+        epochs=2,
+        seed=4,
+        chunk=9,
+        push_every=8,
+        silent_s=7.0,
+        carrier="sftp",
+        address="host:22",
+        options=options,
+    )
+
+
+def test_an_address_has_its_older_name_too() -> None:
+    assert made("--carrier", "sftp", "--sftp", "host").address == "host"
+
+
+def test_what_is_not_declared_is_no_option() -> None:
+    assert "inner" not in inspect.signature(start_command(LabPlugin())).parameters
+
+
+def test_every_back_end_says_how_it_is_begun() -> None:
+    verbs = {name: plugin.command.verb for name, plugin in BACKENDS.all().items() if plugin.command is not None}
+    assert verbs == {"local": "run", "condor": "submit"}
+
+
+def called(*arguments: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:
+    monkeypatch.chdir(folder)
+    with pytest.raises(SystemExit) as ended:
+        cli.main([*arguments])
+    return ended.value.code
+
+
+def test_a_dry_run_prints_what_would_be_submitted_and_makes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ("--dry-run", "--carrier", "sftp", "--chunks-per-job", "3", "--attribute", "Wanted=True")
+    code = called("submit", str(PROGRAM), *chosen, monkeypatch=monkeypatch, folder=tmp_path)
+    said = capsys.readouterr().out
+    assert not code and list(tmp_path.iterdir()) == []
+    assert "universe = local" in said and "universe = vanilla" in said and "+Wanted = True" in said
+    assert "--carrier sftp" in said and "--chunks 3" in said
+    assert "sent with every job: gridml.pyz (" in said and "sent with every job: sftp/$(worker) (the job's own" in said
+
+
+def test_a_simulated_run_cannot_be_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ("--vertices", "1000", "--workers", "2", "--run-dir", "run", "--json")
+    assert not called("simulate", *chosen, monkeypatch=monkeypatch, folder=tmp_path)
+    assert json.loads((tmp_path / "run" / "settings.json").read_text())["backend"] == "simulated"
+    code = called("resume", "run", monkeypatch=monkeypatch, folder=tmp_path)
+    assert code == 2 and "gridml simulate" in capsys.readouterr().err

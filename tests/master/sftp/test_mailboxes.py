@@ -1,0 +1,67 @@
+"""A job has a key for as long as one of its attempts has a mailbox."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from master.sftp.mailboxes import SftpMailboxes
+from master.sftp.server import OWN
+
+
+@pytest.fixture
+def mailboxes(tmp_path: Path) -> Iterator[SftpMailboxes]:
+    made = SftpMailboxes(tmp_path, "127.0.0.1")
+    yield made
+    made.stop()
+
+
+def keys(root: Path) -> set[str]:
+    return {*os.listdir(root / "sftp")} - {OWN}
+
+
+def test_a_job_reaches_its_mailbox_while_the_mailboxes_are_served(mailboxes: SftpMailboxes, tmp_path: Path) -> None:
+    mailboxes.open("w1")
+    line = SftpLine(Credential.read(tmp_path / "sftp" / "w1"), 5.0)
+    try:
+        assert "w1" in SftpLink(line).list("mail")
+        mailboxes.stop()
+        with pytest.raises(OSError):
+            SftpLink(line).list("mail")
+    finally:
+        line.close()
+
+
+def test_the_key_stays_through_the_attempts_of_a_job_and_goes_with_the_last(
+    mailboxes: SftpMailboxes, tmp_path: Path
+) -> None:
+    for worker in ("w1", "w1.1", "w2"):
+        mailboxes.open(worker)
+    assert keys(tmp_path) == {"w1", "w2"}
+    mailboxes.close("w1")
+    assert keys(tmp_path) == {"w1", "w2"}
+    mailboxes.close("w1.1")
+    mailboxes.close("w1.1")
+    assert keys(tmp_path) == {"w2"}
+    mailboxes.clear()
+    assert keys(tmp_path) == set() and os.listdir(tmp_path / "mail") == []
+
+
+def test_the_next_master_takes_the_keys_over(mailboxes: SftpMailboxes, tmp_path: Path) -> None:
+    for worker in ("w1", "w2"):
+        mailboxes.open(worker)
+    before = (tmp_path / "sftp" / "w1").read_text()
+    mailboxes.stop()
+    later = SftpMailboxes(tmp_path, "127.0.0.1")
+    try:
+        later.open("w1.3")  # it lives on
+        later.close("w1")  # which the ledger still names,
+        later.close("w2")  # and this one has ended meanwhile
+        assert keys(tmp_path) == {"w1"}
+        assert (tmp_path / "sftp" / "w1").read_text() == before
+    finally:
+        later.stop()

@@ -1,0 +1,39 @@
+"""No file but a back end's own, and the one that registers it, names a back end: neither in code nor in words."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("gridml", "master", "remote", "chunk_model", "ami")
+NAME = re.compile("condor", re.IGNORECASE)
+OWN = "master/backends/condor/"
+REGISTERS = "master/backends/registry.py"
+
+
+def naming(files: dict[str, str]) -> set[str]:
+    """The files, by path, that name a back end and may not."""
+    return {path for path, text in files.items() if NAME.search(text) and not path.startswith(OWN)} - {REGISTERS}
+
+
+def sources() -> dict[str, str]:
+    paths = (path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+    return {str(path.relative_to(ROOT)): path.read_text(encoding="utf-8") for path in paths}
+
+
+def test_no_generic_file_names_a_back_end() -> None:
+    assert naming(sources()) == set()
+
+
+def test_it_is_registered_in_one_line() -> None:
+    lines = (ROOT / REGISTERS).read_text(encoding="utf-8").splitlines()
+    assert len([line for line in lines if NAME.search(line)]) == 1
+
+
+@pytest.mark.parametrize("text", ["settings.condor", "# as HTCondor does", 'backend == "condor"', "CondorOptions()"])
+def test_a_name_is_seen(text: str) -> None:
+    assert naming({"master/fleet.py": text}) == {"master/fleet.py"}
+    assert naming({"master/backends/condor/backend.py": text}) == set()
