@@ -87,8 +87,7 @@ class Takeover:
         for row in self.ledger.workers():
             if row["worker"] in survivors:
                 record = self.workers.add(row["worker"])
-                record.submitted_s, record.started_s = row["submitted_s"], row["started_s"]
-                record.message_s, record.spoke = row["first_sync_s"], row["first_sync_s"] is not None
+                record.spoke = row["first_sync_s"] is not None
                 measures.recall(record, row)
             else:
                 self.workers.add_ended([row["worker"]])

@@ -25,6 +25,7 @@ class Heartbeats:
     def watch(self, record: WorkerRecord, now: float) -> None:
         """Begin to watch a worker that was started, or is in reach again."""
         record.show_life(now)
+        record.heartbeat = None
         self._plan(record)
 
     def lose_sight(self, record: WorkerRecord) -> None:

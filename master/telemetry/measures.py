@@ -210,6 +210,8 @@ class Measures:
         """Take up the life of a worker that an earlier master saw start, as its ledger row has it."""
         if row["state"] == State.HELD:
             return  # its life ended when it was held, and begins anew when it is released
+        record.submitted_s, record.started_s = row["submitted_s"], row["started_s"]
+        record.message_s = row["first_sync_s"]
         record.kind = self._kind(row["kind"] or "")
         if row["started_s"] is not None:
             self.lives.begin(record, row["started_s"])

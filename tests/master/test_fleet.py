@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -11,7 +10,8 @@ import pytest
 from gridml.errors import RunError
 from master.backends.base import JobEvent, State
 from master.decisions.staffing import MAX_FAILED_STARTS
-from master.fleet import Fleet
+from master.fleet import Fleet, Workplace
+from master.records import WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -19,9 +19,10 @@ from master.telemetry.measures import Measures
 
 
 class Nobody:
-    """An mailboxes, an exchange and a back end of which nothing is wanted here."""
+    """Mailboxes, an exchange and a back end of which nothing is wanted here."""
 
-    known = SimpleNamespace(left=set[str]())
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
 
     def heartbeat(self, worker: str) -> None:
         return None
@@ -30,7 +31,9 @@ class Nobody:
 
     def close(self, worker: str) -> None: ...
 
-    def gone(self, worker: str, because: str, now: float, heir: bool = False) -> None: ...
+    def release(
+        self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None
+    ) -> None: ...
 
     def advice(self, detail: str) -> str:
         return "Release it."
@@ -42,26 +45,37 @@ def measures() -> Measures:
 
 
 @pytest.fixture
-def fleet(tmp_path: Path, measures: Measures) -> Fleet:
-    directory, nobody = RunDirectory(tmp_path / "run"), cast(Any, Nobody())
+def workers() -> WorkerTable:
+    return WorkerTable()
+
+
+@pytest.fixture
+def fleet(tmp_path: Path, measures: Measures, workers: WorkerTable) -> Fleet:
+    directory = RunDirectory(tmp_path / "run")
     directory.create()
     ledger = Ledger(directory.ledger, shared_disk=False, create=True, durable=False)
-    found = Fleet(
-        Settings(Path("p.py"), workers=2), directory, ledger, nobody, nobody, nobody, measures, lambda *said: None
-    )
+    nobody = cast(Any, Nobody(ledger))
+    place = Workplace(Settings(Path("p.py"), workers=2), directory, nobody, nobody)
+    fleet = Fleet(place, workers, nobody, measures, lambda *event: None)
     with ledger.transaction():
-        found.expect("w1", 0.0)
-        found.expect("w2", 0.0)
-    return found
+        fleet.expect("w1", 0.0)
+        fleet.expect("w2", 0.0)
+    return fleet
 
 
-def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: Measures) -> None:
+def speak(record: WorkerRecord, now: float) -> None:
+    """A message of it made sense."""
+    record.spoke = True
+    record.show_life(now)
+
+
+def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: Measures, workers: WorkerTable) -> None:
     for worker in ("w1", "w2"):
         fleet.hear([JobEvent(10.0, worker, State.RUNNING)], 10.0)
-    fleet.spoke(["w1", "w2"], 11.0)
-    measures.speeds.put("w1", 5.0)
+        speak(workers.of(worker), 11.0)
+    measures.speeds.put(workers.of("w1"), 5.0)
     fleet.hear([JobEvent(40.0, "w1", State.HELD, detail="the disk is full")], 40.0)
-    assert measures.speeds["w1"] is None
+    assert workers.of("w1").speed is None
     assert measures.lives.deaths == 0
     assert measures.lives.exposure_s(100.0) == 30.0 + 90.0
     fleet.hear([JobEvent(100.0, "w1", State.QUEUED)], 100.0)
@@ -69,12 +83,12 @@ def test_a_held_worker_lives_no_longer_and_has_not_died(fleet: Fleet, measures: 
     assert measures.lives.exposure_s(120.0) == 30.0 + 10.0 + 110.0
 
 
-def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fleet) -> None:
+def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fleet, workers: WorkerTable) -> None:
     def lost(worker: str, at_s: float) -> None:
         fleet.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
 
     fleet.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
-    fleet.spoke(["w1"], 1.0)
+    speak(workers.of("w1"), 1.0)
     for k in range(3 * MAX_FAILED_STARTS):
         lost(f"w{10 + k}", 2.0)
     fleet.hear([JobEvent(3.0, "w1", State.EVICTED)], 3.0)

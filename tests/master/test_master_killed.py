@@ -17,8 +17,8 @@ from gridml.protocol import bundle
 pytestmark = pytest.mark.real
 HERE = Path(__file__).parent
 LIMIT_S = 120
-MASTER = (HERE.parent.parent / "master").glob("*.py")
-POINTS = sorted({point for file in MASTER for point in re.findall(r"_hook\(\"([a-z-]+)\"\)", file.read_text())})
+MASTER = (HERE.parent.parent / "master").rglob("*.py")
+POINTS = sorted({point for file in MASTER for point in re.findall(r"\b_?hook\(\"([a-z-]+)\"\)", file.read_text())})
 
 
 def drive(program: Path, root: Path, point: str = "", nth: int = 0) -> int:

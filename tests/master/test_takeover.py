@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,15 +14,17 @@ import pytest
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.errors import StorageError
 from gridml.protocol import bundle, outbox
-from gridml.protocol.messages import Push, Sync, reply_from, to_json
+from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
-from master.backends.base import Backend, JobEvent
+from master.backends.base import Backend, JobEvent, State
 from master.environment import Environment
+from master.fleet import RESERVED_S
 from master.launch import resume, start
 from master.run import Run
 from master.store.ledger import Ledger
 from master.store.settings import Settings
+from master.sync import versions
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_count.py"
 
@@ -31,12 +35,12 @@ class Left(Backend):
     name = "left"
 
     def __init__(self) -> None:
-        self.asked: list[bool] = []
+        self.kept: list[bool] = []  # whether each master wanted to keep the workers
         self.ends: list[str] = []
 
     def inherit(self, *, keep: bool) -> list[str]:
-        self.asked.append(keep)
-        return ["w1"] if keep and len(self.asked) > 1 else []
+        self.kept.append(keep)
+        return ["w1"] if keep and len(self.kept) > 1 else []
 
     def submit(self, worker: str) -> None:
         """Nobody comes."""
@@ -82,13 +86,13 @@ def test_a_worker_that_lives_on_keeps_its_place(
     program: Path, tmp_path: Path, backend: Left, environment: Environment
 ) -> None:
     with begun(program, tmp_path / "run", environment) as run:
-        run.fleet.staff(1.0, work_left=True)
+        run.parts.fleet.staff(1.0, work_left=True)
         assert [row["worker"] for row in run.ledger.workers()] == ["w1"]
     with resume(tmp_path / "run", environment) as run:
-        run.fleet.staff(1.0, work_left=True)
+        run.parts.fleet.staff(1.0, work_left=True)
         (worker,) = run.ledger.workers()
         assert (worker["worker"], worker["ended_s"]) == ("w1", None)
-    assert backend.asked == [True, True]
+    assert backend.kept == [True, True]
 
 
 def test_another_program_inherits_nobody(
@@ -98,7 +102,7 @@ def test_another_program_inherits_nobody(
     program.write_text(program.read_text() + "# mended\n")
     for _ in range(2):
         resume(tmp_path / "run", environment).__exit__(None, None, None)
-    assert backend.asked == [True, False, True]  # those that the second master started run the mended one
+    assert backend.kept == [True, False, True]  # those that the second master started run the mended one
 
 
 def test_a_master_that_nobody_started_keeps_the_program_as_it_was(
@@ -109,14 +113,14 @@ def test_a_master_that_nobody_started_keeps_the_program_as_it_was(
     before = program.read_text()
     program.write_text("half a thou")
     with resume(root, replace(environment, unattended=True)) as run:
-        assert run.settings.program.read_text() == before
+        assert run.parts.spec.settings.program.read_text() == before
         run.ledger.set("status", "cancelled")
-    assert backend.asked == [True, True]
+    assert backend.kept == [True, True]
     program.write_text(before + "# mended\n")
     with resume(root, replace(environment, unattended=True)) as run:  # a person has stopped it, and submitted it again
-        assert run.settings.program == program
+        assert run.parts.spec.settings.program == program
     assert (root / "program" / program.name).read_text() == program.read_text()
-    assert backend.asked == [True, True, False]
+    assert backend.kept == [True, True, False]
 
 
 def test_a_ledger_that_was_restored_inherits_nobody(
@@ -129,22 +133,22 @@ def test_a_ledger_that_was_restored_inherits_nobody(
     shutil.copy(tmp_path / "run" / "ledger.backup.db", tmp_path / "run" / "ledger.db")
     for _ in range(2):
         resume(tmp_path / "run", environment).__exit__(None, None, None)
-    assert backend.asked == [True, False, True]
+    assert backend.kept == [True, False, True]
 
 
-def test_letters_of_a_time_that_is_undone_are_not_heard(
+def test_messages_of_a_time_that_is_undone_are_not_heard(
     program: Path, tmp_path: Path, environment: Environment
 ) -> None:
     root = tmp_path / "run"
     with begun(program, root, environment) as run:
         run.ledger.backup()
-        run.fleet.staff(1.0, work_left=True)
+        run.parts.fleet.staff(1.0, work_left=True)
         DirectoryMailbox(root, "w1").send(9, b"of a worker that the copy does not know")
     shutil.copy(root / "ledger.backup.db", root / "ledger.db")
     with resume(root, environment) as run:
         assert not (root / "mail" / "w1").exists()
-        run.fleet.staff(1.0, work_left=True)
-        assert run.mailboxes.collect() == []
+        run.parts.fleet.staff(1.0, work_left=True)
+        assert run.parts.mailboxes.collect() == []
 
 
 @pytest.mark.parametrize(("file", "credited"), [("w1", 10), ("w2", 0)])
@@ -153,7 +157,7 @@ def test_what_a_job_brought_home_is_credited_in_its_own_name_only(
 ) -> None:
     root = tmp_path / "run"
     with begun(program, root, environment) as run:
-        run.fleet.staff(1.0, work_left=True)
+        run.parts.fleet.staff(1.0, work_left=True)
         worker = DirectoryMailbox(root, "w1")
         worker.send(1, bundle.encode(to_json(Sync("w1", wants=True)), {}))
         run.step()
@@ -170,6 +174,7 @@ def test_what_a_job_brought_home_is_credited_in_its_own_name_only(
     )
     with begun_again(root, environment) as run:
         assert run.ledger.credited == credited
+        assert run.parts.leases.sizing.measures.speeds.count == 0  # who has ended trains no more
 
 
 def test_a_master_that_leaves_lets_its_workers_live(
@@ -194,3 +199,181 @@ def test_a_master_that_cannot_begin_ends_nobody(
     with pytest.raises(StorageError, match="No space left"):
         resume(tmp_path / "run", environment)
     assert backend.ends == ["closed", "left"]
+
+
+# --- what must survive a restart is in the ledger
+
+
+class Scripted(Left):
+    """A back end that says what a test wants it to say, and keeps whom a test wants it to keep."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.survivors: list[str] = []
+        self.events: list[JobEvent] = []
+
+    def inherit(self, *, keep: bool) -> list[str]:
+        return [*self.survivors]
+
+    def poll(self) -> list[JobEvent]:
+        events, self.events = self.events, []
+        return events
+
+
+@dataclass
+class Attempt:
+    """A worker as its mailbox shows it. It trains whatever it is leased at once."""
+
+    root: Path
+    name: str
+    number: int = 0
+    leases: list[Lease] = field(default_factory=list)
+
+    def send(self, run: Run, tensors: Mapping[str, Any] | None = None, **values: Any) -> Reply:
+        """Send a message and return the answer to it."""
+        self.number += 1
+        mailbox = DirectoryMailbox(self.root, self.name)
+        mailbox.send(self.number, bundle.encode(to_json(Sync(self.name, **values)), tensors or {}))
+        run.step()
+        reply = reply_from(bundle.decode(mailbox.receive(self.number) or b"")[0])
+        if reply.lease is not None:
+            self.leases.append(reply.lease)
+        return reply
+
+    def want(self, run: Run, **values: Any) -> Lease | None:
+        return self.send(run, wants=True, **values).lease
+
+    def push(self, run: Run, lease: Lease, base: int, start: int, stop: int, sequence: int = 1) -> Reply:
+        """Push what was trained of a lease between two positions."""
+        push = Push(lease.id, lease.term, sequence, base, stop, stop - start)
+        tensors = {"Total/count": np.array([stop - start]), "@rows/Total": np.array([0])}
+        return self.send(run, tensors, holds=(lease.id,), push=push)
+
+
+@dataclass
+class Time:
+    now_s: float = 1e6
+
+
+@dataclass
+class World:
+    """A run whose masters come and go."""
+
+    root: Path
+    backend: Scripted
+    time: Time
+    environment: Environment
+
+    def resume(self, after_s: float, *survivors: str) -> Run:
+        """The next master, which finds these workers alive."""
+        self.time.now_s += after_s
+        self.backend.survivors = [*survivors]
+        return resume(self.root, self.environment)
+
+    def tell(self, run: Run, *events: tuple[str, State, str]) -> None:
+        """The back end says (worker, state, heir)."""
+        self.backend.events = [JobEvent(self.time.now_s, name, state, heir=heir) for name, state, heir in events]
+        run.step()
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> World:
+    backend, time = Scripted(), Time()
+    environment = Environment(lambda settings, directory: backend, durable=False, clock=lambda: time.now_s)
+    return World(tmp_path / "run", backend, time, environment)
+
+
+def positions(ledger: Ledger, epoch: int) -> list[int]:
+    """Positions that were credited, each as often as it was."""
+    return sorted(at for of, start, stop in ledger.credits() if of == epoch for at in range(start, stop))
+
+
+@pytest.mark.parametrize("watched", [True, False])
+@pytest.mark.parametrize(("late_s", "verdict"), [(RESERVED_S / 2, Verdict.MERGED), (RESERVED_S, Verdict.REFUSED)])
+def test_a_reservation_is_honoured_by_the_master_after_the_next(
+    program: Path, world: World, monkeypatch: pytest.MonkeyPatch, watched: bool, late_s: float, verdict: Verdict
+) -> None:
+    """Whether the first master has `watched` how the worker ended, or the next found a later attempt in its place."""
+    monkeypatch.setattr(versions, "SPARE_VERSIONS", 1)  # what nobody stands on is removed at once
+    settings = Settings(program=program, workers=2, epochs=1, chunk=1000, push_every=1000)
+    first, later, other = (Attempt(world.root, name) for name in ("w1", "w1.1", "w2"))
+
+    def work(run: Run) -> None:
+        """The other worker trains its lease, in two pushes, each of which makes a version, and gets another."""
+        lease = other.leases[-1]
+        middle = (lease.start + lease.stop) // 2
+        for sequence, begin, end in ((1, lease.start, middle), (2, middle, lease.stop)):
+            base = other.send(run, holds=(lease.id,)).version
+            assert other.push(run, lease, base, begin, end, sequence).verdict is Verdict.MERGED
+        other.want(run)
+
+    with start(settings, world.root, world.environment) as run:
+        run.step()
+        world.tell(run, ("w1", State.RUNNING, ""), ("w2", State.RUNNING, ""))
+        lease = first.want(run)
+        assert lease is not None and other.want(run) is not None
+        base = run.ledger.newest_version()[0]
+        if watched:
+            world.tell(run, ("w1", State.EVICTED, "w1.1"), ("w1.1", State.QUEUED, ""))
+            assert {*run.ledger.leases.reserved} == {lease.id}
+        work(run)
+        run.leave()
+    with world.resume(100.0, "w1.1", "w2") as run:
+        assert {*run.ledger.leases.reserved} == {lease.id}
+        work(run)
+        run.leave()
+    with world.resume(late_s - 100.0 if watched else late_s, "w1.1", "w2") as run:
+        assert {*run.ledger.leases.reserved} == {lease.id}
+        if verdict is Verdict.MERGED:
+            work(run)
+        assert later.push(run, lease, base, lease.start, lease.start + 400).verdict is verdict
+        assert run.ledger.leases.reserved == {}
+        brought = 400 if verdict is Verdict.MERGED else 0
+        credited = [position for position in positions(run.ledger, 0) if lease.start <= position < lease.stop]
+        assert credited == [*range(lease.start, lease.start + brought)]
+        while not run.parts.leases.epochs.finished():
+            work(run)
+        assert positions(run.ledger, 0) == [*range(4000)]
+        events = [*run.ledger._db.execute("SELECT text FROM events WHERE kind = 'late'")]
+        assert len(events) == (verdict is Verdict.MERGED)
+        run.leave()
+
+
+def test_what_was_overtaken_under_one_master_was_overtaken_for_the_next(program: Path, world: World) -> None:
+    program.write_text(program.read_text().replace("COUNT, EPOCHS = 4_000, 2", "COUNT, EPOCHS = 10, 1"))
+    slow, quick, third = (Attempt(world.root, name) for name in ("w1", "w2", "w3"))
+    speed = {"trained": 1000, "train_s": 1000.0}  # one vertex a second
+
+    def overtaken(run: Run) -> list[int]:
+        return [lease.overtaken for lease in run.ledger.leases]
+
+    def overtake(run: Run, attempt: Attempt) -> float:
+        """Wait until a worker that idles is given all of the epoch; return how long it took."""
+        for waited_s in range(0, 3600, 5):
+            taken = attempt.want(run, **speed)
+            if taken is not None:
+                assert (taken.start, taken.stop) == (0, 10)
+                return waited_s
+            world.time.now_s += 5.0
+        raise AssertionError("nothing was overtaken")
+
+    with start(Settings(program=program, workers=3), world.root, world.environment) as run:
+        run.step()
+        world.tell(run, *((name, State.RUNNING, "") for name in ("w1", "w2", "w3")))
+        assert slow.want(run, **speed) is not None
+        assert overtaken(run) == [0]
+        first_s = overtake(run, quick)
+        assert overtaken(run) == [1]
+        run.leave()
+    with world.resume(10.0, "w1", "w2", "w3") as run:
+        assert overtaken(run) == [1]
+        second_s = overtake(run, third)
+        assert overtaken(run) == [2]
+        assert second_s > first_s  # each time that a range is overtaken again must pay twice as well
+        run.leave()
+    with world.resume(10.0, "w1", "w2", "w3") as run:
+        assert overtaken(run) == [2]
+        version = run.ledger.newest_version()[0]
+        assert third.push(run, third.leases[-1], version, 0, 10).verdict is Verdict.MERGED
+        assert positions(run.ledger, 0) == [*range(10)]
+        run.leave()

@@ -11,7 +11,8 @@ import pytest
 
 from gridml.protocol.messages import Push, Sync
 from master.backends.condor.options import CondorOptions
-from master.leases.chunk_sizing import Sizing
+from master.leases.chunk_sizing import ChunkSizing
+from master.records import WorkerRecord
 from master.store.settings import Settings
 
 
@@ -19,11 +20,11 @@ class Later(Executor):
     """Does what it is asked when it is told to."""
 
     def __init__(self) -> None:
-        self.asked: list[Callable[[], None]] = []
+        self.tasks: list[Callable[[], None]] = []
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
         future: Future[Any] = Future()
-        self.asked.append(lambda: future.set_result(fn(*args, **kwargs)))
+        self.tasks.append(lambda: future.set_result(fn(*args, **kwargs)))
         return future
 
 
@@ -36,131 +37,134 @@ class Failing(Executor):
         return future
 
 
-def tell(told: list[str]) -> Callable[[str, str], None]:
-    return lambda what, why: told.append(f"{what}. {why}")
+def report_to(reports: list[str]) -> Callable[[str, str], None]:
+    return lambda what, why: reports.append(f"{what}. {why}")
 
 
-def sizing(**values: Any) -> Sizing:
-    return Sizing(Settings(Path("p.py"), workers=4, **values), 1_000_000, 10)
+def make(**values: Any) -> ChunkSizing:
+    return ChunkSizing(Settings(Path("p.py"), workers=4, **values), 1_000_000, 10)
 
 
-def lived(found: Sizing, count: int, life_s: float, *, begin_s: float = 1.0, start: int = 0) -> None:
+def live(sizing: ChunkSizing, count: int, life_s: float, *, begin_s: float = 1.0, start: int = 0) -> None:
     """Workers that trained ten vertices a second, and were killed."""
     for i in range(start, start + count):
-        worker, age = f"w{i}", life_s * (0.5 + (i % 11) / 10)
-        found.measures.runs(worker, 0.0)
+        record, age = WorkerRecord(f"w{i}"), life_s * (0.5 + (i % 11) / 10)
+        sizing.measures.run(record, 0.0)
         push = Push(1, 1, 1, 0, 100, 100)
-        found.measures.heard(
-            Sync(worker, push=push, trained=100, train_s=10.0, push_s=0.1, travel_s=0.2, begun=1,
+        sizing.measures.hear(
+            record,
+            Sync(record.name, push=push, trained=100, train_s=10.0, push_s=0.1, travel_s=0.2, begun=1,
                  begun_vertices=100, begin_s=begin_s), 1.0,
         )  # fmt: skip
-        found.measures.ended(worker, age, died=True)
+        sizing.measures.end(record, age, died=True)
 
 
 def test_nothing_is_known_at_first() -> None:
-    found, later, told = sizing(), Later(), list[str]()
-    assert not found.turn(0.0, 4, 0.0, 0.0, later, tell(told))
-    assert found.chunk("w1") is None
-    assert found.push_every("w1", 640, 10, 4, 0.0)[0] == 640
-    assert not later.asked and not told
+    sizing, later, reports = make(), Later(), list[str]()
+    assert not sizing.step(0.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert sizing.chunk(WorkerRecord("w1")) is None
+    assert sizing.push_every(WorkerRecord("w1"), 640, 10, 4, 0.0)[0] == 640
+    assert not later.tasks and not reports
 
 
 def test_a_fit_is_made_elsewhere_and_told_once() -> None:
-    found, later, told = sizing(), Later(), list[str]()
-    lived(found, 20, 60.0)
+    sizing, later, reports = make(), Later(), list[str]()
+    live(sizing, 20, 60.0)
     for now in (100.0, 101.0, 102.0):
-        assert not found.turn(now, 4, 0.0, 0.0, later, tell(told))
-    assert len(later.asked) == 1 and not told
-    later.asked.pop()()
-    assert found.turn(103.0, 4, 0.0, 0.0, later, tell(told))
-    assert not found.turn(104.0, 4, 0.0, 0.0, later, tell(told))
-    assert len(told) == 1
-    assert "vertices a chunk" in told[0]
-    size = found.chunk("a worker that has not spoken")
+        assert not sizing.step(now, 4, 0.0, 0.0, later, report_to(reports))
+    assert len(later.tasks) == 1 and not reports
+    later.tasks.pop()()
+    assert sizing.step(103.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert not sizing.step(104.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert len(reports) == 1
+    assert "vertices a chunk" in reports[0]
+    silent = WorkerRecord("a worker that has not spoken")
+    size = sizing.chunk(silent)
     assert size is not None and size[0] > 10
-    assert 10 <= found.push_every("a worker that has not spoken", 640, 10, 4, 0.0)[0] < 640
+    assert 10 <= sizing.push_every(silent, 640, 10, 4, 0.0)[0] < 640
 
 
 def test_the_same_again_is_no_news() -> None:
-    found, later, told = sizing(), Later(), list[str]()
-    lived(found, 20, 60.0)
+    sizing, later, reports = make(), Later(), list[str]()
+    live(sizing, 20, 60.0)
     for number, now in enumerate((100.0, 200.0, 300.0)):
-        found.turn(now, 4, 0.0, 0.0, later, tell(told))
-        later.asked.pop()()
-        found.turn(now + 1, 4, 0.0, 0.0, later, tell(told))
-        lived(found, 40 * (number + 1), 60.0, start=1000 * (number + 1))
-    assert len(told) == 1
+        sizing.step(now, 4, 0.0, 0.0, later, report_to(reports))
+        later.tasks.pop()()
+        sizing.step(now + 1, 4, 0.0, 0.0, later, report_to(reports))
+        live(sizing, 40 * (number + 1), 60.0, start=1000 * (number + 1))
+    assert len(reports) == 1
 
 
 def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
-    found, later = sizing(), Later()
-    lived(found, 20, 60.0)
-    found.turn(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
-    later.asked.pop()()
-    found.turn(101.0, 4, 0.0, 0.0, later, lambda what, why: None)
-    found.measures.speeds.put("slow", 5.0)
-    found.measures.speeds.put("fast", 20.0)
-    slow, fast = found.chunk("slow"), found.chunk("fast")
-    assert slow is not None and fast is not None
-    assert fast[0] == pytest.approx(4 * slow[0], abs=4)
+    sizing, later = make(), Later()
+    live(sizing, 20, 60.0)
+    sizing.step(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
+    later.tasks.pop()()
+    sizing.step(101.0, 4, 0.0, 0.0, later, lambda what, why: None)
+    slow, fast = WorkerRecord("slow"), WorkerRecord("fast")
+    sizing.measures.speeds.put(slow, 5.0)
+    sizing.measures.speeds.put(fast, 20.0)
+    less, more = sizing.chunk(slow), sizing.chunk(fast)
+    assert less is not None and more is not None
+    assert more[0] == pytest.approx(4 * less[0], abs=4)
 
 
 def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
-    found, later, told = sizing(options=CondorOptions(chunks_per_job=1)), Later(), list[str]()
-    lived(found, 20, 0.1, begin_s=500.0)
+    sizing, later, reports = make(options=CondorOptions(chunks_per_job=1)), Later(), list[str]()
+    live(sizing, 20, 0.1, begin_s=500.0)
     for now in (100.0, 200.0):
-        found.turn(now, 4, 0.0, 0.0, later, tell(told))
-        later.asked.pop()()
-        assert not found.turn(now + 1, 4, 0.0, 0.0, later, tell(told))
-        lived(found, 40, 0.1, begin_s=500.0, start=1000)
-    assert len(told) == 1
-    assert "no chunk would ever finish" in told[0]
-    assert found.chunk("w1") is None
+        sizing.step(now, 4, 0.0, 0.0, later, report_to(reports))
+        later.tasks.pop()()
+        assert not sizing.step(now + 1, 4, 0.0, 0.0, later, report_to(reports))
+        live(sizing, 40, 0.1, begin_s=500.0, start=1000)
+    assert len(reports) == 1
+    assert "no chunk would ever finish" in reports[0]
+    assert sizing.chunk(WorkerRecord("w1")) is None
 
 
 def test_who_asks_for_both_sizes_needs_no_fit() -> None:
-    found, later = sizing(chunk=100, push_every=50), Later()
-    lived(found, 20, 60.0)
-    assert not found.turn(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
-    assert not later.asked
+    sizing, later = make(chunk=100, push_every=50), Later()
+    live(sizing, 20, 60.0)
+    assert not sizing.step(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
+    assert not later.tasks
 
 
 def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
-    found, later, told = sizing(), Later(), list[str]()
-    lived(found, 20, 60.0)
-    found.turn(100.0, 4, 0.0, 0.0, later, tell(told))
-    later.asked.pop()()
-    assert found.turn(101.0, 4, 0.0, 0.0, later, tell(told))
-    before = found.chunk("w")
+    sizing, later, reports = make(), Later(), list[str]()
+    live(sizing, 20, 60.0)
+    sizing.step(100.0, 4, 0.0, 0.0, later, report_to(reports))
+    later.tasks.pop()()
+    assert sizing.step(101.0, 4, 0.0, 0.0, later, report_to(reports))
+    before = sizing.chunk(WorkerRecord("w"))
     for number, now in enumerate((200.0, 300.0)):
-        lived(found, 40 * (number + 1), 60.0, start=1000 * (number + 1))
-        assert not found.turn(now, 4, 0.0, 0.0, Failing(), tell(told))
-    assert found.chunk("w") == before
-    assert len(told) == 2
-    assert "sizes stay as they were" in told[1] and "KeyError: 'a fault of the fit'" in told[1]
+        live(sizing, 40 * (number + 1), 60.0, start=1000 * (number + 1))
+        assert not sizing.step(now, 4, 0.0, 0.0, Failing(), report_to(reports))
+    assert sizing.chunk(WorkerRecord("w")) == before
+    assert len(reports) == 2
+    assert "sizes stay as they were" in reports[1] and "KeyError: 'a fault of the fit'" in reports[1]
 
 
 @pytest.mark.parametrize(("many", "around_s"), [(0, 3.0 + 0.25 + 0.5), (1, 3.0 + 0.25 + 0.5 + 7.0 + 20.0)])
 def test_what_passes_around_a_chunk(many: int, around_s: float) -> None:
-    found = sizing(options=CondorOptions(chunks_per_job=many))
-    assert found.around_s("w1") == 0.0  # nothing is known
-    measures = found.measures
-    measures.submitted("w1", 0.0)
-    measures.runs("w1", 20.0)
+    sizing = make(options=CondorOptions(chunks_per_job=many))
+    measures, w1 = sizing.measures, WorkerRecord("w1")
+    assert sizing.around_s(w1) == 0.0  # nothing was measured
+    measures.submit(w1, 0.0)
+    measures.run(w1, 20.0)
     for number in range(1, 6):
         push = Push(number, 1, 1, 0, 100, 100)
-        said = Sync(
+        sync = Sync(
             "w1", push=push, trained=100 * number, train_s=float(number), push_s=0.1, travel_s=0.5,
             begun=number, begun_vertices=100, begin_s=3.0, end_s=0.25,
         )  # fmt: skip
-        measures.heard(said, 27.0)
-    assert found.around_s("w1") == pytest.approx(around_s)
+        measures.hear(w1, sync, 27.0)
+    assert sizing.around_s(w1) == pytest.approx(around_s)
 
 
 def test_measures_that_make_no_sense_are_no_facts() -> None:
-    found, later, told = sizing(), Later(), list[str]()
-    lived(found, 20, 60.0)
-    found.measures.all.boots.append(-5.0)
-    found.measures.all.ends.append(float("inf"))
-    assert not found.turn(100.0, 4, 0.0, 0.0, later, tell(told))
-    assert not later.asked and not told
+    sizing, later, reports = make(), Later(), list[str]()
+    live(sizing, 20, 60.0)
+    sizing.measures.all.boots.append(-5.0)
+    sizing.measures.all.ends.append(float("inf"))
+    assert not sizing.step(100.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert not later.tasks and not reports

@@ -12,16 +12,18 @@ import pytest
 
 from gridml.protocol.messages import Push, Sync
 from gridml.testing.virtual_clock import VirtualClock
+from master import records
 from master.decisions import leasing
-from master.decisions.leasing import Holding, LeaseRow, Span
-from master.leases import leases as grants
-from master.leases import stragglers
-from master.leases.leases import LOOK_S, Grants
-from master.leases.stragglers import FEW
+from master.decisions.leasing import Holding, Span
+from master.leases import leases as leases_module
+from master.leases.leases import Leases
+from master.leases.reclaim import LOOK_S
+from master.records import FEW, LeaseState, WorkerTable
 from master.simulation import cost_program
 from master.simulation.wire import Wire
 from master.store.ledger import Ledger
 from master.store.settings import Settings
+from master.store.spec import RunSpec
 
 RATE = 1.0  # vertices per second, of everyone who is not said to be faster
 EVERY = 100  # vertices between two pushes: what is left of a lease of 100 is then not worth a cut
@@ -30,48 +32,58 @@ PUSH_S, TRAVEL_S = 0.1, 0.1  # what a push costs, and how long it is under way t
 
 @dataclass
 class Desk:
-    """The grants of a run without workers: a test says what they do, and what time it is."""
+    """The leases of a run without workers: a test says what they do, and what time it is."""
 
-    grants: Grants
+    leases: Leases
     ledger: Ledger
-    workers: int
+    workers: WorkerTable
+    count: int  # of the workers that the run wants
 
     def measure(self, worker: str, rate: float) -> None:
         """A worker shows how fast it is, and hears how often to push."""
         push = Push(0, 0, 1, 0, 1, 1)
         sync = Sync(worker, push=push, trained=1000, train_s=1000 / rate, push_s=PUSH_S, travel_s=TRAVEL_S)
-        self.grants.sizing.measures.heard(sync, 0.0)
-        self.grants.told(worker, EVERY)
+        record = self.workers.add(worker)
+        self.leases.sizing.measures.hear(record, sync, 0.0)
+        record.push_every = EVERY
 
-    def ask(self, worker: str, now: float) -> LeaseRow | None:
+    def ask(self, worker: str, now: float) -> LeaseState | None:
         with self.ledger.transaction():
-            return self.grants.grant(Sync(worker, wants=True), self.workers, now)
+            return self.leases.grant(self.workers.add(worker), Sync(worker, wants=True), now)
 
-    def lease(self, worker: str, now: float, rate: float = RATE) -> LeaseRow:
+    def lease(self, worker: str, now: float, rate: float = RATE) -> LeaseState:
         self.measure(worker, rate)
-        row = self.ask(worker, now)
-        assert row is not None
-        return row
+        lease = self.ask(worker, now)
+        assert lease is not None
+        return lease
 
-    def credit(self, row: LeaseRow, upto: int, now: float) -> None:
+    def credit(self, lease: LeaseState, upto: int, now: float) -> None:
         """A push comes; the lease ends with the last one."""
         with self.ledger.transaction():
-            row = self.ledger.credit(self.ledger.leases[row.id], upto, 1, 0.0, now)
-            self.grants.credited(row, now)
-            if row.upto >= row.stop:
-                self.grants.end(row, now, "trained to its end")
+            self.ledger.credit(lease, upto, 1, 0.0, now)
+            self.leases.credit(lease, now)
+            if not lease.left:
+                self.leases.end(lease, now, "trained to its end")
 
     def train(self, began: dict[int, float], now: float) -> None:
         """All that are leased have trained until now, at RATE since they `began`, and pushed it."""
-        for row in list(self.ledger.leases.values()):
-            if row.id in began:
-                upto = min(row.stop, row.start + int((now - PUSH_S - TRAVEL_S - began[row.id]) * RATE))
-                if upto > row.upto:
-                    self.credit(row, upto, now)
+        for lease in list(self.ledger.leases):
+            if lease.id in began:
+                upto = min(lease.stop, lease.start + int((now - PUSH_S - TRAVEL_S - began[lease.id]) * RATE))
+                if upto > lease.upto:
+                    self.credit(lease, upto, now)
 
     def stragglers(self) -> list[str]:
         rows = self.ledger._db.execute("SELECT text FROM events WHERE kind = 'straggler'")
         return [text for (text,) in rows]
+
+
+def desk_of(ledger: Ledger, vertices: int, workers: int) -> Desk:
+    """A master's desk over a ledger: of a run of one epoch of so many vertices."""
+    program, table = cost_program.program_of(vertices, 1), WorkerTable()
+    settings = Settings(Path("program.py"), backend="simulated", workers=workers)
+    spec = RunSpec(settings, program, program.graph())
+    return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, workers)
 
 
 Make = Callable[..., Desk]
@@ -88,14 +100,12 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         def chunk_size(left: int, *args: object, **named: object) -> tuple[int, str]:
             return min(left, next(chunks)), "the test's"
 
-        monkeypatch.setattr(grants, "chunk_size", chunk_size)
-        program = cost_program.program_of(sum(itertools.islice(itertools.cycle(sizes), workers)), 1)
-        settings = Settings(tmp_path / "program.py", backend="simulated", workers=workers)
+        monkeypatch.setattr(leases_module, "chunk_size", chunk_size)
         ledger = Ledger(tmp_path / f"{next(number)}.db", shared_disk=False, create=True, durable=False)
-        made = Grants(program, program.graph(), settings, ledger, Wire(VirtualClock(), None))
+        desk = desk_of(ledger, sum(itertools.islice(itertools.cycle(sizes), workers)), workers)
         with ledger.transaction():
-            made.open_first(0.0)
-        return Desk(made, ledger, workers)
+            desk.leases.epochs.open_first(0.0)
+        return desk
 
     return make
 
@@ -126,9 +136,9 @@ def looks(monkeypatch: pytest.MonkeyPatch) -> Seen:
 def all_leased(desk: Desk, every_s: float) -> dict[int, float]:
     """Every worker gets a lease, one after the other; returns when each lease began."""
     began = {}
-    for k in range(desk.workers):
-        row = desk.lease(f"w{k}", k * every_s)
-        began[row.id] = k * every_s
+    for k in range(desk.count):
+        lease = desk.lease(f"w{k}", k * every_s)
+        began[lease.id] = k * every_s
     assert not desk.ledger.spans
     return began
 
@@ -145,9 +155,9 @@ def test_one_of_thousands_that_stops_is_found_within_a_few_looks(make: Make, loo
         assert len(looks[-1]) == 2 * FEW
     desk.train(began, 426.0)
     assert len(desk.ledger.leases) > 300
-    found = desk.ask("idle", 426.0)
-    assert found is not None
-    assert found.start == (stopped - 1) * 100
+    taken = desk.ask("idle", 426.0)
+    assert taken is not None
+    assert taken.start == (stopped - 1) * 100
     assert len(desk.stragglers()) == 1
     assert len(looks) == 4
 
@@ -156,7 +166,7 @@ def test_one_of_thousands_that_slows_down_is_cut(make: Make, looks: Seen) -> Non
     desk = make(2000, 2000)
     began = all_leased(desk, 0.1)
     slow = desk.ledger.leases[1001]
-    began_s = began.pop(slow.id)
+    began_s, stop = began.pop(slow.id), slow.stop
     for now in (700.0, 1400.0, 2120.0):
         desk.train(began, now)
         desk.credit(slow, slow.start + int((now - began_s) / 4), now)
@@ -165,7 +175,8 @@ def test_one_of_thousands_that_slows_down_is_cut(make: Make, looks: Seen) -> Non
     assert len(desk.ledger.leases) > 700
     taken = desk.ask("idle", 2120.0)
     assert taken is not None
-    assert slow.start < taken.start < taken.stop == slow.stop
+    assert slow.start < taken.start < taken.stop == stop
+    assert slow.stop == taken.start
     assert len(looks) == 1
     assert not desk.stragglers()
 
@@ -213,29 +224,29 @@ def test_whatever_a_worker_tells_its_leases_are_granted(
     make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
 ) -> None:
     desk = make(4, 1000)
-    monkeypatch.setattr(grants, "chunk_size", leasing.chunk_size)
-    said = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
+    monkeypatch.setattr(leases_module, "chunk_size", leasing.chunk_size)
+    values = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
     for k in range(20):
         push = Push(0, 0, 1, 0, 1, 1)
-        sync = Sync(f"w{k}", push=push, begun=2, begun_vertices=100, wants=True, **said)  # type: ignore[arg-type]
-        desk.grants.sizing.measures.heard(sync, 0.0)
+        sync = Sync(f"w{k}", push=push, begun=2, begun_vertices=100, wants=True, **values)  # type: ignore[arg-type]
+        desk.leases.sizing.measures.hear(desk.workers.add(f"w{k}"), sync, 0.0)
         assert desk.ask(f"w{k}", float(k)) is not None
 
 
 def test_ranges_of_epochs_that_are_complete_are_forgotten(make: Make) -> None:
     desk = make(1, 100)
-    desk.grants._epochs = 2
+    desk.leases.epochs._epochs = 2
     desk.measure("slow", RATE)
     desk.measure("quick", 100.0)
     slow = desk.ask("slow", 0.0)
     assert slow is not None
-    desk.grants._again.add(Span(0, 0, 50), 1)
+    desk.leases._reclaim._ranges.add(Span(0, 0, 50), 1)
     desk.credit(slow, 100, 100.0)
     assert desk.ask("slow", 100.0) is not None
     taken = desk.ask("quick", 1000.0)
     assert taken is not None and taken.epoch == 1
     assert len(desk.stragglers()) == 1
-    assert desk.grants._again.epochs == [1]
+    assert desk.leases._reclaim._ranges.epochs == [1]
 
 
 def test_a_look_sees_a_few_leases_however_many_there_are(make: Make, looks: Seen) -> None:
@@ -256,7 +267,8 @@ def test_ten_thousand_that_idle_look_once(make: Make, looks: Seen) -> None:
     looks.clear()
     with desk.ledger.transaction():
         for k in range(10_000):
-            assert desk.grants.grant(Sync(f"idle{k}", wants=True), 50, 10.0 + LOOK_S * k / 10_000) is None
+            idle = desk.workers.add(f"idle{k}")
+            assert desk.leases.grant(idle, Sync(idle.name, wants=True), 10.0 + LOOK_S * k / 10_000) is None
     assert len(looks) == 1
     desk.ask("idle0", 10.0 + LOOK_S)
     assert len(looks) == 2
@@ -266,11 +278,13 @@ def test_what_a_few_looks_cut_is_what_looking_at_all_would(make: Make, monkeypat
     def cuts() -> list[tuple[str, int]]:
         desk = make(300, *random.Random(1).sample(range(1000, 9000), 300))
         desk.train(all_leased(desk, 1.0), 400.0)
-        rows = [desk.lease(f"idle{k}", 400.0 + k / 100) for k in range(40)]
-        return [(row.worker, row.stop - row.start) for row in rows]  # where it is, is another matter if some are equal
+        leases = [desk.lease(f"idle{k}", 400.0 + k / 100) for k in range(40)]
+        return [
+            (lease.worker, lease.stop - lease.start) for lease in leases
+        ]  # where it is, is another matter if some are equal
 
     few = cuts()
-    monkeypatch.setattr(stragglers, "FEW", 10_000)
+    monkeypatch.setattr(records, "FEW", 10_000)
     assert few == cuts()
     assert len({size for _, size in few}) > 10
 
@@ -300,20 +314,18 @@ def test_a_worker_is_not_looked_at_for_itself(make: Make, looks: Seen) -> None:
     all_leased(desk, 0.0)
     push = Push(2, 1, 1, 0, 150, 50)
     with desk.ledger.transaction():  # its push says that it still has lease 2
-        desk.grants.grant(Sync("w1", wants=True, push=push), 3, 50.0)
+        desk.leases.grant(desk.workers.of("w1"), Sync("w1", wants=True, push=push), 50.0)
     assert sorted(looks.leases[-1]) == [1, 3]
 
 
 def test_a_new_master_looks_at_the_leases_that_it_has_taken_over(make: Make, looks: Seen) -> None:
     desk = make(100, 100)
     all_leased(desk, 0.0)
-    program = cost_program.program_of(10_000, 1)
-    settings = Settings(Path("program.py"), backend="simulated", workers=100)
-    again = Grants(program, program.graph(), settings, desk.ledger, Wire(VirtualClock(), None))
-    next_desk = Desk(again, desk.ledger, 100)
-    for row in desk.ledger.leases.values():
-        again.take_over(row)
-        next_desk.measure(row.worker, RATE)
+    desk.ledger.close()
+    next_desk = desk_of(Ledger(desk.ledger.path, shared_disk=False, durable=False), 10_000, 100)
+    for lease in next_desk.ledger.leases:
+        next_desk.leases.take_over(lease)
+        next_desk.measure(lease.worker, RATE)
     next_desk.measure("idle", 2.5)
     looks.clear()
     now = 1000.0
@@ -327,17 +339,16 @@ def test_a_new_master_looks_at_the_leases_that_it_has_taken_over(make: Make, loo
 
 def test_a_lease_that_is_opened_again_is_looked_at(make: Make, looks: Seen) -> None:
     desk = make(1, 100)
-    row = desk.lease("w0", 0.0)
+    lease = desk.lease("w0", 0.0)
     with desk.ledger.transaction():
-        desk.grants.end(row, 10.0, "the worker is gone")
-        desk.grants.hope(row, 100.0)
+        desk.leases.end(lease, 10.0, "the worker is gone", reserved_until_s=100.0)
     desk.ask("idle", 10.0)
     with desk.ledger.transaction():
-        for taken in list(desk.ledger.leases.values()):
-            desk.grants.end(taken, 11.0, "let go")
-        desk.grants.reopen(row, 100, "w0")
+        for taken in list(desk.ledger.leases):
+            desk.leases.end(taken, 11.0, "let go")
+        desk.leases.reopen(lease, 100, "w0")
     desk.ask("idle", 12.0)
-    assert looks.leases[-1] == [row.id]
+    assert looks.leases[-1] == [lease.id]
 
 
 def test_a_range_remembers_that_it_was_overtaken(make: Make, looks: Seen) -> None:

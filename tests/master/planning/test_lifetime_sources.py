@@ -9,6 +9,7 @@ import pytest
 
 from chunk_model.families import Exponential, Normal
 from gridml.errors import LedgerError, UsageError
+from gridml.protocol.messages import Sync
 from master.backends.base import JobEvent, State
 from master.backends.condor.options import CondorOptions
 from master.planning.lifetime_sources import Source, estimate_lifetime, run_lives
@@ -55,8 +56,8 @@ def root(tmp_path: Path) -> Path:
     with ledger.transaction():
         ledger.worker_submitted("queued", BEGAN)
         ledger.open_epoch(0, 5000, BEGAN)
-        ledger.worker_said("killed", BEGAN + 9, 300, 6.0, 0)
-        ledger.worker_said("done", BEGAN + 39, 100, 6.0, 0)
+        ledger.worker_reported(Sync("killed", trained=300, train_s=6.0), BEGAN + 9, 0, "")
+        ledger.worker_reported(Sync("done", trained=100, train_s=6.0), BEGAN + 39, 0, "")
     ledger.close()
     return tmp_path / "run"
 
@@ -83,8 +84,9 @@ def test_a_silent_worker_died_when_it_was_last_heard_of(tmp_path: Path) -> None:
     with ledger.transaction():
         ledger.open_epoch(0, 100, BEGAN)
         lease = ledger.lease(ledger.spans[0], 50, "w1", BEGAN, "")
-        ledger.end_lease(ledger.credit(lease, 20, 1, 0.0, BEGAN + 30), BEGAN + 79, "nothing heard for 49 s")
-        ledger.worker_said("w2", BEGAN + 2, 0, 0.0, 0)
+        ledger.credit(lease, 20, 1, 0.0, BEGAN + 30)
+        ledger.end_lease(lease, BEGAN + 79, "nothing heard for 49 s")
+        ledger.worker_reported(Sync("w2", trained=0, train_s=0.0), BEGAN + 2, 0, "")
         ledger.event(BEGAN + 79, "silent", "w1: nothing heard for 49 s (limit 40 s); its leases go to others")
         ledger.event(BEGAN + 79, "silent", "w2: nothing heard for 77 s (limit 40 s); its leases go to others")
     ledger.close()

@@ -16,7 +16,7 @@ from chunk_model.families import Exponential
 from master.backends.script import Lives, Script, Steady
 from master.decisions import leasing
 from master.leases import leases as grants
-from master.leases.chunk_sizing import Sizing
+from master.leases.chunk_sizing import ChunkSizing
 from master.simulation import cost_program
 from master.simulation.result import fingerprint
 from master.simulation.scenario import Machine, Scenario, Speeds
@@ -201,7 +201,7 @@ def test_what_is_under_way_is_not_overtaken(
 
 def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Measures, "delay", lambda *args: leasing.Delay())
-    monkeypatch.setattr(Sizing, "around_s", lambda *args: 0.0)
+    monkeypatch.setattr(ChunkSizing, "around_s", lambda *args: 0.0)
     run = play(Steady(8), 20_000, costs=QUICK, travel_s=10.0)
     overtaken = run.one("SELECT count(*) FROM events WHERE kind = 'straggler'")
     print(f"{run.epoch_s:.0f} s, {overtaken} leases overtaken")
@@ -212,7 +212,7 @@ def test_chunks_at_the_end_are_worth_the_way_of_their_letters(play: Play, monkey
     costs = Costs(exec_s=0.05, start_s=2.0, push_s=0.2)
     run = play(Steady(32), 150_000, costs=costs, travel_s=15.0)
     refused = run.rows("SELECT closed_because FROM leases WHERE closed_because LIKE 'refused%'")
-    monkeypatch.setattr(Sizing, "around_s", lambda *args: 0.0)
+    monkeypatch.setattr(ChunkSizing, "around_s", lambda *args: 0.0)
     small = play(Steady(32), 150_000, costs=costs, travel_s=15.0)
     print(f"{run.epoch_s:.0f} s, {small.epoch_s:.0f} s with chunks that shrink to nothing")
     assert run.epoch_s < 0.9 * small.epoch_s

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import LedgerError, StorageError
+from gridml.protocol.messages import Sync
 from master.decisions.leasing import Span
-from master.store.ledger import SCHEMA_VERSION, LeaseRow, Ledger
+from master.records import LeaseState
+from master.store.ledger import SCHEMA_VERSION, Ledger
 from master.store.write_batch import WriteBatch
 
 COUNT = 20
@@ -35,12 +37,29 @@ def ledger(tmp_path: Path) -> Ledger:
     return made(tmp_path / "ledger.db")
 
 
-def state(ledger: Ledger) -> tuple[dict[int, LeaseRow], list[Span], int, int]:
+PERSISTED = (
+    *("id", "term", "epoch", "start", "stop", "upto", "worker", "sequence", "tries", "trained", "version"),
+    "reserved_until_s",
+)
+Fields = tuple[object, ...]
+
+
+def fields(lease: LeaseState) -> Fields:
+    """What the file has of a lease."""
+    return tuple(getattr(lease, name) for name in PERSISTED)
+
+
+State = tuple[dict[int, Fields], dict[int, Fields], list[Span], int, int, list[tuple[Span, int]]]
+
+
+def state(ledger: Ledger) -> State:
     spans = sorted(ledger.spans, key=lambda s: (s.epoch, s.start))
-    return ledger.leases, spans, ledger.credited, ledger._next_lease
+    leases = {lease.id: fields(lease) for lease in ledger.leases}
+    reserved = {number: fields(lease) for number, lease in ledger.leases.reserved.items()}
+    return leases, reserved, spans, ledger.credited, ledger._next_lease, ledger.overtaken_ranges()
 
 
-def reread(ledger: Ledger) -> tuple[dict[int, LeaseRow], list[Span], int, int]:
+def reread(ledger: Ledger) -> State:
     other = Ledger(ledger.path, shared_disk=False)
     try:
         return state(other)
@@ -56,8 +75,8 @@ def test_a_transaction_that_fails_leaves_nothing_in_the_file(ledger: Ledger) -> 
 
     def fail() -> None:
         with ledger.transaction():
-            row = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
-            ledger.credit(row, 3, 1, 0.0, 1.0)
+            lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
+            ledger.credit(lease, 3, 1, 0.0, 1.0)
             ledger.set("status", "spoilt")
             raise KeyboardInterrupt
 
@@ -83,11 +102,11 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
         with ledger.transaction(), monkeypatch.context() as patched:
             ledger.credit(held, 3, 1, 0.0, 1.0)
             ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
-            ledger.worker_said("w1", 1.0, 3, 1.0, 10)
+            ledger.worker_reported(Sync("w1", trained=3, train_s=1.0), 1.0, 10, "")
             if failing == "before":
                 raise OSError(28, "No space left on device")
             patched.setattr(WriteBatch, "write", no_room)
-            ledger._write_pending()
+            ledger._write_batch()
 
     with pytest.raises((OSError, StorageError)):
         fail()
@@ -96,15 +115,15 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
     assert reread(ledger) == before == state(ledger)
     assert list(ledger.credits()) == []
     with ledger.transaction():
-        row = ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
-        ledger.end_lease(row, 2.0, "test")
+        lease = ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
+        ledger.end_lease(lease, 2.0, "test")
     assert reread(ledger) == state(ledger)
 
 
 def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:
     with ledger.transaction():
-        row = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
-        ledger.credit(row, 3, 1, 0.0, 1.0)
+        lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
+        ledger.credit(lease, 3, 1, 0.0, 1.0)
         inside = reread(ledger)
     assert inside[0] == {}  # nobody sees half of it
     assert reread(ledger) == state(ledger)
@@ -127,28 +146,35 @@ def test_a_full_disk_is_told_with_what_to_do(ledger: Ledger) -> None:
 
 # --- the mirror
 
-Operation = st.tuples(st.sampled_from(["lease", "lease", "credit", "credit", "end", "fail", "cut", "open"]),
-                      st.integers(0, 9), st.integers(1, COUNT))  # fmt: skip
+OPERATIONS = ["lease", "lease", "credit", "credit", "end", "fail", "overtake", "reserve", "reopen", "cut", "open"]
+Operation = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(1, COUNT))
 
 
-def perform(ledger: Ledger, kind: str, which: int, much: int) -> None:
-    rows = sorted(ledger.leases.values(), key=lambda r: r.id)
-    row = rows[which % len(rows)] if rows else None
-    if kind == "lease" and ledger.spans:
+def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
+    leases = sorted(ledger.leases, key=lambda lease: lease.id)
+    lease = leases[which % len(leases)] if leases else None
+    reserved = [*ledger.leases.reserved.values()]
+    if operation == "lease" and ledger.spans:
         span = ledger.spans[which % len(ledger.spans)]
         ledger.lease(span, min(span.stop, span.start + much), f"w{which}", 1.0, "test")
-    elif kind == "open":
+    elif operation == "open":
         newest, _ = ledger.newest_epoch()
         if newest < 2:
             ledger.open_epoch(newest + 1, COUNT, 1.0)
-    elif row is None:
+    elif operation == "reopen" and reserved:
+        ended = reserved[which % len(reserved)]
+        stop = min(ended.stop, ended.upto + much)
+        if ledger.span_left(ended, stop) is not None:
+            ledger.reopen(ended, stop, f"{ended.worker}.1")
+    elif lease is None:
         return
-    elif kind == "credit" and row.left:
-        ledger.credit(row, min(row.stop, row.upto + much), 1, 0.0, 1.0)
-    elif kind == "cut" and row.left > 1:
-        ledger.cut(row, min(row.stop - 1, row.upto + much))
-    elif kind in ("end", "fail"):
-        ledger.end_lease(row, 2.0, "test", failed=kind == "fail")
+    elif operation == "credit" and lease.left:
+        ledger.credit(lease, min(lease.stop, lease.upto + much), 1, 0.0, 1.0)
+    elif operation == "cut" and lease.left > 1:
+        ledger.cut(lease, min(lease.stop - 1, lease.upto + much))
+    elif operation in ("end", "fail", "overtake", "reserve"):
+        lease.reserved_until_s = 100.0 if operation == "reserve" else None
+        ledger.end_lease(lease, 2.0, "test", failed=operation == "fail", overtaken=operation == "overtake")
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -166,7 +192,9 @@ def test_the_mirror_is_what_a_fresh_read_of_the_file_gives(transactions: list[li
                 parts = [(a, b) for e, a, b in ledger.credits() if e == row["epoch"]]
                 assert row["credited"] == sum(b - a for a, b in parts)
                 parts += [(s.start, s.stop) for s in ledger.spans if s.epoch == row["epoch"]]
-                parts += [(r.upto, r.stop) for r in ledger.leases.values() if r.epoch == row["epoch"] and r.left]
+                parts += [
+                    (lease.upto, lease.stop) for lease in ledger.leases if lease.epoch == row["epoch"] and lease.left
+                ]
                 covered = [position for a, b in sorted(parts) for position in range(a, b)]
                 assert covered == list(range(COUNT))
     finally:
@@ -176,9 +204,9 @@ def test_the_mirror_is_what_a_fresh_read_of_the_file_gives(transactions: list[li
 
 def test_free_ranges_join_what_they_touch(ledger: Ledger) -> None:
     with ledger.transaction():
-        rows = [ledger.lease(ledger.spans[-1], stop, "w1", 0.0, "test") for stop in (5, 10, 15)]
-        for row in (rows[0], rows[2], rows[1]):
-            ledger.end_lease(row, 1.0, "test")
+        leases = [ledger.lease(ledger.spans[-1], stop, "w1", 0.0, "test") for stop in (5, 10, 15)]
+        for lease in (leases[0], leases[2], leases[1]):
+            ledger.end_lease(lease, 1.0, "test")
     assert ledger.spans == [Span(0, 0, COUNT)]
 
 
@@ -190,10 +218,105 @@ def test_a_range_in_which_f_failed_stays_apart(ledger: Ledger) -> None:
 
 def test_an_ended_lease_is_remembered(ledger: Ledger) -> None:
     with ledger.transaction():
-        row = ledger.credit(ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test"), 2, 1, 0.0, 1.0)
-        ledger.end_lease(row, 1.0, "worker evicted")
-    assert ledger.closed_lease(row.id) == (row, "worker evicted")
-    assert ledger.closed_lease(row.id + 1) is None
+        lease = ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test")
+        ledger.credit(lease, 2, 1, 0.0, 1.0)
+        ledger.end_lease(lease, 1.0, "worker evicted")
+    ended = ledger.closed_lease(lease.id)
+    assert ended is not None
+    assert (fields(ended[0]), ended[1]) == (fields(lease), "worker evicted")
+    assert ledger.closed_lease(lease.id + 1) is None
+
+
+def test_a_lease_is_remembered_in_the_transaction_in_which_it_ended(ledger: Ledger) -> None:
+    with ledger.transaction():
+        lease = ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test")
+        assert ledger.closed_lease(lease.id) is None
+        ledger.end_lease(lease, 1.0, "test")
+        ended = ledger.closed_lease(lease.id)
+        assert ended is not None and fields(ended[0]) == fields(lease)
+    assert reread(ledger) == state(ledger)
+
+
+# --- what must survive its master: reservations, and how often ranges were overtaken
+
+
+def reserve(ledger: Ledger, until_s: float) -> LeaseState:
+    """A lease that has ended after 2 of its 5 vertices, and is reserved."""
+    with ledger.transaction():
+        lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
+        ledger.credit(lease, 2, 1, 0.0, 1.0)
+        lease.reserved_until_s = until_s
+        ledger.end_lease(lease, 2.0, "worker evicted")
+    return lease
+
+
+def begin_again(ledger: Ledger) -> Ledger:
+    ledger.close()
+    return Ledger(ledger.path, shared_disk=False, durable=False)
+
+
+def test_a_reservation_survives_its_master(ledger: Ledger) -> None:
+    lease = reserve(ledger, 600.0)
+    for _ in range(2):
+        ledger = begin_again(ledger)
+        assert {number: fields(each) for number, each in ledger.leases.reserved.items()} == {lease.id: fields(lease)}
+        assert ledger.leases.reserved[lease.id].reserved_until_s == 600.0
+        assert ledger.leases.reserved[lease.id].rest == Span(0, 2, 5)
+    assert [*ledger.leases] == []
+
+
+def test_a_reservation_that_expired_is_not_read_again(ledger: Ledger) -> None:
+    lease = reserve(ledger, 600.0)
+    with ledger.transaction():
+        ledger.event(599.0, "test", "the run goes on")
+    ledger = begin_again(ledger)
+    assert {*ledger.leases.reserved} == {lease.id}
+    with ledger.transaction():
+        ledger.event(600.0, "test", "and on")
+    ledger = begin_again(ledger)
+    assert ledger.leases.reserved == {}
+    ended = ledger.closed_lease(lease.id)
+    assert ended is not None and ended[1] == "worker evicted"
+
+
+def test_a_lease_that_is_opened_again_is_reserved_no_more(ledger: Ledger) -> None:
+    number = reserve(ledger, 600.0).id
+    ledger = begin_again(ledger)
+    with ledger.transaction():
+        ledger.reopen(ledger.leases.reserved[number], 4, "w1.1")
+    before = state(ledger)
+    ledger = begin_again(ledger)
+    assert state(ledger) == before
+    assert ledger.leases.reserved == {}
+    assert [fields(lease) for lease in ledger.leases] == [(number, 1, 0, 0, 4, 2, "w1.1", 1, 0, 2, 1, None)]
+    assert ledger.closed_lease(number) is None
+    with ledger.transaction():
+        ledger.end_lease(ledger.leases[number], 3.0, "the worker left")
+    assert begin_again(ledger).leases.reserved == {}
+
+
+def test_a_lease_that_ends_without_reservation_leaves_none(ledger: Ledger) -> None:
+    with ledger.transaction():
+        ledger.end_lease(ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test"), 2.0, "test")
+    assert ledger.leases.reserved == begin_again(ledger).leases.reserved == {}
+
+
+def test_overtaken_ranges_survive_their_master(ledger: Ledger) -> None:
+    with ledger.transaction():
+        lease = ledger.lease(ledger.spans[0], 5, "w1", 1.0, "test")
+        ledger.credit(lease, 2, 1, 0.0, 1.0)
+        ledger.end_lease(lease, 2.0, "too slow", overtaken=True)
+        again = ledger.lease(ledger.spans[0], 4, "w2", 3.0, "test")
+        again.overtaken = 1
+        ledger.end_lease(again, 4.0, "too slow", overtaken=True)
+        ledger.end_lease(ledger.lease(ledger.spans[-1], 9, "w3", 5.0, "test"), 6.0, "let go")
+    ranges = [(Span(0, 2, 5), 1), (Span(0, 2, 4), 2)]  # oldest first: the later one is true of what both have
+    assert ledger.overtaken_ranges() == ranges
+    ledger = begin_again(ledger)
+    assert ledger.overtaken_ranges() == ranges
+    with ledger.transaction():
+        ledger.close_epoch(0, 1, 7.0)
+    assert begin_again(ledger).overtaken_ranges() == []
 
 
 # --- files

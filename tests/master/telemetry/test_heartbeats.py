@@ -1,4 +1,4 @@
-"""When a worker is given up: after silence, sooner when nobody can see it, not while it notes that it trains."""
+"""When a worker is given up: after silence, sooner when nobody can see it, not while its heartbeat goes on."""
 
 from __future__ import annotations
 
@@ -6,81 +6,139 @@ from collections.abc import Callable
 
 import pytest
 
-from master.telemetry.heartbeats import Heartbeats, Note
+from master.records import Heartbeat, Standing, WorkerRecord, WorkerTable
+from master.telemetry.heartbeats import Heartbeats
 
 LIMIT = 120.0
 
 
 @pytest.fixture
-def notes() -> dict[str, Note]:
+def read() -> dict[str, Heartbeat]:
+    """What each worker's heartbeat says."""
     return {}
 
 
 @pytest.fixture
-def presence(notes: dict[str, Note]) -> Heartbeats:
-    found = Heartbeats(notes.get, LIMIT, {"w0"})
-    found.expect("w1")
-    return found
+def workers() -> WorkerTable:
+    workers = WorkerTable()
+    workers.add_ended(["w0"])
+    workers.move(workers.add("w1"), Standing.QUEUED)
+    return workers
 
 
-def given_up(presence: Heartbeats, now: float) -> list[str]:
-    return [worker for worker, _ in presence.silent(now)]
+@pytest.fixture
+def w1(workers: WorkerTable) -> WorkerRecord:
+    return workers.of("w1")
 
 
-def every_second(presence: Heartbeats, until: float, then: Callable[[float], None] = lambda now: None) -> float | None:
+@pytest.fixture
+def heartbeats(workers: WorkerTable, read: dict[str, Heartbeat]) -> Heartbeats:
+    return Heartbeats(workers, read.get, LIMIT)
+
+
+@pytest.fixture
+def begin(workers: WorkerTable, heartbeats: Heartbeats, w1: WorkerRecord) -> Callable[[float], None]:
+    """Lets w1 run, as the back end says."""
+
+    def begin(now: float) -> None:
+        workers.move(w1, Standing.RUNNING)
+        heartbeats.watch(w1, now)
+
+    return begin
+
+
+def given_up(heartbeats: Heartbeats, now: float) -> list[str]:
+    return [record.name for record, _ in heartbeats.silent(now)]
+
+
+def every_second(
+    heartbeats: Heartbeats, until: float, then: Callable[[float], None] = lambda now: None, since: float = 0.0
+) -> float | None:
     """The second at which somebody is given up, None when nobody is before `until`."""
-    for now in range(int(until)):
+    for now in range(int(since), int(until)):
         then(float(now))
-        if given_up(presence, float(now)):
+        if given_up(heartbeats, float(now)):
             return float(now)
     return None
 
 
-def test_who_waits_is_not_silent(presence: Heartbeats) -> None:
-    assert presence.waiting == 1
-    assert every_second(presence, 1000) is None
+def test_who_waits_is_not_silent(heartbeats: Heartbeats, workers: WorkerTable) -> None:
+    assert workers.count(Standing.QUEUED) == 1
+    assert every_second(heartbeats, 1000) is None
 
 
-def test_silence_has_a_limit(presence: Heartbeats) -> None:
-    presence.runs("w1", 0.0)
-    assert presence.waiting == 0
-    assert every_second(presence, 1000) == LIMIT + 1
+def test_silence_has_a_limit(heartbeats: Heartbeats, workers: WorkerTable, begin: Callable[[float], None]) -> None:
+    begin(0.0)
+    assert workers.count(Standing.QUEUED) == 0
+    assert every_second(heartbeats, 1000) == LIMIT + 1
 
 
-def test_who_notes_that_it_trains_is_not_given_up(presence: Heartbeats, notes: dict[str, Note]) -> None:
-    presence.runs("w1", 0.0)
-    assert every_second(presence, 1000, lambda now: notes.update(w1=(1, int(now)))) is None
+def test_whose_heartbeat_goes_on_is_not_given_up(
+    heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
+) -> None:
+    begin(0.0)
+    assert every_second(heartbeats, 1000, lambda now: read.update(w1=(1, int(now)))) is None
 
 
-def test_an_old_note_is_no_sign_of_life(presence: Heartbeats, notes: dict[str, Note]) -> None:
-    notes["w1"] = (1, 64)
-    presence.runs("w1", 0.0)
-    assert every_second(presence, 1000) == LIMIT + 1
+def test_an_old_heartbeat_is_no_sign_of_life(
+    heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
+) -> None:
+    read["w1"] = (1, 64)
+    begin(0.0)
+    assert every_second(heartbeats, 1000) == LIMIT + 1
 
 
-def test_a_letter_begins_the_silence_anew(presence: Heartbeats) -> None:
-    presence.runs("w1", 0.0)
-    presence.heard(["w1"], 100.0)
-    assert every_second(presence, 1000) == LIMIT + 101
-    assert presence.spoken == {"w1"}
+def test_a_message_begins_the_silence_anew(
+    heartbeats: Heartbeats, w1: WorkerRecord, begin: Callable[[float], None]
+) -> None:
+    begin(0.0)
+    w1.show_life(100.0)
+    assert every_second(heartbeats, 1000) == LIMIT + 101
 
 
-def test_who_is_out_of_reach_gets_a_quarter_of_the_time(presence: Heartbeats) -> None:
-    presence.runs("w1", 0.0)
-    presence.lost_sight("w1")
-    assert every_second(presence, 1000) == LIMIT / 4 + 1
-    presence.runs("w1", 0.0)  # in reach again
-    assert every_second(presence, 1000) == LIMIT + 1
+def test_who_is_out_of_reach_gets_a_quarter_of_the_time(
+    heartbeats: Heartbeats, w1: WorkerRecord, begin: Callable[[float], None]
+) -> None:
+    begin(0.0)
+    heartbeats.lose_sight(w1)
+    assert every_second(heartbeats, 1000) == LIMIT / 4 + 1
+    begin(0.0)  # in reach again
+    assert every_second(heartbeats, 1000) == LIMIT + 1
 
 
-def test_who_has_stopped_is_neither_alive_nor_silent(presence: Heartbeats) -> None:
-    presence.runs("w1", 0.0)
-    presence.stops("w1")
-    assert presence.alive == set() and every_second(presence, 1000) is None
-    assert presence.known == {"w0", "w1"}
+def test_who_is_in_reach_again_is_compared_with_nothing_of_before(
+    heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
+) -> None:
+    read["w1"] = (1, 64)
+    begin(0.0)
+    assert given_up(heartbeats, LIMIT / 2 + 1) == []  # now its heartbeat is read
+    begin(100.0)
+    assert given_up(heartbeats, 101 + LIMIT) == []  # the master was busy meanwhile: it has seen one heartbeat only
 
 
-def test_nobody_loses_sight_of_who_does_not_run(presence: Heartbeats) -> None:
-    presence.lost_sight("w1")
-    presence.lost_sight("stranger")
-    assert presence.silent(1e9) == []
+def test_who_has_stopped_is_neither_alive_nor_silent(
+    heartbeats: Heartbeats, workers: WorkerTable, w1: WorkerRecord, begin: Callable[[float], None]
+) -> None:
+    begin(0.0)
+    workers.end(w1)
+    assert workers.alive == 0 and every_second(heartbeats, 1000) is None
+    assert "w0" in workers and "w1" in workers
+
+
+@pytest.mark.parametrize("standing", [Standing.HELD, Standing.GIVEN_UP])
+def test_who_runs_no_more_is_not_silent(
+    heartbeats: Heartbeats,
+    workers: WorkerTable,
+    w1: WorkerRecord,
+    begin: Callable[[float], None],
+    standing: Standing,
+) -> None:
+    begin(0.0)
+    workers.move(w1, standing)
+    assert workers.alive == 0 and every_second(heartbeats, 1000) is None
+
+
+def test_nobody_loses_sight_of_who_does_not_run(heartbeats: Heartbeats, workers: WorkerTable, w1: WorkerRecord) -> None:
+    heartbeats.lose_sight(w1)
+    heartbeats.lose_sight(workers.of("stranger"))
+    assert heartbeats.silent(1e9) == []

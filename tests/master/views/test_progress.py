@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from gridml.protocol.messages import Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.store.ledger import Ledger
@@ -35,16 +36,16 @@ def ledger(tmp_path: Path) -> Iterator[Ledger]:
 
 def push(ledger: Ledger, at_s: float, upto: int, staleness: float = 0.0) -> None:
     """Credit the newest epoch up to a position, in a new version."""
-    row = next(iter(ledger.leases.values()), None)
-    if row is None:
+    lease = next(iter(ledger.leases), None)
+    if lease is None:
         span = ledger.spans[0]
-        row = ledger.lease(span, span.stop, "w1", at_s, "")
+        lease = ledger.lease(span, span.stop, "w1", at_s, "")
     version = ledger.newest_version()[0] + 1
-    row = ledger.credit(row, upto, version, staleness, at_s)
+    ledger.credit(lease, upto, version, staleness, at_s)
     ledger.add_version(version, None, 1, at_s)
-    if row.left == 0:
-        ledger.end_lease(row, at_s, "trained to its end")
-        ledger.close_epoch(row.epoch, version, at_s)
+    if lease.left == 0:
+        ledger.end_lease(lease, at_s, "trained to its end")
+        ledger.close_epoch(lease.epoch, version, at_s)
 
 
 def at(ledger: Ledger, now: float) -> Progress:
@@ -122,7 +123,7 @@ def test_workers_are_counted_by_what_became_of_them(ledger: Ledger) -> None:
                 ledger.worker_event(JobEvent(10.0, worker, end, "slot-1"), 10.0)
         ledger.worker_submitted("w5", 0.0)
         push(ledger, 5.0, 200)
-        ledger.worker_said("w1", 5.0, 400, 2.0, 0)
+        ledger.worker_reported(Sync("w1", trained=400, train_s=2.0), 5.0, 0, "")
     progress = at(ledger, 20.0)
     assert (progress.alive, progress.queued, progress.lost) == (1, 1, 2)
     assert progress.goodput == pytest.approx(200 * (2.0 / 400) / (20.0 + 3 * 10.0))

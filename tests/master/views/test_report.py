@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from gridml.errors import LedgerError
-from gridml.protocol.messages import Failure
+from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -47,8 +47,9 @@ def credit(ledger: Ledger, at_s: float, *ranges: tuple[int, int], staleness: flo
     for start, stop in ranges:
         epoch, _ = ledger.newest_epoch()
         span = next(s for s in ledger.spans if s.epoch == epoch and s.start == start)
-        row = ledger.credit(ledger.lease(span, stop, "w1", at_s, ""), stop, int(at_s), staleness, at_s)
-        ledger.end_lease(row, at_s, "trained to its end")
+        lease = ledger.lease(span, stop, "w1", at_s, "")
+        ledger.credit(lease, stop, int(at_s), staleness, at_s)
+        ledger.end_lease(lease, at_s, "trained to its end")
 
 
 def live(ledger: Ledger, worker: str, machine: str, began_s: float, ended_s: float | None, **how: object) -> None:
@@ -81,8 +82,9 @@ def finished(tmp_path: Path) -> Path:
         ledger.set_metrics(0, {"accuracy": 0.9, "accuracy_per_digit": [0.8, 1.0]})
         ledger.open_epoch(1, COUNT, 110.0)
         lost = ledger.lease(ledger.spans[0], 500, "w2", 111.0, "")
-        lost = ledger.credit(lost, 100, 2, 0.0, 112.0)
-        ledger.end_lease(lost, 113.0, "worker evicted", trained=350)
+        ledger.credit(lost, 100, 2, 0.0, 112.0)
+        lost.trained = 350
+        ledger.end_lease(lost, 113.0, "worker evicted")
         credit(ledger, 118.0, (100, 1000))
         ledger.add_version(2, None, 2, 118.0)
         ledger.close_epoch(1, 2, 118.0)
@@ -93,8 +95,8 @@ def finished(tmp_path: Path) -> Path:
         live(ledger, "w4", "slot-10", 100.0, 101.0, state=State.LOST)
         live(ledger, "w5", "slot-10", 101.0, 102.0, state=State.EVICTED, cancelled=True)
         ledger.worker_submitted("w6", 119.0)  # never started
-        ledger.worker_said("w1", 118.0, 1800, 9.0, 5000)
-        ledger.worker_said("w2", 112.0, 450, 2.25, 700)
+        ledger.worker_reported(Sync("w1", trained=1800, train_s=9.0), 118.0, 5000, "")
+        ledger.worker_reported(Sync("w2", trained=450, train_s=2.25), 112.0, 700, "")
         ledger.worker_sent("w1", 9000)
         ledger.add_failure("w4", 0, Failure(1, 1, "ValueError: no", "", 3, 7), 100.5)
         ledger.set("status", "finished")

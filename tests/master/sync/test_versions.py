@@ -1,0 +1,86 @@
+"""Which old versions somebody may still stand on."""
+
+from __future__ import annotations
+
+from master.records import WorkerRecord
+from master.sync.versions import VersionUse
+
+
+def speak(use: VersionUse, name: str, base: int) -> WorkerRecord:
+    """A worker says what it holds, and is answered with the version after that."""
+    record = WorkerRecord(name)
+    use.hear(record, base, 1)
+    use.answer(record, base + 1)
+    return record
+
+
+def versions_in_use(use: VersionUse, now: float) -> set[int]:
+    return {version for version in range(20) if use.in_use(version, now)}
+
+
+def test_a_worker_stands_on_what_it_names_or_what_it_was_told_since() -> None:
+    use = VersionUse()
+    w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
+    assert versions_in_use(use, 0.0) == {3, 4, 7, 8}
+    use.hear(w1, 4, 2)  # its next message: the answer to the last one has come
+    assert versions_in_use(use, 1.0) == {4, 7, 8}
+    assert use.speakers == 2
+
+
+def test_a_message_that_comes_again_changes_nothing() -> None:
+    use = VersionUse()
+    w1 = speak(use, "w1", 3)
+    use.hear(w1, 3, 1)
+    use.answer(w1, 9)
+    assert versions_in_use(use, 0.0) == {3, 4, 9}
+    use.hear(w1, 9, 2)
+    assert versions_in_use(use, 0.0) == {9}
+    assert use.speakers == 1
+
+
+def test_one_that_has_ended_stands_on_nothing() -> None:
+    use = VersionUse()
+    w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
+    use.forget(w1)
+    assert versions_in_use(use, 0.0) == {7, 8}
+    assert use.speakers == 1
+    use.forget(w1)
+    assert (versions_in_use(use, 0.0), use.speakers) == ({7, 8}, 1)
+
+
+def test_one_that_is_started_again_may_bring_what_stands_on_its_last_versions() -> None:
+    use = VersionUse()
+    use.forget(speak(use, "w1", 3), reserved_until_s=10.0)
+    assert versions_in_use(use, 9.0) == {3, 4}
+    assert versions_in_use(use, 11.0) == set()
+
+
+def test_what_is_brought_settles_it() -> None:
+    use = VersionUse()
+    use.forget(speak(use, "w1", 3), reserved_until_s=10.0)
+    use.hear(WorkerRecord("w1.1"), -1, 1)
+    assert versions_in_use(use, 5.0) == set()
+
+
+def test_versions_of_an_earlier_master_are_kept_until_all_who_may_stand_on_them_have_spoken() -> None:
+    use, w1, w2 = VersionUse(), WorkerRecord("w1"), WorkerRecord("w2")
+    use.inherit(["w1", "w2"], [5, 6], 0.0)
+    use.hear(w1, 6, 9)
+    assert versions_in_use(use, 0.0) == {5, 6}
+    use.hear(w2, 5, 4)
+    use.forget(w2)
+    assert versions_in_use(use, 0.0) == {6}
+
+
+def test_a_survivor_that_ends_without_a_word_may_stand_on_any_of_them() -> None:
+    use = VersionUse()
+    use.inherit(["w1"], [5, 6], 0.0)
+    use.forget(WorkerRecord("w1"), reserved_until_s=10.0)
+    assert versions_in_use(use, 9.0) == {5, 6}
+
+
+def test_versions_of_an_earlier_master_are_kept_while_anything_is_reserved_from_its_time() -> None:
+    use = VersionUse()
+    use.inherit([], [5, 6], 10.0)
+    assert versions_in_use(use, 9.0) == {5, 6}
+    assert versions_in_use(use, 10.0) == set()
