@@ -24,7 +24,7 @@ from master.launch import resume, start
 from master.run import Run
 from master.store.ledger import Ledger
 from master.store.settings import Settings
-from master.sync import versions
+from master.sync import version_use
 
 PROGRAM = Path(__file__).parents[1] / "programs" / "slow_count.py"
 
@@ -271,8 +271,8 @@ class World:
         return resume(self.root, self.environment)
 
     def tell(self, run: Run, *events: tuple[str, State, str]) -> None:
-        """The back end says (worker, state, heir)."""
-        self.backend.events = [JobEvent(self.time.now_s, name, state, heir=heir) for name, state, heir in events]
+        """The back end says (worker, state, next attempt)."""
+        self.backend.events = [JobEvent(self.time.now_s, name, state, next_attempt=later) for name, state, later in events]
         run.step()
 
 
@@ -294,7 +294,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
     program: Path, world: World, monkeypatch: pytest.MonkeyPatch, watched: bool, late_s: float, verdict: Verdict
 ) -> None:
     """Whether the first master has `watched` how the worker ended, or the next found a later attempt in its place."""
-    monkeypatch.setattr(versions, "SPARE_VERSIONS", 1)  # what nobody stands on is removed at once
+    monkeypatch.setattr(version_use, "SPARE_VERSIONS", 1)  # what nobody stands on is removed at once
     settings = Settings(program=program, workers=2, epochs=1, chunk=1000, push_every=1000)
     first, later, other = (Attempt(world.root, name) for name in ("w1", "w1.1", "w2"))
 

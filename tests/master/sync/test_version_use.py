@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from master.records import WorkerRecord
-from master.sync.versions import VersionUse
+from master.sync.version_use import VersionUse
 
 
 def speak(use: VersionUse, name: str, base: int) -> WorkerRecord:
