@@ -26,10 +26,13 @@ ORDER = (
     "ami",
     "master/decisions",
     "master/backends/base.py",  # the contract: what a job is, and what becomes of it
+    "master/records.py",  # one of a lease, one of a worker
     "master/store",
+    "master/backends/plugin.py",  # the contract: what a back end brings
+    "master/mailboxes.py",
+    "master/environment.py",
     "master/telemetry",
     "master/leases",
-    "master/records.py",
     "master/sync",
     "master/sftp",
     "master/backends/condor",

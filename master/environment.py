@@ -11,11 +11,11 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.protocol.codec import BundleCodec, Codec
 from master.backends.base import Backend
 from master.mailboxes import run_mailboxes
+from master.store.journal import Report
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 Hook = Callable[[str], None]
-Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
 
 
 @dataclass(frozen=True)

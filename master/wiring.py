@@ -9,9 +9,9 @@ from gridml.carriers.base import MasterMailboxes
 from master.backends.base import Backend
 from master.environment import Environment
 from master.fleet import Fleet, Workplace
-from master.journal import Journal
 from master.leases.leases import Leases
 from master.records import WorkerTable
+from master.store.journal import Journal
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store

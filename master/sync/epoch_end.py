@@ -5,7 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 
 from gridml.model.program import Metrics
-from master.journal import Journal
+from master.store.journal import Journal
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.evaluation import evaluate

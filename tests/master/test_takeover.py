@@ -272,7 +272,9 @@ class World:
 
     def tell(self, run: Run, *events: tuple[str, State, str]) -> None:
         """The back end says (worker, state, next attempt)."""
-        self.backend.events = [JobEvent(self.time.now_s, name, state, next_attempt=later) for name, state, later in events]
+        self.backend.events = [
+            JobEvent(self.time.now_s, name, state, next_attempt=later) for name, state, later in events
+        ]
         run.step()
 
 

@@ -336,7 +336,9 @@ class World:
         self.workers.remove(worker)
         name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
         if not same_life:
-            pool.events.append(JobEvent(self.clock(), worker.name, State.EVICTED, "here", graceful=None, next_attempt=name))
+            pool.events.append(
+                JobEvent(self.clock(), worker.name, State.EVICTED, "here", graceful=None, next_attempt=name)
+            )
             pool.say(name, State.QUEUED)
             pool.say(name, State.RUNNING)
         self.workers.append(Worker(self, name, pool, unanswered))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from master.environment import Report
 from master.store.ledger import Ledger
+
+Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
 
 
 class Journal:
