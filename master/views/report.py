@@ -190,7 +190,7 @@ def measured_goodput(credited: int, trained: int, train_s: float, worker_s: floa
 
 
 def _killed(worker: Mapping[str, Any]) -> bool:
-    """Whether its machine was taken away from a worker; one that the master itself ended does not count."""
+    """Return whether its machine was taken away from a worker; one that the master itself ended does not count."""
     return bool(worker["state"] == State.EVICTED and not worker["cancelled"])
 
 
