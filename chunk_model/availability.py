@@ -34,7 +34,7 @@ _EXPECTED = '{"metadata": {"gap_seconds": 60}, "data": [1, 1, 0]}'
 
 
 def count_lives(time_s: Sequence[float], count: Sequence[int], seed: int = 0) -> list[Life]:
-    """Lives from how many instances were there at each moment, in order of their start.
+    """Return lives from how many instances were there at each moment, in order of their start.
 
     `time_s` (n,) in seconds, rising; `count` (n,) whole numbers >= 0. A rise starts lives; a fall ends as many, drawn
     evenly from those present. Those that start or end between two counts do so at one instant, drawn evenly from the
@@ -59,7 +59,7 @@ def count_lives(time_s: Sequence[float], count: Sequence[int], seed: int = 0) ->
 
 
 def parse_ticks(text: str, source: str) -> Record:
-    """The lives of a trace in SkyPilot's JSON. Raises TraceError, naming `source` and the place in it."""
+    """Return the lives of a trace in SkyPilot's JSON. Raises TraceError, naming `source` and the place in it."""
     try:
         content = json.loads(text)
     except json.JSONDecodeError as error:
@@ -79,7 +79,7 @@ def parse_ticks(text: str, source: str) -> Record:
 
 
 def parse_counts(lines: Iterable[str], source: str) -> Record:
-    """The lives of a trace of lines `date, time, count`; blank lines are passed over. TraceError names the line.
+    """Return the lives of a trace of lines `date, time, count`; blank lines are passed over. TraceError names the line.
 
     A line that goes back in time takes back what the lines before it hold for that moment and of later ones: such
     traces hold guesses of how long a count would stay, which the next look at the market overtakes.

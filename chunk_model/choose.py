@@ -162,7 +162,7 @@ def choose(
 
 
 def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
-    """The sizes from one batch, or the least push, to the smallest of the upper bounds; and what that bound is."""
+    """Return the sizes from one batch, or the least push, to the smallest upper bound; and what that is."""
     batch = int(min(work.batch, work.vertices or work.batch))
     least = -(-work.push_at_least // batch)
     longest_s = lifetime.quantile(1 - _OUTLIVED)
@@ -179,7 +179,7 @@ def _bounded(lifetime: Lifetime, costs: Costs, work: Work) -> tuple[Sizes, str]:
 
 
 def _shared(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) -> tuple[Sizes, str]:
-    """The sizes small enough that no worker waits long, at the end of an epoch, for the last of the others."""
+    """Return the sizes small enough that no worker waits long, at the end of an epoch, for the last of the others."""
     if work.vertices is None or work.workers is None:
         return sizes, limit
     share = work.vertices / work.workers
@@ -197,12 +197,12 @@ def _shared(sizes: Sizes, j: int | None, curve: Ints, work: Work, limit: str) ->
 
 
 def _brought_home(sizes: Sizes, k: int, j: int) -> float:
-    """The share of the lives that bring home anything, in chunks of k batches pushed every j."""
+    """Return the share of the lives that bring home anything, in chunks of k batches pushed every j."""
     return sizes.lifetime.survival(sizes.exposed_s(k, j if sizes.pushes else None))
 
 
 def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations: Observations) -> tuple[float, float]:
-    """Median and 95th percentile of the share of the best goodput that is lost, if other lifetimes hold."""
+    """Return median and 95th percentile of the share of the best goodput that is lost, if other lifetimes hold."""
     lost: list[float] = []
     for lifetime in _alike(fitted, observations):
         other = replace(sizes, lifetime=lifetime)
@@ -214,7 +214,7 @@ def _regret(sizes: Sizes, k: int, j: int | None, fitted: Lifetime, observations:
 
 
 def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]:
-    """Lifetimes that explain the observations about as well as `lifetime` does.
+    """Return lifetimes that explain the observations about as well as `lifetime` does.
 
     They are fits to resampled lives; those that ended at one instant stay together. A handful of deaths cannot be
     resampled, nor can none: then the rate of death is what its posterior leaves open, given d deaths (Jeffreys' prior),
@@ -235,7 +235,7 @@ def _alike(lifetime: Lifetime, observations: Observations) -> Iterator[Lifetime]
 
 
 def _family(lifetime: Lifetime) -> str | None:
-    """The name by which `fit` knows the family; None if it does not fit it."""
+    """Return the name by which `fit` knows the family; None if it does not fit it."""
     match lifetime:
         case Family():
             return lifetime.NAME

@@ -36,7 +36,7 @@ class Family(Lifetime):
             )
 
     def __str__(self) -> str:
-        """The text that `chunk_model.parse` reads back to an equal distribution."""
+        """Return the text that `chunk_model.parse` reads back to an equal distribution."""
         values = (float(getattr(self, field.name)) for field in fields(self))
         return f"{self.NAME}({','.join(f'{value!r}{unit}' for value, unit in zip(values, self.UNITS, strict=True))})"
 

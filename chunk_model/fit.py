@@ -119,7 +119,7 @@ def _normal(seen: Observations) -> tuple[Lifetime, int]:
 def _bell(
     x: Floats, ended: NDArray[np.bool_], means: tuple[float, float], sds: tuple[float, float], cut: float
 ) -> tuple[float, float]:
-    """Mean and standard deviation, in the bounds given, of a normal distribution above `cut`, of right-censored x."""
+    """Return mean and standard deviation, within bounds, of a normal distribution above `cut` for right-censored x."""
     centre, unit = float(np.mean(x)), float(np.std(x))
     unit = min(max(unit, sds[0]), sds[1])
     u, low = (x - centre) / unit, (cut - centre) / unit
@@ -181,7 +181,7 @@ def _two_parts(t: Floats, ended: NDArray[np.bool_], *, free: bool) -> tuple[Floa
 
 
 def _two_part_loss(t: Floats, ended: NDArray[np.bool_]) -> Callable[[Floats], tuple[float, Floats]]:
-    """Minus the mean log-likelihood of (logit weight, 2 ln shapes, 2 ln scales), and its gradient."""
+    """Return minus the mean log-likelihood of (logit weight, 2 ln shapes, 2 ln scales), and its gradient."""
     log_t, n, died = np.log(t), len(t), ended.astype(np.float64)
 
     def loss(at: Floats) -> tuple[float, Floats]:
@@ -203,7 +203,7 @@ def _two_part_loss(t: Floats, ended: NDArray[np.bool_]) -> Callable[[Floats], tu
 def _least(
     loss: Callable[[Floats], tuple[float, Floats]], starts: list[Floats], bounds: list[tuple[float, float]]
 ) -> Floats:
-    """Where a loss that gives its gradient is least, by L-BFGS-B from each start."""
+    """Return where a loss that gives its gradient is least, by L-BFGS-B from each start."""
     results = [
         minimize(loss, start, jac=True, method="L-BFGS-B", bounds=bounds, options={"ftol": 1e-8}) for start in starts
     ]

@@ -105,7 +105,7 @@ def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float) -> float: ..
 @overload
 def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: Numbers) -> Floats: ...
 def one_chunk_safe_ends(lifetime: Lifetime, costs: Costs, n: float | Numbers) -> float | Floats:
-    """The paper's setting, corrected: all or nothing, a fresh life per job, and no machine dies during start or end.
+    """Return the goodput in the paper's setting, corrected: all or nothing, a life per job, safe starts and ends.
 
     n·x·S(v) / (w + s + R(v) + e·S(v)) with v = nu: the life begins with the copying, and only jobs that got through pay
     for their end. `push_s` and `boot_s` play no part. Shapes and errors as for `chunk_goodput`.

@@ -41,7 +41,7 @@ class KaplanMeier(Lifetime):
 
     @classmethod
     def of(cls, observations: Observations) -> Self:
-        """The estimate from lives; zeros count as `Observations.positive` has them. ObservationError for no lives."""
+        """Return the estimate from lives; zeros count as in `Observations.positive`. ObservationError for none."""
         seen = observations.positive()
         deaths, exposure_s = seen.deaths, seen.exposure_s
         if not len(seen):
@@ -72,7 +72,7 @@ class KaplanMeier(Lifetime):
         )
 
     def __eq__(self, other: object) -> bool:
-        """Whether all steps and the tail are the same: then it is the same law."""
+        """Return whether all steps and the tail are the same: then it is the same law."""
         if not isinstance(other, KaplanMeier):
             return NotImplemented
         tails = (self.tail_from_s, self.tail_rate) == (other.tail_from_s, other.tail_rate)
@@ -82,7 +82,7 @@ class KaplanMeier(Lifetime):
         return hash((self.tail_from_s, self.tail_rate, self.deaths, self.censored))
 
     def __str__(self) -> str:
-        """A short description. It cannot be read back: the observations themselves are the parameters."""
+        """Return a short description. It cannot be read back: the observations themselves are the parameters."""
         return f"kaplan_meier({self.deaths} deaths, {self.censored} censored, median {self.quantile(0.5):.6g}s)"
 
     @property
@@ -118,7 +118,7 @@ class KaplanMeier(Lifetime):
         return begin, log_alive, np.append(-np.diff(log_alive) / np.diff(begin), self.tail_rate)
 
     def mean(self) -> float:
-        """The area below S, its tail included."""
+        """Return the area below S, its tail included."""
         return float(self._beyond[0])
 
     def _piece(self, t: Floats) -> NDArray[np.intp]:
@@ -137,7 +137,7 @@ class KaplanMeier(Lifetime):
         return np.asarray(hazard[np.maximum(np.searchsorted(begin, t) - 1, 0)])
 
     def inverse_log_survival(self, log_survival: Floats) -> Floats:
-        """The first t with ln S(t) ≤ `log_survival`: a moment of death, or one in the tail."""
+        """Return the first t with ln S(t) ≤ `log_survival`: a moment of death, or one in the tail."""
         target, lowest = np.asarray(log_survival, np.float64), math.log(self._height[-1])
         step = np.searchsorted(-np.log(self.alive), -target)
         in_tail = self.tail_from_s + np.maximum(lowest - target, 0.0) / self.tail_rate

@@ -42,7 +42,7 @@ class Lifetime(ABC):
 
     @abstractmethod
     def scaled(self, factor: float) -> Self:
-        """The distribution of factor·T, factor > 0; `scaled(1 / 60)` lets a minute pass in a second."""
+        """Return the distribution of factor·T, factor > 0; `scaled(1 / 60)` lets a minute pass in a second."""
 
     @abstractmethod
     def log_survival(self, t: Floats) -> Floats:
@@ -54,7 +54,7 @@ class Lifetime(ABC):
 
     @abstractmethod
     def inverse_log_survival(self, log_survival: Floats) -> Floats:
-        """The t ≥ 0 in seconds with ln S(t) = `log_survival` ≤ 0, elementwise."""
+        """Return the t ≥ 0 in seconds with ln S(t) = `log_survival` ≤ 0, elementwise."""
 
     @abstractmethod
     def mean_left(self, t: Floats) -> Floats:
@@ -109,7 +109,7 @@ class Lifetime(ABC):
     @overload
     def quantile(self, q: Floats) -> Floats: ...
     def quantile(self, q: float | Floats) -> float | Floats:
-        """The life in seconds that a share q of the workers does not outlast, 0 ≤ q < 1 (LifetimeError outside)."""
+        """Return the life in seconds that a share q of the workers does not outlast, 0 ≤ q < 1 (LifetimeError)."""
         shares = np.asarray(q, np.float64)
         if not bool(np.all((shares >= 0) & (shares < 1))):
             raise LifetimeError(f"a quantile needs shares with 0 <= q < 1, got {q!r}")
@@ -123,11 +123,11 @@ class Lifetime(ABC):
     @overload
     def sample(self, rng: np.random.Generator, n: int) -> Floats: ...
     def sample(self, rng: np.random.Generator, n: int | None = None) -> float | Floats:
-        """One life in seconds, or n of them, float64 [n]. Takes exactly one uniform number from `rng` per life."""
+        """Return one life in seconds, or n of them, float64 [n]. Takes one uniform number from `rng` per life."""
         return self.quantile(rng.random()) if n is None else self.quantile(rng.random(n))
 
     def after(self, age_s: float) -> Lifetime:
-        """The life that is left at an age: survival S(age + t)/S(age).
+        """Return the life that is left at an age: survival S(age + t)/S(age).
 
         Raises LifetimeError for an age that is negative or not finite, or that nobody reaches (S(age) = 0).
         """
@@ -179,8 +179,8 @@ class Residual(Lifetime):
 
 
 def parse_duration(text: str) -> float:
-    """Seconds from "90s", "45m", "2h", "1.5h", "1d" or a plain number of seconds: 0, or within LEAST_DURATION_S and
-    MOST_DURATION_S.
+    """Return seconds from "90s", "45m", "2h", "1.5h", "1d" or a plain number of seconds: 0, or within LEAST_DURATION_S
+    and MOST_DURATION_S.
 
     Raises LifetimeError otherwise.
     """

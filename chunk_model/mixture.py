@@ -29,7 +29,7 @@ class Mixture(Lifetime):
             raise LifetimeError(f"a mixture's weights must be above 0 and sum to 1, got {self.weights}")
 
     def __str__(self) -> str:
-        """The text that `chunk_model.parse` reads back, if it can read the parts."""
+        """Return the text that `chunk_model.parse` reads back, if it can read the parts."""
         each = (f"{float(weight)!r}*{part}" for weight, part in zip(self.weights, self.parts, strict=True))
         return f"mixture({','.join(each)})"
 
@@ -90,7 +90,7 @@ class Mixture(Lifetime):
 
     @staticmethod
     def _weighted(log_weight: Floats, values: Floats) -> Floats:
-        """Mean of `values` over the parts by weights given as logarithms, of which only the ratios count."""
+        """Return the mean of `values` over the parts by weights given as logarithms, of which only the ratios count."""
         top = np.max(log_weight, axis=0)
         # Where every part is extinct (all −∞), all count alike; where one is, its infinite hazard does not count.
         weight = np.exp(log_weight - np.where(np.isfinite(top), top, 0.0))

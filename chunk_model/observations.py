@@ -90,7 +90,7 @@ class Observations:
         return self.deaths if self.end_at_s is None else len(np.unique(self.end_at_s[self.ended]))
 
     def groups(self) -> NDArray[np.intp]:
-        """[n] a number from 0 for each life, the same for those that died at one moment: what may be drawn apart."""
+        """Return [n] a number from 0 for each life, the same for those that died at one moment."""
         alone = np.arange(len(self))
         if self.end_at_s is None:
             return alone
@@ -99,18 +99,18 @@ class Observations:
         return np.unique(np.where(self.ended, of_death, len(self) + alone), return_inverse=True)[1]
 
     def members(self) -> list[NDArray[np.intp]]:
-        """The lives of each of `groups`, by number: whoever draws lives anew draws these."""
+        """Return the lives of each of `groups`, by number: whoever draws lives anew draws these."""
         groups = self.groups()
         return np.split(np.argsort(groups, kind="stable"), np.cumsum(np.bincount(groups))[:-1])
 
     def take(self, index: ArrayLike) -> Observations:
-        """The lives that `index` names (numbers, which may repeat, or a mask)."""
+        """Return the lives that `index` names (numbers, which may repeat, or a mask)."""
         chosen = np.asarray(index)
         end_at_s = None if self.end_at_s is None else self.end_at_s[chosen]
         return Observations(self.duration_s[chosen], self.ended[chosen], end_at_s)
 
     def positive(self) -> Observations:
-        """The same with half the shortest positive duration in place of 0, where a density may be 0 or infinite."""
+        """Return the same with half the shortest positive duration in place of 0, where densities may be infinite."""
         positive = self.duration_s >= _TICK_S
         if bool(np.all(positive)):
             return self
@@ -119,7 +119,7 @@ class Observations:
 
 
 def read_csv(path: Path) -> Observations:
-    """The lives in a file with a header and the columns `duration_s`, `ended` (1, 0, true or false), in any order.
+    """Return the lives in a file with a header and the columns `duration_s`, `ended` (1, 0, true, false).
 
     A column `end_at_s` (seconds) is read where it is there; others are passed over, and so are blank lines. OSError if
     the file cannot be read, ObservationError (file and line) if it makes no sense.

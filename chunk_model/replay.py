@@ -128,14 +128,14 @@ class _Timetable:
         return int(min(_EVENTS // len(self.credit), self.longest_s // self.chunk_s + 2))
 
     def until_s(self, many: bool) -> float:
-        """Until when `by_events` holds; for ever, where one chunk is all there is and fits."""
+        """Return until when `by_events` holds; for ever, where one chunk is all there is and fits."""
         if not many and self.events <= _EVENTS:
             return np.inf
         stretches = float((self.idle_s + self.work_s + self.done_s).sum())
         return self._repeats(many) * stretches if self.events <= _EVENTS else stretches
 
     def by_events(self, lives: Floats, many: bool) -> tuple[Floats, Floats]:
-        """Vertices credited and seconds lost, each float64 [lives]."""
+        """Return vertices credited and seconds lost, each float64 [lives]."""
         repeats = self._repeats(many)
         idle, work, done, credit = (
             np.tile(each, repeats) for each in (self.idle_s, self.work_s, self.done_s, self.credit)
@@ -150,7 +150,7 @@ class _Timetable:
         return sums[count], lost
 
     def by_division(self, lives: Floats, many: bool) -> tuple[Floats, Floats]:
-        """The same for lives of any length, without a timetable."""
+        """Return the same for lives of any length, without a timetable."""
         chunks = np.floor(lives / self.chunk_s) if many else np.zeros_like(lives)
         into = lives - chunks * self.chunk_s
         step = float(self.work_s[0] + self.done_s[0])

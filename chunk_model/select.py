@@ -34,7 +34,7 @@ class Selected:
 
 
 def select(observations: Observations, families: Sequence[str] = FAMILIES, seed: int = 0) -> Selected:
-    """The family that predicts best, fitted to all observations, by 5-fold cross-validation.
+    """Return the family that predicts best, fitted to all observations, by 5-fold cross-validation.
 
     Lives that ended at one moment stay in one fold: a mass eviction must not predict itself. Of the families within one
     standard error of the best (of the difference from it, over independent deaths; Breiman's rule) the one with the
@@ -72,7 +72,7 @@ def _deaths_for(family: str) -> int:
 
 
 def _folds(seen: Observations, independent: int, seed: int) -> NDArray[np.intp]:
-    """[n] the fold of each life: groups shuffled and dealt out, those with deaths first so that each has its share."""
+    """Return [n] the fold of each life: groups shuffled and dealt out, those with deaths first."""
     groups = seen.groups()
     dead = np.zeros(groups.max() + 1, np.bool_)
     dead[groups[seen.ended]] = True
@@ -84,7 +84,7 @@ def _folds(seen: Observations, independent: int, seed: int) -> NDArray[np.intp]:
 
 
 def _held_out(family: str, seen: Observations, folds: NDArray[np.intp]) -> Floats:
-    """[n] the log-likelihood of each life under the family fitted to the other folds."""
+    """Return [n] the log-likelihood of each life under the family fitted to the other folds."""
     scores = np.empty(len(seen))
     for fold in range(FOLDS):
         inside = folds == fold
@@ -107,7 +107,7 @@ def _why(
     seen: Observations,
     independent: int,
 ) -> str:
-    """The first half of the reason: the choice against its rivals."""
+    """Return the first half of the reason: the choice against its rivals."""
     if seen.deaths == 0:
         return (
             f"exponential, for want of anything better: nobody has died in {seen.exposure_s:.6g} s: "
@@ -128,7 +128,7 @@ def _why(
 
 
 def _of(seen: Observations, independent: int) -> str:
-    """The second half: what it rests on."""
+    """Return the second half: what it rests on."""
     going_on = len(seen) - seen.deaths
     moments = f" at {independent} moments" if independent < seen.deaths else ""
     return f"Of {len(seen)} lives {seen.deaths} ended{moments} and {going_on} went on when last seen."

@@ -42,7 +42,7 @@ class Sizes:
         return self.costs.push_s is not None
 
     def goodput(self, k: int | Ints, j: int | Ints | None, terms: int = FULL) -> Floats:
-        """Goodput of chunks of k batches pushed every j (None: without pushes), float64 in the shape of k."""
+        """Return the goodput of chunks of k batches pushed every j (None: no pushes), float64 in the shape of k."""
         every = None if j is None else np.minimum(k, j) * self.batch
         sizes = np.asarray(k, np.int64) * self.batch
         return np.asarray(
@@ -50,7 +50,7 @@ class Sizes:
         )
 
     def exposed_s(self, k: int, j: int | None) -> float:
-        """Seconds from the beginning of a life until it has brought home anything at all."""
+        """Return seconds from the beginning of a life until it has brought home anything at all."""
         boot_s = self.costs.boot_s if self.many else 0.0
         if j is None:
             return boot_s + job_s(self.costs, k * self.batch)
@@ -58,7 +58,7 @@ class Sizes:
         return boot_s + copied_s + j * self.batch * self.costs.exec_s + (self.costs.push_s or 0.0)
 
     def best(self) -> tuple[int, int | None]:
-        """The size with the highest goodput, and its push interval."""
+        """Return the size with the highest goodput, and its push interval."""
         if not self.pushes:
             points = grid(self.lowest, self.highest, 512 if self.many else 4096)
             return _peak(lambda k: self.goodput(k, None, CLOSE), points, peaks=3), None
@@ -72,7 +72,7 @@ class Sizes:
         return size, min(size, interval)
 
     def _scaled(self, k: int, j: int) -> tuple[int, int]:
-        """The size with the highest goodput, if the interval is the same part of it as j is of k; not worse than k."""
+        """Return the size with the highest goodput, where the interval is to it as j to k; not worse than k."""
 
         def interval(size: int | Ints) -> Ints:
             return np.maximum(np.rint(np.asarray(size) * (j / k)).astype(np.int64), self.lowest)
@@ -82,12 +82,12 @@ class Sizes:
         return best, int(interval(best))
 
     def _best_size(self, k: int, j: int) -> int:
-        """The size with the highest goodput where chunks are pushed every j batches; not worse than k."""
+        """Return the size with the highest goodput where chunks are pushed every j batches; not worse than k."""
         candidates = np.union1d(grid(self.lowest, self.highest, 24), k)
         return _peak(lambda k: self.goodput(k, j, CLOSE), candidates)
 
     def best_interval(self, k: int, j: int) -> int:
-        """The push interval with the highest goodput in chunks of k batches; not worse than j."""
+        """Return the push interval with the highest goodput in chunks of k batches; not worse than j."""
         candidates = np.union1d(grid(self.lowest, k, 24), min(j, k))
         return _peak(lambda j: self.goodput(np.full_like(j, k), j, CLOSE), candidates)
 
@@ -99,7 +99,7 @@ class Sizes:
         return float(self.goodput(*self._pairs(24, 16, 64), ROUGH).max())
 
     def smallest(self, k: int, j: int, enough: float) -> int:
-        """The smallest size up to k that has a share `enough` of its goodput, to a fiftieth."""
+        """Return the smallest size up to k that has a share `enough` of its goodput, to a fiftieth."""
         wanted = enough * float(self.goodput(k, j, CLOSE))
         candidates = grid(self.lowest, k, 64)
         while True:
@@ -112,7 +112,7 @@ class Sizes:
             candidates = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
 
     def _pairs(self, sizes: int, intervals: int, fine: int) -> tuple[Ints, Ints]:
-        """Sizes and the push intervals that fit into them, one pair after the other.
+        """Return sizes and the push intervals that fit into them, one pair after the other.
 
         Where a chunk has few pushes their places must be right: there the grid is `fine`, for several shapes of chunk.
         """
@@ -128,7 +128,7 @@ def grid(low: int, high: int, points: int) -> Ints:
 
 
 def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:
-    """The whole number with the highest value, as far as the values at some, in rising order, show its hill."""
+    """Return the whole number with the highest value, as far as the values at some, in rising order, show its hill."""
     values = _comparable(value(at))
     before, after = np.append(-np.inf, values[:-1]), np.append(values[1:], -np.inf)
     tops: Ints = np.flatnonzero((values >= before) & (values >= after))
@@ -144,7 +144,7 @@ def _comparable(values: Floats) -> Floats:
 
 
 def _zoom(value: Callable[[Ints], Floats], low: int, high: int) -> tuple[int, float]:
-    """The best of low..high, to a thousandth, and its value, where there is one hill between them."""
+    """Return the best of low..high, to a thousandth, and its value, where there is one hill between them."""
     while True:
         at = np.unique(np.rint(np.linspace(low, high, 17)).astype(np.int64))
         values = _comparable(value(at))

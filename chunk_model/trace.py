@@ -56,12 +56,12 @@ class Record:
 
 
 def read(path: Path) -> tuple[TraceEvent, ...]:
-    """The events of a trace file. OSError if it cannot be read, TraceError (file and line) if it makes no sense."""
+    """Return the events of a trace file. Raises OSError, and TraceError (with file and line)."""
     return parse(read_text(path).splitlines(), str(path))
 
 
 def read_text(path: Path) -> str:
-    """The text of a file, unpacked if gzip packed it. Raises OSError; TraceError when it is damaged or not text."""
+    """Return the text of a file, unpacked if gzip packed it. Raises OSError; TraceError when damaged or not text."""
     content = path.read_bytes()
     try:
         if content.startswith(_GZIP):
@@ -74,7 +74,7 @@ def read_text(path: Path) -> str:
 
 
 def parse(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]:
-    """The events of `lines`, in their order; blank lines are passed over. TraceError names `source` and the line.
+    """Return the events of `lines`, in their order; blank lines are passed over. Raises TraceError.
 
     Checked: three fields, a whole number of milliseconds that never goes back, no node added twice or removed while
     absent. A line that was cut off is refused where these checks can tell; it is never repaired.
@@ -100,7 +100,7 @@ def parse(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]
 
 
 def lives(trace: Iterable[TraceEvent]) -> list[Life]:
-    """The stays of all nodes of a checked trace, in order of their start; a node that comes back has several."""
+    """Return the stays of all nodes of a checked trace, in order of their start; a node that comes back has several."""
     stays: list[Life] = []
     latest: dict[str, int] = {}
     for event in trace:

@@ -61,7 +61,7 @@ class Takeover:
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
         until_s = min(now, ledger.last_sign())
         if masters and alike:
-            self._hear_what_came_meanwhile(survivors)
+            self._hear_what_came_meanwhile(survivors, now)
         with ledger.transaction():
             self._end_others(survivors, now)
             if masters:
@@ -93,15 +93,16 @@ class Takeover:
                 self.workers.add_ended([row["worker"]])
                 measures.recall(self.workers.of(row["worker"]), row)
 
-    def _hear_what_came_meanwhile(self, survivors: Collection[str]) -> None:
+    def _hear_what_came_meanwhile(self, survivors: Collection[str], now: float) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
-        table = self.ledger.leases
+        table, jobs = self.ledger.leases, {job_of(worker) for worker in survivors}
         leased = {job_of(lease.worker) for lease in table}
         standing = [worker for worker in survivors if job_of(worker) in leased]
         reserved_until_s = max((lease.reserved_until_s or 0.0 for lease in table.reserved.values()), default=0.0)
+        if any(job_of(lease.worker) in jobs and lease.worker not in survivors for lease in table):
+            reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
         self.exchange.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
-        living = {job_of(worker) for worker in survivors}
-        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in living)
+        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in jobs)
         brought_home = recovered(self.place.directory, ended)
         messages = [*brought_home.values(), *self.place.mailboxes.collect()]
         speaking = {message.worker for message in messages}.union(survivors)

@@ -99,7 +99,7 @@ def simulate(
     Ledger and decisions are those of a real run; time, machines and messages are simulated, and the report is in
     simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
     """
-    from master.simulation.options import SimulationOptions, scenario, settings
+    from master.simulation.options import SimulationOptions, scenario_for, settings_for
     from master.simulation.result import result_of
     from master.simulation.status_line import status_line
     from master.simulation.world import play_scenario
@@ -141,8 +141,8 @@ def simulate(
     root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory(root)
     file = directory.program(Path(COST_PROGRAM)).absolute() if program is None else program.absolute()
-    chosen = settings(options, file)
-    played = scenario(options, chosen.workers)
+    chosen = settings_for(options, file)
+    played = scenario_for(options, chosen.workers)
     if program is None:
         _write(directory, file, 100_000 if vertices is None else vertices, epochs or 1)
     try:

@@ -109,14 +109,14 @@ def make_plan(options: PlanOptions) -> Plan:
         if value is not None and value < 1:
             raise UsageError(f"--{name} is {value}; expected at least 1.")
     times = {
-        "exec_s": seconds("--t-exec", options.t_exec),
-        "copy_s": seconds("--t-copy", options.t_copy),
-        "start_s": seconds("--t-start", options.t_start),
-        "end_s": seconds("--t-end", options.t_end),
-        "wait_s": seconds("--wait", options.wait),
-        "boot_s": seconds("--boot", options.boot),
+        "exec_s": parse_seconds("--t-exec", options.t_exec),
+        "copy_s": parse_seconds("--t-copy", options.t_copy),
+        "start_s": parse_seconds("--t-start", options.t_start),
+        "end_s": parse_seconds("--t-end", options.t_end),
+        "wait_s": parse_seconds("--wait", options.wait),
+        "boot_s": parse_seconds("--boot", options.boot),
     }
-    push_s = PUSH_S if options.push_cost is None else seconds("--push-cost", options.push_cost)
+    push_s = PUSH_S if options.push_cost is None else parse_seconds("--push-cost", options.push_cost)
     if times["exec_s"] == 0:
         raise UsageError("--t-exec is 0; expected the time to train a vertex, above 0. Measure it on some vertices.")
     if options.t_exec is None and options.source.run is None:
@@ -144,7 +144,7 @@ def make_plan(options: PlanOptions) -> Plan:
         raise UsageError(str(error)) from error
 
 
-def seconds(option: str, text: str | None) -> float | None:
+def parse_seconds(option: str, text: str | None) -> float | None:
     """Return the seconds that an option's text says. Raises UsageError for what is no time: negative, NaN, or not from
     LEAST_DURATION_S to MOST_DURATION_S and not 0."""
     if text is None:
@@ -159,12 +159,6 @@ def seconds(option: str, text: str | None) -> float | None:
             f"{MOST_DURATION_S:g} s): seconds such as 0.05, or 90s, 45m, 1.5h."
         )
     return value
-
-
-def goodput(choice: Choice, costs: Costs, chunk: int, *, many: bool) -> float:
-    """Return the goodput of another size with the choice's pushes."""
-    every = None if choice.push_every is None else min(choice.push_every, chunk)
-    return chunk_goodput(choice.lifetime, costs, chunk, many=many, push_every=every)
 
 
 def all_or_nothing(costs: Costs) -> Costs:
@@ -194,12 +188,15 @@ def replay_sizes(plan: Plan) -> tuple[ReplayedSize, ...]:
 
 
 def _candidates(choice: Choice, costs: Costs, *, many: bool) -> tuple[Candidate, ...]:
+    """Return sizes to compare, those around the choice with its pushes, the paper's without any."""
     candidates = []
     for name, chunk in (("half", choice.chunk // 2), ("chosen", choice.chunk), ("double", 2 * choice.chunk)):
         if chunk == 0:
             continue
         every = None if choice.push_every is None else min(choice.push_every, chunk)
-        value = choice.goodput if name == "chosen" else goodput(choice, costs, chunk, many=many)
+        value = choice.goodput
+        if name != "chosen":
+            value = chunk_goodput(choice.lifetime, costs, chunk, many=many, push_every=every)
         candidates.append(Candidate(name, chunk, every, job_s(costs, chunk, every), value))
     without = all_or_nothing(costs)
     chunk = deterministic_chunk(choice.lifetime.mean(), costs)

@@ -24,7 +24,7 @@ def train(items: gridml.Batch[Item], network: Network) -> None:
 
 
 def program_of(vertices: int, epochs: int) -> gridml.Program:
-    """A program of `vertices` vertices, trained `epochs` times."""
+    """Return a program of `vertices` vertices, trained `epochs` times."""
 
     def graph() -> gridml.Graph:
         g = gridml.Graph()
@@ -36,7 +36,7 @@ def program_of(vertices: int, epochs: int) -> gridml.Program:
 
 
 def source(vertices: int, epochs: int) -> str:
-    """The text of a program file."""
+    """Return the text of a program file."""
     return (
         '"""Vertices that only cost time, written by gridml simulate."""\n\n'
         "from master.simulation.cost_program import program_of\n\n"

@@ -16,7 +16,7 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.backends.traces import most_at_once, read_trace
-from master.planning.plan import seconds
+from master.planning.plan import parse_seconds
 from master.simulation.scenario import Scenario, Speeds, Storms, check_seed
 from master.simulation.stall import check_lives, check_silence
 from master.store.settings import Settings
@@ -58,9 +58,9 @@ class SimulationOptions:
     silence: str = "120"
 
 
-def costs(text: str, *, no_push: bool = False) -> Costs:
+def parse_costs(text: str, *, no_push: bool = False) -> Costs:
     """Return the costs in a text such as "t_x=0.05,t_s=30,push=0.5". Raises UsageError."""
-    given = {_COSTS[name]: value for name, value in _pairs("--cost", text, _COSTS, seconds)}
+    given = {_COSTS[name]: value for name, value in _pairs("--cost", text, _COSTS, parse_seconds)}
     if "exec_s" not in given:
         raise UsageError(f"--cost is {text!r}; expected at least t_x, as in t_x=0.05,t_s=30.")
     if no_push:
@@ -71,7 +71,7 @@ def costs(text: str, *, no_push: bool = False) -> Costs:
         raise UsageError(f"--cost: {error}") from error
 
 
-def faults(text: str | None) -> Chances | None:
+def parse_faults(text: str | None) -> Chances | None:
     """Return the faults in a text such as "lose=0.01,repeat=0.01,tear=0.01,flip=0.01,delay=5". Raises UsageError."""
     if text is None:
         return None
@@ -86,7 +86,7 @@ def faults(text: str | None) -> Chances | None:
 
 def _chance_or_delay(what: str, text: str) -> float | None:
     if what.startswith("delay "):
-        return seconds(what, text)
+        return parse_seconds(what, text)
     try:
         return float(text)
     except ValueError:
@@ -108,7 +108,7 @@ def _pairs(
     return pairs
 
 
-def settings(options: SimulationOptions, program: Path) -> Settings:
+def settings_for(options: SimulationOptions, program: Path) -> Settings:
     """Return the settings of the simulated run. Raises UsageError for what makes no sense."""
     check_seed(options.seed)
     if options.vertices is not None and not 1 <= options.vertices <= MOST_VERTICES:
@@ -129,9 +129,9 @@ def settings(options: SimulationOptions, program: Path) -> Settings:
     )
 
 
-def scenario(options: SimulationOptions, workers: int) -> Scenario:
+def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
     """Return everything around the run. Raises UsageError for what makes no sense, or can never finish."""
-    worth = costs(options.cost, no_push=options.no_push)
+    worth = parse_costs(options.cost, no_push=options.no_push)
     speeds = Speeds(options.fast, options.fast_factor, options.spread)
     if worth.exec_s / speeds.fastest < TICK_S:
         raise UsageError(
@@ -146,15 +146,15 @@ def scenario(options: SimulationOptions, workers: int) -> Scenario:
     travel_s = _travel(options.travel)
     slowest = min(1.0, speeds.factor) if speeds.fast else 1.0
     check_silence(worth, slowest, _above_0("--silence", options.silence), travel_s)
-    every_s = seconds("--storm-every", options.storm_every)
+    every_s = parse_seconds("--storm-every", options.storm_every)
     if every_s is not None:
         script = Storms(script, every_s, options.storm_share, options.seed)
     return Scenario(
         script=script,
         costs=worth,
         speeds=speeds,
-        faults=faults(options.faults),
-        crash_every_s=seconds("--crash-every", options.crash_every),
+        faults=parse_faults(options.faults),
+        crash_every_s=parse_seconds("--crash-every", options.crash_every),
         turn_s=_above_0("--turn", options.turn),
         travel_s=travel_s,
         chunks_per_job=options.chunks_per_job,
@@ -172,14 +172,14 @@ def _first(options: SimulationOptions) -> int:
 
 
 def _travel(text: str) -> float:
-    travel_s = seconds("--travel", text) or 0.0
+    travel_s = parse_seconds("--travel", text) or 0.0
     if travel_s > MOST_DELAY_S:
         raise UsageError(f"--travel is {text!r}; expected at most {MOST_DELAY_S:g} s, a day.")
     return travel_s
 
 
 def _above_0(option: str, text: str) -> float:
-    value = seconds(option, text)
+    value = parse_seconds(option, text)
     if not value:
         raise UsageError(f"{option} is {text!r}; expected a time above 0: seconds such as 0.05, or 90s, 45m, 1.5h.")
     return value

@@ -11,7 +11,7 @@ from typing import Any
 from master.backends.base import State
 from master.store.run_facts import read_facts
 from master.store.status import RunStatus
-from master.views.report import goodput
+from master.views.report import measured_goodput
 
 PUSHES = 50  # that the mean staleness looks back on
 WINDOW_S = 30.0  # that the speed looks back on
@@ -88,7 +88,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         lost=states.get((State.EVICTED, 1), 0) + states.get((State.LOST, 1), 0),
         staleness=staleness,
         per_second=per_second,
-        goodput=goodput(all_credited, trained, train_s, worker_s),
+        goodput=measured_goodput(all_credited, trained, train_s, worker_s),
         seconds_left=(total - all_credited) / per_second if total and per_second else None,
         evaluated=None if evaluation is None else evaluation[0] + 1,
         metrics={} if evaluation is None else json.loads(evaluation[1]),

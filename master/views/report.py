@@ -162,7 +162,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
         masters=facts.get("masters", 0),
         wall_s=wall_s,
         worker_s=worker_s,
-        goodput=goodput(credited, trained, train_s, worker_s),
+        goodput=measured_goodput(credited, trained, train_s, worker_s),
         flops=flops_per_vertex * credited / wall_s if flops_per_vertex and wall_s else None,
         flops_per_vertex=flops_per_vertex,
         vertices_per_s=credited / wall_s if wall_s else None,
@@ -185,13 +185,13 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
     )
 
 
-def goodput(credited: int, trained: int, train_s: float, worker_s: float) -> float | None:
+def measured_goodput(credited: int, trained: int, train_s: float, worker_s: float) -> float | None:
     """Return the share of the workers' time that went into credited vertices; None before any was trained."""
     return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
 
 
 def _killed(worker: Mapping[str, Any]) -> bool:
-    """Whether its machine was taken away from a worker; one that the master itself ended does not count."""
+    """Return whether its machine was taken away from a worker; one that the master itself ended does not count."""
     return bool(worker["state"] == State.EVICTED and not worker["cancelled"])
 
 

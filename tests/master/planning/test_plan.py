@@ -16,7 +16,7 @@ from chunk_model.goodput import chunk_goodput
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
 from master.planning.lifetime_sources import Source
-from master.planning.plan import PUSH_S, PlanOptions, make_plan, replay_sizes, seconds
+from master.planning.plan import PUSH_S, PlanOptions, make_plan, parse_seconds, replay_sizes
 from master.views import plot_goodput
 from master.views.render_plan import render_plan, rounded
 
@@ -164,7 +164,7 @@ def test_a_drawing_names_the_choice_and_the_papers(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["-1", "nan", "inf", "1e999", "soon", "", "-0.5s"])
 def test_a_time_that_is_none(text: str) -> None:
     with pytest.raises(UsageError) as caught:
-        seconds("--t-start", text)
+        parse_seconds("--t-start", text)
     assert str(caught.value).startswith(f"--t-start is {text!r}; expected a time of at least 0")
 
 

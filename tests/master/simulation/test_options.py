@@ -11,17 +11,17 @@ from gridml.errors import UsageError
 from gridml.protocol.messages import NO_PUSH
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Steady
-from master.simulation.options import SimulationOptions, costs, faults, scenario, settings
+from master.simulation.options import SimulationOptions, parse_costs, parse_faults, scenario_for, settings_for
 from master.simulation.scenario import Speeds, Storms
 
 
 def test_costs_are_named_as_in_the_paper() -> None:
-    parsed = costs("t_x=0.05, t_c=1e-3,t_s=1.5m,t_e=2,push=0.5,wait=1h,boot=30s")
+    parsed = parse_costs("t_x=0.05, t_c=1e-3,t_s=1.5m,t_e=2,push=0.5,wait=1h,boot=30s")
     assert parsed == Costs(0.05, 0.001, 90.0, 2.0, 0.5, 3600.0, 30.0)
 
 
 def test_without_pushes_a_push_costs_nothing_because_there_is_none() -> None:
-    assert costs("t_x=1,push=3", no_push=True).push_s is None
+    assert parse_costs("t_x=1,push=3", no_push=True).push_s is None
 
 
 @pytest.mark.parametrize(
@@ -39,15 +39,15 @@ def test_without_pushes_a_push_costs_nothing_because_there_is_none() -> None:
 )
 def test_costs_that_make_no_sense(text: str, message: str) -> None:
     with pytest.raises(UsageError) as caught:
-        costs(text)
+        parse_costs(text)
     assert message in str(caught.value)
 
 
 def test_faults() -> None:
-    assert faults(None) is None
-    assert faults("lose=0.1,repeat=0.2,tear=0.3,flip=0.4,delay=5s") == Chances(0.1, 0.2, 0.3, 0.4, 5.0)
+    assert parse_faults(None) is None
+    assert parse_faults("lose=0.1,repeat=0.2,tear=0.3,flip=0.4,delay=5s") == Chances(0.1, 0.2, 0.3, 0.4, 5.0)
     with pytest.raises(UsageError, match="chances from 0 to 1"):
-        faults("lose=2")
+        parse_faults("lose=2")
 
 
 def test_a_scenario_of_everything(tmp_path: Path) -> None:
@@ -68,8 +68,8 @@ def test_a_scenario_of_everything(tmp_path: Path) -> None:
         travel="2s",
         silence="10m",
     )
-    chosen = settings(options, tmp_path / "cost.py")
-    played = scenario(options, chosen.workers)
+    chosen = settings_for(options, tmp_path / "cost.py")
+    played = scenario_for(options, chosen.workers)
     assert (chosen.workers, chosen.seed, chosen.push_every, chosen.silent_s) == (7, 3, NO_PUSH, 600.0)
     assert isinstance(played.script, Storms)
     assert isinstance(played.script.base, Lives)
@@ -82,14 +82,14 @@ def test_a_trace_says_how_many_workers_there_are(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text("0,add,a\n1000,add,b\n2000,remove,a\n3000,add,c\n")
     options = SimulationOptions("t_x=1", trace=trace)
-    chosen = settings(options, tmp_path / "cost.py")
+    chosen = settings_for(options, tmp_path / "cost.py")
     assert chosen.workers == 2
-    assert isinstance(scenario(options, 2).script, Replay)
+    assert isinstance(scenario_for(options, 2).script, Replay)
     with pytest.raises(UsageError, match="both --lifetime and --trace"):
-        scenario(SimulationOptions("t_x=1", trace=trace, lifetime="exponential(1h)"), 2)
+        scenario_for(SimulationOptions("t_x=1", trace=trace, lifetime="exponential(1h)"), 2)
 
 
 def test_machines_that_stay() -> None:
-    assert scenario(SimulationOptions("t_x=1"), 5).script == Steady(5)
+    assert scenario_for(SimulationOptions("t_x=1"), 5).script == Steady(5)
     with pytest.raises(UsageError, match="--lifetime"):
-        scenario(SimulationOptions("t_x=1", lifetime="soon"), 5)
+        scenario_for(SimulationOptions("t_x=1", lifetime="soon"), 5)
