@@ -128,7 +128,7 @@ def test_counts_are_exact_under_evictions_faults_and_crashes(tmp_path: Path, pro
     np.testing.assert_array_equal(trained(root)["Word/count"], expected["Word/count"])
     run = resume(root, played.environment(lambda kind, text: None))
     with run:
-        table = run.graph.tables["Document"].columns
+        table = run.parts.spec.graph.tables["Document"].columns
         np.testing.assert_array_equal(table["visits"], expected["Document/visits"])
         np.testing.assert_array_equal(table["mood"], expected["Document/mood"])
 
