@@ -104,7 +104,7 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
     fields: dict[str, dict[str, Array]] = {}
     for name, tensor in tensors.items():
-        prefix = next((prefix for prefix in ids if name.startswith(prefix)), None)
+        prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
             ids[prefix][name.removeprefix(prefix)] = tensor
         elif (key := module_key(name)) is not None:
