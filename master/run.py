@@ -205,7 +205,7 @@ class Run:
         for path in dict.fromkeys(self.directory.recovered / job_of(worker) for worker in workers):
             found = read_outbox(path)
             if found is not None and is_life(found.sync.worker, path.name):  # nobody speaks for another job
-                last = replace(found, sync=replace(found.sync, wants=False))  # who wrote it is gone
+                last = replace(found, sync=found.sync._replace(wants=False))  # who wrote it is gone
                 messages[path] = Message(last.sync.worker, last.number, last.payload)
             else:
                 path.unlink(missing_ok=True)

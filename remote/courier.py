@@ -7,7 +7,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any, final
 
 from numpy.typing import NDArray
@@ -119,7 +118,7 @@ class ThreadCourier(Courier):
     def _exchange(self, sync: Sync, tensors: Callable[[], Tensors]) -> tuple[Reply, Tensors] | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
-        message = UnansweredPush(self._number, replace(sync, process=self._process), tensors())
+        message = UnansweredPush(self._number, sync._replace(process=self._process), tensors())
         number, payload = message.number, message.payload
         self._number += 1
         self.unanswered = message if sync.push is not None else None
@@ -186,7 +185,7 @@ class StepCourier(Courier):
     def post(self, sync: Sync, tensors: Callable[[], Tensors]) -> None:
         assert not self.busy, "one sync at a time"
         self._number += 1
-        message = UnansweredPush(self._number, replace(sync, process=self._process), tensors())
+        message = UnansweredPush(self._number, sync._replace(process=self._process), tensors())
         self._payload = message.payload
         self.unanswered = message if sync.push is not None else None
         self._posted_s = self._again_s = self._clock()

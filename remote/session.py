@@ -134,7 +134,7 @@ class Session:
         answer = self._courier.take()
         if answer is not None:
             reply, self._brought = answer
-            replied = Replied(reply, self._courier.last_push_s, self._courier.last_travel_s)
+            replied = Replied(reply, bool(self._brought), self._courier.last_push_s, self._courier.last_travel_s)
             self._state.handle(replied, self._clock())
         elif self._courier.gone:
             self._state.handle(MailboxClosed(), self._clock())
@@ -210,7 +210,8 @@ class Session:
         match action.use:
             case Use.DROP:
                 self._kept.clear()
-            case Use.KEEP if brought:
+            case Use.KEEP:
                 self._kept.append(brought)
-            case Use.REBASE if brought and self._snapshot is not None:
+            case Use.REBASE:
+                assert self._snapshot is not None, "it was pushed"
                 self._engine.rebase(self._snapshot, brought, action.live)

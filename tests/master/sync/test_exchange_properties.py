@@ -116,10 +116,10 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
         "huge": replace(push, lease=2**70),
     }
     if lie in altered:
-        return bundle.encode(to_json(replace(sync, push=altered[lie])), tensors)
+        return bundle.encode(to_json(sync._replace(push=altered[lie])), tensors)
     if lie == "short":
         shorter = replace(push, upto=push.upto - 1, vertices=push.vertices - 1)
-        return bundle.encode(to_json(replace(sync, push=shorter)), tensors) if short_is_seen else None
+        return bundle.encode(to_json(sync._replace(push=shorter)), tensors) if short_is_seen else None
     ids = sorted(n for n in tensors if n.startswith("@ids/"))
     values = sorted(n for n, t in tensors.items() if not n.startswith("@") and t.size)
     # LocalFields of local types come with ids, replicated arrays with rows, modules with neither.
