@@ -22,7 +22,7 @@ from gridml.errors import GridmlError, LedgerError, RunError, StorageError
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program
 from gridml.protocol import bundle
-from gridml.protocol.attempts import is_life, job_of
+from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.codec import BundleCodec, Codec
 from gridml.protocol.outbox import read as read_outbox
 from master.backends.base import Backend
@@ -204,7 +204,7 @@ class Run:
             return messages
         for path in dict.fromkeys(self.directory.recovered / job_of(worker) for worker in workers):
             found = read_outbox(path)
-            if found is not None and is_life(found.sync.worker, path.name):  # nobody speaks for another job
+            if found is not None and is_attempt(found.sync.worker, path.name):  # nobody speaks for another job
                 last = replace(found, sync=found.sync._replace(wants=False))  # who wrote it is gone
                 messages[path] = Message(last.sync.worker, last.number, last.payload)
             else:

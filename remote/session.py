@@ -134,6 +134,8 @@ class Session:
         answer = self._courier.take()
         if answer is not None:
             reply, self._brought = answer
+            if not self._brought:
+                self._snapshot = None  # it can be large
             replied = Replied(reply, bool(self._brought), self._courier.last_push_s, self._courier.last_travel_s)
             self._state.handle(replied, self._clock())
         elif self._courier.gone:
@@ -205,6 +207,7 @@ class Session:
 
     def _adopt(self, action: Adopt) -> None:
         brought, self._brought = self._brought, {}
+        snapshot, self._snapshot = self._snapshot, None
         if action.forget_optimisers:
             self._engine.forget_optimisers()
         match action.use:
@@ -213,5 +216,5 @@ class Session:
             case Use.KEEP:
                 self._kept.append(brought)
             case Use.REBASE:
-                assert self._snapshot is not None, "it was pushed"
-                self._engine.rebase(self._snapshot, brought, action.live)
+                assert snapshot is not None, "what was pushed last is kept until its answer comes"
+                self._engine.rebase(snapshot, brought, action.live)

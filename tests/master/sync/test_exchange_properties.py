@@ -28,7 +28,7 @@ from gridml.engine.engine import BatchFailed, Engine
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.program import load
 from gridml.protocol import bundle, outbox
-from gridml.protocol.attempts import job_of, life_of, worker_name
+from gridml.protocol.attempts import attempt_of, job_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.worker_actions import Wait
@@ -208,7 +208,7 @@ class Worker:
             lambda: world.now,
         )
         self.life = self.session.life()
-        self.waits = life_of(name) > 0  # for its mailbox, as a restarted job does
+        self.waits = attempt_of(name) > 0  # for its mailbox, as a restarted job does
 
     def fail_once(self) -> None:
         """Let f raise at the next batch."""
@@ -332,7 +332,7 @@ class World:
         if not same_life and worker.name in self.post.boxes:
             self.post.boxes[worker.name].syncs.clear()  # that is why it was kept
         self.workers.remove(worker)
-        name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
+        name = worker.name if same_life else worker_name(job_of(worker.name), attempt_of(worker.name) + 1)
         if not same_life:
             pool.events.append(JobEvent(self.now, worker.name, State.EVICTED, "here", graceful=None, heir=name))
             pool.say(name, State.QUEUED)
