@@ -21,8 +21,7 @@ class Verdict(StrEnum):
     REFUSED = "refused"  # not merged, never will be; the reason says why
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(NamedTuple):
     """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
     version it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new
     ones."""
@@ -125,10 +124,13 @@ class Reply(NamedTuple):
 
 def to_json(message: Sync | Reply) -> dict[str, Any]:
     """A message as JSON can hold it."""
-    return {
-        name: dataclasses.asdict(value) if isinstance(value, Push | Failure | Lease | Pace) else value
-        for name, value in message._asdict().items()
-    }
+    parts = message._asdict()
+    for name, part in parts.items():
+        if isinstance(part, Push):
+            parts[name] = part._asdict()
+        elif isinstance(part, Failure | Lease | Pace):
+            parts[name] = dataclasses.asdict(part)
+    return parts
 
 
 def sync_from(message: dict[str, Any]) -> Sync:

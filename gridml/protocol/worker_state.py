@@ -346,13 +346,11 @@ class WorkerState:
         failure: Failure | None = None,
     ) -> Send:
         assert self._under_way is None, "the reply to the last sync comes first"
-        held = [lease.id for lease in self._ahead]
-        if self._work is not None:
-            held.insert(0, self._work.lease.id)
+        ahead = [lease.id for lease in self._ahead]
         sync = Sync(
             worker=self._options.worker,
             have=self._version,
-            holds=tuple(held),
+            holds=tuple(ahead) if self._work is None else (self._work.lease.id, *ahead),
             wants=wants,
             leaving=leaving,
             push=push,

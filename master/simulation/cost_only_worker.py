@@ -88,7 +88,7 @@ class CostOnlyWorker:
         while True:
             if self._reply is not None:
                 reply, self._reply, self._sync = self._reply, None, None
-                state.handle(Replied(reply, travel_s=self._travel_s), now_s)
+                state.handle(Replied(reply, False, 0.0, self._travel_s), now_s)
             if self._evicted:
                 state.handle(Evicted(), now_s)
             action = state.next_action(now_s)

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -109,16 +109,16 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
     if lie == "nonsense":
         return bundle.encode({"what": "is this"}, tensors)
     altered = {
-        "beyond": replace(push, upto=push.upto + 1000, vertices=push.vertices + 1000),
-        "term": replace(push, term=push.term + 1),
-        "sequence": replace(push, sequence=push.sequence + 1),
-        "base": replace(push, base=-7),
-        "huge": replace(push, lease=2**70),
+        "beyond": push._replace(upto=push.upto + 1000, vertices=push.vertices + 1000),
+        "term": push._replace(term=push.term + 1),
+        "sequence": push._replace(sequence=push.sequence + 1),
+        "base": push._replace(base=-7),
+        "huge": push._replace(lease=2**70),
     }
     if lie in altered:
         return bundle.encode(to_json(sync._replace(push=altered[lie])), tensors)
     if lie == "short":
-        shorter = replace(push, upto=push.upto - 1, vertices=push.vertices - 1)
+        shorter = push._replace(upto=push.upto - 1, vertices=push.vertices - 1)
         return bundle.encode(to_json(sync._replace(push=shorter)), tensors) if short_is_seen else None
     ids = sorted(n for n in tensors if n.startswith("@ids/"))
     values = sorted(n for n, t in tensors.items() if not n.startswith("@") and t.size)
