@@ -267,19 +267,16 @@ class WorkerState:
         if work.at == work.pushed or not work.whole:
             return False
         every = self._pace.push_every
-        enough = (
-            work.at - work.pushed >= every and work.count - work.at >= every // 2
-        )  # else the one at the end will do
-        return enough or now_s >= self._due_s
+        nearly_done = work.count - work.at < every // 2  # the push at the end will do
+        return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._due_s(every)
 
-    @property
-    def _due_s(self) -> float:
+    def _due_s(self, every: int) -> float:
         """When a push is due whatever is trained."""
-        return self._pushed_s + PUSH_AT_LEAST_S if self._pace.push_every < NO_PUSH else math.inf
+        return self._pushed_s + PUSH_AT_LEAST_S if every < NO_PUSH else math.inf
 
     def _train(self, work: _Work, now_s: float) -> Train:
-        every, stop, due_s = self._pace.push_every, work.count, self._due_s
-        due = work.pushed + every
+        every, stop = self._pace.push_every, work.count
+        due, due_s = work.pushed + every, self._due_s(every)
         overdue = self._under_way is not None and (due <= work.at or due_s <= now_s)
         if overdue:
             due_s = math.inf
