@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gridml.carriers.base import Message
 from gridml.protocol import bundle
-from gridml.protocol.attempts import is_life, job_of
+from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.outbox import read as read_outbox
 from master.fleet import RESERVED_S, Fleet, Say, Workplace
 from master.leases.leases import Leases
@@ -27,8 +27,8 @@ def recovered(directory: RunDirectory, workers: Iterable[str]) -> dict[Path, Mes
         return messages
     for path in dict.fromkeys(directory.recovered / job_of(worker) for worker in workers):
         unanswered = read_outbox(path)
-        if unanswered is not None and is_life(unanswered.sync.worker, path.name):  # nobody speaks for another job
-            last = replace(unanswered, sync=replace(unanswered.sync, wants=False))  # who wrote it is gone
+        if unanswered is not None and is_attempt(unanswered.sync.worker, path.name):  # nobody speaks for another job
+            last = replace(unanswered, sync=unanswered.sync._replace(wants=False))  # who wrote it is gone
             messages[path] = Message(last.sync.worker, last.number, last.payload)
         else:
             path.unlink(missing_ok=True)

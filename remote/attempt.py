@@ -6,7 +6,7 @@ import contextlib
 import time
 from collections.abc import Callable
 
-from gridml.protocol.attempts import job_of, life_of
+from gridml.protocol.attempts import attempt_of, job_of
 
 LOOK_S = 0.5  # seconds between two looks for a mailbox that the master has not opened yet
 PATIENCE_S = 60.0  # how long to look; whoever sees none leaves
@@ -31,7 +31,7 @@ def find_mailbox(
         with contextlib.suppress(OSError):
             attempts = [name for name in mailboxes() if job_of(name) == job and name != but]
             if attempts:
-                return max(attempts, key=life_of)
+                return max(attempts, key=attempt_of)
         if clock() >= give_up_s:
             return None
         rest(LOOK_S)

@@ -7,7 +7,6 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
 from typing import final
 
 from gridml.carriers.base import WorkerMailbox
@@ -117,7 +116,7 @@ class ThreadCourier(Courier):
     def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> tuple[Reply, ReplicaPart] | None:
         """Send until there is a reply; None when there will be none."""
         began = time.thread_time()
-        message = UnansweredPush(self._number, replace(sync, process=self._process), content())
+        message = UnansweredPush(self._number, sync._replace(process=self._process), content())
         number, payload = message.number, message.payload
         self._number += 1
         self.unanswered = message if sync.push is not None else None
@@ -174,6 +173,7 @@ class StepCourier(Courier):
         self._clock = clock
         self._number = number - 1  # of the last message
         self._payload: bytes | None = None
+        self._reply: tuple[Reply, ReplicaPart] | None = None
         self._posted_s = 0.0  # when the sync under way was posted,
         self._again_s = 0.0  # and when it is sent (again)
 
@@ -184,28 +184,33 @@ class StepCourier(Courier):
     def post(self, sync: Sync, content: Callable[[], PushContent]) -> None:
         assert not self.busy, "one sync at a time"
         self._number += 1
-        message = UnansweredPush(self._number, replace(sync, process=self._process), content())
+        message = UnansweredPush(self._number, sync._replace(process=self._process), content())
         self._payload = message.payload
         self.unanswered = message if sync.push is not None else None
         self._posted_s = self._again_s = self._clock()
         self._send()
 
-    def take(self) -> tuple[Reply, ReplicaPart] | None:
-        if self._payload is None:
-            return None
+    def look(self) -> None:
+        """Fetch the reply if it has come, however long it lies here before it is taken; else send again when due."""
+        if self._payload is None or self._reply is not None:
+            return
         try:
             payload = self._carrier.receive(self._number)
         except FileNotFoundError:
             self.gone = True
-            return None
-        found = None if payload is None else opened(payload, self._process)
-        if found is None:
+            return
+        self._reply = None if payload is None else opened(payload, self._process)
+        if self._reply is None:
             self._send()
-            return None
-        if self.unanswered is not None:
+        elif self.unanswered is not None:
             self.last_travel_s = self._clock() - self._posted_s
-        self._payload = self.unanswered = None
-        return found
+
+    def take(self) -> tuple[Reply, ReplicaPart] | None:
+        self.look()
+        reply, self._reply = self._reply, None
+        if reply is not None:
+            self._payload = self.unanswered = None
+        return reply
 
     def wait(self, seconds: float) -> None:
         if self._payload is not None:

@@ -135,7 +135,9 @@ class Session:
         answer = self._courier.take()
         if answer is not None:
             reply, self._brought = answer
-            replied = Replied(reply, self._courier.last_push_s, self._courier.last_travel_s)
+            if not self._brought:
+                self._snapshot = None  # it can be large
+            replied = Replied(reply, bool(self._brought), self._courier.last_push_s, self._courier.last_travel_s)
             self._state.handle(replied, self._clock())
         elif self._courier.gone:
             self._state.handle(MailboxClosed(), self._clock())
@@ -206,12 +208,14 @@ class Session:
 
     def _adopt(self, action: Adopt) -> None:
         brought, self._brought = self._brought, ReplicaPart()
+        snapshot, self._snapshot = self._snapshot, None
         if action.forget_optimisers:
             self._engine.forget_optimisers()
         match action.use:
             case Use.DROP:
                 self._arrived = ReplicaPart()
-            case Use.KEEP if brought:
+            case Use.KEEP:
                 self._arrived = self._arrived.updated(brought)
-            case Use.REBASE if brought and self._snapshot is not None:
-                self._engine.rebase(self._snapshot, brought, action.live)
+            case Use.REBASE:
+                assert snapshot is not None, "what was pushed last is kept until its answer comes"
+                self._engine.rebase(snapshot, brought, action.live)

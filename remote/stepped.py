@@ -106,12 +106,14 @@ class SteppedWorker:
         self._vertex_s = prices.exec_s / speed
         self._engine = engine
         self._courier = StepCourier(mailbox, clock)
-        self._session = Session(options, engine, mailbox, self._courier, lambda: self._evicted, clock)
+        self._begin: Callable[[], Session] = lambda: Session(
+            options, engine, mailbox, self._courier, lambda: self._evicted, clock
+        )
 
     def life(self) -> Iterator[float]:
         """Everything it does. Yields the seconds to wait before it goes on."""
         yield self._prices.boot_s
-        for action in self._session.life():
+        for action in self._begin().life():
             if isinstance(action, Wait):
                 self.interruptible = True
                 yield min(action.seconds, PATIENT_S) if self._courier.busy else action.seconds
@@ -124,10 +126,12 @@ class SteppedWorker:
     def evict(self) -> None:
         """SIGTERM: push what there is and leave."""
         self._evicted = True
-        self.notice_reply()
+        if self.interruptible:
+            self.woken()
 
     def notice_reply(self) -> None:
         """A reply may have come."""
+        self._courier.look()
         if self.interruptible:
             self.woken()
 

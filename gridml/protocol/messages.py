@@ -6,9 +6,9 @@ Each travels as the JSON message of a bundle; tensors travel beside it. Position
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, NamedTuple, get_type_hints
 
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
 
@@ -21,8 +21,7 @@ class Verdict(StrEnum):
     REFUSED = "refused"  # not merged, never will be; the reason says why
 
 
-@dataclass(frozen=True)
-class Push:
+class Push(NamedTuple):
     """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
     version it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new
     ones."""
@@ -47,8 +46,7 @@ class Failure:
     last: int
 
 
-@dataclass(frozen=True)
-class Sync:
+class Sync(NamedTuple):
     """What a worker says. `have` is the version it holds, `holds` the leases it works on.
 
     A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
@@ -103,8 +101,7 @@ class Pace:
     push_every: int = 512
 
 
-@dataclass(frozen=True)
-class Reply:
+class Reply(NamedTuple):
     """What the master answers. The newest replica travels beside it unless the worker has it.
 
     `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
@@ -113,7 +110,7 @@ class Reply:
     """
 
     version: int
-    pace: Pace = field(default_factory=Pace)
+    pace: Pace = Pace()
     verdict: Verdict | None = None
     reason: str = ""
     fast_forward: bool = False
@@ -126,7 +123,14 @@ class Reply:
 
 
 def to_json(message: Sync | Reply) -> dict[str, Any]:
-    return dataclasses.asdict(message)
+    """A message as JSON can hold it."""
+    parts = message._asdict()
+    for name, part in parts.items():
+        if isinstance(part, Push):
+            parts[name] = part._asdict()
+        elif isinstance(part, Failure | Lease | Pace):
+            parts[name] = dataclasses.asdict(part)
+    return parts
 
 
 def sync_from(message: dict[str, Any]) -> Sync:
@@ -165,16 +169,17 @@ def reply_from(message: dict[str, Any]) -> Reply:
 
 
 _LARGEST = 2**53  # what JSON, SQLite and floats all hold exactly
-_TYPES: dict[str, tuple[type, ...]] = {"int": (int,), "float": (int, float), "str": (str,), "bool": (bool,)}
+_TYPES: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
+_FIELDS = {part: get_type_hints(part) for part in (Sync, Push, Failure)}
 
 
 def _check_types(part: Sync | Push | Failure | None) -> None:
     """Raise TypeError for a field of another type than declared: a message comes from another machine."""
-    for declared in () if part is None else dataclasses.fields(part):
-        value, expected = getattr(part, declared.name), _TYPES.get(str(declared.type))
+    for name, declared in {} if part is None else _FIELDS[type(part)].items():
+        value, expected = getattr(part, name), _TYPES.get(declared)
         if expected is not None and not (isinstance(value, expected) and isinstance(value, bool) == (bool in expected)):
-            raise TypeError(f"{declared.name} is {value!r}, expected {declared.type}")
+            raise TypeError(f"{name} is {value!r}, expected {declared.__name__}")
         if isinstance(value, int | float) and not abs(value) < _LARGEST:  # NaN neither
-            raise TypeError(f"{declared.name} is {value!r}, expected less than {_LARGEST:g}")
+            raise TypeError(f"{name} is {value!r}, expected less than {_LARGEST:g}")
     if isinstance(part, Sync) and not all(type(lease) is int and abs(lease) < _LARGEST for lease in part.holds):
         raise TypeError(f"holds is {part.holds!r}, expected lease numbers")

@@ -21,7 +21,7 @@ class Content(Enum):
 
 
 class Use(Enum):
-    """What becomes of the replica beside a reply."""
+    """What becomes of replicas that came beside replies."""
 
     KEEP = auto()  # nothing has been trained since: the next chunk starts from it
     REBASE = auto()  # what was trained since the last snapshot goes on top of it
@@ -87,7 +87,7 @@ class Send(NamedTuple):
 
 
 class Adopt(NamedTuple):
-    """Use the replica beside the last reply; forget the state of optimisers first where it may be spoilt."""
+    """Use the replica beside the last reply, if one came; forget the state of optimisers where it may be spoilt."""
 
     use: Use
     live: int
@@ -138,9 +138,11 @@ class Copied(NamedTuple):
 
 
 class Replied(NamedTuple):
-    """The reply to the sync under way. Sending it took `carry_s` CPU seconds; a push was answered after `travel_s`."""
+    """The reply to the sync under way; `brings` says whether a replica came beside it. Sending the sync took `carry_s`
+    CPU seconds; a push was answered after `travel_s`."""
 
     reply: Reply
+    brings: bool = False
     carry_s: float = 0.0
     travel_s: float = 0.0
 

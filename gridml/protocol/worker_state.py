@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import final
 
-from gridml.protocol.messages import NO_PUSH, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.messages import NO_PUSH, Failure, Lease, Pace, Push, Sync, Verdict
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -61,21 +61,18 @@ class WorkerOptions:
 
 @dataclass(slots=True)
 class _Work:
-    """A lease being trained: rows [0, at) are trained, rows [0, pushed) were sent in `sequence` pushes.
+    """A lease of `count` rows being trained: rows [0, at) are trained, rows [0, pushed) were sent in `sequence` pushes.
 
     `whole` says that `at` cuts no component. `ended_s` is when it was trained to its end.
     """
 
     lease: Lease
+    count: int
     at: int = 0
     pushed: int = 0
     sequence: int = 0
     whole: bool = True
     ended_s: float = 0.0
-
-    @property
-    def count(self) -> int:
-        return self.lease.stop - self.lease.start
 
 
 @dataclass(slots=True)
@@ -132,8 +129,7 @@ class WorkerState:
         if isinstance(event, Trained):
             self._handle_trained(event, now_s)
         elif isinstance(event, Replied):
-            self._handle_reply(event.reply, now_s)
-            self._carry_s, self._travel_s = event.carry_s, event.travel_s
+            self._handle_reply(event, now_s)
         elif isinstance(event, Copied):
             self._to_push, self._to_copy = self._to_copy, None
             self._copy_s = now_s - self._action_s
@@ -158,14 +154,15 @@ class WorkerState:
     def _handle_begun(self, now_s: float) -> None:
         lease, self._beginning = self._beginning, None
         assert lease is not None, "a chunk is begun when there is one to begin"
-        self._work = _Work(lease)
+        self._work = _Work(lease, lease.stop - lease.start)
         self._chunks_left = None if self._chunks_left is None else self._chunks_left - 1
         self._begun, self._begun_vertices = self._begun + 1, self._work.count
         self._begin_s = now_s - self._action_s
 
-    def _handle_reply(self, reply: Reply, now_s: float) -> None:
+    def _handle_reply(self, replied: Replied, now_s: float) -> None:
         answered, self._under_way = self._under_way, None
         assert answered is not None, "a reply is the reply to something"
+        reply, _, self._carry_s, self._travel_s = replied
         self.answered = True
         self._version, self._pace, self._counted = reply.version, reply.pace, answered.trained
         if reply.lease is not None:
@@ -181,9 +178,10 @@ class WorkerState:
             self._failure = None if failed else self._failure
             self._drop(forget_optimisers=failed or reply.drop_optimiser)
         else:
-            self._adopt = Adopt(Use.KEEP if self._work is None else Use.REBASE, self._pace.live)
+            if replied.brings:
+                self._adopt = Adopt(Use.KEEP if self._work is None else Use.REBASE, reply.pace.live)
             if answered.work is not None and reply.stop_at is not None:
-                answered.work.lease = replace(answered.work.lease, stop=reply.stop_at)
+                answered.work.count = reply.stop_at - answered.work.lease.start
         if reply.leave:
             self._leave(Reason.DISMISSED)
         elif answered.sync.leaving:
@@ -269,19 +267,16 @@ class WorkerState:
         if work.at == work.pushed or not work.whole:
             return False
         every = self._pace.push_every
-        enough = (
-            work.at - work.pushed >= every and work.count - work.at >= every // 2
-        )  # else the one at the end will do
-        return enough or now_s >= self._due_s
+        nearly_done = work.count - work.at < every // 2  # the push at the end will do
+        return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._due_s(every)
 
-    @property
-    def _due_s(self) -> float:
+    def _due_s(self, every: int) -> float:
         """When a push is due whatever is trained."""
-        return self._pushed_s + PUSH_AT_LEAST_S if self._pace.push_every < NO_PUSH else math.inf
+        return self._pushed_s + PUSH_AT_LEAST_S if every < NO_PUSH else math.inf
 
     def _train(self, work: _Work, now_s: float) -> Train:
-        every, stop, due_s = self._pace.push_every, work.count, self._due_s
-        due = work.pushed + every
+        every, stop = self._pace.push_every, work.count
+        due, due_s = work.pushed + every, self._due_s(every)
         overdue = self._under_way is not None and (due <= work.at or due_s <= now_s)
         if overdue:
             due_s = math.inf
@@ -348,11 +343,11 @@ class WorkerState:
         failure: Failure | None = None,
     ) -> Send:
         assert self._under_way is None, "the reply to the last sync comes first"
-        held = [*self._ahead] if self._work is None else [self._work.lease, *self._ahead]
+        ahead = [lease.id for lease in self._ahead]
         sync = Sync(
             worker=self._options.worker,
             have=self._version,
-            holds=tuple(lease.id for lease in held),
+            holds=tuple(ahead) if self._work is None else (self._work.lease.id, *ahead),
             wants=wants,
             leaving=leaving,
             push=push,

@@ -6,7 +6,7 @@ It takes many batches in one step, up to the next push; and a message without an
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol, final
 
 from chunk_model.costs import Costs
@@ -83,52 +83,59 @@ class CostOnlyWorker:
             return  # the mailbox was closed: the master has given it up
 
     def _live(self) -> Iterator[float]:
-        wire = self._wire
-        state = WorkerState(self._options, wire.now_s)
+        wire, now_s = self._wire, self._wire.now_s
+        state = WorkerState(self._options, now_s)
         while True:
             if self._reply is not None:
                 reply, self._reply, self._sync = self._reply, None, None
-                state.handle(Replied(reply, travel_s=self._travel_s), wire.now_s)
+                state.handle(Replied(reply, False, 0.0, self._travel_s), now_s)
             if self._evicted:
-                state.handle(Evicted(), wire.now_s)
-            action = state.next_action(wire.now_s)
+                state.handle(Evicted(), now_s)
+            action = state.next_action(now_s)
             if isinstance(action, Train):
-                state.handle((yield from self._train(action)), wire.now_s)
-            elif isinstance(action, Send):
-                self._post(action.sync)
+                rows = self._rows(action, now_s)
+                self.interruptible = action.overdue
+                yield rows * self._vertex_s
+                self.interruptible = False
+                began_s, now_s = now_s, wire.now_s
+                if action.overdue and (self._reply is not None or self._evicted):  # it may have been cut short
+                    rows = min(rows, round((now_s - began_s) / self._vertex_s))
+                # Else it was waited out and all is trained: half of the clock's last digit does not move it.
+                stop = action.start + rows
+                wire.beat(action.lease.id, action.lease.start + stop)
+                if self._sync is not None and self._reply is None and now_s - self._sent_s > RESEND_S - self._vertex_s:
+                    self._send_again()
+                state.handle(Trained(stop), now_s)
             elif isinstance(action, TakeSnapshot):
                 yield seconds(action, self._costs)
-                state.handle(Copied(), wire.now_s)
+                now_s = wire.now_s
+                state.handle(Copied(), now_s)
+            elif isinstance(action, Send):
+                self._number += 1
+                self._sync, self._posted_s = action.sync, now_s
+                self._send_again()
             elif isinstance(action, BeginChunk):
                 wire.beat(action.lease.id, action.lease.start)
                 yield seconds(action, self._costs)
-                state.handle(Began(), wire.now_s)
+                now_s = wire.now_s
+                state.handle(Began(), now_s)
             elif isinstance(action, EndChunk):
                 yield seconds(action, self._costs)
+                now_s = wire.now_s
             elif isinstance(action, Wait):
                 yield from self._wait(action.seconds)
+                now_s = wire.now_s
             elif isinstance(action, Leave):
                 return
 
-    def _train(self, action: Train) -> Generator[float, None, Trained]:
-        """Train up to the next push; and send the last one again meanwhile, while it has no answer."""
-        now_s = self._wire.now_s
+    def _rows(self, action: Train, now_s: float) -> int:
+        """How many rows to train in one step: up to the next push, or until the last one is to be sent again."""
         rows = action.due - action.start
         if action.due_s < now_s + rows * self._vertex_s:
             rows = max(1, math.ceil((action.due_s - now_s) / self._vertex_s))
         if self._sync is not None:
             rows = min(rows, max(1, int((self._sent_s + RESEND_S - now_s) / self._vertex_s)))
-        self.interruptible = action.overdue
-        yield rows * self._vertex_s
-        self.interruptible = False
-        if action.overdue and (self._reply is not None or self._evicted):  # the wait may have been cut short
-            rows = min(rows, round((self._wire.now_s - now_s) / self._vertex_s))
-        # Else it was waited out and all is trained, whatever the clock tells: half of its last digit does not move it.
-        stop = action.start + rows
-        self._wire.beat(action.lease.id, action.lease.start + stop)
-        if self._reply is None and self._wire.now_s - self._sent_s > RESEND_S - self._vertex_s:
-            self._send_again()
-        return Trained(stop)
+        return rows
 
     def _wait(self, seconds: float) -> Iterator[float]:
         """Wait; and send the message under way again when that is due."""
@@ -138,11 +145,6 @@ class CostOnlyWorker:
         self.interruptible = False
         if self._reply is None and self._wire.now_s >= due_s:
             self._send_again()
-
-    def _post(self, sync: Sync) -> None:
-        self._number += 1
-        self._sync, self._posted_s = sync, self._wire.now_s
-        self._send_again()
 
     def _send_again(self) -> None:
         if self._sync is not None:

@@ -1,4 +1,4 @@
-"""The carrier of a simulation: payloads between objects of one process, each with its fate.
+"""The carrier of a simulation: payloads between objects of one process, each delivered as a plan says.
 
 It keeps no files and looks only at mailboxes in which something lies, so a turn of the master costs what arrived and
 not how many workers there are. A payload that is altered or torn on its way is dropped, as its SHA-256 would have it.
@@ -26,13 +26,13 @@ class _Box:
 
 @final
 class Wire(MasterMailboxes):
-    """Both ends in one: it outlives every master. `travel_s` is how long a payload takes, beyond what its fate says."""
+    """Both ends in one: it outlives every master. `travel_s` is how long a payload takes, beyond `delivery`."""
 
     carries_chunks = False
 
-    def __init__(self, clock: VirtualClock, fate: Delivery | None, travel_s: float = 0.0) -> None:
+    def __init__(self, clock: VirtualClock, delivery: Delivery | None, travel_s: float = 0.0) -> None:
         self._clock = clock
-        self._fate = fate
+        self._delivery = delivery
         self._travel_s = travel_s
         self._boxes: dict[str, _Box] = {}
         self._waiting: dict[str, None] = {}  # workers with messages, in the order of arrival
@@ -61,10 +61,10 @@ class Wire(MasterMailboxes):
     def _travel(self, payload: bytes, arrive: Callable[[], None]) -> None:
         self.sent += 1
         now = self._clock.now_s + self._travel_s
-        if self._fate is None:
+        if self._delivery is None:
             self._clock.at(now, arrive)
             return
-        whole = [delay for delay, arrived in self._fate(payload) if arrived is payload]
+        whole = [delay for delay, arrived in self._delivery(payload) if arrived is payload]
         self.lost += not whole
         for delay in whole:
             self._clock.at(now + delay, arrive)

@@ -214,10 +214,12 @@ def test_it_leaves_after_its_chunks_and_when_it_is_told() -> None:
     assert not desk.last.wants
     desk.answer(Reply(1, verdict=Verdict.MERGED))
     desk.run(60.0)
-    assert desk.gone
     assert desk.last.leaving
-    told = Desk()
-    told.run(0.0)
-    told.answer(Reply(1, leave=True))
-    told.run(1.0)
-    assert told.gone
+    assert not desk.gone  # before that is answered
+    desk.answer(Reply(1))
+    assert desk.gone
+    dismissed = Desk()
+    dismissed.run(0.0)
+    dismissed.answer(Reply(1, leave=True))
+    dismissed.run(1.0)
+    assert dismissed.gone

@@ -13,7 +13,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 
@@ -28,7 +28,7 @@ from gridml.engine.engine import BatchFailed, Engine
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.program import load
 from gridml.protocol import bundle, outbox
-from gridml.protocol.attempts import job_of, life_of, worker_name
+from gridml.protocol.attempts import attempt_of, job_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.worker_actions import Wait
@@ -111,17 +111,17 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
     if lie == "nonsense":
         return bundle.encode({"what": "is this"}, tensors)
     altered = {
-        "beyond": replace(push, upto=push.upto + 1000, vertices=push.vertices + 1000),
-        "term": replace(push, term=push.term + 1),
-        "sequence": replace(push, sequence=push.sequence + 1),
-        "base": replace(push, base=-7),
-        "huge": replace(push, lease=2**70),
+        "beyond": push._replace(upto=push.upto + 1000, vertices=push.vertices + 1000),
+        "term": push._replace(term=push.term + 1),
+        "sequence": push._replace(sequence=push.sequence + 1),
+        "base": push._replace(base=-7),
+        "huge": push._replace(lease=2**70),
     }
     if lie in altered:
-        return bundle.encode(to_json(replace(sync, push=altered[lie])), tensors)
+        return bundle.encode(to_json(sync._replace(push=altered[lie])), tensors)
     if lie == "short":
-        shorter = replace(push, upto=push.upto - 1, vertices=push.vertices - 1)
-        return bundle.encode(to_json(replace(sync, push=shorter)), tensors) if short_is_seen else None
+        shorter = push._replace(upto=push.upto - 1, vertices=push.vertices - 1)
+        return bundle.encode(to_json(sync._replace(push=shorter)), tensors) if short_is_seen else None
     ids = sorted(n for n in tensors if n.startswith("@ids/"))
     values = sorted(n for n, t in tensors.items() if not n.startswith("@") and t.size)
     # LocalFields of local types come with ids, replicated arrays with rows, modules with neither.
@@ -210,7 +210,7 @@ class Worker:
             world.clock,
         )
         self.life = self.session.life()
-        self.waits = life_of(name) > 0  # for its mailbox, as a restarted job does
+        self.waits = attempt_of(name) > 0  # for its mailbox, as a restarted job does
 
     def fail_once(self) -> None:
         """Let f raise at the next batch."""
@@ -334,7 +334,7 @@ class World:
         if not same_life and worker.name in self.network.mailboxes:
             self.network.mailboxes[worker.name].syncs.clear()  # that is why it was kept
         self.workers.remove(worker)
-        name = worker.name if same_life else worker_name(job_of(worker.name), life_of(worker.name) + 1)
+        name = worker.name if same_life else worker_name(job_of(worker.name), attempt_of(worker.name) + 1)
         if not same_life:
             pool.events.append(
                 JobEvent(self.clock(), worker.name, State.EVICTED, "here", graceful=None, next_attempt=name)

@@ -1,0 +1,408 @@
+"""The worker's protocol without engine, carrier or clock: what it asks for, says and forgets."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gridml.protocol.messages import NO_PUSH, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.worker_actions import (
+    Action,
+    Adopt,
+    Began,
+    BeginChunk,
+    ChunkFailed,
+    Content,
+    Copied,
+    EndChunk,
+    Evicted,
+    Failed,
+    Leave,
+    MailboxClosed,
+    Reason,
+    Replied,
+    Send,
+    TakeSnapshot,
+    Train,
+    Trained,
+    Use,
+    Wait,
+)
+from gridml.protocol.worker_state import ABANDONED_S, LAST_WORDS_S, PUSH_AT_LEAST_S, WorkerOptions, WorkerState
+
+LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
+NEXT = Lease(2, 1, 0, 120, 140, "lease-2", "")
+PUSH = Push(lease=9, term=1, sequence=3, base=4, upto=50, vertices=10)
+OPTIONS = WorkerOptions("w1", "x86_64")
+MERGED = Reply(1, Pace(push_every=10), Verdict.MERGED)
+
+
+class Life:
+    """A state that is driven by hand: training takes `vertex_s` seconds a row, everything else no time."""
+
+    def __init__(
+        self,
+        options: WorkerOptions = OPTIONS,
+        undelivered: Push | None = None,
+        vertex_s: float = 0.1,
+        batch: int = 5,
+    ) -> None:
+        self.now_s = 1000.0
+        self.vertex_s = vertex_s
+        self.batch = batch
+        self.state = WorkerState(options, self.now_s, undelivered)
+        self.syncs: list[Sync] = []
+        self.actions: list[Action] = []
+
+    def step(self) -> Action:
+        """Perform the next action."""
+        action = self.state.next_action(self.now_s)
+        self.actions.append(action)
+        if isinstance(action, Train):
+            stop = min(action.stop, action.start + self.batch)
+            self.now_s += (stop - action.start) * self.vertex_s
+            self.state.handle(Trained(stop), self.now_s)
+        elif isinstance(action, BeginChunk):
+            self.state.handle(Began(), self.now_s)
+        elif isinstance(action, TakeSnapshot):
+            self.state.handle(Copied(), self.now_s)
+        elif isinstance(action, Send):
+            self.syncs.append(action.sync)
+        return action
+
+    def until(self, *kinds: type[Action]) -> Action:
+        """Go on up to the first action of one of these kinds."""
+        for _ in range(1000):
+            action = self.step()
+            if isinstance(action, kinds):
+                return action
+        raise AssertionError(f"there is no {kinds} in {self.actions[-5:]}")
+
+    def reply(self, reply: Reply, *, brings: bool = False) -> None:
+        self.state.handle(Replied(reply, brings, carry_s=0.5, travel_s=2.0), self.now_s)
+
+    def lease(self, lease: Lease = LEASE, push_every: int = 10) -> None:
+        """Ask for a lease, and get it."""
+        self.until(Send)
+        self.reply(Reply(0, Pace(push_every=push_every), lease=lease))
+
+    @property
+    def pushes(self) -> list[Push]:
+        return [sync.push for sync in self.syncs if sync.push is not None]
+
+
+def test_it_asks_begins_trains_and_pushes() -> None:
+    life = Life()
+    first = life.step()
+    assert first == Send(Sync("w1", wants=True, kind="x86_64"), Content.NOTHING)
+    life.reply(Reply(0, Pace(live=3, credited=40, total=100, push_every=10), lease=LEASE), brings=True)
+    assert life.step() == Adopt(Use.KEEP, 3)
+    assert life.step() == BeginChunk(LEASE)
+    assert life.step() == Train(LEASE, 0, 20, 10, 1030.0, False, 3, 0.4)
+    assert life.step() == Train(LEASE, 5, 20, 10, 1030.0, False, 3, 0.45)
+    assert life.step() == TakeSnapshot(0, 10)
+    sent = life.step()
+    assert isinstance(sent, Send)
+    assert sent.content is Content.SNAPSHOT
+    assert sent.sync.push == Push(lease=1, term=1, sequence=1, base=0, upto=110, vertices=10)
+    assert (sent.sync.have, sent.sync.holds, sent.sync.wants, sent.sync.trained) == (0, (1,), True, 10)
+    assert (sent.sync.begun, sent.sync.begun_vertices, sent.sync.train_s) == (1, 20, pytest.approx(1.0))
+    assert sent.sync.push_s == 0.5  # what the courier had needed
+
+
+def test_while_a_push_travels_it_trains_and_at_the_end_it_waits() -> None:
+    life = Life()
+    life.lease()
+    life.until(Send)
+    life.until(Wait)
+    assert [type(action) for action in life.actions[-3:]] == [Train, Train, Wait]
+    life.reply(MERGED, brings=True)
+    assert life.step() == Adopt(Use.REBASE, 1)
+    assert life.step() == EndChunk(LEASE)
+    assert life.step() == TakeSnapshot(10, 20)
+    life.until(Send)
+    assert life.pushes[-1] == Push(lease=1, term=1, sequence=2, base=1, upto=120, vertices=10)
+    assert (life.syncs[-1].holds, life.syncs[-1].travel_s) == ((), 2.0)
+
+
+def test_a_slow_f_pushes_by_the_clock() -> None:
+    life = Life(vertex_s=4.0, batch=1)
+    life.lease(push_every=1000)
+    life.until(Send)
+    assert life.pushes[-1].vertices == 8
+    assert life.now_s == 1032.0 >= 1000.0 + PUSH_AT_LEAST_S
+    life.reply(MERGED)
+    life.until(Send)
+    assert life.pushes[-1].vertices == 8
+
+
+def test_where_no_push_is_wanted_there_is_one_at_the_end() -> None:
+    life = Life(vertex_s=4.0, batch=1)
+    life.lease(push_every=NO_PUSH)
+    life.until(Send)
+    assert life.pushes[-1].vertices == 20
+
+
+def test_nearly_done_it_waits_for_the_end_of_the_lease() -> None:
+    life = Life()
+    life.lease(push_every=18)
+    life.until(Send)
+    assert life.pushes[-1].vertices == 20
+
+
+def test_overdue_it_trains_until_the_answer_is_there() -> None:
+    life = Life()
+    life.lease(replace(LEASE, stop=200))
+    life.until(Send)
+    life.step()
+    assert not isinstance(life.actions[-1], Train) or not life.actions[-1].overdue
+    life.step()
+    assert life.step() == Train(replace(LEASE, stop=200), 20, 100, 100, math.inf, True, 1, 1.0)
+
+
+def test_a_component_is_not_cut() -> None:
+    life = Life()
+    life.lease()
+    life.until(Train)
+    life.state.handle(Trained(12, whole=False), life.now_s)
+    assert isinstance(life.step(), Train)
+    life.state.handle(Trained(18, whole=False), life.now_s)
+    life.state.handle(Evicted(), life.now_s)
+    said = life.until(Send)
+    assert isinstance(said, Send) and said.sync.leaving and said.sync.push is None
+
+
+@pytest.mark.parametrize("drop_optimiser", [False, True])
+def test_what_a_refused_push_held_is_dropped(drop_optimiser: bool) -> None:
+    life = Life()
+    life.lease()
+    life.until(Send)
+    refused = Reply(7, Pace(), Verdict.REFUSED, lease=NEXT, drop_optimiser=drop_optimiser)
+    life.reply(refused, brings=True)
+    assert life.step() == Adopt(Use.DROP, 1, drop_optimiser)
+    life.until(Send)
+    assert (life.syncs[-1].have, life.syncs[-1].holds, life.syncs[-1].wants) == (-1, (), True)
+
+
+def test_a_cut_lease_ends_where_it_was_cut_and_what_lies_beyond_is_dropped() -> None:
+    for stop_at, pushed in ((115, 15), (112, 10)):
+        life = Life()
+        life.lease()
+        life.until(Send)
+        life.step()  # five rows more
+        life.reply(MERGED._replace(stop_at=stop_at))
+        life.until(Send)
+        assert sum(push.vertices for push in life.pushes) == pushed
+        assert life.syncs[-1].holds == ()
+        assert life.syncs[-1].have == (1 if stop_at == 115 else -1)
+
+
+def test_a_lease_ahead_is_begun_while_the_last_push_travels() -> None:
+    life = Life()
+    life.lease()
+    life.until(Send)
+    life.reply(MERGED._replace(lease=NEXT))
+    life.until(EndChunk)
+    life.until(Send)
+    assert life.syncs[-1].holds == (2,)
+    assert life.step() == BeginChunk(NEXT)
+    life.until(Train)
+    life.reply(MERGED, brings=True)
+    assert life.step() == Adopt(Use.REBASE, 1)
+
+
+def test_a_chunk_that_cannot_be_had_is_not_held() -> None:
+    life = Life()
+    life.lease()
+    assert life.state.next_action(life.now_s) == BeginChunk(LEASE)
+    life.state.handle(ChunkFailed(), life.now_s)
+    life.until(Send)
+    assert (life.syncs[-1].holds, life.syncs[-1].wants, life.syncs[-1].begun) == ((), True, 0)
+
+
+def test_a_failure_is_reported_after_the_push_under_way_and_the_work_dropped() -> None:
+    failure = Failure(1, 1, "ValueError: no", "", 3, 4)
+    life = Life()
+    life.lease()
+    life.until(Send)
+    life.state.next_action(life.now_s)
+    life.state.handle(Failed(failure), life.now_s)
+    assert isinstance(life.step(), Wait)
+    life.reply(MERGED)
+    life.until(Send)
+    assert (life.syncs[-1].failure, life.syncs[-1].push) == (failure, None)
+    life.reply(Reply(2), brings=True)
+    assert life.step() == Adopt(Use.DROP, 1, True)
+    life.until(Send)
+    assert (life.syncs[-1].have, life.syncs[-1].holds, life.syncs[-1].failure) == (-1, (), None)
+
+
+def test_evicted_it_pushes_what_there_is_and_waits_for_its_last_words_only() -> None:
+    life = Life()
+    life.lease()
+    life.until(Train)
+    life.state.handle(Evicted(), life.now_s)
+    assert life.step() == TakeSnapshot(0, 5)
+    life.until(Send)
+    assert (life.syncs[-1].leaving, life.syncs[-1].wants, life.pushes[-1].vertices) == (True, False, 5)
+    assert life.step() == Wait(LAST_WORDS_S)
+    life.now_s += LAST_WORDS_S
+    assert life.step() == Leave(Reason.EVICTED)
+
+
+def test_evicted_while_it_begins_it_trains_nothing() -> None:
+    life = Life()
+    life.lease()
+    life.step()
+    life.state.handle(Evicted(), life.now_s)
+    life.until(Send)
+    assert life.syncs[-1] == Sync("w1", have=0, holds=(1,), leaving=True, kind="x86_64", begun=1, begun_vertices=20,
+                                  push_s=0.5, travel_s=2.0)  # fmt: skip
+    life.reply(Reply(0))
+    assert life.step() == Leave(Reason.EVICTED)
+
+
+def test_it_leaves_after_its_chunks() -> None:
+    life = Life(WorkerOptions("w1", chunks=1))
+    life.lease()
+    life.until(Send)
+    assert not life.syncs[-1].wants
+    life.reply(MERGED)
+    life.until(EndChunk)
+    life.until(Send)
+    life.reply(MERGED)
+    life.until(Send)
+    assert (life.syncs[-1].leaving, life.syncs[-1].push) == (True, None)
+    life.reply(Reply(3))
+    assert life.step() == Leave(Reason.CHUNKS_DONE)
+
+
+def test_it_leaves_when_it_is_dismissed_and_when_its_mailbox_is_closed() -> None:
+    life = Life()
+    life.until(Send)
+    life.reply(Reply(0, leave=True))
+    assert life.step() == Leave(Reason.DISMISSED)
+    life = Life()
+    life.lease()
+    life.until(Train)
+    life.state.handle(MailboxClosed(), life.now_s)
+    assert life.step() == life.step() == Leave(Reason.MAILBOX_CLOSED)
+
+
+def test_without_work_it_asks_again_when_it_may() -> None:
+    life = Life()
+    life.until(Send)
+    life.reply(Reply(0, wait_s=3.0))
+    assert life.step() == Wait(3.0)
+    life.now_s += 3.0
+    assert isinstance(life.step(), Send)
+
+
+def test_a_push_without_an_answer_is_saved_and_nobody_waits_for_ever() -> None:
+    for patience_s, reason in ((60.0, Reason.SAVING), (math.inf, Reason.NO_ANSWER)):
+        life = Life(WorkerOptions("w1", patience_s=patience_s))
+        life.lease()
+        life.until(Send)
+        life.until(Wait)
+        assert life.actions[-1] == Wait(min(patience_s, ABANDONED_S))
+        life.now_s += min(patience_s, ABANDONED_S)
+        assert life.step() == Leave(reason)
+
+
+def test_a_push_of_an_earlier_process_is_delivered_first_and_not_saved_again() -> None:
+    life = Life(WorkerOptions("w1", patience_s=60.0), PUSH)
+    assert life.step() == Send(Sync("w1", push=PUSH), Content.OUTBOX)
+    assert life.step() == Wait(ABANDONED_S)
+    assert life.state.undelivered == PUSH
+    life.reply(Reply(9, verdict=Verdict.MERGED, lease=NEXT), brings=True)
+    assert life.state.undelivered is None
+    assert life.step() == Adopt(Use.DROP, 1)
+    life.until(Send)
+    assert (life.syncs[-1].have, life.syncs[-1].holds, life.syncs[-1].wants) == (-1, (), True)
+
+
+REPLIES = st.builds(
+    lambda version, every, verdict, leave: Reply(version, Pace(push_every=every), verdict, leave=leave),
+    st.integers(0, 9),
+    st.sampled_from([1, 4, 7, NO_PUSH]),
+    st.sampled_from([Verdict.MERGED, Verdict.MERGED, Verdict.REPEATED, Verdict.REFUSED]),
+    st.sampled_from([False] * 9 + [True]),
+)
+HAPPENINGS = st.lists(
+    st.one_of(
+        st.integers(1, 8),  # so many actions
+        st.tuples(REPLIES, st.booleans(), st.integers(0, 6)),  # a reply; with a lease; cut so many rows earlier
+        st.sampled_from(["evict", "fail", "no chunk", "time", "component"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None, derandomize=True)
+@given(HAPPENINGS, st.sampled_from([None, 1, 2]), st.sampled_from([None, PUSH]), st.integers(1, 6))
+def test_whatever_happens_the_invariants_hold(
+    happenings: list[object], chunks: int | None, undelivered: Push | None, batch: int
+) -> None:
+    life = Life(WorkerOptions("w1", chunks=chunks, patience_s=40.0), undelivered, vertex_s=1.5, batch=batch)
+    leases, under_way, refused, left = 1, False, False, False
+    ends: dict[int, int] = {}  # where the last push of each lease ended
+
+    def check(sync: Sync) -> None:
+        nonlocal under_way, refused
+        assert not under_way, "at most one is under way"
+        assert not left, "nothing is sent after Leave"
+        under_way = True
+        if refused:
+            assert (sync.have, sync.holds) == (-1, ())
+        refused = False
+        if sync.push is not None and sync.push != undelivered:
+            assert sync.push.upto - sync.push.vertices == ends.get(sync.push.lease, 100 * sync.push.lease)
+            assert sync.push.vertices > 0
+            ends[sync.push.lease] = sync.push.upto
+
+    def step() -> None:
+        nonlocal left
+        action = life.step()
+        if isinstance(action, Send):
+            check(action.sync)
+        left = left or isinstance(action, Leave)
+
+    for happening in happenings:
+        if isinstance(happening, int):
+            for _ in range(happening):
+                step()
+        elif isinstance(happening, tuple):
+            reply, with_lease, cut = happening
+            if not under_way:
+                continue
+            under_way, push = False, life.syncs[-1].push
+            if with_lease and life.syncs[-1].wants:
+                leases += 1
+                reply = reply._replace(lease=Lease(leases, 1, 0, 100 * leases, 100 * leases + 20, "", ""))
+            if push is None or push == undelivered:
+                reply = reply._replace(verdict=None if push is None else reply.verdict)
+            elif cut:
+                reply = reply._replace(stop_at=max(push.upto, 100 * push.lease + 20 - cut))
+            refused = reply.verdict is Verdict.REFUSED
+            life.reply(reply, brings=with_lease)
+        elif happening == "evict":
+            life.state.handle(Evicted(), life.now_s)
+        elif happening == "time":
+            life.now_s += 20.0
+        else:
+            action = life.state.next_action(life.now_s)
+            if isinstance(action, Train) and happening == "component":
+                life.state.handle(Trained(min(action.stop, action.start + batch), whole=False), life.now_s)
+            elif isinstance(action, Train) and happening == "fail":
+                life.state.handle(Failed(Failure(action.lease.id, 1, "no", "", -1, -1)), life.now_s)
+            elif isinstance(action, BeginChunk):
+                life.state.handle(ChunkFailed() if happening == "no chunk" else Began(), life.now_s)
+            elif isinstance(action, TakeSnapshot):
+                life.state.handle(Copied(), life.now_s)
+            elif isinstance(action, Send):
+                life.syncs.append(action.sync)
+                check(action.sync)
