@@ -57,23 +57,24 @@ KEPT = {
         "Presence._lives",
         "Presence._queued",
         "Presence._looks",
-        "Heartbeats.known",
-        "Heartbeats.alive",
-        "Heartbeats.spoken",
-        "Heartbeats._lives",
-        "Heartbeats._queued",
-        "Heartbeats._looks",
         "Speeds._of",
         "Lives._numbers",
         "Lives._living",
         "Measures._workers",
         "Workforce._held",
-        "Fleet._held",
     ),
 }
 """Attributes of the master that keep something by lease or by worker, read from the source by hand; one that neither of
 two checkouts has is an error. Found without being listed: containers of LeaseState or WorkerRecord, and those whose
 comment says "by lease" or "by worker"."""
+
+
+INDEXES = {
+    "Heartbeats._looks": "a heap of when to look at whom",
+    "WorkerRecord.replicas_of": "a worker's record names leases' records",
+    "WriteBatch._changed": "records whose rows the open transaction has not written",
+}
+"""Containers that hold no fact of their own: they order or name records."""
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ class House:
         for attribute in self.attributes:
             match = _BY.search(attribute.comment)
             says_so = match is not None and match[1] == of
+            if str(attribute) in INDEXES:
+                continue
             if says_so or str(attribute) in KEPT[of] or _RECORDS[of].search(attribute.made_of):
                 keepers.setdefault(attribute.owner, []).append(attribute.name)
         return keepers
@@ -247,6 +250,8 @@ def notes(houses: dict[str, House]) -> list[str]:
         "a room is a folder; an import points up when it names a module of a higher room (`ORDER` in "
         "`benchmarks/source.py`); commands are functions that typer calls, and count apart",
         "what the master keeps by lease or by worker: containers of its classes, without back ends, views, simulation",
+        "of those, only indexes, which hold no fact of their own: "
+        + "; ".join(f"{name}, {what}" for name, what in INDEXES.items()),
     ]
     for column, house in houses.items():
         for of in ("lease", "worker"):

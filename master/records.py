@@ -40,9 +40,10 @@ class LeaseState:
     """A lease: positions [start, stop) of `epoch`, credited up to `upto` by `sequence` pushes in the lease's `term`.
 
     `tries` counts the failures of f in its range, `trained` the vertices trained under it as far as is known,
-    `version` is that of its last credit, `overtaken` how often its range was taken from a straggler before.
+    `version` is that of its last credit.
     `reserved_until_s` is set once it has ended: until then a later attempt of its job may bring what it left.
-    The rest lives in memory: when its holder was last credited, when it is expected to be done, what it touches.
+    The rest lives in memory: the versions that such an attempt may name as a base, how often its range was overtaken,
+    when its holder was last credited, when it is expected to be done, what it touches.
     """
 
     id: int
@@ -57,6 +58,7 @@ class LeaseState:
     trained: int = 0
     version: int | None = None
     reserved_until_s: float | None = None
+    reserved_versions: tuple[int, ...] = ()
     overtaken: int = 0
     since_s: float | None = None
     due_s: float | None = None
@@ -189,6 +191,7 @@ class WorkerRecord:
     standing: Standing | None = None
     out_of_reach: bool = False  # the back end has lost sight of it
     took_leave: bool = False
+    awaited: bool = False  # it lives on from an earlier master's time, and has not spoken to this one
     submitted_s: float | None = None
     started_s: float | None = None
     life: Life | None = None

@@ -97,7 +97,7 @@ class Takeover:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
         table, jobs = self.ledger.leases, {job_of(worker) for worker in survivors}
         leased = {job_of(lease.worker) for lease in table}
-        standing = [worker for worker in survivors if job_of(worker) in leased]
+        standing = [self.workers.add(worker) for worker in survivors if job_of(worker) in leased]
         reserved_until_s = max((lease.reserved_until_s or 0.0 for lease in table.reserved.values()), default=0.0)
         if any(job_of(lease.worker) in jobs and lease.worker not in survivors for lease in table):
             reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve

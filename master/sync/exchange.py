@@ -48,7 +48,7 @@ class Exchange:
         self._environment = environment
         self._measures = leases.sizing.measures
         self.merger = Merger(spec.graph, store.replica)
-        self.versions = VersionUse()
+        self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases)
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)
         self._pushes = Pushes(store, leases, self.merger, self.failures, environment.hook)
@@ -92,9 +92,10 @@ class Exchange:
         With `reserved_until_s` it is started again, and may until then bring what it could not send.
         """
         held = [*self.ledger.leases.of(record.name).values()]
-        self.versions.forget(record, reserved_until_s if held else None)
+        versions = self.versions.forget(record)
         self._measures.speeds.drop(record)
         for lease in held:
+            lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)
 
     def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:

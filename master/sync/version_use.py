@@ -12,26 +12,30 @@ from collections.abc import Collection, Iterable
 from gridml.protocol.attempts import job_of
 from master.leases.epochs import Epochs
 from master.records import WorkerRecord
+from master.store.ledger import Ledger
 from master.store.store import Store
 
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
 
 
 class VersionUse:
-    """Counts who stands on which version, by the workers' records."""
+    """Counts who stands on which version. What each worker stands on is in its record, and what was reserved for a
+    later attempt of its job in those of the leases."""
 
-    def __init__(self) -> None:
+    def __init__(self, ledger: Ledger) -> None:
         self.speakers = 0  # workers that were heard, and have not ended
+        self._ledger = ledger
         self._users: Counter[int] = Counter()  # versions, by how many workers may stand on each
-        self._reserved: dict[str, tuple[list[int], float]] = {}  # by job: its last attempt's versions, and until when
         self._inherited: frozenset[int] = frozenset()  # versions that workers of an earlier master may stand on,
-        self._awaited: set[str] = set()  # while these have not spoken,
+        self._awaited = 0  # while so many of them have not spoken,
         self._inherited_until_s = 0.0  # and as long as their pushes are reserved
 
     def hear(self, record: WorkerRecord, version: int, number: int) -> None:
-        """A worker says in its message `number` that it holds `version`."""
-        self._awaited.discard(record.name)
-        self._reserved.pop(job_of(record.name), None)
+        """A worker says in its message `number` that it holds `version`: it has brought what was reserved for it."""
+        self._speak(record)
+        for lease in self._ledger.leases.reserved.values():
+            if job_of(lease.worker) == job_of(record.name):
+                lease.reserved_versions = ()
         self.speakers += record.number < 0
         if number != record.number:
             self._release(record.answered_with)
@@ -46,21 +50,23 @@ class VersionUse:
         record.answered_with.append(version)
         self._users[version] += 1
 
-    def forget(self, record: WorkerRecord, reserved_until_s: float | None = None) -> None:
-        """A worker has ended. A later attempt of its job may bring what stands on an old version, until then."""
-        self._awaited.discard(record.name)
-        versions = [record.base, *record.answered_with] if record.number >= 0 else [*self._inherited]
-        if reserved_until_s is not None:
-            self._reserved[job_of(record.name)] = versions, reserved_until_s
-        if record.number >= 0:
-            self._release(versions)
-            self.speakers -= 1
+    def forget(self, record: WorkerRecord) -> tuple[int, ...]:
+        """A worker has ended; return the versions on which it may have stood."""
+        self._speak(record)
+        if record.number < 0:
+            return (*self._inherited,)
+        versions = (record.base, *record.answered_with)
+        self._release(versions)
+        self.speakers -= 1
         record.number, record.base, record.answered_with, record.replicas_of = -1, -1, [], {}
+        return versions
 
-    def inherit(self, workers: Collection[str], versions: Collection[int], until_s: float) -> None:
-        """`workers` go on from an earlier master's time and stand on some of `versions`; so may what is reserved until
-        `until_s`."""
-        self._awaited, self._inherited, self._inherited_until_s = set(workers), frozenset(versions), until_s
+    def inherit(self, records: Collection[WorkerRecord], versions: Collection[int], until_s: float) -> None:
+        """These workers go on from an earlier master's time and stand on some of `versions`; so may what is reserved
+        until `until_s`."""
+        for record in records:
+            record.awaited = True
+        self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
 
     def in_use(self, version: int, now: float) -> bool:
         """Whether somebody may name a version as the base of a push."""
@@ -68,8 +74,13 @@ class VersionUse:
             return True
         if version in self._inherited and (self._awaited or now < self._inherited_until_s):
             return True
-        self._reserved = {job: kept for job, kept in self._reserved.items() if kept[1] > now}
-        return any(version in versions for versions, _ in self._reserved.values())
+        self._ledger.leases.expire(now)
+        return any(version in lease.reserved_versions for lease in self._ledger.leases.reserved.values())
+
+    def _speak(self, record: WorkerRecord) -> None:
+        """Stop waiting for the word of a worker of an earlier master."""
+        self._awaited -= record.awaited
+        record.awaited = False
 
     def _release(self, versions: Iterable[int]) -> None:
         """One worker less stands on each of these."""
