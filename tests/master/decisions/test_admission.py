@@ -20,14 +20,14 @@ def test_the_push_that_continues_its_lease_is_merged() -> None:
 
 
 def test_a_push_to_the_very_end_is_merged() -> None:
-    push = replace(NEXT, upto=200, vertices=80)
+    push = NEXT._replace(upto=200, vertices=80)
     assert admit(push, "w1", LEASE, base_kept=True)[0] is Verdict.MERGED
 
 
 @pytest.mark.parametrize("lease", [LEASE, replace(LEASE, open=False, closed_because="the worker left")])
 @pytest.mark.parametrize("base_kept", [True, False])
 def test_the_last_push_again_is_recognised_even_when_all_else_has_gone(lease: LeaseFacts, base_kept: bool) -> None:
-    again = replace(NEXT, sequence=2, upto=120)
+    again = NEXT._replace(sequence=2, upto=120)
     assert admit(again, "w1", lease, base_kept=base_kept)[0] is Verdict.REPEATED
 
 
@@ -36,13 +36,13 @@ def test_the_last_push_again_is_recognised_even_when_all_else_has_gone(lease: Le
     [
         (NEXT, "w1", None, True, "no lease 7"),
         (NEXT, "w2", LEASE, True, "held by w1"),
-        (replace(NEXT, term=2), "w1", LEASE, True, "in term 1"),
+        (NEXT._replace(term=2), "w1", LEASE, True, "in term 1"),
         (NEXT, "w1", replace(LEASE, open=False, closed_because="worker evicted"), True, "worker evicted"),
-        (replace(NEXT, sequence=4), "w1", LEASE, True, "expected 3"),
-        (replace(NEXT, sequence=1, upto=110), "w1", LEASE, True, "expected 3"),
-        (replace(NEXT, upto=201, vertices=81), "w1", LEASE, True, "[120, 200)"),
-        (replace(NEXT, upto=120, vertices=0), "w1", LEASE, True, "[120, 200)"),
-        (replace(NEXT, vertices=19), "w1", LEASE, True, "[120, 200)"),
+        (NEXT._replace(sequence=4), "w1", LEASE, True, "expected 3"),
+        (NEXT._replace(sequence=1, upto=110), "w1", LEASE, True, "expected 3"),
+        (NEXT._replace(upto=201, vertices=81), "w1", LEASE, True, "[120, 200)"),
+        (NEXT._replace(upto=120, vertices=0), "w1", LEASE, True, "[120, 200)"),
+        (NEXT._replace(vertices=19), "w1", LEASE, True, "[120, 200)"),
         (NEXT, "w1", LEASE, False, "version 5"),
     ],
 )
@@ -56,7 +56,7 @@ def test_everything_else_is_refused_with_its_reason(
 
 def test_nothing_is_repeated_before_the_first_push() -> None:
     fresh = replace(LEASE, upto=100, sequence=0)
-    assert admit(replace(NEXT, sequence=0, upto=100, vertices=0), "w1", fresh, base_kept=True)[0] is Verdict.REFUSED
+    assert admit(NEXT._replace(sequence=0, upto=100, vertices=0), "w1", fresh, base_kept=True)[0] is Verdict.REFUSED
 
 
 pushes = st.builds(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,11 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from gridml.errors import LedgerError
 from master.store.ledger import Ledger
 from master.store.reader import opened
-from master.store.run_facts import RunClock, read_clock, read_facts, read_settings, read_status
-from master.store.settings import Settings
+from master.store.run_facts import RunClock, read_clock, read_facts, read_status
 from master.store.status import RunStatus
 
 
@@ -67,12 +64,3 @@ def test_the_end_of_a_run(status: str, end_s: float, tmp_path: Path) -> None:
 def test_a_run_that_goes_on_ends_now(tmp_path: Path) -> None:
     with driven(tmp_path), reading(tmp_path, status="running", started_s=100.0) as connection:
         assert read_clock(connection, tmp_path, now=1e6) == RunClock(100.0, 1e6)
-
-
-def test_settings_come_back_and_what_is_no_settings_is_named(tmp_path: Path) -> None:
-    settings = Settings(program=tmp_path / "digits.py", workers=3)
-    (tmp_path / "settings.json").write_text(json.dumps(settings.to_json()))
-    assert read_settings(tmp_path) == settings
-    (tmp_path / "settings.json").write_text("{")
-    with pytest.raises(LedgerError, match=r"settings\.json cannot be read"):
-        read_settings(tmp_path)

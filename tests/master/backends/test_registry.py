@@ -1,0 +1,22 @@
+"""Settings of a run come back with the options of its back end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gridml.errors import LedgerError
+from master.backends.local_plugin import LocalOptions
+from master.backends.registry import read_settings
+from master.store.settings import Settings
+
+
+def test_settings_come_back_and_what_is_no_settings_is_named(tmp_path: Path) -> None:
+    settings = Settings(program=tmp_path / "digits.py", workers=3, options=LocalOptions(lifetime="exponential(1h)"))
+    (tmp_path / "settings.json").write_text(json.dumps(settings.to_json()))
+    assert read_settings(tmp_path) == settings
+    (tmp_path / "settings.json").write_text("{")
+    with pytest.raises(LedgerError, match=r"settings\.json cannot be read"):
+        read_settings(tmp_path)
