@@ -48,7 +48,7 @@ def test_letters_that_travel_for_longer_make_the_run_longer(gridml: Callable[...
 
 
 def test_everything_that_can_go_wrong_at_once(gridml: Callable[..., Answer]) -> None:
-    faults = ("--faults", "lose=0.05,repeat=0.05,tear=0.05,flip=0.05,delay=3", "--crash-every", "20s")
+    faults = ("--faults", "lose=0.05,repeat=0.05,tear=0.05,flip=0.05,delay=3", "--crash-every", "10s")
     storms = ("--storm-every", "15s", "--storm-share", "0.5", "--fast", "0.2", "--spread", "0.3", "--late", "3")
     status, out, _ = gridml(*SMALL, *faults, *storms, "--seed", "1", "--json")
     found = json.loads(out)
