@@ -19,6 +19,7 @@ from benchmarks.chunk_traces import Mode
 from chunk_model.costs import Costs
 from chunk_model.lifetime import Floats
 from chunk_model.observations import Observations
+from gridml.protocol.messages import NO_PUSH
 from master.backends.script import PlannedLife, Script
 from master.launch import start
 from master.planning.lifetime_sources import run_lives
@@ -109,7 +110,7 @@ def _play(
             backend="simulated",
             workers=workers,
             chunk=chunk,
-            push_every=every or chunk,
+            push_every=every or NO_PUSH,
             silent_s=1e3 * (mean_s + chunk * costs.vertex_s),
         )
         world = World(settings, scenario)

@@ -33,10 +33,9 @@ class VersionUse:
     def hear(self, record: WorkerRecord, version: int, number: int) -> None:
         """A worker says in its message `number` that it holds `version`: it has brought what was reserved for it."""
         self._speak(record)
-        for lease in self._ledger.leases.reserved.values():
-            if job_of(lease.worker) == job_of(record.name):
-                lease.reserved_versions = ()
-        self.speakers += record.number < 0
+        if record.number < 0:
+            self._bring(record)
+            self.speakers += 1
         if number != record.number:
             self._release(record.answered_with)
             record.number, record.answered_with = number, []
@@ -81,6 +80,12 @@ class VersionUse:
         """Stop waiting for the word of a worker of an earlier master."""
         self._awaited -= record.awaited
         record.awaited = False
+
+    def _bring(self, record: WorkerRecord) -> None:
+        """A worker has said its first word: what was reserved for it has come with it, or never will."""
+        for lease in self._ledger.leases.reserved.values():
+            if job_of(lease.worker) == job_of(record.name):
+                lease.reserved_versions = ()
 
     def _release(self, versions: Iterable[int]) -> None:
         """One worker less stands on each of these."""

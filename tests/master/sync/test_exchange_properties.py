@@ -404,7 +404,7 @@ class World:
         for worker in list(self.workers):
             self.step(worker, 8)
         idle = sum(w.session.trained for w in self.workers) == before
-        self.now += max(seconds, 2.0 if idle else 0.1)
+        self.clock.sleep(max(seconds, 2.0 if idle else 0.1))
 
     # --- what must hold at any time
 

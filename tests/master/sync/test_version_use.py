@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from master.records import WorkerRecord
+from types import SimpleNamespace
+from typing import Any, cast
+
+from master.records import LeaseState, LeaseTable, WorkerRecord
 from master.sync.version_use import VersionUse
+
+
+def version_use() -> VersionUse:
+    return VersionUse(cast(Any, SimpleNamespace(leases=LeaseTable())))
+
+
+def end(use: VersionUse, record: WorkerRecord, reserved_until_s: float) -> None:
+    """A worker ends that is started again, and what its lease left is reserved for it."""
+    lease = LeaseState(1, 1, 0, 0, 10, 0, record.name, reserved_until_s=reserved_until_s)
+    lease.reserved_versions = use.forget(record)
+    use._ledger.leases.reserved[lease.id] = lease
 
 
 def speak(use: VersionUse, name: str, base: int) -> WorkerRecord:
@@ -19,7 +33,7 @@ def versions_in_use(use: VersionUse, now: float) -> set[int]:
 
 
 def test_a_worker_stands_on_what_it_names_or_what_it_was_told_since() -> None:
-    use = VersionUse()
+    use = version_use()
     w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
     assert versions_in_use(use, 0.0) == {3, 4, 7, 8}
     use.hear(w1, 4, 2)  # its next message: the answer to the last one has come
@@ -28,7 +42,7 @@ def test_a_worker_stands_on_what_it_names_or_what_it_was_told_since() -> None:
 
 
 def test_a_message_that_comes_again_changes_nothing() -> None:
-    use = VersionUse()
+    use = version_use()
     w1 = speak(use, "w1", 3)
     use.hear(w1, 3, 1)
     use.answer(w1, 9)
@@ -39,7 +53,7 @@ def test_a_message_that_comes_again_changes_nothing() -> None:
 
 
 def test_one_that_has_ended_stands_on_nothing() -> None:
-    use = VersionUse()
+    use = version_use()
     w1, _ = speak(use, "w1", 3), speak(use, "w2", 7)
     use.forget(w1)
     assert versions_in_use(use, 0.0) == {7, 8}
@@ -49,22 +63,22 @@ def test_one_that_has_ended_stands_on_nothing() -> None:
 
 
 def test_one_that_is_started_again_may_bring_what_stands_on_its_last_versions() -> None:
-    use = VersionUse()
-    use.forget(speak(use, "w1", 3), reserved_until_s=10.0)
+    use = version_use()
+    end(use, speak(use, "w1", 3), 10.0)
     assert versions_in_use(use, 9.0) == {3, 4}
     assert versions_in_use(use, 11.0) == set()
 
 
 def test_what_is_brought_settles_it() -> None:
-    use = VersionUse()
-    use.forget(speak(use, "w1", 3), reserved_until_s=10.0)
+    use = version_use()
+    end(use, speak(use, "w1", 3), 10.0)
     use.hear(WorkerRecord("w1.1"), -1, 1)
     assert versions_in_use(use, 5.0) == set()
 
 
 def test_versions_of_an_earlier_master_are_kept_until_all_who_may_stand_on_them_have_spoken() -> None:
-    use, w1, w2 = VersionUse(), WorkerRecord("w1"), WorkerRecord("w2")
-    use.inherit(["w1", "w2"], [5, 6], 0.0)
+    use, w1, w2 = version_use(), WorkerRecord("w1"), WorkerRecord("w2")
+    use.inherit([w1, w2], [5, 6], 0.0)
     use.hear(w1, 6, 9)
     assert versions_in_use(use, 0.0) == {5, 6}
     use.hear(w2, 5, 4)
@@ -73,14 +87,14 @@ def test_versions_of_an_earlier_master_are_kept_until_all_who_may_stand_on_them_
 
 
 def test_a_survivor_that_ends_without_a_word_may_stand_on_any_of_them() -> None:
-    use = VersionUse()
-    use.inherit(["w1"], [5, 6], 0.0)
-    use.forget(WorkerRecord("w1"), reserved_until_s=10.0)
+    use, w1 = version_use(), WorkerRecord("w1")
+    use.inherit([w1], [5, 6], 0.0)
+    end(use, w1, 10.0)
     assert versions_in_use(use, 9.0) == {5, 6}
 
 
 def test_versions_of_an_earlier_master_are_kept_while_anything_is_reserved_from_its_time() -> None:
-    use = VersionUse()
+    use = version_use()
     use.inherit([], [5, 6], 10.0)
     assert versions_in_use(use, 9.0) == {5, 6}
     assert versions_in_use(use, 10.0) == set()
