@@ -235,3 +235,7 @@ class LogNormal(Family):
 def mills(x: Floats) -> Floats:
     """φ(x)/Φ(−x), the hazard of the standard normal distribution (the inverse of Mills' ratio)."""
     return np.asarray(math.sqrt(2 / math.pi) / erfcx(x / math.sqrt(2)))
+
+
+FORMULAS: dict[str, type[Family]] = {family.NAME: family for family in (Normal, Exponential, Weibull, LogNormal)}
+"""The families by the names that texts give them."""

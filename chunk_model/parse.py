@@ -6,12 +6,11 @@ import re
 from dataclasses import fields
 from typing import Any
 
-from chunk_model.families import Exponential, Family, LogNormal, Normal, Weibull
+from chunk_model.families import FORMULAS, Family
 from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.mixture import Mixture
 
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
-_FAMILIES: dict[str, type[Family]] = {family.NAME: family for family in (Normal, Exponential, Weibull, LogNormal)}
 _EXAMPLES = (
     "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8) "
     "or mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))"
@@ -26,7 +25,7 @@ def parse(text: str) -> Lifetime:
     """
     match = _CALL.fullmatch(text)
     name = match[1].lower() if match else ""
-    if match is None or (name not in _FAMILIES and name not in ("mixture", "kaplan_meier")):
+    if match is None or (name not in FORMULAS and name not in ("mixture", "kaplan_meier")):
         raise LifetimeError(f'cannot read the lifetime "{text}": expected for example {_EXAMPLES}')
     if name == "kaplan_meier":
         raise LifetimeError(
@@ -34,7 +33,7 @@ def parse(text: str) -> Lifetime:
             f"the observed lives themselves, or for example {_EXAMPLES}"
         )
     try:
-        return _mixture(match[2]) if name == "mixture" else _of_family(_FAMILIES[name], match[2])
+        return _mixture(match[2]) if name == "mixture" else _of_family(FORMULAS[name], match[2])
     except LifetimeError as error:
         raise LifetimeError(f'cannot use the lifetime "{text}": {error}; expected for example {_EXAMPLES}') from None
 
