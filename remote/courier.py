@@ -132,22 +132,22 @@ class ThreadCourier(Courier):
             if sync.push is not None:
                 self.last_push_s = time.thread_time() - began
             try:
-                found = self._await(number)
+                answer = self._await(number)
             except FileNotFoundError:
                 return None
-            if found is not None:
+            if answer is not None:
                 if sync.push is not None:
                     self.last_travel_s = time.perf_counter() - sent_s
                 self.unanswered = None
-                return found
+                return answer
         return None
 
     def _await(self, number: int) -> tuple[Reply, ReplicaPart] | None:
         waited, (step, longest) = 0.0, self._carrier.poll_s
         while waited < RESEND_S and not self._closed:
             payload = self._carrier.receive(number)
-            if payload is not None and (found := opened(payload, self._process)) is not None:
-                return found
+            if payload is not None and (answer := opened(payload, self._process)) is not None:
+                return answer
             self._pause(step)
             waited += step
             step = min(longest, step * 1.5)

@@ -118,14 +118,14 @@ def _gpu(proc: Path) -> str | None:
     """The model of the first NVIDIA GPU that this process may use; None where there is none."""
     if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1", "none", "NoDevFiles"):
         return None
-    found = sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information"))
-    return _field(found[0], "Model") if found else None
+    gpus = sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information"))
+    return _field(gpus[0], "Model") if gpus else None
 
 
 def missing_module(error: BaseException) -> str | None:
     """The module that `error`, or what caused it, did not find; None when it is about something else."""
-    found = error if isinstance(error, ModuleNotFoundError) else error.__cause__
-    return found.name if isinstance(found, ModuleNotFoundError) else None
+    cause = error if isinstance(error, ModuleNotFoundError) else error.__cause__
+    return cause.name if isinstance(cause, ModuleNotFoundError) else None
 
 
 def demand(facts: Facts, needs: Needs) -> str:
@@ -159,7 +159,7 @@ def _limits(membership: Path, cgroups: Path) -> list[int]:
     `membership` has lines `number:controllers:/path`. In a container the path may be the host's, of which only the
     root is seen here, so every group up to the root is asked.
     """
-    found = []
+    limits = []
     for line in _lines(membership):
         controllers, _, path = line.partition(":")[2].partition(":")
         if controllers == "":
@@ -172,8 +172,8 @@ def _limits(membership: Path, cgroups: Path) -> list[int]:
         for group in (inner, *inner.parents):
             text = "".join(_lines(root / group / name)).strip()
             if text.isdecimal():  # not "max"
-                found.append(int(text))
-    return found
+                limits.append(int(text))
+    return limits
 
 
 def _free(folder: Path) -> int | None:

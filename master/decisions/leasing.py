@@ -71,32 +71,41 @@ SHARE = 8  # chunks a worker gets per epoch while nothing better is known of lif
 SMALLEST = 4  # batches; below that the round trip is felt
 
 
-def chunk_size(
-    left: int,
-    workers: int,
-    batch: int,
-    *,
-    wanted: int | None,
-    per_epoch: int,
-    speed: float = 1.0,
-    sized: tuple[int, str] | None = None,
-    around: int = 0,
-) -> tuple[int, str]:
-    """Vertices of the next chunk, in whole batches, and why.
+@dataclass(frozen=True)
+class ChunkFacts:
+    """What the size of a worker's next chunk is decided by.
 
-    `left` vertices of the epoch are not leased yet. The size is `wanted`, or as the chunk model has it (`sized`, with
-    its reason), or an eighth of a worker's share of the epoch; at the end chunks shrink to half of what is left per
-    worker (factoring), so that the last wave does not wait for one worker, but not below `around`: the vertices that
-    take it as long as what passes around a chunk. Shares are equal in time: `speed` is the worker's against the mean of
-    all.
+    `left` vertices of the epoch, which has `per_epoch`, are not leased yet, and `workers` share them; `batch` is the
+    program's own. `wanted` is what the user asked for, `sized` what the chunk model says, with its reason. Shares are
+    equal in time: `speed` is the worker's against the mean of all. `around` are the vertices that take it as long as
+    what passes around a chunk.
     """
-    share = speed / max(1, workers)
-    if wanted is not None:
-        usual, reason = wanted, "asked for"
-    elif sized is not None:
-        usual, reason = max(SMALLEST * batch, sized[0]), sized[1]
+
+    left: int
+    workers: int
+    batch: int
+    wanted: int | None
+    per_epoch: int
+    speed: float = 1.0
+    sized: tuple[int, str] | None = None
+    around: int = 0
+
+
+def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
+    """Return the vertices of the next chunk, in whole batches, and why.
+
+    The size is what was asked for, or as the chunk model has it, or an eighth of a worker's share of the epoch; at the
+    end chunks shrink to half of what is left per worker (factoring), so that the last wave does not wait for one
+    worker, but not below what passes around a chunk.
+    """
+    left, workers, batch, around = facts.left, facts.workers, facts.batch, facts.around
+    share = facts.speed / max(1, workers)
+    if facts.wanted is not None:
+        usual, reason = facts.wanted, "asked for"
+    elif facts.sized is not None:
+        usual, reason = max(SMALLEST * batch, facts.sized[0]), facts.sized[1]
     else:
-        usual, reason = max(SMALLEST * batch, int(per_epoch * share / SHARE)), f"1/{SHARE} of a worker's share"
+        usual, reason = max(SMALLEST * batch, int(facts.per_epoch * share / SHARE)), f"1/{SHARE} of a worker's share"
         reason += " of the epoch"
     half, least = math.ceil(left * share / 2), max(SMALLEST * batch, around)
     chosen = usual
@@ -238,12 +247,12 @@ def overtake(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[in
     if best is None:
         return None, "nothing is leased"
     won_s, own_s, another_s, held = best
-    told = (
+    reason = (
         f"its worker needs {own_s:.3g} s more for {held.left} vertices, another {another_s:.3g} s from its last credit"
     )
     if won_s >= OVERTAKEN_S and own_s > OVERTAKEN * _dearer(held) * another_s:
-        return held.lease, f"leased a second time: {told}"
-    return None, f"lease {held.lease} stays: {told}"
+        return held.lease, f"leased a second time: {reason}"
+    return None, f"lease {held.lease} stays: {reason}"
 
 
 def _dearer(held: Holding) -> float:

@@ -110,7 +110,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
 
     pooled: Selected | None = None
     typical_s = facts.kinds[0].costs.exec_s
-    found: dict[str, Size] = {}
+    sizes: dict[str, Size] = {}
     reasons = []
     for kind in facts.kinds:
         costs, exec_s = kind.costs, kind.costs.exec_s
@@ -143,12 +143,12 @@ def size(facts: Facts) -> tuple[Sizes, str]:
         push_every = choice.push_every or choice.chunk
         chunk_s = max(choice.chunk * exec_s, least_s)
         why = f"{span(chunk_s)} of work, for lives of {span(selected.lifetime.mean())}"
-        found[kind.name] = Size(chunk_s, push_every * exec_s, max(1, round(chunk_s / exec_s)), push_every, why)
+        sizes[kind.name] = Size(chunk_s, push_every * exec_s, max(1, round(chunk_s / exec_s)), push_every, why)
         reasons.append(
             f"{kind.name or 'all workers'}: {choice.reason} {' '.join(choice.warnings)}".rstrip()
             + f" Lives: {selected.lifetime}; {selected.reason}"
         )
-    return found, " ".join(reasons)
+    return sizes, " ".join(reasons)
 
 
 def is_notable(old: Sizes, new: Sizes) -> tuple[bool, str]:

@@ -6,7 +6,7 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.protocol.messages import Sync
 from master.decisions import leasing
-from master.decisions.leasing import Span, choose_span, chunk_size
+from master.decisions.leasing import ChunkFacts, Span, choose_span, chunk_size
 from master.leases.chunk_sizing import ChunkSizing
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
@@ -142,7 +142,7 @@ class Leases:
         batch = self._spec.program.update.batch or 1
         rate, mean = self.sizing.rate(record), self.sizing.measures.speeds.mean
         delay, around_s = self._reclaim.delay(record, now)
-        size, reason = chunk_size(
+        facts = ChunkFacts(
             self._ledger.free_spans.count(span.epoch),
             max(self.live, self._spec.settings.workers),
             batch,
@@ -152,6 +152,7 @@ class Leases:
             sized=self.sizing.chunk(record),
             around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
         )
+        size, reason = chunk_size(facts)
         most, slow = self._most(span.epoch, record, batch)
         return (most, slow) if most is not None and most < size else (size, reason)
 

@@ -104,7 +104,7 @@ def run_lives(root: Path, now: float | None = None) -> RunLives:
 
 def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> RunLives:
     clock = read_clock(db, root, now)
-    silent = {text.partition(":")[0] for (text,) in db.execute("SELECT text FROM events WHERE kind = 'silent'")}
+    silent = {text.partition(":")[0] for (text,) in db.execute("SELECT text FROM events WHERE topic = 'silent'")}
     last_credit = dict(db.execute("SELECT worker, max(at_s) FROM credits GROUP BY worker"))
     columns = "worker, state, coalesce(cancelled, 0), detail, started_s, first_sync_s, ended_s"
     rows = db.execute(f"SELECT {columns} FROM workers WHERE started_s IS NOT NULL ORDER BY started_s").fetchall()

@@ -64,8 +64,8 @@ class FreeSpans:
     def around(self, epoch: int, position: int) -> Span | None:
         """The span that holds a position, if it is free."""
         at = bisect_right(self.spans, (epoch, position), key=_key) - 1
-        found = self.spans[at] if at >= 0 else None
-        return found if found is not None and found.epoch == epoch and position < found.stop else None
+        span = self.spans[at] if at >= 0 else None
+        return span if span is not None and span.epoch == epoch and position < span.stop else None
 
     def changes(self) -> tuple[list[Key], list[Span]]:
         """(keys to delete, spans to insert) since the last call."""

@@ -50,7 +50,7 @@ CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT
   bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
-CREATE TABLE events (at_s REAL NOT NULL, kind TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL);
 """
 
 
@@ -80,12 +80,12 @@ class Ledger:
             raise self.explain(error) from error
 
     def _check(self) -> None:
-        found = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if not found and not self._one("SELECT count(*) FROM sqlite_master"):
+        schema = self._db.execute("PRAGMA user_version").fetchone()[0]
+        if not schema and not self._one("SELECT count(*) FROM sqlite_master"):
             raise sqlite3.DatabaseError("it is empty")
-        if found != SCHEMA_VERSION:
+        if schema != SCHEMA_VERSION:
             raise LedgerError(
-                f"{self.path} has schema {found}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
+                f"{self.path} has schema {schema}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
             )
         verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
@@ -200,15 +200,15 @@ class Ledger:
         self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, json.dumps(value)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        found = self._one("SELECT value FROM run WHERE key = ?", key)
-        return default if found is None else json.loads(found)
+        value = self._one("SELECT value FROM run WHERE key = ?", key)
+        return default if value is None else json.loads(value)
 
     def last_sign(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""
         return last_sign(self._db)
 
-    def event(self, at_s: float, kind: str, text: str) -> None:
-        self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (at_s, kind, text))
+    def event(self, at_s: float, topic: str, text: str) -> None:
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (at_s, topic, text))
 
     # --- epochs and spans
 
@@ -348,13 +348,13 @@ class Ledger:
 
     def credited_at(self, version: int) -> int | None:
         """Vertices of the run credited in a version, None when it is not kept any more."""
-        found = self._kept.get(version)
-        return None if found is None else found[1]
+        kept = self._kept.get(version)
+        return None if kept is None else kept[1]
 
     def sha256_of(self, version: int) -> str | None:
         """The SHA-256 of a version's file, None when it is not kept any more."""
-        found = self._kept.get(version)
-        return None if found is None else found[0]
+        kept = self._kept.get(version)
+        return None if kept is None else kept[0]
 
     @property
     def kept_versions(self) -> Collection[int]:
@@ -410,9 +410,9 @@ class Ledger:
             [(State.LOST.value, ORPHANED, at_s, worker) for worker in orphans],
         )
 
-    def worker_reported(self, sync: Sync, at_s: float, bytes_up: int, kind: str) -> None:
+    def worker_reported(self, sync: Sync, at_s: float, bytes_up: int) -> None:
         """What a worker said of itself: vertices and seconds of training, the bytes of that, its kind of machine."""
-        self._batch.report(sync, at_s, bytes_up, kind)
+        self._batch.report(sync, at_s, bytes_up)
 
     def worker_sent(self, worker: str, bytes_down: int) -> None:
         self._batch.sent(worker, bytes_down)
@@ -443,5 +443,5 @@ def last_sign(db: sqlite3.Connection) -> float:
         "workers": ["submitted_s", "started_s", "first_sync_s", "ended_s"],
     }
     parts = [f"SELECT max({column}) FROM {table}" for table, columns in moments.items() for column in columns]
-    found = db.execute(" UNION ALL ".join(parts)).fetchall()
-    return max((float(at_s) for (at_s,) in found if at_s is not None), default=0.0)
+    moments_s = db.execute(" UNION ALL ".join(parts)).fetchall()
+    return max((float(at_s) for (at_s,) in moments_s if at_s is not None), default=0.0)

@@ -59,12 +59,12 @@ class WriteBatch:
         self._changed[lease.id] = lease
         self._closed[lease.id] = at_s, because, overtaken
 
-    def report(self, sync: Sync, at_s: float, up: int, kind: str) -> None:
+    def report(self, sync: Sync, at_s: float, up: int) -> None:
         change = self._workers.setdefault(sync.worker, _WorkerChange())
         change.at_s = at_s if change.at_s is None else change.at_s
         change.trained, change.train_s = max(change.trained, sync.trained), max(change.train_s, sync.train_s)
         change.up += up
-        change.kind = kind
+        change.kind = sync.kind
 
     def sent(self, worker: str, down: int) -> None:
         self._workers.setdefault(worker, _WorkerChange()).down += down

@@ -145,7 +145,7 @@ class Exchange:
             self._measures.hear(record, sync, now)
             record.spoke = True
             record.show_life(now)
-        self.ledger.worker_reported(sync, now, len(draft.message.payload), sync.kind)
+        self.ledger.worker_reported(sync, now, len(draft.message.payload))
         self.ledger.worker_sent(sync.worker, record.bytes_down)
         record.bytes_down = 0
         if sync.failure is not None:

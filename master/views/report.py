@@ -25,7 +25,7 @@ from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
 
 Ints = NDArray[np.int64]
-_LAST_SIZING = "SELECT text FROM events WHERE kind = 'sizing' ORDER BY rowid DESC LIMIT 1"
+_LAST_SIZING = "SELECT text FROM events WHERE topic = 'sizing' ORDER BY rowid DESC LIMIT 1"
 
 
 @dataclass(frozen=True)

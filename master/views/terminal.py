@@ -132,7 +132,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
                     driven = held or time.monotonic() - seen_s < _patience_s(comes_again, connection)
-                    query = "SELECT rowid, at_s, kind, text FROM events WHERE rowid > ? ORDER BY rowid"
+                    query = "SELECT rowid, at_s, topic, text FROM events WHERE rowid > ? ORDER BY rowid"
                     for row, at_s, topic, text in connection.execute(query, (seen,)).fetchall():
                         view.event(at_s, topic, text)
                         seen = row

@@ -336,7 +336,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
         while not run.parts.leases.epochs.finished():
             work(run)
         assert positions(run.ledger, 0) == [*range(4000)]
-        events = [*run.ledger._db.execute("SELECT text FROM events WHERE kind = 'late'")]
+        events = [*run.ledger._db.execute("SELECT text FROM events WHERE topic = 'late'")]
         assert len(events) == (verdict is Verdict.MERGED)
         run.leave()
 

@@ -5,22 +5,24 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from master.decisions import leasing
 from master.decisions.leasing import (
     OVERTAKEN,
     OVERTAKEN_S,
     PATIENCE,
     SHARE,
     SMALLEST,
+    ChunkFacts,
     Delay,
     Holding,
     Span,
     choose_span,
-    chunk_size,
     cut,
     expected_s,
     late_s,
@@ -31,11 +33,15 @@ from master.decisions.leasing import (
 counts = st.integers(1, 10**6)
 
 
+def sized_for(left: int, workers: int, batch: int, **facts: Any) -> tuple[int, str]:
+    return leasing.chunk_size(ChunkFacts(left, workers, batch, **facts))
+
+
 @given(counts, st.integers(0, 300), st.integers(1, 512), st.none() | st.integers(1, 10**5), counts)
 def test_a_chunk_is_whole_batches_of_what_is_left(
     left: int, workers: int, batch: int, wanted: int | None, per_epoch: int
 ) -> None:
-    size, reason = chunk_size(left, workers, batch, wanted=wanted, per_epoch=per_epoch)
+    size, reason = sized_for(left, workers, batch, wanted=wanted, per_epoch=per_epoch)
     assert 1 <= size <= left
     assert reason
     assert size % batch == 0 or size == left
@@ -48,36 +54,36 @@ def test_a_chunk_is_whole_batches_of_what_is_left(
 def test_an_epoch_is_covered_in_a_bounded_number_of_chunks(per_epoch: int, workers: int, batch: int) -> None:
     left, chunks = per_epoch, 0
     while left:
-        left -= chunk_size(left, workers, batch, wanted=None, per_epoch=per_epoch)[0]
+        left -= sized_for(left, workers, batch, wanted=None, per_epoch=per_epoch)[0]
         chunks += 1
     # Full chunks, then halves of what is left among all: a geometric tail.
     assert chunks <= workers * SHARE + 2 + 2 * workers * (per_epoch.bit_length() + 1)
 
 
 def test_chunks_shrink_towards_the_end_of_an_epoch() -> None:
-    sizes = [chunk_size(left, 4, 10, wanted=None, per_epoch=64_000)[0] for left in (64_000, 8_000, 4_000, 1_000, 100)]
+    sizes = [sized_for(left, 4, 10, wanted=None, per_epoch=64_000)[0] for left in (64_000, 8_000, 4_000, 1_000, 100)]
     assert sizes == [2_000, 1_000, 500, 130, 40]
 
 
 def test_one_worker_needs_no_tail() -> None:
-    assert chunk_size(1_000, 1, 10, wanted=None, per_epoch=8_000) == (1_000, "1/8 of a worker's share of the epoch")
+    assert sized_for(1_000, 1, 10, wanted=None, per_epoch=8_000) == (1_000, "1/8 of a worker's share of the epoch")
 
 
 def test_a_chunk_is_worth_its_round_trip() -> None:
-    assert chunk_size(1_000, 100, 10, wanted=None, per_epoch=1_000)[0] == SMALLEST * 10
+    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=1_000)[0] == SMALLEST * 10
 
 
 def test_the_last_chunks_are_worth_what_passes_around_them() -> None:
-    size, reason = chunk_size(1_000, 100, 10, wanted=None, per_epoch=100_000, around=75)
+    size, reason = sized_for(1_000, 100, 10, wanted=None, per_epoch=100_000, around=75)
     assert size == 80
     assert "fewer than 75" in reason
-    assert "half of 8,000" in chunk_size(8_000, 4, 10, wanted=None, per_epoch=64_000, around=75)[1]
-    assert chunk_size(1_000, 100, 10, wanted=None, per_epoch=10_000, around=10**6)[0] == SMALLEST * 10  # never longer
-    assert chunk_size(100_000, 100, 10, wanted=None, per_epoch=100_000, around=75)[0] == 130
+    assert "half of 8,000" in sized_for(8_000, 4, 10, wanted=None, per_epoch=64_000, around=75)[1]
+    assert sized_for(1_000, 100, 10, wanted=None, per_epoch=10_000, around=10**6)[0] == SMALLEST * 10  # never longer
+    assert sized_for(100_000, 100, 10, wanted=None, per_epoch=100_000, around=75)[0] == 130
 
 
 def test_the_size_asked_for_is_used() -> None:
-    assert chunk_size(10_000, 4, 32, wanted=100, per_epoch=10_000) == (128, "asked for")
+    assert sized_for(10_000, 4, 32, wanted=100, per_epoch=10_000) == (128, "asked for")
 
 
 spans = st.builds(lambda e, a, n, t: Span(e, a, a + n, t), st.integers(0, 3), counts, counts, st.integers(0, 2))
@@ -147,15 +153,15 @@ def test_too_little_left_to_cut() -> None:
 
 def test_a_worker_four_times_as_fast_gets_four_times_the_vertices() -> None:
     for left in (64_000, 4_000):  # in the middle of an epoch and at its end
-        slow, fast = (chunk_size(left, 8, 1, wanted=None, per_epoch=64_000, speed=speed)[0] for speed in (0.5, 2.0))
+        slow, fast = (sized_for(left, 8, 1, wanted=None, per_epoch=64_000, speed=speed)[0] for speed in (0.5, 2.0))
         assert fast == 4 * slow
 
 
 def test_the_model_says_how_large_until_the_epoch_ends() -> None:
-    assert chunk_size(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(700, "as it says")) == (700, "as it says")
-    assert chunk_size(60_000, 4, 10, wanted=90, per_epoch=64_000, sized=(700, "as it says")) == (90, "asked for")
-    assert chunk_size(800, 4, 10, wanted=None, per_epoch=64_000, sized=(700, ""))[0] == 100
-    assert chunk_size(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(1, ""))[0] == SMALLEST * 10
+    assert sized_for(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(700, "as it says")) == (700, "as it says")
+    assert sized_for(60_000, 4, 10, wanted=90, per_epoch=64_000, sized=(700, "as it says")) == (90, "asked for")
+    assert sized_for(800, 4, 10, wanted=None, per_epoch=64_000, sized=(700, ""))[0] == 100
+    assert sized_for(60_000, 4, 10, wanted=None, per_epoch=64_000, sized=(1, ""))[0] == SMALLEST * 10
 
 
 rates = st.floats(0.01, 1e4)

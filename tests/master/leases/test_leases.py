@@ -74,7 +74,7 @@ class Desk:
                     self.credit(lease, upto, now)
 
     def stragglers(self) -> list[str]:
-        rows = self.ledger._db.execute("SELECT text FROM events WHERE kind = 'straggler'")
+        rows = self.ledger._db.execute("SELECT text FROM events WHERE topic = 'straggler'")
         return [text for (text,) in rows]
 
 
@@ -97,8 +97,8 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
     def make(workers: int, *sizes: int) -> Desk:
         chunks = itertools.cycle(sizes)
 
-        def chunk_size(left: int, *args: object, **named: object) -> tuple[int, str]:
-            return min(left, next(chunks)), "the test's"
+        def chunk_size(facts: leasing.ChunkFacts) -> tuple[int, str]:
+            return min(facts.left, next(chunks)), "the test's"
 
         monkeypatch.setattr(leases_module, "chunk_size", chunk_size)
         ledger = Ledger(tmp_path / f"{next(number)}.db", shared_disk=False, create=True, durable=False)

@@ -56,8 +56,8 @@ def root(tmp_path: Path) -> Path:
     with ledger.transaction():
         ledger.worker_submitted("queued", BEGAN)
         ledger.open_epoch(0, 5000, BEGAN)
-        ledger.worker_reported(Sync("killed", trained=300, train_s=6.0), BEGAN + 9, 0, "")
-        ledger.worker_reported(Sync("done", trained=100, train_s=6.0), BEGAN + 39, 0, "")
+        ledger.worker_reported(Sync("killed", trained=300, train_s=6.0), BEGAN + 9, 0)
+        ledger.worker_reported(Sync("done", trained=100, train_s=6.0), BEGAN + 39, 0)
     ledger.close()
     return tmp_path / "run"
 
@@ -86,7 +86,7 @@ def test_a_silent_worker_died_when_it_was_last_heard_of(tmp_path: Path) -> None:
         lease = ledger.lease(ledger.spans[0], 50, "w1", BEGAN, "")
         ledger.credit(lease, 20, 1, 0.0, BEGAN + 30)
         ledger.end_lease(lease, BEGAN + 79, "nothing heard for 49 s")
-        ledger.worker_reported(Sync("w2", trained=0, train_s=0.0), BEGAN + 2, 0, "")
+        ledger.worker_reported(Sync("w2", trained=0, train_s=0.0), BEGAN + 2, 0)
         ledger.event(BEGAN + 79, "silent", "w1: nothing heard for 49 s (limit 40 s); its leases go to others")
         ledger.event(BEGAN + 79, "silent", "w2: nothing heard for 77 s (limit 40 s); its leases go to others")
     ledger.close()

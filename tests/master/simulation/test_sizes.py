@@ -122,7 +122,7 @@ def test_sizes_follow_lifetimes(play: Play) -> None:
 
 def test_every_change_is_in_the_ledger_with_its_reason(play: Play) -> None:
     run = play(living(16, 300.0), 50_000)
-    reported = run.rows("SELECT at_s, text FROM events WHERE kind = 'sizing' ORDER BY at_s")
+    reported = run.rows("SELECT at_s, text FROM events WHERE topic = 'sizing' ORDER BY at_s")
     assert reported
     assert all("vertices a chunk" in str(text) and "Lives: " in str(text) for _, text in reported)
     moments = [at_s for at_s, _ in reported]
@@ -132,15 +132,15 @@ def test_every_change_is_in_the_ledger_with_its_reason(play: Play) -> None:
 def test_what_is_asked_for_wins(play: Play) -> None:
     run = play(living(8, 120.0), 20_000, chunk=50, push_every=25)
     assert run.one("SELECT max(stop - start) FROM leases") <= 51  # no crumb of less than a batch is left
-    assert not run.rows("SELECT text FROM events WHERE kind = 'sizing'")
+    assert not run.rows("SELECT text FROM events WHERE topic = 'sizing'")
 
 
 def test_the_last_wave_is_short_where_speeds_differ(play: Play, monkeypatch: pytest.MonkeyPatch) -> None:
     machines, speeds = Steady(32), Speeds(sigma=0.7)
     shrinking = play(machines, 60_000, speeds=speeds)
 
-    def fixed(left: int, *args: object, **named: object) -> tuple[int, str]:
-        return min(left, 60_000 // 32 // leasing.SHARE), "always the same"
+    def fixed(facts: leasing.ChunkFacts) -> tuple[int, str]:
+        return min(facts.left, 60_000 // 32 // leasing.SHARE), "always the same"
 
     monkeypatch.setattr(grants, "chunk_size", fixed)
     monkeypatch.setattr(leasing, "most", lambda *args, **named: (None, "no limit"))
@@ -168,7 +168,7 @@ def test_one_slow_machine_does_not_hold_the_epoch(play: Play) -> None:
     with_it = play(Steady(16), 30_000, speeds=OneSlow())
     print(f"{without.epoch_s:.1f} s without the slow machine, {with_it.epoch_s:.1f} s with it")
     assert with_it.epoch_s < 1.1 * without.epoch_s
-    stragglers = with_it.rows("SELECT text FROM events WHERE kind = 'straggler'")
+    stragglers = with_it.rows("SELECT text FROM events WHERE topic = 'straggler'")
     assert stragglers
     assert "leased a second time" in str(stragglers[0][0])
 
@@ -203,7 +203,7 @@ def test_an_epoch_ends_though_measures_say_that_nothing_takes_time(play: Play, m
     monkeypatch.setattr(Measures, "delay", lambda *args: leasing.Delay())
     monkeypatch.setattr(ChunkSizing, "around_s", lambda *args: 0.0)
     run = play(Steady(8), 20_000, costs=QUICK, travel_s=10.0)
-    overtaken = run.one("SELECT count(*) FROM events WHERE kind = 'straggler'")
+    overtaken = run.one("SELECT count(*) FROM events WHERE topic = 'straggler'")
     print(f"{run.epoch_s:.0f} s, {overtaken} leases overtaken")
     assert overtaken
 
@@ -222,7 +222,7 @@ def test_chunks_at_the_end_are_worth_the_way_of_their_letters(play: Play, monkey
 def sizes_of_kinds(run: Played) -> dict[str, tuple[int, float]]:
     """(vertices, seconds of work) of a chunk for each kind of machine, as the run last reported."""
     units, sizes = {"s": 1.0, "min": 60.0}, {}
-    for (text,) in run.rows("SELECT text FROM events WHERE kind = 'sizing' ORDER BY at_s"):
+    for (text,) in run.rows("SELECT text FROM events WHERE topic = 'sizing' ORDER BY at_s"):
         for kind, vertices, work, unit in re.findall(
             r"(x86_64(?: avx)?) get ([\d,]+) vertices a chunk \(([\d.]+) (s|min) of work\)", str(text)
         ):
@@ -252,5 +252,5 @@ def test_credits_are_exact_under_kills_crashes_and_second_leases(play: Play, see
 
 def test_the_same_seed_gives_the_same_sizes(play: Play) -> None:
     first, second = (play(living(16, 60.0), 20_000, speeds=Speeds(sigma=1.0)) for _ in range(2))
-    assert first.rows("SELECT text FROM events WHERE kind = 'sizing'")
+    assert first.rows("SELECT text FROM events WHERE topic = 'sizing'")
     assert fingerprint(first.root) == fingerprint(second.root)

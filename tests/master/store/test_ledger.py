@@ -102,7 +102,7 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
         with ledger.transaction(), monkeypatch.context() as patched:
             ledger.credit(held, 3, 1, 0.0, 1.0)
             ledger.lease(ledger.spans[0], 9, "w2", 1.0, "test")
-            ledger.worker_reported(Sync("w1", trained=3, train_s=1.0), 1.0, 10, "")
+            ledger.worker_reported(Sync("w1", trained=3, train_s=1.0), 1.0, 10)
             if failing == "before":
                 raise OSError(28, "No space left on device")
             patched.setattr(WriteBatch, "write", no_room)

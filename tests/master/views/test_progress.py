@@ -123,7 +123,7 @@ def test_workers_are_counted_by_what_became_of_them(ledger: Ledger) -> None:
                 ledger.worker_event(JobEvent(10.0, worker, end, "slot-1"), 10.0)
         ledger.worker_submitted("w5", 0.0)
         push(ledger, 5.0, 200)
-        ledger.worker_reported(Sync("w1", trained=400, train_s=2.0), 5.0, 0, "")
+        ledger.worker_reported(Sync("w1", trained=400, train_s=2.0), 5.0, 0)
     progress = at(ledger, 20.0)
     assert (progress.alive, progress.queued, progress.lost) == (1, 1, 2)
     assert progress.goodput == pytest.approx(200 * (2.0 / 400) / (20.0 + 3 * 10.0))

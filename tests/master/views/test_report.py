@@ -95,8 +95,8 @@ def finished(tmp_path: Path) -> Path:
         live(ledger, "w4", "slot-10", 100.0, 101.0, state=State.LOST)
         live(ledger, "w5", "slot-10", 101.0, 102.0, state=State.EVICTED, cancelled=True)
         ledger.worker_submitted("w6", 119.0)  # never started
-        ledger.worker_reported(Sync("w1", trained=1800, train_s=9.0), 118.0, 5000, "")
-        ledger.worker_reported(Sync("w2", trained=450, train_s=2.25), 112.0, 700, "")
+        ledger.worker_reported(Sync("w1", trained=1800, train_s=9.0), 118.0, 5000)
+        ledger.worker_reported(Sync("w2", trained=450, train_s=2.25), 112.0, 700)
         ledger.worker_sent("w1", 9000)
         ledger.add_failure("w4", 0, Failure(1, 1, "ValueError: no", "", 3, 7), 100.5)
         ledger.set("status", "finished")
