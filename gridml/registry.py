@@ -52,12 +52,13 @@ class Registry(Generic[T]):
                     f"there is no {self.noun} {name!r}; expected one of {', '.join(self.names())}, or the package that "
                     f"brings it installed."
                 )
+            reference = self._references[name].partition("[")[0].strip()  # an entry point may name extras
             try:
-                self._loaded[name] = pkgutil.resolve_name(self._references[name])()
-            except (ImportError, AttributeError) as error:
+                self._loaded[name] = pkgutil.resolve_name(reference)()
+            except Exception as error:  # whatever another package does, the others must go on
                 raise RunError(
-                    f"the {self.noun} {name!r} ({self._references[name]}) cannot be imported: {error}. Mend or remove "
-                    f"the package that brings it."
+                    f"the {self.noun} {name!r} ({reference}) cannot be imported: {type(error).__name__}: {error}. Mend "
+                    f"or remove the package that brings it."
                 ) from error
         return self._loaded[name]
 

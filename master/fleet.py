@@ -74,11 +74,12 @@ class Fleet:
             for event in events:
                 if event.worker not in self._workers:
                     self.expect(event.worker, now)  # the back end starts it again by itself
-                record = self._workers.of(event.worker)
+                record = self._workers.get(event.worker)
                 if event.graceful is None:
-                    event = replace(event, graceful=record.took_leave)
+                    event = replace(event, graceful=record is not None and record.took_leave)
                 self._ledger.worker_event(event, now)
-                self._take(record, event, now)
+                if record is not None:  # one that has ended already changes nothing any more
+                    self._take(record, event, now)
                 if event.state not in (State.QUEUED, State.FINISHED):
                     self._say(now, event.state.value, self._describe(event))
         for event in events:

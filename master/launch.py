@@ -79,7 +79,6 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
-    mailboxes = environment.mailboxes(spec.settings, directory)
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
         state = initial(spec.graph, spec.settings.seed)
@@ -96,7 +95,6 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
             epochs.open_first(now)
     finally:
         ledger.close()
-        mailboxes.stop()
     building.rename(directory.ledger)
     bundle.sync_folder(directory.root)
 

@@ -95,6 +95,7 @@ class LeaseTable:
         self._by_worker: dict[str, dict[int, LeaseState]] = {}  # nobody who holds none is in it
         self._expected = SortedList()  # of (due_s, lease): those due at once by their numbers
         self.reserved: dict[int, LeaseState] = {lease.id: lease for lease in reserved}
+        self._reserved_spans: list[Span] | None = None  # until a reservation is made, used up or expires
         for lease in leases:
             self.add(lease)
 
@@ -121,7 +122,8 @@ class LeaseTable:
 
     def add(self, lease: LeaseState) -> None:
         """Open a lease (again); a reservation of it is used up."""
-        self.reserved.pop(lease.id, None)
+        if self.reserved.pop(lease.id, None) is not None:
+            self._reserved_spans = None
         self._open[lease.id] = lease
         self._by_worker.setdefault(lease.worker, {})[lease.id] = lease
 
@@ -135,11 +137,24 @@ class LeaseTable:
         self._unplace(lease)
         if lease.reserved_until_s is not None:
             self.reserved[lease.id] = lease
+            self._reserved_spans = None
 
     def expire(self, now: float) -> None:
         """Forget the reservations whose time is over."""
         for lease in [r for r in self.reserved.values() if r.reserved_until_s is None or r.reserved_until_s <= now]:
             del self.reserved[lease.id]
+            self._reserved_spans = None
+
+    def drop_reservations(self) -> None:
+        """Forget all reservations."""
+        self.reserved.clear()
+        self._reserved_spans = None
+
+    def reserved_spans(self) -> list[Span]:
+        """Return what ended leases left that is reserved: it does not change while it is."""
+        if self._reserved_spans is None:
+            self._reserved_spans = [lease.rest for lease in self.reserved.values()]
+        return self._reserved_spans
 
     def expect(self, lease: LeaseState, due_s: float = -math.inf) -> None:
         """Expect an open lease to be done at `due_s`, which is no NaN; without it the next look takes it among the

@@ -56,7 +56,8 @@ class Takeover:
         alike = not ledger.get("copied", False) and ledger.get("program", program) == program
         if not alike:
             self.place.directory.keep_program(self.place.settings.program)
-        survivors = self.place.backend.inherit(keep=alike)
+        inherited = self.place.backend.inherit(keep=alike)
+        survivors = frozenset(inherited)
         self._recall(survivors)
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
         until_s = min(now, ledger.last_sign())
@@ -73,16 +74,19 @@ class Takeover:
             ledger.set("program", program)
             ledger.set("status", RunStatus.RUNNING)
             ledger.set("masters", masters + 1)
-            for worker in survivors:
+            for worker in inherited:
                 self.fleet.expect(worker, now)
+            if not alike:
+                ledger.drop_reservations()
         if not alike:
             mailboxes.clear()  # messages of workers that this ledger may not even know
-        for row in ledger.workers():
+        for row in ledger.workers():  # those that the last master left behind have ended by now
             if row["worker"] not in survivors:
+                self.leases.sizing.measures.recall(self.workers.of(row["worker"]), row)
                 mailboxes.close(row["worker"])
 
     def _recall(self, survivors: Collection[str]) -> None:
-        """Make records of the workers that live on, and remember how long the others lived."""
+        """Make records of the workers that live on, and take note of the others' names."""
         measures = self.leases.sizing.measures
         for row in self.ledger.workers():
             if row["worker"] in survivors:
@@ -91,7 +95,6 @@ class Takeover:
                 measures.recall(record, row)
             else:
                 self.workers.add_ended([row["worker"]])
-                measures.recall(self.workers.of(row["worker"]), row)
 
     def _hear_what_came_meanwhile(self, survivors: Collection[str], now: float) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""

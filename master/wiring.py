@@ -46,7 +46,11 @@ def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Pa
     workers = WorkerTable()
     leases = Leases(spec, store.ledger, workers, mailboxes)
     exchange = Exchange(spec, store, workers, leases, mailboxes, environment)
-    backend = environment.backend(spec.settings, directory)
+    try:
+        backend = environment.backend(spec.settings, directory)
+    except BaseException:
+        mailboxes.stop()
+        raise
     journal = Journal(store.ledger, directory.events, environment.report)
     place = Workplace(spec.settings, directory, backend, mailboxes)
     fleet = Fleet(place, workers, exchange, leases.sizing.measures, journal.event)

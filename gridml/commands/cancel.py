@@ -12,7 +12,7 @@ EXAMPLE = "Example: gridml cancel runs/mnist-20260401-120000"
 
 def cancel(run: RunArgument) -> None:
     """Ask the master of a run to stop; the run keeps its credits and can be resumed."""
-    from master.backends.registry import plugin_of
+    from master.backends.registry import batch_of
     from master.store.reader import holder
     from master.store.rundir import RunDirectory, command
 
@@ -24,7 +24,7 @@ def cancel(run: RunArgument) -> None:
             (run / "cancel").touch()
             typer.echo(f"Asked the master ({master}) to stop. Go on later with: {then}")
             return
-        batch = plugin_of(run).batch
+        batch = batch_of(run)
         withdrawn = None if batch is None else batch.withdraw(directory)
     except OSError as error:
         raise UsageError(f"{run} cannot be written: {error.strerror}. Cancel it as the user who runs it.") from error

@@ -16,7 +16,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     """Say in a few lines how far a run is."""
     import dataclasses
 
-    from master.backends.registry import plugin_of
+    from master.backends.registry import batch_of
     from master.store.reader import connect, explained, holder
     from master.store.run_facts import read_clock, read_facts
     from master.store.rundir import RunDirectory, command
@@ -35,7 +35,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     finally:
         connection.close()
     reason = because if progress.status in (RunStatus.FAILED, RunStatus.CANCELLED) else None
-    batch = plugin_of(run).batch if master is None and progress.status is not RunStatus.FINISHED else None
+    batch = batch_of(run) if master is None and progress.status is not RunStatus.FINISHED else None
     job = None if batch is None else batch.master_job(RunDirectory(run))
     if as_json:
         answer = {"run_dir": str(run), **progress.to_json(), "stopped_because": reason, "master": master}

@@ -178,7 +178,7 @@ class WorkerState:
             self._failure = None if failed else self._failure
             self._drop(forget_optimisers=failed or reply.drop_optimiser)
         else:
-            if replied.brings:
+            if replied.brings and not answered.sync.leaving:  # a goodbye has no snapshot to rebase on
                 self._adopt = Adopt(Use.KEEP if self._work is None else Use.REBASE, reply.pace.live)
             if answered.work is not None and reply.stop_at is not None:
                 answered.work.count = reply.stop_at - answered.work.lease.start

@@ -42,6 +42,8 @@ class LocalOptions(BackendOptions):
     threads: int = 1
 
     def __post_init__(self) -> None:
+        if self.threads < 1:
+            raise UsageError(f"--threads is {self.threads}; expected at least 1.")
         if not self.speedup > 0:
             raise UsageError(f"--speedup is {self.speedup}; expected a number above 0.")
         if self.lifetime is not None and self.trace is not None:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gridml.errors import LedgerError
+from gridml.errors import GridmlError, LedgerError
 from gridml.registry import Registry
 from master.backends.base import Backend
-from master.backends.plugin import BackendPlugin
+from master.backends.plugin import BackendPlugin, BatchSystem
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -38,9 +38,13 @@ def read_settings(root: Path) -> Settings:
         raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
 
 
-def plugin_of(root: Path) -> BackendPlugin:
-    """Return the back end of a run. Raises LedgerError when its settings cannot be read."""
-    return BACKENDS.find(read_settings(root).backend)
+def batch_of(root: Path) -> BatchSystem | None:
+    """Return the batch system of a run's back end; None where it has none, or cannot be had here: what a person asks
+    of a run must not depend on it."""
+    try:
+        return BACKENDS.find(read_settings(root).backend).batch
+    except GridmlError:
+        return None
 
 
 def is_batch_job() -> bool:

@@ -117,8 +117,7 @@ class Leases:
         """The span to lease from, and why."""
         newest = self.epochs.open_next(now)
         self._ledger.leases.expire(now)
-        reserved = [lease.rest for lease in self._ledger.leases.reserved.values()]
-        return choose_span(self._ledger.spans, newest, reserved)
+        return choose_span(self._ledger.spans, newest, self._ledger.leases.reserved_spans())
 
     def _batches(self) -> tuple[int, int]:
         update = self._spec.program.update

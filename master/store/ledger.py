@@ -323,6 +323,11 @@ class Ledger:
         leases = self._leases("id = ? AND closed_s IS NOT NULL", number)
         return (leases[0], self._one("SELECT closed_because FROM leases WHERE id = ?", number)) if leases else None
 
+    def drop_reservations(self) -> None:
+        """Nothing that an ended lease left may be brought any more."""
+        self._db.execute("UPDATE leases SET reserved_until_s = NULL WHERE reserved_until_s IS NOT NULL")
+        self.leases.drop_reservations()
+
     def overtaken_ranges(self) -> list[tuple[Span, int]]:
         """Return the ranges that were taken from stragglers in open epochs, oldest first, and how often each was."""
         rows = self._db.execute(

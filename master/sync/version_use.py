@@ -83,8 +83,9 @@ class VersionUse:
 
     def _bring(self, record: WorkerRecord) -> None:
         """A worker has said its first word: what was reserved for it has come with it, or never will."""
+        job = job_of(record.name)
         for lease in self._ledger.leases.reserved.values():
-            if job_of(lease.worker) == job_of(record.name):
+            if lease.reserved_versions and job_of(lease.worker) == job:
                 lease.reserved_versions = ()
 
     def _release(self, versions: Iterable[int]) -> None:

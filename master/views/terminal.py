@@ -149,9 +149,9 @@ def follow(run: Path, *, as_json: bool) -> None:
 
 def _master_comes_again(run: Path) -> bool:
     """Return whether a batch system was given the run's master, and will start one."""
-    from master.backends.registry import plugin_of
+    from master.backends.registry import batch_of
 
-    batch = plugin_of(run).batch
+    batch = batch_of(run)
     return batch is not None and batch.master_submitted(RunDirectory(run))
 
 

@@ -66,3 +66,17 @@ def test_no_package_takes_a_name_of_gridmls_own(shapes: Registry[object], packag
     package("dict = builtins:set")
     assert shapes.names() == ["dict", "broken"]
     assert shapes.find("dict") == {}
+
+
+@pytest.mark.parametrize(
+    "reference", ["json:JSONDecodeError", "gridml.errors:nothing", "no_such_module:x", "json:loads"]
+)
+def test_whatever_is_wrong_with_one_is_no_trouble_to_the_others(reference: str) -> None:
+    registry: Registry[object] = Registry("thing", "gridml.no_such_group", {"bad": reference, "good": "builtins:dict"})
+    assert registry.all() == {"good": {}}
+    with pytest.raises(RunError, match="'bad'"):
+        registry.find("bad")
+
+
+def test_an_entry_point_may_name_extras() -> None:
+    assert Registry("thing", "gridml.no_such_group", {"one": "builtins:dict [some, extras]"}).find("one") == {}

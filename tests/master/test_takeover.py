@@ -17,6 +17,7 @@ from gridml.protocol import bundle, outbox
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
+from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
 from master.environment import Environment
 from master.fleet import RESERVED_S
@@ -199,6 +200,26 @@ def test_a_master_that_cannot_begin_ends_nobody(
     with pytest.raises(StorageError, match="No space left"):
         resume(tmp_path / "run", environment)
     assert backend.ends == ["closed", "left"]
+
+
+def test_who_was_left_behind_lived_until_its_master_did(
+    program: Path, tmp_path: Path, backend: Left, environment: Environment
+) -> None:
+    with begun(program, tmp_path / "run", environment) as run:
+        run.parts.fleet.staff(1.0, work_left=True)
+        with run.ledger.transaction():
+            run.ledger.worker_event(JobEvent(10.0, "w1", State.RUNNING), 10.0)
+            run.ledger.event(100.0, "epoch", "the last sign of the first master")
+            run.ledger.set("started_s", 0.0)
+        run.leave()
+    clock = VirtualClock(1e6)
+    again = replace(environment, backend=lambda settings, directory: Left(), clock=clock)
+    with resume(tmp_path / "run", again) as run:
+        (row,) = run.ledger.workers()
+        lives = run.parts.leases.sizing.measures.lives
+        assert row["ended_s"] is not None
+        assert lives.exposure_s(1e6) == row["ended_s"] - 10.0
+        assert lives.exposure_s(2e6) == lives.exposure_s(1e6)  # nobody goes on living
 
 
 # --- what must survive a restart is in the ledger

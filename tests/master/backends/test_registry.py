@@ -9,7 +9,7 @@ import pytest
 
 from gridml.errors import LedgerError
 from master.backends.local_plugin import LocalOptions
-from master.backends.registry import read_settings
+from master.backends.registry import batch_of, read_settings
 from master.store.settings import Settings
 
 
@@ -20,3 +20,7 @@ def test_settings_come_back_and_what_is_no_settings_is_named(tmp_path: Path) -> 
     (tmp_path / "settings.json").write_text("{")
     with pytest.raises(LedgerError, match=r"settings\.json cannot be read"):
         read_settings(tmp_path)
+
+
+def test_a_run_whose_settings_are_gone_has_no_batch_system_that_could_be_asked(tmp_path: Path) -> None:
+    assert batch_of(tmp_path) is None

@@ -242,7 +242,7 @@ def fingerprint_in_a_process_of_its_own(folder: Path, program: str, seed: int, h
         capture_output=True,
         text=True,
         timeout=280,
-        verify_credits=False,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.split()

@@ -155,7 +155,8 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
         "link.put('mail/message', payload)\n"
         "print(len(payload), link.get('mail/message') == payload, link.list('mail'))\n"
     )
-    (tmp_path / "run.sh").write_text(f'#!/bin/sh\nexec "{sys.executable}" there_and_back.py\n')
+    config = 'export GRIDML_CHIRP_CONFIG="$_CONDOR_CHIRP_CONFIG"'  # as the launcher of workers does
+    (tmp_path / "run.sh").write_text(f'#!/bin/sh\n{config}\nexec "{sys.executable}" there_and_back.py\n')
     (tmp_path / "run.sh").chmod(0o755)
     job = {
         "executable": str(tmp_path / "run.sh"),
