@@ -43,9 +43,8 @@ class Fleet:
         self._measures = measures
         self._say = say
         self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s)
-        rows = self._ledger.workers()
-        self._submitted = len(rows)
-        self._any_spoke = any(row["first_sync_s"] is not None for row in rows)
+        self._submitted, spoke = self._ledger.worker_counts()
+        self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
         self._stop: RunError | None = None  # why there is no use in going on
 

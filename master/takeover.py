@@ -3,9 +3,10 @@ on, and fence the others, which may be alive still: their pushes are refused."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from gridml.carriers.base import Message
 from gridml.protocol import bundle
@@ -18,6 +19,8 @@ from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.status import RunStatus
 from master.sync.exchange import Exchange
+
+Row = Mapping[str, Any]  # of the ledger's table of workers
 
 
 def recovered(directory: RunDirectory, workers: Iterable[str]) -> dict[Path, Message]:
@@ -57,12 +60,12 @@ class Takeover:
         if not alike:
             self.place.directory.keep_program(self.place.settings.program)
         inherited = self.place.backend.inherit(keep=alike)
-        survivors = frozenset(inherited)
-        self._recall(survivors)
+        survivors, rows = frozenset(inherited), ledger.workers()
+        self._recall(rows, survivors)
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
         until_s = min(now, ledger.last_sign())
         if masters and alike:
-            self._hear_what_came_meanwhile(survivors, now)
+            self._hear_what_came_meanwhile(rows, survivors, now)
         with ledger.transaction():
             self._end_others(survivors, now)
             if masters:
@@ -85,10 +88,10 @@ class Takeover:
                 self.leases.sizing.measures.recall(self.workers.of(row["worker"]), row)
                 mailboxes.close(row["worker"])
 
-    def _recall(self, survivors: Collection[str]) -> None:
+    def _recall(self, rows: Iterable[Row], survivors: Collection[str]) -> None:
         """Make records of the workers that live on, and take note of the others' names."""
         measures = self.leases.sizing.measures
-        for row in self.ledger.workers():
+        for row in rows:
             if row["worker"] in survivors:
                 record = self.workers.add(row["worker"])
                 record.spoke = row["first_sync_s"] is not None
@@ -96,7 +99,7 @@ class Takeover:
             else:
                 self.workers.add_ended([row["worker"]])
 
-    def _hear_what_came_meanwhile(self, survivors: Collection[str], now: float) -> None:
+    def _hear_what_came_meanwhile(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""
         table, jobs = self.ledger.leases, {job_of(worker) for worker in survivors}
         leased = {job_of(lease.worker) for lease in table}
@@ -105,7 +108,7 @@ class Takeover:
         if any(job_of(lease.worker) in jobs and lease.worker not in survivors for lease in table):
             reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
         self.exchange.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
-        ended = (row["worker"] for row in self.ledger.workers() if job_of(row["worker"]) not in jobs)
+        ended = (row["worker"] for row in rows if job_of(row["worker"]) not in jobs)
         brought_home = recovered(self.place.directory, ended)
         messages = [*brought_home.values(), *self.place.mailboxes.collect()]
         speaking = {message.worker for message in messages}.union(survivors)

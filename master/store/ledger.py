@@ -426,6 +426,11 @@ class Ledger:
         """How often a worker was told to push, and why."""
         self._batch.paced(worker, push_every, reason)
 
+    def worker_counts(self) -> tuple[int, int]:
+        """Return how many workers the run has had, and how many of them ever spoke."""
+        workers, spoke = self._db.execute("SELECT count(*), count(first_sync_s) FROM workers").fetchone()
+        return workers, spoke
+
     def workers(self) -> list[dict[str, Any]]:
         cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")
         names = [column[0] for column in cursor.description]
