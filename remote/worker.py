@@ -27,8 +27,6 @@ from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session, SessionOptions
 
-SAVED = 85  # exit status: carry what is unanswered to safety, and start this worker again
-
 
 def main(argv: list[str] | None = None) -> int:
     """Run a worker; exit status 0 when it left because it was told to or evicted, the error's own otherwise."""
@@ -84,7 +82,7 @@ def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicte
         finally:
             mailbox.close()
         if session.saving and courier.unanswered is not None:
-            status = SAVED
+            status = outbox.SAVED
         if session.answered or session.saving or evicted():
             break
     return status

@@ -14,6 +14,7 @@ from gridml.protocol import bundle
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.push import PushContent, decode, encode
 
+SAVED = 85  # exit status of a worker that wants its outbox carried to safety, and to be started again
 FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
 

@@ -114,8 +114,8 @@ class Exchange:
         """
         newest: dict[str, Draft] = {}
         for message in messages:
-            record, draft = self._workers.of(message.worker), self._open(message)
-            if draft is None or message.number < record.number:
+            draft = self._open(message)
+            if draft is None or message.number < draft.record.number:
                 self._mailboxes.discard(message.worker, message.number)
                 if draft is None:
                     warning = f"{message.worker} sent what is no sync; is its gridml another one?"

@@ -20,7 +20,6 @@ LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
 NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
-SAVED = 85  # exit status of a worker that wants its unanswered push carried to safety, and to be started again
 _SENT = ("gridml", "remote")  # the packages a worker needs
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 _LAUNCHER = """#!/bin/sh
@@ -78,7 +77,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "transfer_output_files": outbox.FILE,
         "transfer_output_remaps": f'"{outbox.FILE}={directory.recovered.name}/$(worker)"',
         "transfer_checkpoint_files": outbox.FILE,
-        "checkpoint_exit_code": str(SAVED),
+        "checkpoint_exit_code": str(outbox.SAVED),
         "batch_name": options.batch_name or f"gridml {directory.root.name}",
         "request_cpus": str(options.request_cpus),
         "request_memory": options.request_memory,
