@@ -10,13 +10,14 @@ import struct
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from gridml.carriers.base import Heartbeat
 from gridml.protocol import bundle
 
 Direction = Literal["sync", "reply"]  # worker to master, master to worker
 SUFFIX = ".safetensors"  # of chunks too
-HEARTBEAT = "progress"  # the file with a worker's last heartbeat: two int64, lease and upto
+HEARTBEAT = "progress"  # the file with a worker's last heartbeat: three int64, lease, upto and number
 _MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
-_HEARTBEAT = struct.Struct("<qq")
+_HEARTBEAT = struct.Struct("<qqq")
 
 
 class MessageFile(NamedTuple):
@@ -38,11 +39,11 @@ def message_files(names: Iterable[str], direction: Direction) -> list[MessageFil
     return sorted(MessageFile(int(match[2]), match[0], match[3]) for match in matches)
 
 
-def pack_heartbeat(lease: int, upto: int) -> bytes:
+def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
     """Return the content of a heartbeat's file."""
-    return _HEARTBEAT.pack(lease, upto)
+    return _HEARTBEAT.pack(*heartbeat)
 
 
-def unpack_heartbeat(raw: bytes) -> tuple[int, int] | None:
-    """Return (lease, upto), None for what is not whole."""
-    return _HEARTBEAT.unpack(raw) if len(raw) == _HEARTBEAT.size else None
+def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
+    """Return the heartbeat in a file, None for what is not whole."""
+    return Heartbeat(*_HEARTBEAT.unpack(raw)) if len(raw) == _HEARTBEAT.size else None
