@@ -84,8 +84,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         yield _parameter(field.name, _for_typer(hints[field.name]), default)
     facts = plugin.options().facts
-    if facts.carries_files:  # its machines are others' and far away
-        yield _parameter("silence", _Silence, 120.0)
+    yield _parameter("silence", _Silence, 120.0)
     if facts.carries_files or len(facts.carriers) > 1:
         yield _parameter("carrier", _Carrier, facts.carriers[0])
         yield _parameter("address", _Address, None)

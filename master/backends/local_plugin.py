@@ -116,5 +116,6 @@ def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str
         f"--directory={directory.root.absolute()}",
         f"--parent={os.getpid()}",
         f"--seed={settings.seed}",
+        f"--beat={min(1.0, settings.silent_s / 5):g}",
     ]
     return lambda worker: [*begin, f"--name={worker}", *fixed]
