@@ -10,14 +10,14 @@ from typing import final
 
 from gridml.carriers.base import BEGUN, WorkerMailbox
 
-BEAT_S = 1.0  # between two heartbeats of one batch, unless silence is shorter than usual
+BEAT_S = 0.5  # between two heartbeats of one batch: the shortest silence that may be asked for has ten of them
 
 
 @final
 class Beating(WorkerMailbox):
     """A worker's mailbox that says its last heartbeat again every `every_s` seconds, on a thread of its own."""
 
-    def __init__(self, mailbox: WorkerMailbox, every_s: float) -> None:
+    def __init__(self, mailbox: WorkerMailbox, every_s: float = BEAT_S) -> None:
         self.poll_s = mailbox.poll_s
         self._mailbox = mailbox
         self._every_s = every_s

@@ -24,7 +24,7 @@ from gridml.model.program import Program
 from gridml.protocol import outbox
 from remote import fitness
 from remote.attempt import find_mailbox
-from remote.beating import BEAT_S, Beating
+from remote.beating import Beating
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session, SessionOptions
@@ -47,7 +47,6 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
-    parser.add_argument("--beat", type=float, default=BEAT_S, help="seconds between two heartbeats of one batch")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--parent", type=int, default=None, help="process id to die with")
     options = parser.parse_args(argv)
@@ -80,7 +79,7 @@ def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicte
     for name, mailbox in _mailboxes(options, carrier):
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         chosen = SessionOptions(name, kind, options.chunks, options.patience, options.program, kept)
-        mailbox = Beating(mailbox, options.beat)
+        mailbox = Beating(mailbox)
         session = Session(chosen, Engine(loaded), mailbox, courier, evicted)
         try:
             session.run()

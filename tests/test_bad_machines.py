@@ -116,8 +116,8 @@ def test_one_bad_vertex_stops_the_run_with_its_place(tmp_path: Path) -> None:
 
 def test_a_batch_may_last_longer_than_the_silence(tmp_path: Path) -> None:
     root = tmp_path / "run"
-    slow = "    import time\n    time.sleep(8 if 1234 in documents.ids else 0)\n"
-    done = gridml("run", program(tmp_path, slow), "--silence", "3", "--epochs", "1", "--run-dir", root)
+    slow = "    import time\n    time.sleep(12 if 1234 in documents.ids else 0)\n"
+    done = gridml("run", program(tmp_path, slow), "--silence", "5", "--epochs", "1", "--run-dir", root)
     assert done.returncode == 0, done.stdout + done.stderr
     assert not rows(root, "SELECT text FROM events WHERE topic IN ('silent', 'stuck')")
 
@@ -126,6 +126,6 @@ def test_a_batch_may_last_longer_than_the_silence(tmp_path: Path) -> None:
 def test_an_f_that_never_comes_back_stops_the_run(tmp_path: Path) -> None:
     root = tmp_path / "run"
     endless = "    import time\n    while 1234 in documents.ids:\n        time.sleep(1)\n"
-    done = gridml("run", program(tmp_path, endless), "--silence", "3", "--epochs", "1", "--run-dir", root)
+    done = gridml("run", program(tmp_path, endless), "--silence", "5", "--epochs", "1", "--run-dir", root)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "its process lives, but it has trained nothing for" in done.stderr and "failed 3 times" in done.stderr

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import typer
 
 from gridml.commands.arguments import Json, RunDir, usual_root
+from gridml.errors import UsageError
 
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
@@ -34,6 +35,7 @@ _PushEvery = Annotated[
 _Silence = Annotated[
     float, typer.Option(help="Seconds without a sign of life after which a worker's leases go to others.")
 ]
+LEAST_SILENCE_S = 5.0
 _Carrier = Annotated[
     str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
 ]
@@ -142,8 +144,13 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     own = {field.name: values[field.name] for field in _own_fields(plugin.options)}
     options = plugin.options(**{n: tuple(value) if isinstance(value, list) else value for n, value in own.items()})
     workers = values["workers"]
+    if values["silence"] < LEAST_SILENCE_S:
+        raise UsageError(
+            f"--silence is {values['silence']:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing "
+            "while it starts."
+        )
     common = {
-        "silent_s": values.get("silence"),
+        "silent_s": values["silence"],
         "carrier": values.get("carrier"),
         "address": values.get("address"),
     }

@@ -57,9 +57,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         sent.append(str(options.packed))
         environment["GRIDML_PACKED"] = options.packed.name
     arguments = ["--name $(worker)", f"--carrier {carrier.name}", f"--program {word(settings.program.name)}"]
-    arguments.append(
-        f"--seed {settings.seed} --patience {settings.silent_s:g} --beat {min(1.0, settings.silent_s / 5):g}"
-    )
+    arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g}")
     if options.chunks_per_job:
         arguments.append(f"--chunks {options.chunks_per_job}")
     commands = {
