@@ -119,7 +119,7 @@ class Run:
         self._tell_news(now)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
-        parts.fleet.give_up_silent(now)
+        parts.fleet.give_up(now)
         parts.fleet.give_up_nonsensical(now)
         self._staff()
         parts.epoch_end.settle()

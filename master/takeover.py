@@ -112,6 +112,7 @@ class Takeover:
                 measures.recall(record, row)
             else:
                 self.workers.add_ended([row["worker"]])
+            self.workers.recall_failures(row)
 
     def _hear_what_came_meanwhile(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""

@@ -44,6 +44,8 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         return
     typer.echo(f"{run}: {progress.status}")
     typer.echo(line(progress))
+    for avoided in progress.avoided:
+        typer.echo(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
     if reason:
         typer.echo(reason)
     if job is not None:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, final
 
 from chunk_model.costs import Costs
+from gridml.carriers.base import LEFT
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Reply, Sync
 from gridml.protocol.worker_actions import (
@@ -126,6 +127,7 @@ class CostOnlyWorker:
                 yield from self._wait(action.seconds)
                 now_s = wire.now_s
             elif isinstance(action, Leave):
+                wire.beat(LEFT, 0)
                 return
 
     def _rows(self, action: Train, now_s: float) -> int:

@@ -21,6 +21,7 @@ from gridml.errors import DamagedError, GridmlError, LedgerError
 from gridml.protocol.bundle import sync_folder
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
+from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
 from master.store.diagnosis import explain
@@ -28,7 +29,7 @@ from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import superseded
 from master.store.status import ORPHANED
-from master.store.write_batch import WriteBatch
+from master.store.write_batch import WriteBatch, failed_from
 
 SCHEMA_VERSION = 4
 BUSY_S = 60.0  # how long another process may hold the file before a master gives up
@@ -36,12 +37,12 @@ _SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
   opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT);
-CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, tries INTEGER NOT NULL,
+CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, failed TEXT NOT NULL,
   PRIMARY KEY (epoch, start));
 CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
   stop INTEGER NOT NULL, upto INTEGER NOT NULL, worker TEXT NOT NULL, sequence INTEGER NOT NULL, version INTEGER,
-  tries INTEGER NOT NULL, trained INTEGER NOT NULL, reason TEXT NOT NULL, opened_s REAL NOT NULL, closed_s REAL,
-  closed_because TEXT, reserved_until_s REAL, overtaken INTEGER NOT NULL DEFAULT 0);
+  failed TEXT NOT NULL DEFAULT '', trained INTEGER NOT NULL, reason TEXT NOT NULL, opened_s REAL NOT NULL,
+  closed_s REAL, closed_because TEXT, reserved_until_s REAL, overtaken INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL,
   version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
@@ -51,9 +52,11 @@ CREATE TABLE bases (version INTEGER NOT NULL, field TEXT NOT NULL, digests TEXT 
 CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
   trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
-  bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
-  message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
+  bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
+  avoided_until_s REAL, avoided_because TEXT);
+CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NOT NULL, lease INTEGER NOT NULL,
+  epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, message TEXT NOT NULL,
+  traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL);
 """
 
@@ -101,7 +104,8 @@ class Ledger:
             self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", last_sign(self._db))
         )
         self.free_spans = FreeSpans(
-            Span(*row) for row in self._db.execute("SELECT epoch, start, stop, tries FROM spans")
+            Span(epoch, start, stop, failed_from(failed))
+            for epoch, start, stop, failed in self._db.execute("SELECT epoch, start, stop, failed FROM spans")
         )
         self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
         self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
@@ -122,11 +126,16 @@ class Ledger:
     def _leases(self, where: str, *values: Any) -> list[LeaseState]:
         """Leases in the order of their numbers."""
         rows = self._db.execute(
-            "SELECT id, term, epoch, start, stop, upto, worker, sequence, tries, trained, version, reserved_until_s "
+            "SELECT failed, id, term, epoch, start, stop, upto, worker, sequence, trained, version, reserved_until_s "
             f"FROM leases WHERE {where} ORDER BY id",
             values,
         )
-        return [LeaseState(*row) for row in rows]
+        leases = []
+        for failed, *row in rows:
+            lease = LeaseState(*row)
+            lease.failed = failed_from(failed)
+            leases.append(lease)
+        return leases
 
     def _one(self, query: str, *values: Any) -> Any:
         row = self._db.execute(query, values).fetchone()
@@ -293,9 +302,9 @@ class Ledger:
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) to a worker; the rest of the span stays free."""
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, start=stop))
+        self.free_spans.add(replace(span, start=stop, failed=standing(span.failed, stop)))
         number, self._next_lease = self._next_lease, self._next_lease + 1
-        lease = LeaseState(number, self.term, span.epoch, span.start, stop, span.start, worker, tries=span.tries)
+        lease = LeaseState(number, self.term, span.epoch, span.start, stop, span.start, worker, failed=span.failed)
         self.leases.add(lease)
         self._batch.open(lease, at_s, reason)
         return lease
@@ -304,6 +313,7 @@ class Ledger:
         """Credit [lease.upto, upto) to version `version`, as the next push of the lease."""
         start, lease.upto = lease.upto, upto
         lease.sequence += 1
+        lease.failed = standing(lease.failed, upto)
         lease.trained, lease.version = upto - lease.start, version
         self.credited += upto - start
         self._left[lease.epoch] -= upto - start
@@ -315,26 +325,26 @@ class Ledger:
 
     def cut(self, lease: LeaseState, stop: int) -> None:
         """Shorten a lease; what is cut off is free."""
-        cut_off = Span(lease.epoch, stop, lease.stop, lease.tries)
+        cut_off = Span(lease.epoch, stop, lease.stop, standing(lease.failed, stop))
         lease.stop = stop
         self._batch.change(lease)
         self.free(cut_off)
 
     def end_lease(
-        self, lease: LeaseState, at_s: float, because: str, *, failed: bool = False, overtaken: bool = False
+        self, lease: LeaseState, at_s: float, because: str, *, failed: Failed | None = None, overtaken: bool = False
     ) -> None:
-        """Close a lease and free what is not credited; it is remembered when f `failed`, or a straggler was
+        """Close a lease and free what is not credited; it is remembered how f `failed`, or that a straggler was
         `overtaken`."""
         self.leases.end(lease)
         lease.overtaken += overtaken
         self._batch.close(lease, at_s, because, overtaken=lease.overtaken if overtaken else 0)
-        self.free(replace(lease.rest, tries=lease.tries + failed))
+        self.free(lease.rest if failed is None else replace(lease.rest, failed=(*lease.failed, failed)))
 
     def span_left(self, lease: LeaseState, stop: int) -> Span | None:
         """The free span that holds [lease.upto, stop) of an ended lease, if nobody was given it, and it has not failed
         since."""
         span = self.free_spans.around(lease.epoch, lease.upto)
-        untried = span is not None and span.tries == lease.tries
+        untried = span is not None and span.failed == lease.failed
         return span if span is not None and untried and lease.upto < stop <= span.stop else None
 
     def reopen(self, lease: LeaseState, stop: int, worker: str) -> None:
@@ -481,10 +491,19 @@ class Ledger:
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
 
-    def add_failure(self, worker: str, epoch: int, failure: Failure, at_s: float) -> None:
+    def add_failure(self, lease: LeaseState, machine: str, failure: Failure, reason: str, at_s: float) -> None:
+        """Write down that f failed on what is not credited of a lease, and what came of it."""
+        where = at_s, lease.worker, machine, lease.id, lease.epoch, lease.upto, lease.stop
         self._db.execute(
-            "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (at_s, worker, failure.lease, epoch, failure.message, failure.traceback, failure.first, failure.last),
+            "INSERT INTO failures VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (*where, failure.message, failure.traceback, failure.first, failure.last, reason),
+        )
+
+    def worker_failed(self, worker: str, failures: int, until_s: float | None, because: str | None) -> None:
+        """Write down how often in a row a worker failed, and until when it gets no lease."""
+        self._db.execute(
+            "UPDATE workers SET failed = ?, avoided_until_s = ?, avoided_because = ? WHERE worker = ?",
+            (failures, until_s, because, worker),
         )
 
 

@@ -78,13 +78,16 @@ class Pushes:
             draft.problem = problem
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
-            self._failures.record(lease, Failure(lease.id, lease.term, problem, "", -1, -1), now)
+            failure = Failure(lease.id, lease.term, problem, "", -1, -1)
+            self._failures.record(lease, failure, now, upto=push.upto)
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
         self._leases.credit(lease, now)
+        if draft.record.failures:
+            self._failures.clear(draft.record)
         accepted.append(Accepted(draft, lease, fields))
 
     @property

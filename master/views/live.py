@@ -192,7 +192,8 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
 
 def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
-    facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
+    avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
+    facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost{avoided}")]
     if progress.staleness is not None:
         facts.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:
