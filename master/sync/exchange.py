@@ -51,7 +51,7 @@ class Exchange:
         self._mailboxes = mailboxes
         self._environment = environment
         self._measures = leases.sizing.measures
-        self.merger = Merger(spec.graph, store.replica)
+        self.merger = Merger(spec.graph, store.replica, spec.settings.workers)
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)

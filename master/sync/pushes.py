@@ -129,11 +129,11 @@ class Pushes:
             return problem, None
         base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
         try:
-            merged, reason = self._merger.merge(part, base, merge)
+            merged, passage = self._merger.merge(part, base, merge, draft.sync.worker)
         except UserCodeError as error:
             self._failures.stop(error)
             return str(error), None
-        return reason, None if merged is None else (merged, fields)
+        return passage.reason, None if merged is None else (merged, fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Write the version that was credited; epochs that this completes are flushed and closed."""
