@@ -105,6 +105,7 @@ class Run:
         brought_home = recovered(parts.directory, (event.worker for event in events if event.state.ended))
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
+        parts.wall_clock.look(now)
         merged = parts.exchange.handle(messages)
         for path in brought_home:
             path.unlink()
