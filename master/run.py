@@ -112,6 +112,7 @@ class Run:
         brought_home = recovered(parts.directory, ended, parts.exchange.limits)
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
+        parts.wall_clock.look(now)
         merged = parts.exchange.handle(messages)
         for path in brought_home:
             remove(path)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -142,10 +141,10 @@ def report(root: Path, now: float | None = None) -> Report:
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
     with opened(root) as connection:
-        return _report(connection, root, read_settings(root), time.time() if now is None else now)
+        return _report(connection, root, read_settings(root), now)
 
 
-def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
+def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> Report:
     facts = read_facts(db)
     status = read_status(db, root)
     clock = read_clock(db, root, now)
