@@ -31,6 +31,7 @@ from gridml.protocol.worker_state import WorkerOptions, WorkerState
 from gridml.testing.prices import seconds
 
 RESEND_S = 15.0  # as couriers do
+TINY = 1e-6  # of a vertex: what rounding adds to a time is no work
 
 
 class WireEnd(Protocol):
@@ -56,13 +57,14 @@ class CostOnlyWorker:
         self._sync: Sync | None = None  # the message under way,
         self._reply: Reply | None = None  # and its answer
         self._posted_s = self._sent_s = self._travel_s = 0.0  # when it was sent first, and last; the last push's way
-        self._evicted = False
+        self._evicted = self._training = False
         self.woken: Callable[[], None] = lambda: None  # called when something comes that a wait may be cut short for
         self.interruptible = False  # whether the wait that was yielded last may be cut short
 
     def evict(self) -> None:
         """SIGTERM: push what there is and leave."""
         self._evicted = True
+        self.interruptible = self.interruptible or self._training
         self.woken()
 
     def receive(self, number: int, payload: bytes) -> None:
@@ -95,13 +97,17 @@ class CostOnlyWorker:
             action = state.next_action(now_s)
             if isinstance(action, Train):
                 rows = self._rows(action, now_s)
-                self.interruptible = action.overdue
+                self.interruptible, self._training = action.overdue, True
                 yield rows * self._vertex_s
-                self.interruptible = False
+                self.interruptible = self._training = False
                 began_s, now_s = now_s, wire.now_s
-                if action.overdue and (self._reply is not None or self._evicted):  # it may have been cut short
-                    rows = min(rows, round((now_s - began_s) / self._vertex_s))
+                if self._evicted or (action.overdue and self._reply is not None):  # it may have been cut short
+                    trained = (now_s - began_s) / self._vertex_s
+                    rows = min(rows, math.ceil(trained - TINY) if self._evicted else round(trained))
                 # Else it was waited out and all is trained: half of the clock's last digit does not move it.
+                if self._evicted:  # the vertex in hand is trained to its end
+                    yield began_s + rows * self._vertex_s - now_s
+                    now_s = wire.now_s
                 stop = action.start + rows
                 wire.beat(action.lease.id, action.lease.start + stop)
                 if self._sync is not None and self._reply is None and now_s - self._sent_s > RESEND_S - self._vertex_s:

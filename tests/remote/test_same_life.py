@@ -116,6 +116,9 @@ LIVES = {
     "evicted while it trains": Recorded(
         ((0.5, given(1, 20, 1)), *((0.5, merged(k, 1)) for k in range(1, 20))), syncs=4, pushes=3, evicted_s=10.9
     ),
+    "evicted while it trains, long before a push is due": Recorded(
+        ((0.5, given(1, 20, 1000)), (0.5, merged(1, 1000))), syncs=2, pushes=1, evicted_s=10.9
+    ),
     "evicted while a push has no answer": Recorded(
         ((0.5, given(1, 20)), (4.0, merged(1))), syncs=3, pushes=2, evicted_s=15.9
     ),

@@ -99,8 +99,8 @@ def play(tmp_path: Path) -> Play:
     return play
 
 
-def living(workers: int, mean_s: float, seed: int = 1) -> Lives:
-    return Lives(workers, Exponential(mean_s), seed=seed, late=0)
+def living(workers: int, mean_s: float, seed: int = 1, graceful_share: float = 0.5) -> Lives:
+    return Lives(workers, Exponential(mean_s), seed=seed, graceful_share=graceful_share, late=0)
 
 
 def sizes_of(run: Played) -> tuple[float, float]:
@@ -234,7 +234,9 @@ def sizes_of_kinds(run: Played) -> dict[str, tuple[int, float]]:
 def test_machines_with_avx_get_more_vertices_and_as_much_work(play: Play, seed: int) -> None:
     costs = Costs(exec_s=0.5, start_s=5.0, push_s=0.5, boot_s=10.0)
     speeds = Speeds(fast=0.12, factor=4.0)
-    first, second = (play(living(100, 300.0, seed), 60_000, costs=costs, speeds=speeds, seed=seed) for _ in range(2))
+    # Without grace: a push from a slow machine that leaves early would size both kinds, in seconds, which then hold.
+    lives = living(100, 300.0, seed, graceful_share=0.0)
+    first, second = (play(lives, 60_000, costs=costs, speeds=speeds, seed=seed) for _ in range(2))
     assert fingerprint(first.root) == fingerprint(second.root)
     reported = sizes_of_kinds(first)
     assert reported.keys() == {"x86_64", "x86_64 avx"}
