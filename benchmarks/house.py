@@ -179,10 +179,9 @@ def statement_lines(text: str) -> int:
         number for number, line in enumerate(text.splitlines(), 1) if line.strip(" ()[]{},") and line.lstrip()[0] != "#"
     }
     for node in ast.walk(ast.parse(text)):
-        docstring = (
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
             isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
-        )
-        if docstring or isinstance(node, ast.Import | ast.ImportFrom):
+        ):
             lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
     return len(lines)
 
