@@ -53,4 +53,4 @@ def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
     if len(raw) != HEARTBEAT_BYTES:
         return None
     heartbeat = Heartbeat(*_HEARTBEAT.unpack(raw))
-    return heartbeat if all(0 <= number <= LARGEST for number in heartbeat) else None
+    return heartbeat if max(map(abs, heartbeat)) <= LARGEST else None
