@@ -43,6 +43,7 @@ class Run:
         except BaseException:
             parts.backend.leave()
             parts.mailboxes.stop()
+            parts.store.ledger.close()
             parts.journal.close()
             raise
 
