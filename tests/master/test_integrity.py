@@ -1,8 +1,9 @@
-"""A ledger that was made undone (restored from its copy, or rolled back by a damaged journal) and files beside it that
-are newer, gone or damaged: the run ends exact, or is refused with advice that works."""
+"""Nothing that a disk, a mistake or a second master does to the files of a run spoils it in silence: it ends exact, or
+is refused with advice that works when it is followed."""
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import sqlite3
@@ -16,10 +17,11 @@ import numpy as np
 import pytest
 
 from chunk_model.costs import Costs
-from gridml.errors import LedgerError
+from gridml.errors import LedgerError, SupersededError
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.launch import resume, start
+from master.run import Run
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
 from master.store.settings import Settings
@@ -78,21 +80,30 @@ class Killed:
         settings = Settings(source, backend="simulated", workers=3, chunk=6, push_every=2)
         return Killed(folder / "run", World(settings, Scenario(Steady(3), COSTS), Trainer(source, COSTS)))
 
-    def drive(self, until: Callable[[], bool]) -> bool:
-        """Let the next master live until something holds, after one of its turns, or until the run's end."""
+    def master(self, after_a_turn: Callable[[], None]) -> Run:
+        """The next master; what is to be done after each of its turns is done while it rests."""
         began = (self.root / "ledger.db").exists()
         environment = self.world.environment(lambda topic, text: self.said.append(f"{topic}: {text}"))
         rest = environment.rest
 
-        def rest_or_die(seconds: float) -> None:
+        def rest_and_do(seconds: float) -> None:
             rest(seconds)
+            after_a_turn()
+
+        environment = replace(environment, rest=rest_and_do)
+        run = resume(self.root, environment) if began else start(self.world.settings, self.root, environment)
+        self.world.drive(run)
+        return run
+
+    def drive(self, until: Callable[[], bool]) -> bool:
+        """Let the next master live until something holds, after one of its turns, or until the run's end."""
+
+        def die() -> None:
             if until():
                 self.world.crashed = True  # a back end that is crashed leaves its workers alone
                 raise Stop
 
-        environment = replace(environment, rest=rest_or_die)
-        run = resume(self.root, environment) if began else start(self.world.settings, self.root, environment)
-        self.world.drive(run)
+        run = self.master(die)
         try:
             with run:
                 run.finish()
@@ -195,6 +206,37 @@ def test_no_number_is_given_twice(killed: Killed) -> None:
     assert version > int(newest[1:9])
     killed.finish()
     killed.assert_exact()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 30])
+def test_a_master_that_was_superseded_ends_at_once_and_writes_nothing(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Two masters at once, where locks do not work."""
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: None)
+    others: list[Run] = []
+    left: dict[str, bytes] = {}
+
+    def another() -> None:
+        if not others and killed.credited() >= 20:
+            others.append(killed.master(lambda: None))
+            for _ in range(turns):
+                others[0].step()
+                killed.world.clock.advance(killed.world.clock.now_s + 1.0)
+            left.update(content(killed.root))
+
+    with killed.master(another) as run, pytest.raises(SupersededError, match=r"taken .* over .*gridml watch"):
+        run.finish()
+    assert content(killed.root) == left
+    with others[0]:
+        others[0].finish()
+    killed.assert_exact()
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """All files of a run, but for what is shared between those that have a ledger open."""
+    files = {path for path in root.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
+    return {str(path): path.read_bytes() for path in files}
 
 
 def damaged(pattern: str) -> Callable[[Path], list[Path]]:
