@@ -13,10 +13,12 @@ import resource
 import shlex
 import sqlite3
 import tempfile
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 
 from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
+from master.store.exact import count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
 
 
@@ -70,19 +72,20 @@ _BY_SQLITE = {
 _UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
 
 
-def explain(error: sqlite3.Error | OSError | DamagedError, root: Path) -> GridmlError:
+def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str | None = None) -> GridmlError:
     """Return the error to show for what befell the run in `root`: LedgerError for damage, else StorageError.
 
-    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all.
+    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all. `then` is what
+    to type when the cause is mended, by default what resumes the run.
     """
     trouble, said = diagnose(error, root)
     if trouble is Trouble.DAMAGED:
         file = error.file if isinstance(error, DamagedError) else RunDirectory(root).ledger
-        problem = str(error) if isinstance(error, DamagedError) else f"{file} cannot be read: {error}"
+        problem = said if isinstance(error, DamagedError) else f"{file} cannot be read: {said}"
         return LedgerError(f"{problem}. {restoring(root, file)}")
-    advice, again = _advice(trouble, _place(error, root)), command("resume", root)
+    what, advice = _words(trouble, _place(error, root))
     return StorageError(
-        f"the master of {root} cannot go on: {said}. Nothing that was credited is lost: {advice}, then: {again}"
+        f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
     )
 
 
@@ -93,7 +96,7 @@ def _place(error: Exception, root: Path) -> Path:
 
 
 def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[Trouble, str]:
-    """Return what is wrong with the run in `root`, and in whose words that was said."""
+    """Return what is wrong with the run in `root`, and in which words that was said."""
     if isinstance(error, DamagedError):
         return Trouble.DAMAGED, str(error)
     if isinstance(error, OSError):
@@ -122,18 +125,21 @@ def _tried(root: Path) -> OSError | None:
     return None
 
 
-def _advice(trouble: Trouble, place: Path) -> str:
-    """Say what to do about `place` before the run is resumed."""
-    quoted = shlex.quote(str(place))
+def _words(trouble: Trouble, place: Path) -> tuple[str, str]:
+    """Return what is wrong with `place`, and what to do about it."""
+    quoted, files = shlex.quote(str(place)), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return {
-        Trouble.FULL: f"make room on its disk, or in your quota there (df -h {quoted})",
-        Trouble.LOCKED: f"end the process that holds a lock on it (fuser -v {quoted})",
-        Trouble.DESCRIPTORS: f"allow more open files than {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)",
-        Trouble.FORBIDDEN: f"see who may write there, and whether its disk is mounted for it (ls -ld {quoted})",
-        Trouble.BROKEN: "look for its disk in the log of the system (dmesg), and have it mended",
-        Trouble.GONE: "bring back what was moved, removed or unmounted",
-        Trouble.MEMORY: "free memory on this machine",
-        Trouble.OTHER: "mend that",
+        Trouble.FULL: (f"{place} cannot be written", f"make room on its disk, or in your quota there (df -h {quoted})"),
+        Trouble.LOCKED: (f"{place} is locked by another process", f"wait for it, or end it (fuser -v {quoted})"),
+        Trouble.DESCRIPTORS: (f"{place} is one open file too many", f"allow more of them than {files} (ulimit -n)"),
+        Trouble.FORBIDDEN: (
+            f"{place} may not be written",
+            f"see who may, and how it is mounted (ls -ld {quoted})",
+        ),
+        Trouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
+        Trouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
+        Trouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
+        Trouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
     }[trouble]
 
 
@@ -142,10 +148,13 @@ def restoring(root: Path, damaged: Path) -> str:
     run = RunDirectory(root)
     if not run.ledger_copy.exists():
         return "There is no copy of the ledger; start the run again with gridml run."
-    if damaged.relative_to(root).as_posix() in _needed(run.ledger_copy):
+    needed = _needed(run.ledger_copy)
+    if needed is None:
+        return "The copy of the ledger is damaged, too; start the run again with gridml run."
+    if damaged.relative_to(root).as_posix() in needed:
         return (
-            "The copy of the ledger needs it too. If you have that file from a backup of your own, bring it back; else "
-            "start the run again with gridml run."
+            "The copy of the ledger needs it, too. If you have that file from elsewhere, bring it back; else start the "
+            "run again with gridml run."
         )
     ledger, copy = shlex.quote(str(run.ledger)), shlex.quote(str(run.ledger_copy))
     return (
@@ -155,19 +164,19 @@ def restoring(root: Path, damaged: Path) -> str:
     )
 
 
-def _needed(ledger: Path) -> set[str]:
-    """Return the files, from the run directory on, without which a ledger is of no use. Empty for one that cannot be
-    read."""
+def _needed(ledger: Path) -> set[str] | None:
+    """Return the files, from the run directory on, without which a ledger is of no use. None for one that is damaged
+    itself."""
     try:
-        db = sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        try:
+        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                return None
+            count_credits(db)
             newest = int(db.execute("SELECT max(version) FROM versions").fetchone()[0])
             bases = db.execute("SELECT field, version FROM bases").fetchall()
             patches = db.execute("SELECT version FROM patches").fetchall()
-        finally:
-            db.close()
-    except (sqlite3.Error, TypeError):
-        return set()
+    except (sqlite3.Error, ValueError, TypeError):
+        return None
     return {
         f"versions/{version_name(newest)}",
         *(f"fields/{base_name(field, version)}" for field, version in bases),

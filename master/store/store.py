@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gridml.errors import DamagedError, LedgerError
 from master.store.diagnosis import explain
+from master.store.identity import differences, identity
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
@@ -36,31 +37,48 @@ class Store:
 def open_store(spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:
     """Take the ledger over, and bring replica and fields to where its last commit left them.
 
-    Raises LedgerError when one of them is damaged or missing, or the graph is not the one that the run was begun with;
-    before the ledger is taken over, as far as it alone can tell.
+    Raises LedgerError when one of them is damaged or missing, or data or settings are not those that the run was begun
+    with; before the ledger is taken over, as far as it alone can tell.
     """
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=durable)
-    if ledger.get("fingerprint") != spec.graph.fingerprint():
+    try:
+        ledger.count_credits()
+        _check_identity(ledger, spec)
+        return _opened(ledger, spec, directory, now, durable=durable)
+    except (DamagedError, OSError) as error:
+        ledger.close()
+        raise explain(error, directory.root) from error
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
+    differ = differences(ledger.get("identity", {}), identity(spec))
+    epochs, begun = spec.settings.epochs or spec.program.epochs, ledger.newest_epoch()[0] + 1
+    if epochs < begun:
+        differ.append(f"{epochs} epochs are to be trained, and {begun} have begun")
+    if differ:
         raise LedgerError(
-            f"the graph of {spec.settings.program} is not the one that {directory.root} was begun with: "
-            f"{spec.graph.fingerprint()} against {ledger.get('fingerprint')}. Start a new run for it."
+            f"{spec.settings.program} is not what {ledger.path.parent} was begun with: {'; '.join(differ)}. Resume it "
+            f"with the data, the program and the seed (in settings.json) that it had, or start another with gridml run."
         )
+
+
+def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:
     versions = Versions(directory.versions, durable=durable)
     newest_file = versions.newest_file()
     ledger.take_over(now, newest_file)
     replica = Replica(spec.graph, versions)
+    replica.load(*ledger.newest_version(), ledger.next_version)
     fields = LocalFields(spec.graph, directory.fields, bsp=spec.program.bsp, durable=durable)
-    try:
-        replica.load(*ledger.newest_version(), ledger.next_version)
-        with ledger.transaction():  # nobody else makes files meanwhile
-            fields.show(ledger.base(), ledger.patches())
-    except (DamagedError, OSError) as error:
-        raise explain(error, directory.root) from error
-    undone = None
-    if ledger.get("undone", False):
-        undone = max(0, (versions.credited_in(newest_file) or 0) - ledger.credited)
-        gone = [version for version in ledger.kept_versions if not versions.path(version).exists()]
-        with ledger.transaction():
-            for version in gone:
-                ledger.forget_version(version)
-    return Store(ledger, versions, replica, fields, undone)
+    with ledger.transaction():  # nobody else makes files meanwhile
+        fields.show(ledger.base(), ledger.patches())
+    if not ledger.get("undone", False):
+        return Store(ledger, versions, replica, fields)
+    gone = [version for version in ledger.kept_versions if not versions.path(version).exists()]
+    with ledger.transaction():
+        for version in gone:
+            ledger.forget_version(version)
+    again = (versions.credited_in(newest_file) or 0) - ledger.credited
+    return Store(ledger, versions, replica, fields, max(0, again))
