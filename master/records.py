@@ -326,9 +326,11 @@ class WorkerTable:
 
     def arrive(self, record: WorkerRecord, machine: str) -> None:
         """Take note of the machine that a worker runs on: it takes over the failures of the one before it there."""
+        if record.machine == machine:
+            return  # it is in reach again
         record.machine = machine
         before = self.failing.get(machine)
-        if before is not None and before.failures > record.failures and before.worker != record.name:
+        if before is not None and before.failures > record.failures:
             record.failures = record.failures_before = before.failures
             record.avoided_until_s = before.avoided_until_s
 
