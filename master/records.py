@@ -254,6 +254,10 @@ class WorkerRecord:
         self.sign_s, self.heartbeat_read, self.out_of_reach = now, False, False
         self.headway_s = now
 
+    def forget_failures(self) -> None:
+        """Let it begin anew."""
+        self.failures, self.failures_before, self.avoided_until_s = 0, 0, 0.0
+
     def show_heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
         """Begin its silence anew: its process lives."""
         self.sign_s, self.heartbeat_read, self.heartbeat = now, False, None
@@ -342,6 +346,12 @@ class WorkerTable:
             record.failures, record.avoided_until_s = failures, until_s
         elif failures and machine:
             self.failing[machine] = FailingMachine(row["worker"], failures, until_s)
+
+    def forget_failures(self) -> None:
+        """Let every worker and every machine begin anew."""
+        self.failing.clear()
+        for record in self._records.values():
+            record.forget_failures()
 
     def end(self, record: WorkerRecord) -> None:
         """Drop the record of a worker that has ended. Idempotent."""

@@ -169,3 +169,17 @@ def test_the_vertex_that_failed_says_how_far_credit_must_come(desk: Desk) -> Non
     with desk.ledger.transaction():
         desk.failures.record(lease, Failure(lease.id, lease.term, "ValueError: no", "", vertex, vertex), 0.0)
     assert [failure.upto for failure in desk.ledger.spans[0].failed] == [41]
+
+
+def test_when_a_person_has_mended_it_no_failure_stands(desk: Desk) -> None:
+    for worker in ("w1", "w2", "w3"):
+        desk.fail(worker, 0.0)
+    desk.fail("w1", 1.0)
+    with desk.ledger.transaction():
+        desk.ledger.forget_failures()
+        desk.workers.forget_failures()
+    for later in (desk, None):
+        later = later or desk.again()
+        assert [(span.start, span.stop, span.failed) for span in later.ledger.spans] == [(0, COUNT, ())]
+        assert later.workers.of("w1").failures == 0 and later.workers.of("w1").avoided_until_s == 0.0
+    assert len(later.ledger._db.execute("SELECT * FROM failures").fetchall()) == 4
