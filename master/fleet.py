@@ -49,7 +49,6 @@ class Fleet:
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
         self._stop: RunError | None = None  # why there is no use in going on
-        place.backend.avoid(self._ledger.get("avoided_machines", []))
 
     @property
     def alive(self) -> bool:

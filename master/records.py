@@ -255,6 +255,10 @@ class WorkerRecord:
         self.sign_s, self.heartbeat_read, self.out_of_reach = now, False, False
         self.headway_s = now
 
+    def forget_failures(self) -> None:
+        """Let it begin anew."""
+        self.failures, self.failures_before, self.avoided_until_s = 0, 0, 0.0
+
     def show_heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
         """Begin its silence anew: its process lives."""
         self.sign_s, self.heartbeat_read, self.heartbeat = now, False, None
@@ -327,9 +331,11 @@ class WorkerTable:
 
     def arrive(self, record: WorkerRecord, machine: str) -> None:
         """Take note of the machine that a worker runs on: it takes over the failures of the one before it there."""
+        if record.machine == machine:
+            return  # it is in reach again
         record.machine = machine
         before = self.failing.get(machine)
-        if before is not None and before.failures > record.failures and before.worker != record.name:
+        if before is not None and before.failures > record.failures:
             record.failures = record.failures_before = before.failures
             record.avoided_until_s = before.avoided_until_s
 
@@ -341,6 +347,12 @@ class WorkerTable:
             record.failures, record.avoided_until_s = failures, until_s
         elif failures and machine:
             self.failing[machine] = FailingMachine(row["worker"], failures, until_s)
+
+    def forget_failures(self) -> None:
+        """Let every worker and every machine begin anew."""
+        self.failing.clear()
+        for record in self._records.values():
+            record.forget_failures()
 
     def end(self, record: WorkerRecord) -> None:
         """Drop the record of a worker that has ended. Idempotent."""

@@ -75,6 +75,9 @@ class Takeover:
             self._hear_what_came_meanwhile(rows, survivors, now)
         with ledger.transaction():
             self._end_others(survivors, now)
+            if not alike or ledger.get("status") != RunStatus.RUNNING:  # a person has mended what failed
+                ledger.forget_failures()
+                self.workers.forget_failures()
             if masters:
                 ledger.orphan_workers(until_s, but=survivors)
                 ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
@@ -96,6 +99,7 @@ class Takeover:
                 self.fleet.expect(worker, now)
             if not alike:
                 ledger.drop_reservations()
+        self.place.backend.avoid(ledger.get("avoided_machines", []))
         if not alike:
             mailboxes.clear()  # messages of workers that this ledger may not even know
         for row in ledger.workers():  # those that the last master left behind have ended by now

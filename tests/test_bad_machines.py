@@ -18,16 +18,16 @@ LIMIT_S = 100
 GRIDML = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
 COUNTS = (Path(__file__).parent / "programs" / "counts.py").read_text()
 LINE = "    documents.visits += 1\n"
-# The process that is first to make the folder is the bad machine, and stays it.
-FIRST_ONLY = """    import os, sys
-    mark = os.path.join(os.path.dirname(os.path.abspath(__file__)), "bad")
-    try:
-        os.mkdir(mark)
-        sys.bad = True
-    except FileExistsError:
-        pass
-    if getattr(sys, "bad", False):
+# Whoever runs in slot-1 is on the bad machine.
+BAD_MACHINE = """    import os, sqlite3, sys, time
+    if not hasattr(sys, "machine"):
+        given = dict(option.split("=", 1) for option in sys.argv[1:])
+        with sqlite3.connect(given["--directory"] + "/ledger.db", timeout=30) as ledger:
+            query = "SELECT machine FROM workers WHERE worker = ?"
+            sys.machine = ledger.execute(query, (given["--name"],)).fetchone()[0]
+    if sys.machine == "slot-1":
         {bad}
+    time.sleep(0.01)
 """
 
 
@@ -76,13 +76,13 @@ def rows(root: Path, query: str) -> list[tuple[object, ...]]:
 )
 def test_one_bad_worker_of_four_does_not_end_a_run(tmp_path: Path, bad: str) -> None:
     root = tmp_path / "run"
-    source = program(tmp_path, FIRST_ONLY.format(bad=bad))
-    done = gridml("run", source, "--workers", "4", "--chunk", "100", "--run-dir", root)
+    source = program(tmp_path, BAD_MACHINE.format(bad=bad))
+    done = gridml("run", source, "--workers", "4", "--epochs", "1", "--chunk", "300", "--run-dir", root)
     assert done.returncode == 0, done.stdout + done.stderr
     exact(root)
-    failures = rows(root, "SELECT DISTINCT machine FROM failures")
-    assert len(failures) == 1, "one machine failed"
-    assert rows(root, "SELECT count(*) FROM workers")[0][0] <= 8  # type: ignore[operator]
+    assert len(rows(root, "SELECT DISTINCT machine FROM failures")) == 1
+    assert 2 <= len(rows(root, "SELECT at_s FROM failures")) <= 12, "it is avoided, and may try again"
+    assert len(rows(root, "SELECT worker FROM workers")) <= 12
 
 
 @pytest.mark.parametrize("workers", ["1", "4"])

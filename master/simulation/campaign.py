@@ -27,7 +27,7 @@ from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Stor
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
-_DRAWN = 110  # the stream of random numbers that scenarios are drawn from
+_DRAWN, _FAILING = 110, 111  # the streams of random numbers that scenarios are drawn from, and bad machines
 PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take about a thousand seconds
 
 
@@ -114,6 +114,7 @@ def draw(seed: int) -> DrawnRun:
         turn_s=life_s * float(rng.uniform(0.05, 0.3)),
         travel_s=float(rng.choice([0.0, rng.uniform(0, 1)])),
         chunks_per_job=int(rng.choice([0, 0, 1, 3])),
+        failing=int(np.random.default_rng([seed, _FAILING]).random() < 0.3),
         limit_s=PATIENT_S,
         seed=seed,
     )

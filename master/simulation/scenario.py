@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import ClassVar
 
@@ -38,10 +38,12 @@ def check_seed(seed: int) -> None:
 
 @dataclass(frozen=True)
 class Machine:
-    """How fast a worker trains there, against the costs' own speed, and the kind that it reports to the master."""
+    """How fast a worker trains there, against the costs' own speed, the kind that it reports to the master, and whether
+    f `fails` there whatever it is given."""
 
     speed: float = 1.0
     kind: str = PLAIN
+    fails: bool = False
 
 
 @dataclass(frozen=True)
@@ -214,8 +216,8 @@ class Absent(Script):
 class Scenario:
     """All of it. `crash_every_s` kills the master that often on average, at any of its commit points, and of those that
     take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
-    messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; a run that
-    has not finished after `limit_s` never will."""
+    messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; f fails on
+    the first `failing` machines; a run that has not finished after `limit_s` never will."""
 
     script: Script
     costs: Costs
@@ -226,6 +228,7 @@ class Scenario:
     turn_s: float = 0.05
     travel_s: float = 0.0
     chunks_per_job: int = 0
+    failing: int = 0
     limit_s: float = math.inf
     seed: int = 0
 
@@ -241,6 +244,10 @@ class Scenario:
             raise UsageError(f"a message takes {self.travel_s} s; expected a number of at least 0.")
         if not self.limit_s > 0:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
+
+    def machine(self, slot: int) -> Machine:
+        """Return a machine, the same in every life."""
+        return replace(self.speeds.of(slot, self.seed), fails=slot < self.failing)
 
     def crash(self, k: int) -> tuple[float, str] | None:
         """Return (how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""

@@ -96,7 +96,7 @@ class World:
         self._lives += 1
         machine = self._machines.get(slot)
         if machine is None:
-            machine = self._machines[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
+            machine = self._machines[slot] = self.scenario.machine(slot)
         return self.workers.hire(worker, machine)
 
     def environment(self, report: Callable[[str, str], None]) -> Environment:

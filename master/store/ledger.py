@@ -507,6 +507,17 @@ class Ledger:
             (*where, failure.message, failure.traceback, failure.first, failure.last, reason),
         )
 
+    def forget_failures(self) -> None:
+        """Let no failure stand any more, of ranges, of workers and of machines; their rows stay."""
+        for lease in [*self.leases, *self.leases.reserved.values()]:
+            lease.failed = ()
+        for span in [span for span in self.spans if span.failed]:
+            self.free_spans.remove(span)
+            self.free(replace(span, failed=()))
+        self._db.execute("UPDATE leases SET failed = '' WHERE failed != ''")
+        self._db.execute("UPDATE workers SET failed = 0, avoided_until_s = NULL, avoided_because = NULL")
+        self.set("avoided_machines", [])
+
     def worker_failed(self, worker: str, failures: int, until_s: float | None, because: str | None) -> None:
         """Write down how often in a row a worker failed, and until when it gets no lease."""
         self._db.execute(

@@ -64,8 +64,7 @@ class Failures:
 
     def clear(self, record: WorkerRecord) -> None:
         """Forget the failures of a worker that was credited just now, and of those before it on its machine."""
-        record.failures = record.failures_before = 0
-        record.avoided_until_s = 0.0
+        record.forget_failures()
         self._ledger.worker_failed(record.name, 0, None, None)
         before = self._workers.failing.pop(record.machine, None)
         if before is not None:
