@@ -113,6 +113,7 @@ class Run:
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up_silent(now)
+        parts.fleet.dismiss_quarantined(now)
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)

@@ -28,7 +28,7 @@ from master.store.rundir import command
 from master.store.status import ORPHANED
 from master.store.write_batch import WriteBatch
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
 _SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -48,6 +48,8 @@ CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
   trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
   bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE blames (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE quarantined (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, epoch INTEGER NOT NULL,
   message TEXT NOT NULL, traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL);
 CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL);
@@ -435,6 +437,18 @@ class Ledger:
         cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def add_blame(self, worker: str, lease: int, reason: str, at_s: float) -> None:
+        """Write down that a push was shortened or refused for what was in it."""
+        self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
+
+    def quarantine(self, worker: str, reason: str, at_s: float) -> None:
+        """Write down that a worker is trusted no more."""
+        self._db.execute("INSERT OR IGNORE INTO quarantined VALUES (?, ?, ?)", (worker, at_s, reason))
+
+    def quarantined(self) -> list[str]:
+        """The workers that are trusted no more."""
+        return [worker for (worker,) in self._db.execute("SELECT worker FROM quarantined")]
 
     def add_failure(self, worker: str, epoch: int, failure: Failure, at_s: float) -> None:
         self._db.execute(

@@ -20,6 +20,7 @@ from master.leases.leases import Leases
 from master.records import WorkerRecord, WorkerTable
 from master.store.spec import RunSpec
 from master.store.store import Store
+from master.sync.conduct import Conduct
 from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merger
@@ -51,7 +52,8 @@ class Exchange:
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases)
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)
-        self._pushes = Pushes(store, leases, self.merger, self.failures, environment.hook)
+        self.conduct = Conduct(store.ledger)
+        self._pushes = Pushes(store, leases, self.merger, self.failures, self.conduct, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
         self.grant_s = 0.0  # CPU seconds to cut the chunk of a lease: a running mean
 
@@ -72,14 +74,15 @@ class Exchange:
         # Chunks are cut only now, so that they hold the fields that were just credited.
         cutting = cpu()
         with self.ledger.transaction():
-            self._grant([d for d in drafts if granting and not d.dropping], now)
+            trusted = [d for d in drafts if granting and not d.dropping and not self.conduct.quarantined(d.record.name)]
+            self._grant(trusted, now)
         cutting = cpu() - cutting
         if grants := sum(draft.grant is not None for draft in drafts):
             self.grant_s = _running_mean(self.grant_s, cutting / grants)
         hook("after-grants")
         leave = self._leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
-            self.replies.send(draft, leave=leave)
+            self.replies.send(draft, leave=leave or self.conduct.quarantined(draft.record.name))
         hook("after-answers")
         self._keeper.tidy(now)
         if merged:  # the cost of a chunk is not one of a push
@@ -94,6 +97,7 @@ class Exchange:
         held = [*self.ledger.leases.of(record.name).values()]
         versions = self.versions.forget(record)
         self._measures.speeds.drop(record)
+        self.conduct.forget(record.name)
         for lease in held:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)

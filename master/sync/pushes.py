@@ -11,10 +11,12 @@ from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
 from gridml.protocol.push import Fields
 from master.decisions.admission import LeaseFacts, admit
+from master.decisions.gate import Passage
 from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.store import Store
+from master.sync.conduct import Conduct
 from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merged, Merger
@@ -32,8 +34,11 @@ class Accepted:
 class Pushes:
     """Merges the pushes of a group of messages. Methods must be called inside the ledger's transaction."""
 
-    def __init__(self, store: Store, leases: Leases, merger: Merger, failures: Failures, hook: Hook) -> None:
+    def __init__(
+        self, store: Store, leases: Leases, merger: Merger, failures: Failures, conduct: Conduct, hook: Hook
+    ) -> None:
         self._store = store
+        self._conduct = conduct
         self._leases = leases
         self._merger = merger
         self._failures = failures
@@ -65,15 +70,19 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        problem, outcome = self._try(draft, lease, merge)
+        passage, outcome = self._try(draft, lease, merge, now)
+        if passage.blamed:
+            self._conduct.blame(draft.record, lease, passage.reason, now)
         if outcome is None:
-            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
-            self._failures.record(lease, Failure(lease.id, lease.term, problem, "", -1, -1), now)
+            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
+            if not passage.blamed:
+                self._failures.record(lease, Failure(lease.id, lease.term, passage.reason, "", -1, -1), now)
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
+        self._conduct.credit(draft.record, push.vertices, now, blamed=passage.blamed)
         self._leases.credit(lease, now)
         accepted.append(Accepted(draft, lease, fields))
 
@@ -101,8 +110,10 @@ class Pushes:
         holder = worker if later_attempt else lease.worker
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
-    def _try(self, draft: Draft, lease: LeaseState, merge: Merge) -> tuple[str, tuple[Merged, Fields] | None]:
-        """(reason, what the push would change), None when its content is wrong or the gate refuses it."""
+    def _try(
+        self, draft: Draft, lease: LeaseState, merge: Merge, now: float
+    ) -> tuple[Passage, tuple[Merged, Fields] | None]:
+        """(why, what the push would change), None when its content is wrong or the gate refuses it."""
         push, replica = draft.push, self._store.replica
         part, fields = draft.content.replica, draft.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
@@ -113,14 +124,17 @@ class Pushes:
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
         if problem is not None:
-            return problem, None
+            return Passage(None, problem), None
+        too_fast = self._conduct.check(draft.record, push.vertices, now)
+        if too_fast is not None:
+            return Passage(None, too_fast, blamed=True), None
         base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
         try:
-            merged, passage = self._merger.merge(part, base, merge, draft.sync.worker)
+            merged, passage = self._merger.merge(part, base, merge, draft.sync.worker, now)
         except UserCodeError as error:
             self._failures.stop(error)
-            return str(error), None
-        return passage.reason, None if merged is None else (merged, fields)
+            return Passage(None, str(error)), None
+        return passage, None if merged is None else (merged, fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Write the version that was credited; epochs that this completes are flushed and closed."""
