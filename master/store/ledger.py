@@ -26,6 +26,7 @@ from master.records import LeaseState, LeaseTable
 from master.store.free_spans import FreeSpans
 from master.store.rundir import command
 from master.store.status import ORPHANED
+from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.write_batch import WriteBatch
 
 SCHEMA_VERSION = 4
@@ -239,6 +240,10 @@ class Ledger:
     def epochs_closed(self) -> int:
         return int(self._one("SELECT count(*) FROM epochs WHERE closed_s IS NOT NULL"))
 
+    def epoch_ends(self) -> list[tuple[int, int]]:
+        """(epoch, version) of closed epochs, oldest first."""
+        return list(self._db.execute("SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL ORDER BY epoch"))
+
     def unevaluated(self) -> list[tuple[int, int]]:
         """(epoch, version) of closed epochs without metrics, oldest first."""
         return list(
@@ -352,6 +357,23 @@ class Ledger:
         if row is None:
             raise LedgerError(f"{self.path} has no version of the replica; start the run again with gridml run.")
         return row[0], row[1]
+
+    def go_back(self, to: int, version: int, sha256: str | None, at_s: float, because: str) -> Undone:
+        """Undo what was credited after version `to`, whose replica is now `version`, too. All leases end."""
+        self._write_batch()
+        undone = undo_credits(self._db, to, at_s, because)
+        for span in uncredited(self._db):
+            self._db.execute("INSERT INTO spans VALUES (?, ?, ?, ?)", (span.epoch, span.start, span.stop, span.tries))
+        term = self.term
+        self._read_mirror()
+        self.term = term
+        self.add_version(version, sha256, 0, at_s)
+        self.set("undone_to", to)
+        return undone
+
+    def points(self) -> list[Point]:
+        """The versions that the run can go back to, newest first."""
+        return points(self._db)
 
     def credited_at(self, version: int) -> int | None:
         """Vertices of the run credited in a version, None when it is not kept any more."""

@@ -38,6 +38,7 @@ class Replica:
 
     def load(self, version: int, sha256: str | None) -> None:
         """Go on from a version's file. Raises LedgerError."""
+        self._bases.clear()
         self.state = self._versions.read(version, sha256)
         self.version = version
 

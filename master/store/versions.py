@@ -7,7 +7,7 @@ whole, and beside them "name#buffer" for what a merge rule remembers of a tensor
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -154,6 +154,12 @@ class Versions:
         if sha256 is not None and bundle.digest(payload) != sha256:
             raise LedgerError(f"{self.path(version)} is damaged: its SHA-256 is not the one in the ledger.")
         return _decode(bundle.decode(payload)[1])
+
+    def copy(self, version: int, sha256: str | None, to: int) -> str:
+        """Make an older version a new one in which every vertex has changed; return its SHA-256. Raises LedgerError."""
+        state = self.read(version, sha256)
+        changed = {name: np.full_like(versions, to) for name, versions in state.changed.items()}
+        return self.write(to, replace(state, changed=changed))
 
     def remove(self, version: int) -> None:
         self.path(version).unlink(missing_ok=True)
