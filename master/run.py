@@ -109,6 +109,8 @@ class Run:
         for path in brought_home:
             path.unlink()
         parts.fleet.hear(events, now)
+        if parts.exchange.recovery.step(now):
+            parts.epoch_end.forget()
         self._tell_news(now)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because

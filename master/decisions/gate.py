@@ -61,11 +61,12 @@ class Step:
 
 class Passage(NamedTuple):
     """What becomes of a push: the scale of its step, None to refuse it, and why. `blamed`: a majority of others does
-    otherwise."""
+    otherwise. `failed`: it counts as a failure on what it was trained on."""
 
     scale: float | None
     reason: str
     blamed: bool = False
+    failed: bool = False
 
 
 def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone: bool) -> Passage:
@@ -75,13 +76,14 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
     taken whole, which keeps one worker exactly plain SGD. Otherwise the first push is bounded, too.
     """
     if not_finite is not None:
-        return Passage(None, f"{not_finite} is not finite (NaN or infinity)")
+        return Passage(None, f"{not_finite} is not finite (NaN or infinity)", failed=True)
     if alone:
         return Passage(1.0, "accepted")
     worst: tuple[float, Step, Bound] | None = None
     for step in steps:
         if step.sumsq >= step.overflow:
-            return Passage(None, f"the step of {step.group} overflows: the square of its length is {step.sumsq:.3g}")
+            reason = f"the step of {step.group} overflows: the square of its length is {step.sumsq:.3g}"
+            return Passage(None, reason, len(step.others) >= MAJORITY, failed=True)
         bound = _bound(step, vertices)
         ratio = math.sqrt(step.sumsq) / bound.length
         if ratio > (1.0 if worst is None else worst[0]):
@@ -90,9 +92,10 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
         return Passage(1.0, "accepted")
     ratio, step, bound = worst
     length, reason = math.sqrt(step.sumsq), f"the step of {step.group} is {ratio:.3g} times as long as {bound.by}"
+    blamed = len(step.others) >= MAJORITY
     if length > FAR * max(bound.length, ITSELF * step.own):
-        return Passage(None, reason)  # so may all be, where a program diverges: nobody is blamed
-    return Passage(bound.usual / length, f"{reason}; shortened", blamed=len(step.others) >= MAJORITY)
+        return Passage(None, reason, blamed, failed=True)
+    return Passage(bound.usual / length, f"{reason}; shortened", blamed)
 
 
 def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) -> Passage:

@@ -25,6 +25,7 @@ from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merger
 from master.sync.pushes import Pushes
+from master.sync.recovery import Recovery
 from master.sync.replies import Replies
 from master.sync.version_use import VersionKeeper, VersionUse
 
@@ -53,7 +54,8 @@ class Exchange:
         self.failures = Failures(store.ledger, leases)
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)
         self.conduct = Conduct(store.ledger)
-        self._pushes = Pushes(store, leases, self.merger, self.failures, self.conduct, environment.hook)
+        self.recovery = Recovery(store, leases, self.failures, self.conduct)
+        self._pushes = Pushes(store, leases, self.merger, self.failures, self.recovery, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
         self.grant_s = 0.0  # CPU seconds to cut the chunk of a lease: a running mean
 
@@ -155,6 +157,7 @@ class Exchange:
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:
+                self.recovery.fail(lease, sync.have)
                 self.failures.record(lease, sync.failure, now)
         if sync.leaving:
             record.took_leave = True

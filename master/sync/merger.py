@@ -105,7 +105,7 @@ class Merger:
         if passage.scale < 1.0:
             merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=merged.sumsqs)
             if merged.not_finite is not None:
-                return None, Passage(None, f"{merged.not_finite} is not finite after merging")
+                return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
         return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), passage
 
     def _waited(self, now: float, *, stands: bool) -> float:

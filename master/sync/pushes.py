@@ -16,10 +16,10 @@ from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.store import Store
-from master.sync.conduct import Conduct
 from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merged, Merger
+from master.sync.recovery import Recovery
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,11 @@ class Pushes:
     """Merges the pushes of a group of messages. Methods must be called inside the ledger's transaction."""
 
     def __init__(
-        self, store: Store, leases: Leases, merger: Merger, failures: Failures, conduct: Conduct, hook: Hook
+        self, store: Store, leases: Leases, merger: Merger, failures: Failures, recovery: Recovery, hook: Hook
     ) -> None:
         self._store = store
-        self._conduct = conduct
+        self._recovery = recovery
+        self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
         self._failures = failures
@@ -75,13 +76,15 @@ class Pushes:
             self._conduct.blame(draft.record, lease, passage.reason, now)
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
-            if not passage.blamed:
+            if passage.failed:
+                self._recovery.fail(lease, push.base)
                 self._failures.record(lease, Failure(lease.id, lease.term, passage.reason, "", -1, -1), now)
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
+        self._recovery.succeed(push)
         self._conduct.credit(draft.record, push.vertices, now, blamed=passage.blamed)
         self._leases.credit(lease, now)
         accepted.append(Accepted(draft, lease, fields))
@@ -124,7 +127,7 @@ class Pushes:
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
         if problem is not None:
-            return Passage(None, problem), None
+            return Passage(None, problem, failed=True), None
         too_fast = self._conduct.check(draft.record, push.vertices, now)
         if too_fast is not None:
             return Passage(None, too_fast, blamed=True), None
@@ -133,7 +136,7 @@ class Pushes:
             merged, passage = self._merger.merge(part, base, merge, draft.sync.worker, now)
         except UserCodeError as error:
             self._failures.stop(error)
-            return Passage(None, str(error)), None
+            return Passage(None, str(error), failed=True), None
         return passage, None if merged is None else (merged, fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:

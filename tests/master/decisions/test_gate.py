@@ -123,7 +123,7 @@ def test_the_worst_of_several_groups_decides() -> None:
 
 
 def test_one_worker_alone_is_taken_whole() -> None:
-    assert gate(None, [step(1e30, habit(1.0), own=1.0)], 100, alone=True) == (1.0, "accepted", False)
+    assert gate(None, [step(1e30, habit(1.0), own=1.0)], 100, alone=True) == (1.0, "accepted", False, False)
 
 
 def test_what_begins_at_zero_has_no_bound_until_another_has_pushed() -> None:

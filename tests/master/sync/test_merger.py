@@ -206,7 +206,7 @@ def test_an_outlying_step_is_shortened_to_what_others_do(tmp_path: Path) -> None
     settle(merger, replica, "a", "b")
     for others in (0, 1):  # on the newest base, too
         usual, outlier = (push(merger, replica, "c", value, others) for value in (1.0, 100 * OUTLIER))
-        assert push(merger, replica, "c", OUTLIER, others)[1] == (1.0, "accepted", False)
+        assert push(merger, replica, "c", OUTLIER, others)[1] == (1.0, "accepted", False, False)
         longest = tensors_of(merged(usual))["Word/vector"]
         np.testing.assert_allclose(tensors_of(merged(outlier))["Word/vector"], longest, rtol=1e-5)
         np.testing.assert_array_equal(tensors_of(merged(outlier))["Word/count"], [1])  # counts are facts
