@@ -131,6 +131,20 @@ class Fleet:
             self._place.backend.cancel(record.name)
             self._place.mailboxes.close(record.name)
 
+    def dismiss_quarantined(self, now: float) -> None:
+        """Take their leases from workers that are trusted no more, and their jobs; others come in their place."""
+        for worker, reason in self._exchange.conduct.take_dismissed():
+            record = self._workers.get(worker)
+            if record is None:  # it has ended, by itself
+                continue
+            self._workers.move(record, Standing.GIVEN_UP)
+            self._measures.end(record, now, died=False)
+            self._exchange.merger.habits.forget(worker)
+            with self._ledger.transaction():
+                self._exchange.release(record, f"in quarantine: {reason}", now)
+                self._say(now, "quarantine", f"{worker}: {reason}; its leases go to others, its job is removed")
+            self._place.backend.cancel(worker)
+
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing."""
         settings = self._place.settings

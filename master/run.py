@@ -119,11 +119,14 @@ class Run:
         for path in brought_home:
             remove(path)
         parts.fleet.hear(events, now)
+        if parts.exchange.recovery.step(now):
+            parts.epoch_end.forget()
         self._tell_news(now)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up(now)
         parts.fleet.give_up_nonsensical(now)
+        parts.fleet.dismiss_quarantined(now)
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)

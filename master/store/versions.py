@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -180,6 +180,13 @@ class Versions:
         for version in self._files():
             if version not in kept:
                 self.remove(version)
+
+    def copy(self, version: int, sha256: str | None, to: int, credited: int) -> str:
+        """Make an older version, in which so many vertices are credited, a new one in which every vertex has changed;
+        return its SHA-256. Raises DamagedError."""
+        state = self.read(version, sha256)
+        changed = {name: np.full_like(versions, to) for name, versions in state.changed.items()}
+        return self.write(to, replace(state, changed=changed), credited)
 
     def remove(self, version: int) -> None:
         self.path(version).unlink(missing_ok=True)
