@@ -7,6 +7,8 @@ from dataclasses import dataclass, replace
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.errors import UNFIT, RunError
+from gridml.protocol.foreign_files import ForeignFile, read_end
+from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_failed_start, after_hold, to_submit
 from master.records import Standing, WorkerRecord, WorkerTable
@@ -71,6 +73,7 @@ class Fleet:
             return
         with self._ledger.transaction():
             for event in events:
+                event = replace(event, machine=printable(event.machine, NAME), detail=printable(event.detail))
                 if event.worker not in self._workers:
                     self.expect(event.worker, now)  # the back end starts it again by itself
                 record = self._workers.get(event.worker)
@@ -96,6 +99,16 @@ class Fleet:
                 self._exchange.release(record, reason, now)
                 self._say(now, "silent", f"{record.name}: {reason}; its leases go to others")
             self._place.backend.cancel(record.name)
+
+    def give_up_nonsensical(self, now: float) -> None:
+        """Give up on workers that keep on sending what makes no sense; their mailboxes go with them."""
+        for record, reason in self._exchange.take_nonsensical():
+            self._workers.move(record, Standing.GIVEN_UP)
+            self._measures.end(record, now, died=False)
+            with self._ledger.transaction():
+                self._say(now, "given up", f"{record.name}: {reason}")
+            self._place.backend.cancel(record.name)
+            self._place.mailboxes.close(record.name)
 
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing."""
@@ -179,6 +192,9 @@ class Fleet:
         return what
 
     def _last_words(self, worker: str) -> str:
-        """The end of what a worker printed."""
-        log = self._place.directory.log(worker)
-        return log.read_text(errors="replace").strip()[-2000:] if log.exists() else ""
+        """The end of what a worker printed, which may be anything."""
+        try:
+            end = read_end(self._place.directory.log(worker), MESSAGE)
+        except (OSError, ForeignFile):
+            return ""
+        return printable(end.decode(errors="replace").strip())

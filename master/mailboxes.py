@@ -1,14 +1,22 @@
-"""The master's mailboxes of a run, with whatever server and keys its carrier takes."""
+"""The master's mailboxes of a run, with whatever server and keys its carrier takes; how long a message may be."""
 
 from __future__ import annotations
 
 import pkgutil
+from typing import NamedTuple
+
+import numpy as np
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import RunError
+from gridml.model.graph import Graph
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.versions import ReplicaState
+
+WORDS = 1 << 20  # bytes of a message's own text: a traceback, six bytes for a letter at worst
+ENTRY = 256  # bytes in which a header says the dtype, the shape and the place of a tensor
 
 
 def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxes:
@@ -28,6 +36,25 @@ def run_mailboxes(settings: Settings, directory: RunDirectory) -> MasterMailboxe
     address = (settings.address,) if carrier.has_address else ()
     mailboxes: MasterMailboxes = make(directory.root, *address)
     return mailboxes
+
+
+class MessageLimits(NamedTuple):
+    """Bytes that a sync of an honest worker has at most: of its payload, and of the header of that."""
+
+    payload: int
+    header: int
+
+
+def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
+    """Return what the largest push can need: every tensor of the replica, every row of replicated types with its id,
+    every row of local types with its id and the fields that f changes; a megabyte for its words, and for each tensor
+    its name and `ENTRY` bytes in the header."""
+    sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
+    for table in graph.tables.values():
+        sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
+        sizes.update({f"{table.type.name}/{name}": table.columns[name].nbytes for name in table.type.mutable})
+    header = WORDS + sum(len(name.encode()) + ENTRY for name in sizes)
+    return MessageLimits(header + sum(sizes.values()), header)
 
 
 def check_carrier(settings: Settings) -> None:

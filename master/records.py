@@ -225,6 +225,7 @@ class WorkerRecord:
     answered_with: list[int] = field(default_factory=list)  # versions that answers to its last message told it of
     replicas_of: dict[int, LeaseState] = field(default_factory=dict)  # leases whose replicas came with their grant
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
+    malformed: int = 0  # messages of it that made no sense
 
     # How it works.
     kind: str = ""  # of its machine

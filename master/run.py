@@ -13,6 +13,7 @@ from types import TracebackType
 
 from gridml.errors import GridmlError, RunError, StorageError
 from gridml.protocol import bundle
+from gridml.protocol.foreign_files import remove
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, command
 from master.store.status import RunStatus
@@ -102,17 +103,19 @@ class Run:
         """Take one turn of the loop; return whether anything happened."""
         parts = self.parts
         events = parts.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
-        brought_home = recovered(parts.directory, (event.worker for event in events if event.state.ended))
+        ended = (event.worker for event in events if event.state.ended)
+        brought_home = recovered(parts.directory, ended, parts.exchange.limits)
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
         merged = parts.exchange.handle(messages)
         for path in brought_home:
-            path.unlink()
+            remove(path)
         parts.fleet.hear(events, now)
         self._tell_news(now)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up_silent(now)
+        parts.fleet.give_up_nonsensical(now)
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)

@@ -11,9 +11,11 @@ from typing import Any
 from gridml.carriers.base import Message
 from gridml.protocol import bundle
 from gridml.protocol.attempts import is_attempt, job_of
+from gridml.protocol.foreign_files import remove
 from gridml.protocol.outbox import read as read_outbox
 from master.fleet import RESERVED_S, Fleet, Say, Workplace
 from master.leases.leases import Leases
+from master.mailboxes import MessageLimits
 from master.records import WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
@@ -23,18 +25,19 @@ from master.sync.exchange import Exchange
 Row = Mapping[str, Any]  # of the ledger's table of workers
 
 
-def recovered(directory: RunDirectory, workers: Iterable[str]) -> dict[Path, Message]:
-    """Return what jobs that have ended could not send, and brought home, by the files that hold it."""
+def recovered(directory: RunDirectory, workers: Iterable[str], limits: MessageLimits) -> dict[Path, Message]:
+    """Return what jobs that have ended could not send, and brought home, by the files that hold it. What is anything
+    else than a message within `limits` is removed."""
     messages: dict[Path, Message] = {}
     if not directory.recovered.is_dir():
         return messages
     for path in dict.fromkeys(directory.recovered / job_of(worker) for worker in workers):
-        unanswered = read_outbox(path)
+        unanswered = read_outbox(path, *limits)
         if unanswered is not None and is_attempt(unanswered.sync.worker, path.name):  # nobody speaks for another job
             last = replace(unanswered, sync=unanswered.sync._replace(wants=False))  # who wrote it is gone
             messages[path] = Message(last.sync.worker, last.number, last.payload)
         else:
-            path.unlink(missing_ok=True)
+            remove(path)
     return messages
 
 
@@ -109,14 +112,14 @@ class Takeover:
             reserved_until_s = max(reserved_until_s, now + RESERVED_S)  # those that `_end_others` is about to reserve
         self.exchange.versions.inherit(standing, self.ledger.kept_versions, reserved_until_s)
         ended = (row["worker"] for row in rows if job_of(row["worker"]) not in jobs)
-        brought_home = recovered(self.place.directory, ended)
+        brought_home = recovered(self.place.directory, ended, self.exchange.limits)
         messages = [*brought_home.values(), *self.place.mailboxes.collect()]
         speaking = {message.worker for message in messages}.union(survivors)
         for lease in [lease for lease in table if lease.worker in speaking]:
             self.leases.take_over(lease)
         self.exchange.handle(messages, granting=False)
         for path in brought_home:
-            path.unlink()
+            remove(path)
 
     def _end_others(self, survivors: Collection[str], now: float) -> None:
         """End the leases of those that do not live on; a later attempt of their job may bring what they left."""

@@ -20,6 +20,7 @@ from gridml.model.program import user_traceback
 from gridml.protocol.messages import Failure
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
+from gridml.protocol.text import TRACEBACK, described, printable
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -179,8 +180,8 @@ class Session:
             self._engine.train(start, stop, self._engine.program.schedule(action.share))
         except BatchFailed as failure:
             cause = failure.__cause__ or failure
-            message, trace = f"{type(cause).__name__}: {cause}", user_traceback(cause, self._options.source)
-            return Failed(Failure(lease.id, lease.term, message, trace, failure.first, failure.last))
+            trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
+            return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
         self._mailbox.beat(lease.id, lease.start + stop)
         return Trained(stop, whole)
 

@@ -7,17 +7,20 @@ is `gridml.testing.carriers`.
 
 from __future__ import annotations
 
+import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Message:
-    """A sync as it reached the master."""
+    """A sync as it reached the master; where `problem` says why none could be read, the payload is empty. What
+    concerns a mailbox as a whole has number 0, which no sync has."""
 
     worker: str
     number: int
     payload: bytes
+    problem: str = ""
 
 
 class WorkerMailbox(ABC):
@@ -60,13 +63,24 @@ class MasterMailboxes(ABC):
     carries_chunks = True
     """Whether chunks are worth cutting: not where workers only pass the time."""
 
+    longest = sys.maxsize
+    """Bytes of the longest sync that is read."""
+
+    def limit(self, longest: int) -> None:
+        """Read no sync of more than `longest` bytes from now on: such a one is collected with a problem, unread."""
+        self.longest = longest
+
     @abstractmethod
     def open(self, worker: str) -> None:
         """Make a mailbox, before the worker starts; one that is there is kept with what is in it."""
 
     @abstractmethod
     def collect(self) -> list[Message]:
-        """Return the syncs that arrived whole and are not yet answered, oldest first per worker; never block."""
+        """Return the newest sync of each worker that arrived whole and is not yet answered; never block.
+
+        A worker writes again only when it has been answered, so an older one is a late copy. What cannot be a sync is
+        returned with its `problem` until it is discarded; nothing that a worker does to its mailbox raises.
+        """
 
     @abstractmethod
     def answer(self, worker: str, number: int, payload: bytes) -> None:

@@ -14,16 +14,18 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.carriers.base import MasterMailboxes, Message, WorkerMailbox
 from gridml.carriers.file_link import FileLink, LinkedMailbox
 from gridml.carriers.mailbox_files import (
+    DIRECTIONS,
     HEARTBEAT,
+    HEARTBEAT_BYTES,
+    QUOTA,
     SUFFIX,
     MessageFile,
     message_files,
@@ -32,6 +34,7 @@ from gridml.carriers.mailbox_files import (
     unpack_heartbeat,
 )
 from gridml.protocol import bundle
+from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, remove
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
 LIST_S = 1.0  # how often a mailbox is listed whatever its mtime says: some disks cache it, or keep none
@@ -101,33 +104,51 @@ class DirectoryMailboxes(MasterMailboxes):
         self._chunks = root / "chunks"
         self._clock = clock
         self._empty: dict[str, _EmptyMailbox] = {}
+        self._problems: list[Message] = []  # with mailboxes, not yet collected
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
     def open(self, worker: str) -> None:
-        (self._mail / worker).mkdir(mode=0o700, exist_ok=True)
+        mailbox = self._mail / worker
+        if mailbox.is_symlink() or not mailbox.is_dir():
+            remove(mailbox)  # whatever it is, it is no mailbox
+            mailbox.mkdir(mode=0o700)
 
     def collect(self) -> list[Message]:
         messages = []
         for worker in self._changed():
-            for sync in self._syncs(worker):
+            newest = self._newest(worker)
+            if newest is not None:
                 self._empty.pop(worker, None)
-                path = self._mail / worker / sync.name
-                payload = _whole(path, sync.sha256)
-                if payload is None:
-                    path.unlink(missing_ok=True)  # damaged: the worker will send it again
-                else:
-                    messages.append(Message(worker, sync.number, payload))
-        return messages
+                messages.append(newest)
+        problems, self._problems = self._problems, []
+        return problems + messages
+
+    def _newest(self, worker: str) -> Message | None:
+        """Return the newest sync in a mailbox that is whole, or what lies there in place of one."""
+        for sync in reversed(self._syncs(worker)):
+            path = self._mail / worker / sync.name
+            try:
+                payload = read_regular(path, self.longest)
+            except FileNotFoundError:
+                continue
+            except ForeignFile as error:
+                return Message(worker, sync.number, b"", str(error))
+            if bundle.digest(payload) == sync.sha256:
+                return Message(worker, sync.number, payload)
+            with self._of_worker(worker):
+                remove(path)  # damaged: the worker will send it again
+        return None
 
     def _changed(self) -> list[str]:
         """Return the workers whose mailbox may hold a message: to list one costs several times what its mtime does."""
         changed, mtimes = [], dict[str, int]()
         with os.scandir(self._mail) as mailboxes:
             for mailbox in mailboxes:
-                if not mailbox.name.startswith("."):  # that one is being removed
+                # One with a dot is being removed; whatever is no folder is no mailbox.
+                if not mailbox.name.startswith(".") and mailbox.is_dir(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
-                        mtimes[mailbox.name] = mailbox.stat().st_mtime_ns
+                        mtimes[mailbox.name] = mailbox.stat(follow_symlinks=False).st_mtime_ns
         now_s = self._clock()  # later than the mtimes, earlier than the listings: a message cannot slip between
         for worker, changed_ns in mtimes.items():
             empty = self._empty.get(worker)
@@ -140,22 +161,46 @@ class DirectoryMailboxes(MasterMailboxes):
         return sorted(changed)
 
     def _syncs(self, worker: str) -> list[MessageFile]:
-        """Return the syncs in a mailbox, oldest first; one that is gone holds none."""
+        """Return the syncs in a mailbox, oldest first; one that is gone holds none. More files than an honest worker
+        could leave there are cleared away at once: every look would cost what they do."""
+        names: list[str] = []
+        with self._of_worker(worker):
+            names = os.listdir(self._mail / worker)
+        if len(names) <= QUOTA:
+            return message_files(names, "sync")
+        kept = [file.name for direction in DIRECTIONS for file in message_files(names, direction)[-1:]]
+        with self._of_worker(worker):
+            for name in {*names} - {*kept, HEARTBEAT}:
+                remove(self._mail / worker / name)
+        self._report(worker, f"{len(names):,} files lay in its mailbox, expected at most {QUOTA}")
+        return message_files(kept, "sync")
+
+    @contextlib.contextmanager
+    def _of_worker(self, worker: str) -> Iterator[None]:
+        """Take what a worker has done to its own mailbox for its problem, and not for one of our disk."""
         try:
-            return message_files(os.listdir(self._mail / worker), "sync")
+            yield
         except FileNotFoundError:
-            return []
+            pass  # the mailbox was closed
+        except OSError as error:
+            if error.errno not in THEIRS:
+                raise
+            self._report(worker, f"its mailbox cannot be used: {error.strerror}")
+
+    def _report(self, worker: str, problem: str) -> None:
+        self._problems.append(Message(worker, 0, b"", problem))
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        path = self._mail / worker / message_name("reply", number, payload)
-        with contextlib.suppress(FileNotFoundError):  # the mailbox was closed: nobody waits for this reply
+        with self._of_worker(worker):  # where it was closed nobody waits for this reply
+            path = self._mail / worker / message_name("reply", number, payload)
             bundle.write_atomic(path, payload, durable=False)
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
-        for sync in self._syncs(worker):
-            if sync.number <= number:
-                (self._mail / worker / sync.name).unlink(missing_ok=True)
+        with self._of_worker(worker):
+            for sync in self._syncs(worker):
+                if sync.number <= number:
+                    remove(self._mail / worker / sync.name)
 
     def publish(self, name: str, payload: bytes) -> None:
         bundle.write_atomic(self._chunks / f"{name}{SUFFIX}", payload, durable=False)
@@ -165,10 +210,9 @@ class DirectoryMailboxes(MasterMailboxes):
 
     def heartbeat(self, worker: str) -> tuple[int, int] | None:
         try:
-            raw = (self._mail / worker / HEARTBEAT).read_bytes()
-        except FileNotFoundError:
+            return unpack_heartbeat(read_regular(self._mail / worker / HEARTBEAT, HEARTBEAT_BYTES))
+        except (FileNotFoundError, ForeignFile):
             return None
-        return unpack_heartbeat(raw)
 
     def clear(self) -> None:
         for worker in os.listdir(self._mail):
@@ -180,13 +224,5 @@ class DirectoryMailboxes(MasterMailboxes):
         with contextlib.suppress(OSError):
             # The name goes first: a worker that still writes cannot keep its mailbox alive.
             (self._mail / worker).rename(removed)
-        shutil.rmtree(removed, ignore_errors=True)
-
-
-def _whole(path: Path, sha256: str) -> bytes | None:
-    """Return a file's content, None when it is gone or is not what its name says."""
-    try:
-        payload = path.read_bytes()
-    except FileNotFoundError:
-        return None
-    return payload if bundle.digest(payload) == sha256 else None
+        with contextlib.suppress(OSError):
+            remove(removed)

@@ -12,6 +12,9 @@ class Forwarding(MasterMailboxes):
         self._mailboxes = mailboxes
         self.carries_chunks = mailboxes.carries_chunks
 
+    def limit(self, longest: int) -> None:
+        self._mailboxes.limit(longest)
+
     def open(self, worker: str) -> None:
         self._mailboxes.open(worker)
 

@@ -11,12 +11,16 @@ from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
 from gridml.protocol import bundle
+from gridml.protocol.bounds import LARGEST
 
 Direction = Literal["sync", "reply"]  # worker to master, master to worker
+DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
+QUOTA = 64  # files in a mailbox at most; an honest worker leaves a handful there
 SUFFIX = ".safetensors"  # of chunks too
 HEARTBEAT = "progress"  # the file with a worker's last heartbeat: two int64, lease and upto
 _MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
 _HEARTBEAT = struct.Struct("<qq")
+HEARTBEAT_BYTES = _HEARTBEAT.size
 
 
 class MessageFile(NamedTuple):
@@ -44,5 +48,8 @@ def pack_heartbeat(lease: int, upto: int) -> bytes:
 
 
 def unpack_heartbeat(raw: bytes) -> tuple[int, int] | None:
-    """Return (lease, upto), None for what is not whole."""
-    return _HEARTBEAT.unpack(raw) if len(raw) == _HEARTBEAT.size else None
+    """Return (lease, upto), None for what is not whole, or cannot be."""
+    if len(raw) != HEARTBEAT_BYTES:
+        return None
+    lease, upto = _HEARTBEAT.unpack(raw)
+    return (lease, upto) if 0 <= lease <= LARGEST and 0 <= upto <= LARGEST else None

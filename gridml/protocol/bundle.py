@@ -12,12 +12,15 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
+
+from gridml.protocol.foreign_files import remove
+from gridml.protocol.text import described
 
 Array = NDArray[Any]
 
@@ -37,26 +40,57 @@ _DTYPES = {
 }
 
 
+LONGEST_HEADER = 100_000_000  # bytes, of safetensors itself
+
+
 def encode(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> bytes:
-    """Return one payload of a JSON-able message and named arrays of any shape."""
+    """Return one payload of a JSON-able message, without NaN or infinity, and named arrays of any shape."""
     contiguous = {name: np.ascontiguousarray(t).reshape(t.shape) for name, t in tensors.items()}
     return safetensors.numpy.save(contiguous, {"gridml": json.dumps(message, separators=(",", ":"))})
 
 
-def decode(payload: bytes) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the message and the (writable) arrays of a payload. Raises ValueError when it is not one."""
+def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return the message and the (writable) arrays of a payload.
+
+    Raises ValueError when it is not one; a header of more than `longest_header` bytes is not even looked at.
+    """
     try:
-        header = json.loads(payload[8 : 8 + int.from_bytes(payload[:8], "little")])
-        message = json.loads(header["__metadata__"]["gridml"])
+        length = int.from_bytes(payload[:8], "little")
+        if length > longest_header:
+            raise ValueError(f"its header has {length:,} bytes, expected at most {longest_header:,}")
+        header = _JSON.decode(payload[8 : 8 + length].decode())
+        message = _JSON.decode(header["__metadata__"]["gridml"])
         tensors = {
-            name: np.frombuffer(t["data"], _DTYPES[t["dtype"]]).reshape(t["shape"])
+            name: _array(t)
             for name, t in safetensors.deserialize(payload)  # type: ignore[no-untyped-call]
         }
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError, RecursionError) as error:
-        raise ValueError(f"not a gridml bundle of {len(payload)} bytes: {error}") from error
+    except _NO_BUNDLE as error:
+        raise ValueError(f"not a gridml bundle of {len(payload):,} bytes: {described(error)}") from error
     if not isinstance(message, dict):
-        raise ValueError(f"a bundle's message is {type(message).__name__}, expected an object")
+        raise ValueError(f"not a gridml bundle: its message is {type(message).__name__}, expected an object")
     return message, tensors
+
+
+def _array(tensor: dict[str, Any]) -> Array:
+    array: Array = np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]])
+    if array.dtype == np.bool_:
+        array = array.view(np.uint8) != 0  # a byte of 2 would be a bool that is neither
+    return array.reshape(tensor["shape"])
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        raise ValueError("a name stands twice in one object")
+    return values
+
+
+def _no_number(constant: str) -> None:
+    raise ValueError(f"{constant} is not JSON")
+
+
+_JSON = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
+_NO_BUNDLE = (safetensors.SafetensorError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
 def digest(payload: bytes) -> str:
@@ -72,7 +106,7 @@ def write_atomic(path: Path, payload: bytes, *, durable: bool = True, durable_na
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("wb") as file:
+        with _new(temporary) as file:
             file.write(payload)
             file.flush()
             if durable:
@@ -83,6 +117,15 @@ def write_atomic(path: Path, payload: bytes, *, durable: bool = True, durable_na
         raise
     if durable and durable_name:
         sync_folder(path.parent)
+
+
+def _new(path: Path) -> BinaryIO:
+    """Open a file that is not there yet. What somebody has put there is removed, never followed."""
+    try:
+        return path.open("xb")
+    except FileExistsError:
+        remove(path)
+        return path.open("xb")
 
 
 def sync_folder(folder: Path) -> None:

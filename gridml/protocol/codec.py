@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from typing import final
 
 from gridml.protocol import bundle
+from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.messages import Reply, Sync, sync_from, to_json
 from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, encode_replica
 
@@ -26,8 +27,8 @@ class Codec(ABC):
     """The master's way to read syncs and to write replies."""
 
     @abstractmethod
-    def read(self, payload: bytes) -> tuple[Sync, PushContent]:
-        """Return the sync of a payload and what travels beside it.
+    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+        """Return the sync of a payload, within its bounds, and what travels beside it.
 
         Raises ValueError for what is no sync, MalformedPush (one of them) where only the tensors make no sense.
         """
@@ -41,8 +42,8 @@ class Codec(ABC):
 class BundleCodec(Codec):
     """Bundles, as real workers read and write them."""
 
-    def read(self, payload: bytes) -> tuple[Sync, PushContent]:
-        message, tensors = bundle.decode(payload)
+    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+        message, tensors = bundle.decode(payload, longest_header)
         sync = sync_from(message)
         try:
             return sync, decode(tensors)
@@ -54,13 +55,13 @@ class BundleCodec(Codec):
 
 
 class InProcessPayload(bytes):
-    """A payload of no bytes that holds its message as it is."""
+    """A payload of no bytes that holds its message as it is. One from outside may hold anything."""
 
-    message: Sync | Reply
+    message: object
 
 
-def spoken(message: Sync | Reply) -> InProcessPayload:
-    """Return a payload that holds `message`."""
+def spoken(message: object) -> InProcessPayload:
+    """Return a payload that holds `message`: a Sync or a Reply, or what only claims to be the JSON of a sync."""
     payload = InProcessPayload()
     payload.message = message
     return payload
@@ -68,12 +69,12 @@ def spoken(message: Sync | Reply) -> InProcessPayload:
 
 @final
 class InProcessCodec(Codec):
-    """Messages handed over without tensors, in `InProcessPayload` payloads. Anything else is nonsense."""
+    """Messages handed over without tensors, in `InProcessPayload` payloads. A Sync is taken as it is, as nobody
+    wrote it down; anything else as if it came from a line."""
 
-    def read(self, payload: bytes) -> tuple[Sync, PushContent]:
-        if not isinstance(payload, InProcessPayload) or not isinstance(payload.message, Sync):
-            raise ValueError(f"not a spoken sync: {payload!r}")
-        return payload.message, NOTHING
+    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+        message = payload.message if isinstance(payload, InProcessPayload) else None
+        return message if isinstance(message, Sync) else sync_from(message), NOTHING
 
     def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
         return spoken(reply)

@@ -8,7 +8,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, NamedTuple
+
+from gridml.protocol.bounds import Bound, flag, numbers, record, seconds, text, whole
+from gridml.protocol.text import MESSAGE, TRACEBACK
 
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
 
@@ -133,22 +136,12 @@ def to_json(message: Sync | Reply) -> dict[str, Any]:
     return parts
 
 
-def sync_from(message: dict[str, Any]) -> Sync:
-    """A Sync from its JSON. Raises ValueError when a field is missing or unknown."""
+def sync_from(message: object) -> Sync:
+    """A Sync from its JSON, within its bounds. Raises ValueError when a field is missing, unknown or beyond them."""
     try:
-        push, failure = message["push"], message["failure"]
-        sync = Sync(
-            **{
-                **message,
-                "holds": tuple(message["holds"]),
-                "push": None if push is None else Push(**push),
-                "failure": None if failure is None else Failure(**failure),
-            }
-        )
-        for part in (sync, sync.push, sync.failure):
-            _check_types(part)
+        sync: Sync = _SYNC(message)
         return sync
-    except (KeyError, TypeError) as error:
+    except ValueError as error:
         raise ValueError(f"not a sync message: {error}") from error
 
 
@@ -168,18 +161,41 @@ def reply_from(message: dict[str, Any]) -> Reply:
         raise ValueError(f"not a reply: {error}") from error
 
 
-_LARGEST = 2**53  # what JSON, SQLite and floats all hold exactly
-_TYPES: dict[type, tuple[type, ...]] = {int: (int,), float: (int, float), str: (str,), bool: (bool,)}
-_FIELDS = {part: get_type_hints(part) for part in (Sync, Push, Failure)}
-
-
-def _check_types(part: Sync | Push | Failure | None) -> None:
-    """Raise TypeError for a field of another type than declared: a message comes from another machine."""
-    for name, declared in {} if part is None else _FIELDS[type(part)].items():
-        value, expected = getattr(part, name), _TYPES.get(declared)
-        if expected is not None and not (isinstance(value, expected) and isinstance(value, bool) == (bool in expected)):
-            raise TypeError(f"{name} is {value!r}, expected {declared.__name__}")
-        if isinstance(value, int | float) and not abs(value) < _LARGEST:  # NaN neither
-            raise TypeError(f"{name} is {value!r}, expected less than {_LARGEST:g}")
-    if isinstance(part, Sync) and not all(type(lease) is int and abs(lease) < _LARGEST for lease in part.holds):
-        raise TypeError(f"holds is {part.holds!r}, expected lease numbers")
+# What the master takes from a worker, which may be anything: every field has its bound.
+MOST_HELD = 256  # leases that a worker names: it works on one, and one comes ahead
+PUSH_BOUNDS: dict[str, Bound] = {
+    "lease": whole(),
+    "term": whole(),
+    "sequence": whole(),
+    "base": whole(-1),
+    "upto": whole(),
+    "vertices": whole(),
+}
+FAILURE_BOUNDS: dict[str, Bound] = {
+    "lease": whole(),
+    "term": whole(),
+    "message": text(MESSAGE),
+    "traceback": text(TRACEBACK),
+    "first": whole(-1),
+    "last": whole(-1),
+}
+SYNC_BOUNDS: dict[str, Bound] = {
+    "worker": text(),
+    "process": text(),
+    "have": whole(-1),
+    "holds": numbers(MOST_HELD),
+    "wants": flag,
+    "leaving": flag,
+    "push": record(Push, PUSH_BOUNDS, optional=True),
+    "failure": record(Failure, FAILURE_BOUNDS, optional=True),
+    "trained": whole(),
+    "train_s": seconds,
+    "push_s": seconds,
+    "travel_s": seconds,
+    "kind": text(),
+    "begun": whole(),
+    "begun_vertices": whole(),
+    "begin_s": seconds,
+    "end_s": seconds,
+}
+_SYNC = record(Sync, SYNC_BOUNDS)

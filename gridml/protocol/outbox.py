@@ -7,14 +7,19 @@ the next master finds it.
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.protocol import bundle
+from gridml.protocol.bounds import whole
+from gridml.protocol.bundle import LONGEST_HEADER
+from gridml.protocol.foreign_files import read_regular
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.push import PushContent, decode, encode
 
 SAVED = 85  # exit status of a worker that wants its outbox carried to safety, and to be started again
+_NUMBER = whole(1)
 FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
 
@@ -43,12 +48,13 @@ def write(path: Path, unanswered: UnansweredPush) -> None:
     bundle.write_atomic(path, bundle.encode(message, encode(unanswered.content)), durable=False)
 
 
-def read(path: Path) -> UnansweredPush | None:
-    """Return the push that was kept, None where there is none, or the file is damaged."""
+def read(path: Path, longest: int = sys.maxsize, longest_header: int = LONGEST_HEADER) -> UnansweredPush | None:
+    """Return the push that was kept, None where there is none, or the file is damaged, or anything else than a file of
+    at most `longest` bytes."""
     try:
-        message, tensors = bundle.decode(path.read_bytes())
-        unanswered = UnansweredPush(int(message["number"]), sync_from(message["sync"]), decode(tensors))
-    except (OSError, ValueError, KeyError, TypeError, OverflowError):
+        message, tensors = bundle.decode(read_regular(path, longest), longest_header)
+        unanswered = UnansweredPush(_NUMBER(message["number"]), sync_from(message["sync"]), decode(tensors))
+    except (OSError, ValueError, KeyError):
         return None
     return unanswered if unanswered.sync.push is not None else None
 

@@ -19,11 +19,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.protocol.text import NAME, printable
+
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
 
+LONGEST_NAME = 1_000  # characters
 _ROWS, _IDS = "@rows/", "@ids/"
 
 
@@ -104,6 +107,8 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
     fields: dict[str, dict[str, Array]] = {}
     for name, tensor in tensors.items():
+        if len(name) > LONGEST_NAME or not name.isprintable():  # reasons name them
+            raise ValueError(f"a tensor is called {printable(repr(name), NAME)}; expected a name that prints")
         prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
             ids[prefix][name.removeprefix(prefix)] = tensor

@@ -128,13 +128,31 @@ def a_sync_sent_again_after_its_answer_is_collected_again(pair: CarrierPair) -> 
         expect(_collected(pair), [], "the second answer settles the sync")
 
 
-def syncs_of_a_worker_are_collected_oldest_first(pair: CarrierPair) -> None:
-    """Order is by number, whatever the order of sending."""
+def the_newest_sync_of_a_worker_is_collected(pair: CarrierPair) -> None:
+    """Newest is the highest number, whatever the order of sending: a worker that sends another was answered."""
     with _worker(pair) as worker:
         for number in (2, 10, 9, 100, 1):
             worker.send(number, b"%d" % number)
-        numbers = [number for _, number, _ in _collected(pair)]
-        expect(numbers, [1, 2, 9, 10, 100], "syncs of a worker are collected oldest first")
+        expect(_collected(pair), [("w1", 100, b"100")], "of the syncs of a worker the newest is collected")
+
+
+def a_sync_that_is_too_long_is_a_problem_and_not_read(pair: CarrierPair) -> None:
+    """Its number is there, so that it can be discarded; what others send is collected as ever."""
+    pair.master.limit(100)
+    with _worker(pair) as worker, _worker(pair, "w2") as other:
+        worker.send(1, bytes(100))
+        expect(_collected(pair), [("w1", 1, bytes(100))], "a sync of as many bytes as are allowed is collected")
+        pair.master.answer("w1", 1, b"welcome")
+        worker.send(2, bytes(101))
+        other.send(1, b"short")
+        (long, short) = sorted(pair.master.collect(), key=lambda message: message.worker)
+        require(
+            (long.worker, long.number, long.payload) == ("w1", 2, b"") and "101" in long.problem,
+            f"a sync that is too long is a problem, and its payload empty: got {long}",
+        )
+        expect((short.payload, short.problem), (b"short", ""), "what another sends is collected")
+        pair.master.discard("w1", 2)
+        expect(_collected(pair), [("w2", 1, b"short")], "a problem that is discarded is gone")
 
 
 def an_answer_settles_the_syncs_before_it(pair: CarrierPair) -> None:
@@ -143,7 +161,9 @@ def an_answer_settles_the_syncs_before_it(pair: CarrierPair) -> None:
         for number in (1, 2, 3):
             worker.send(number, b"%d" % number)
         pair.master.answer("w1", 2, b"reply")
-        expect(_collected(pair), [("w1", 3, b"3")], "an answer settles the syncs before it too")
+        expect(_collected(pair), [("w1", 3, b"3")], "an answer settles no newer sync")
+        pair.master.answer("w1", 3, b"reply")
+        expect(_collected(pair), [], "an answer settles the syncs before it too")
 
 
 def a_discarded_sync_is_not_collected(pair: CarrierPair) -> None:
@@ -152,8 +172,10 @@ def a_discarded_sync_is_not_collected(pair: CarrierPair) -> None:
         for number in (1, 2, 3):
             worker.send(number, b"%d" % number)
         pair.master.discard("w1", 2)
-        expect(_collected(pair), [("w1", 3, b"3")], "a discarded sync and those before it are not collected")
-        expect(worker.receive(2), None, "a discarded sync is not answered")
+        expect(_collected(pair), [("w1", 3, b"3")], "a sync after a discarded one is collected")
+        pair.master.discard("w1", 3)
+        expect(_collected(pair), [], "a discarded sync and those before it are not collected")
+        expect(worker.receive(3), None, "a discarded sync is not answered")
 
 
 def a_reply_to_another_number_is_not_received(pair: CarrierPair) -> None:
@@ -304,7 +326,8 @@ CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     a_sync_is_collected_until_it_is_answered,
     sending_a_number_again_replaces_it,
     a_sync_sent_again_after_its_answer_is_collected_again,
-    syncs_of_a_worker_are_collected_oldest_first,
+    the_newest_sync_of_a_worker_is_collected,
+    a_sync_that_is_too_long_is_a_problem_and_not_read,
     an_answer_settles_the_syncs_before_it,
     a_discarded_sync_is_not_collected,
     a_reply_to_another_number_is_not_received,

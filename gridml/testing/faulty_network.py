@@ -174,8 +174,9 @@ class _FaultyMaster(MasterMailboxes):
     def collect(self) -> list[Message]:
         messages = []
         for worker, mailbox in sorted(self._network.mailboxes.items()):
-            newest = {sync.number: sync.payload for sync in self._network.arrived(mailbox.syncs)}
-            messages += [Message(worker, number, payload) for number, payload in newest.items()]
+            for sync in self._network.arrived(mailbox.syncs)[-1:]:
+                problem = "" if len(sync.payload) <= self.longest else f"it has {len(sync.payload):,} bytes"
+                messages.append(Message(worker, sync.number, b"" if problem else sync.payload, problem))
         return messages
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:

@@ -1,10 +1,19 @@
-"""Whether a push is merged, was merged before, or is refused."""
+"""Whether a push is merged, was merged before, or is refused; and whether a worker is still heard."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from gridml.protocol.messages import Push, Verdict
+
+MOST_MALFORMED = 3  # messages of one worker that make no sense; an honest one sends none
+
+
+def after_malformed(messages: int) -> tuple[bool, str]:
+    """Return whether a worker is still heard that has sent so many messages which make no sense, and why."""
+    if messages < MOST_MALFORMED:
+        return True, f"{messages} such of at most {MOST_MALFORMED}. Is its gridml another one?"
+    return False, f"{messages} of its messages made no sense: it is not heard any more"
 
 
 @dataclass(frozen=True)

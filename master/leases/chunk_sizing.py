@@ -88,7 +88,7 @@ class ChunkSizing:
         due, because = is_due(seen, self._last)
         try:
             facts = self._facts(now, workers, merge_s, grant_s) if due else None
-        except ValueError:  # what workers told makes no sense together
+        except (ValueError, ArithmeticError):  # what workers told makes no sense together
             facts = None
         if facts is None:
             return False

@@ -93,7 +93,7 @@ class Leases:
     def _close(self, lease: LeaseState) -> None:
         heartbeat = self._mailboxes.heartbeat(lease.worker)
         if heartbeat is not None and heartbeat[0] == lease.id:
-            lease.trained = max(lease.trained, heartbeat[1] - lease.start)
+            lease.trained = max(lease.trained, min(heartbeat[1], lease.stop) - lease.start)
         self.chunks.retract(lease)
 
     def _overtake(self, lease: LeaseState, now: float, because: str) -> None:

@@ -86,11 +86,7 @@ class Wire(MasterMailboxes):
         self._boxes.setdefault(worker, _Box())
 
     def collect(self) -> list[Message]:
-        return [
-            Message(worker, number, payload)
-            for worker in self._waiting
-            for number, payload in sorted(self._boxes[worker].messages.items())
-        ]
+        return [Message(worker, *max(self._boxes[worker].messages.items())) for worker in self._waiting]
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
         if worker in self._boxes:

@@ -17,7 +17,7 @@ class Journal:
 
     def __init__(self, ledger: Ledger, path: Path, report: Report) -> None:
         self._ledger = ledger
-        self._file = path.open("a", buffering=1)
+        self._file = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
         self._report = report
 
     def event(self, now: float, topic: str, text: str) -> None:

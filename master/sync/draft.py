@@ -10,10 +10,19 @@ from gridml.protocol.push import PushContent
 from master.records import LeaseState, WorkerRecord
 
 
+@dataclass(frozen=True)
+class Malformed:
+    """A message that makes no sense, and would make none if it came again; `reason` says what is wrong with it."""
+
+    message: Message
+    record: WorkerRecord
+    reason: str
+
+
 @dataclass
 class Draft:
-    """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense, and
-    `grant` is the lease that the answer brings."""
+    """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense or
+    cannot be merged, and `grant` is the lease that the answer brings."""
 
     message: Message
     sync: Sync

@@ -15,16 +15,20 @@ from gridml.carriers.base import MasterMailboxes, Message
 from gridml.protocol.codec import MalformedPush
 from gridml.protocol.messages import Failure, Verdict
 from gridml.protocol.push import NOTHING
+from gridml.protocol.text import described
+from master.decisions.admission import after_malformed
 from master.environment import Environment
 from master.leases.leases import Leases
+from master.mailboxes import message_limits
 from master.records import WorkerRecord, WorkerTable
 from master.store.spec import RunSpec
 from master.store.store import Store
-from master.sync.draft import Draft
+from master.sync.draft import Draft, Malformed
 from master.sync.failures import Failures
 from master.sync.merger import Merger
 from master.sync.pushes import Pushes
 from master.sync.replies import Replies
+from master.sync.set_aside import SetAside
 from master.sync.version_use import VersionKeeper, VersionUse
 
 
@@ -53,12 +57,16 @@ class Exchange:
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)
         self._pushes = Pushes(store, leases, self.merger, self.failures, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
+        self.limits = message_limits(spec.graph, store.replica.state)
+        mailboxes.limit(self.limits.payload)
+        self._set_aside = SetAside(store.ledger.path.parent / "set-aside")
+        self._nonsensical: list[tuple[WorkerRecord, str]] = []
         self.grant_s = 0.0  # CPU seconds to cut the chunk of a lease: a running mean
 
     def handle(self, messages: Sequence[Message], *, granting: bool = True) -> int:
         """Hear all messages as one group; return how many pushes were merged. Raises StorageError on a full disk."""
-        drafts = self._newest(messages)
-        if not drafts:
+        drafts, malformed = self._newest(messages)
+        if not drafts and not malformed:
             return 0
         now, hook, cpu = self._environment.clock(), self._environment.hook, self._environment.cpu
         began = cpu()
@@ -66,13 +74,15 @@ class Exchange:
             merged = self._pushes.merge(drafts, now)
             for draft in drafts:
                 self._hear(draft, now)
+            for problem in malformed:
+                self._turn_away(problem, now)
             hook("before-commit")
         hook("after-commit")
         self._fields.committed(merged)
         # Chunks are cut only now, so that they hold the fields that were just credited.
         cutting = cpu()
         with self.ledger.transaction():
-            self._grant([d for d in drafts if granting and not d.dropping], now)
+            self._grant([d for d in drafts if granting and not d.dropping and self._is_expected(d.record)], now)
         cutting = cpu() - cutting
         if grants := sum(draft.grant is not None for draft in drafts):
             self.grant_s = _running_mean(self.grant_s, cutting / grants)
@@ -80,6 +90,8 @@ class Exchange:
         leave = self._leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
             self.replies.send(draft, leave=leave)
+        for problem in malformed:
+            self._mailboxes.discard(problem.message.worker, problem.message.number)
         hook("after-answers")
         self._keeper.tidy(now)
         if merged:  # the cost of a chunk is not one of a push
@@ -106,41 +118,67 @@ class Exchange:
             failure = Failure(lease.id, lease.term, f"the worker ended with {detail}", last_words, -1, -1)
             self.failures.record(lease, failure, now)
 
-    def _newest(self, messages: Sequence[Message]) -> list[Draft]:
-        """The newest message of each worker, opened.
+    def take_nonsensical(self) -> list[tuple[WorkerRecord, str]]:
+        """Return the workers that are not to be heard any more, and why, since this was last asked."""
+        records, self._nonsensical = self._nonsensical, []
+        return records
+
+    def _newest(self, messages: Sequence[Message]) -> tuple[list[Draft], list[Malformed]]:
+        """The newest message of each worker, opened; and all that make no sense.
 
         A worker writes again only when it has been answered, so an older message is a late copy. It must not be heard:
         it would say that the worker lacks what it was given since.
         """
         newest: dict[str, Draft] = {}
+        malformed = []
         for message in messages:
             draft = self._open(message)
-            if draft is None or message.number < draft.record.number:
+            if isinstance(draft, Malformed):
+                malformed.append(draft)
+            elif message.number < draft.record.number:
                 self._mailboxes.discard(message.worker, message.number)
-                if draft is None:
-                    warning = f"{message.worker} sent what is no sync; is its gridml another one?"
-                    self.failures.news.append(("warning", warning))
             else:
                 newest[message.worker] = draft
-        return list(newest.values())
+        return list(newest.values()), malformed
 
-    def _open(self, message: Message) -> Draft | None:
-        """A message's content, None for one that makes no sense, and would make none if it was sent again."""
+    def _open(self, message: Message) -> Draft | Malformed:
+        """A message's content, within its bounds. Whatever it holds, nothing raises."""
+        record = self._workers.of(message.worker)
+        if message.problem:
+            return Malformed(message, record, message.problem)
+        problem = None
         try:
-            sync, content = self._environment.codec.read(message.payload)
-            problem = None
+            sync, content = self._environment.codec.read(message.payload, self.limits.header)
         except MalformedPush as error:
             sync, content, problem = error.sync, NOTHING, str(error)
-        except ValueError:
-            return None
+        except Exception as error:  # of the payload alone: nothing else has been looked at
+            return Malformed(message, record, described(error))
         if sync.worker != message.worker:
-            return None
-        return Draft(message, sync, content, self._workers.of(message.worker), problem)
+            return Malformed(message, record, f"it speaks for {sync.worker}")
+        return Draft(message, sync, content, record, problem)
+
+    def _turn_away(self, malformed: Malformed, now: float) -> None:
+        """Free what the sender of a message that makes no sense holds: who knows what it trains."""
+        self._set_message_aside(malformed.message, malformed.record, malformed.reason, now)
+        self.release(malformed.record, f"a message that makes no sense: {malformed.reason}", now)
+
+    def _set_message_aside(self, message: Message, record: WorkerRecord, reason: str, now: float) -> None:
+        """Keep a message that could not be taken, and count it against its worker alone."""
+        self._set_aside.keep(message, reason)
+        record.malformed += 1
+        heard, why = after_malformed(record.malformed)
+        self.failures.say(now, "warning", f"{record.name} sent what makes no sense: {reason}; {why}")
+        if not heard and self._is_expected(record):
+            self._nonsensical.append((record, why))
+
+    def _is_expected(self, record: WorkerRecord) -> bool:
+        """Whether a record is that of a worker that has not ended, and not one of nobody."""
+        return self._workers.get(record.name) is record
 
     def _hear(self, draft: Draft, now: float) -> None:
         """Write down what the worker said of itself: measures, failures, refused work, that it leaves."""
         sync, record = draft.sync, draft.record
-        if self._workers.get(record.name) is record:  # not one that has ended, whose last push was brought home
+        if self._is_expected(record):  # not one that has ended, whose last push was brought home
             self.versions.hear(record, sync.have, draft.message.number)
             self._measures.hear(record, sync, now)
             record.spoke = True
@@ -148,6 +186,8 @@ class Exchange:
         self.ledger.worker_reported(sync, now, len(draft.message.payload))
         self.ledger.worker_sent(sync.worker, record.bytes_down)
         record.bytes_down = 0
+        if draft.problem is not None:
+            self._set_message_aside(draft.message, record, draft.problem, now)
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:

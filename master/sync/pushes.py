@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gridml.aggregates import Merge
-from gridml.errors import UserCodeError
+from gridml.errors import GridmlError, UserCodeError
 from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
 from gridml.protocol.push import Fields
+from gridml.protocol.text import described
 from master.decisions.admission import LeaseFacts, admit
 from master.environment import Hook
 from master.leases.leases import Leases
@@ -18,6 +20,8 @@ from master.store.store import Store
 from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merged, Merger
+
+OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
 
 
 @dataclass(frozen=True)
@@ -65,7 +69,13 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        problem, outcome = self._try(draft, lease, merge)
+        try:
+            problem, outcome = self._try(draft, lease, merge)
+        except OURS:
+            raise
+        except Exception as error:  # nothing has been changed: the push is refused, and all else stands
+            problem, outcome = f"it cannot be merged: {described(error)}", None
+            draft.problem = problem
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
             self._failures.record(lease, Failure(lease.id, lease.term, problem, "", -1, -1), now)

@@ -25,7 +25,11 @@ names = st.text(st.characters(codec="utf-8", exclude_categories=["Cs"]), min_siz
 messages = st.dictionaries(
     st.text(st.characters(codec="utf-8")),
     st.recursive(
-        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(st.characters(codec="utf-8")),
+        st.none()
+        | st.booleans()
+        | st.integers()
+        | st.floats(allow_nan=False, allow_infinity=False)
+        | st.text(st.characters(codec="utf-8")),
         st.lists,
         max_leaves=5,
     ),

@@ -76,9 +76,15 @@ class CollectsOnce(Master):
         return messages
 
 
-class CollectsNewestFirst(Master):
+class CollectsTheOldest(Master):
     def collect(self) -> list[Message]:
-        return super().collect()[::-1]
+        mailboxes = {name: self.network.arrived(mailbox.syncs) for name, mailbox in self.network.mailboxes.items()}
+        return [Message(name, syncs[0].number, syncs[0].payload) for name, syncs in mailboxes.items() if syncs]
+
+
+class ReadsWhatIsTooLong(Master):
+    def limit(self, longest: int) -> None:
+        pass
 
 
 class CollectsAsSomebodyElses(Master):
@@ -182,7 +188,8 @@ BROKEN: list[tuple[type[Master], type[Worker], str]] = [
     (AnswersNobody, Worker, "a_sync_is_collected_and_its_reply_received"),
     (AnswersOnce, Worker, "a_sync_sent_again_after_its_answer_is_collected_again"),
     (CollectsOnce, Worker, "a_sync_is_collected_until_it_is_answered"),
-    (CollectsNewestFirst, Worker, "syncs_of_a_worker_are_collected_oldest_first"),
+    (CollectsTheOldest, Worker, "the_newest_sync_of_a_worker_is_collected"),
+    (ReadsWhatIsTooLong, Worker, "a_sync_that_is_too_long_is_a_problem_and_not_read"),
     (CollectsAsSomebodyElses, Worker, "mailboxes_are_apart"),
     (NeverSettles, Worker, "a_discarded_sync_is_not_collected"),
     (KeepsWhatIsOlder, Worker, "an_answer_settles_the_syncs_before_it"),
