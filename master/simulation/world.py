@@ -92,11 +92,16 @@ class World:
         assert isinstance(self.workers, CostOnlyWorkers), "there is none where workers train"
         return self.workers.wire
 
+    @property
+    def hostile(self) -> int:
+        """Hostile values that were sent."""
+        return self.workers.hostility.values if isinstance(self.workers, CostOnlyWorkers) else 0
+
     def _hire(self, worker: str, slot: int) -> SimulatedWorker:
         self._lives += 1
         machine = self._machines.get(slot)
         if machine is None:
-            machine = self._machines[slot] = self.scenario.speeds.of(slot, self.scenario.seed)
+            machine = self._machines[slot] = self.scenario.machine(slot)
         return self.workers.hire(worker, machine)
 
     def environment(self, report: Callable[[str, str], None]) -> Environment:
