@@ -52,4 +52,4 @@ def unpack_heartbeat(raw: bytes) -> tuple[int, int] | None:
     if len(raw) != HEARTBEAT_BYTES:
         return None
     lease, upto = _HEARTBEAT.unpack(raw)
-    return (lease, upto) if 0 <= lease <= LARGEST and 0 <= upto <= LARGEST else None
+    return (lease, upto) if max(abs(lease), abs(upto)) <= LARGEST else None

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_MOVED = itertools.count()  # folders, in this process's life
 THEIRS = frozenset(
     {
         errno.ELOOP,
@@ -68,8 +69,8 @@ def remove(path: Path) -> None:
     except OSError as error:
         if error.errno not in THEIRS:
             raise
-        with contextlib.suppress(OSError, RecursionError):  # a tree deeper than Python's stack stays
-            shutil.rmtree(path)
+        with contextlib.suppress(OSError):
+            _remove_tree(path)
 
 
 @contextlib.contextmanager
@@ -88,6 +89,30 @@ def _opened(path: Path) -> Iterator[tuple[int, int]]:
         yield handle, status.st_size
     finally:
         os.close(handle)
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it. Folders in it are moved beside it first, so that however deep they lie
+    takes neither stack nor handles."""
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        names = [path.name]
+        while names:
+            name = names.pop()
+            folder = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=parent)
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in [*entries]:
+                        if entry.is_dir(follow_symlinks=False):
+                            names.append(f".removed.{os.getpid()}.{next(_MOVED)}")
+                            os.rename(entry.name, names[-1], src_dir_fd=folder, dst_dir_fd=parent)
+                        else:
+                            os.unlink(entry.name, dir_fd=folder)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=parent)
+    finally:
+        os.close(parent)
 
 
 def _read(handle: int, longest: int) -> bytes:

@@ -26,8 +26,9 @@ class Journal:
         self.tell(topic, text)
 
     def tell(self, topic: str, text: str) -> None:
-        """Tell of what the ledger has already, or need not have."""
-        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {text}\n")
+        """Tell of what the ledger has already, or need not have. In the file only an event begins at a line's begin."""
+        lines = text.replace("\n", "\n    ")
+        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {lines}\n")
         self._report(topic, text)
 
     def close(self) -> None:

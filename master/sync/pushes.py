@@ -11,7 +11,7 @@ from gridml.errors import GridmlError, UserCodeError
 from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
 from gridml.protocol.push import Fields
-from gridml.protocol.text import described
+from gridml.protocol.text import TRACEBACK, described, printable
 from master.decisions.admission import LeaseFacts, admit
 from master.environment import Hook
 from master.leases.leases import Leases
@@ -69,16 +69,18 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
+        outcome, trace = None, ""
         try:
             problem, outcome = self._try(draft, lease, merge)
+        except UserCodeError as error:  # g does not fail on what others push, perhaps
+            problem, trace = printable(str(error)), printable(error.traceback_text, TRACEBACK)
         except OURS:
             raise
-        except Exception as error:  # nothing has been changed: the push is refused, and all else stands
-            problem, outcome = f"it cannot be merged: {described(error)}", None
-            draft.problem = problem
+        except Exception as error:  # nothing has been changed: this push is refused, and all else stands
+            draft.problem = problem = f"it cannot be merged: {described(error)}"
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
-            self._failures.record(lease, Failure(lease.id, lease.term, problem, "", -1, -1), now)
+            self._failures.record(lease, Failure(lease.id, lease.term, problem, trace, -1, -1), now)
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
@@ -112,7 +114,11 @@ class Pushes:
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
     def _try(self, draft: Draft, lease: LeaseState, merge: Merge) -> tuple[str, tuple[Merged, Fields] | None]:
-        """(reason, what the push would change), None when its content is wrong or the gate refuses it."""
+        """(reason, what the push would change), None when its content is wrong or the gate refuses it.
+
+        Nothing is changed yet. Raises UserCodeError when g fails, and whatever a push may bring about that nobody has
+        thought of.
+        """
         push, replica = draft.push, self._store.replica
         part, fields = draft.content.replica, draft.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
@@ -125,11 +131,7 @@ class Pushes:
         if problem is not None:
             return problem, None
         base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
-        try:
-            merged, reason = self._merger.merge(part, base, merge)
-        except UserCodeError as error:
-            self._failures.stop(error)
-            return str(error), None
+        merged, reason = self._merger.merge(part, base, merge)
         return reason, None if merged is None else (merged, fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:

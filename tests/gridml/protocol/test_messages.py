@@ -1,11 +1,26 @@
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, get_type_hints
 
 import pytest
 
-from gridml.protocol.messages import Failure, Lease, Pace, Push, Reply, Sync, Verdict, reply_from, sync_from, to_json
+from gridml.protocol.messages import (
+    FAILURE_BOUNDS,
+    PUSH_BOUNDS,
+    SYNC_BOUNDS,
+    Failure,
+    Lease,
+    Pace,
+    Push,
+    Reply,
+    Sync,
+    Verdict,
+    reply_from,
+    sync_from,
+    to_json,
+)
+from gridml.protocol.text import NAME, TRACEBACK, printable
 
 SYNC = Sync(
     "w1",
@@ -56,6 +71,20 @@ def test_messages_come_back_equal() -> None:
         (("begun",), 1.5),
         (("begin_s",), "2"),
         (("travel_s",), float("nan")),
+        (("travel_s",), -1e-9),
+        (("end_s",), 1.1e9),
+        (("end_s",), 10**400),
+        (("have",), -2),
+        (("trained",), -1),
+        (("trained",), 2**53),
+        (("holds",), [-1]),
+        (("holds",), [1] * 257),
+        (("holds",), {"1": 2}),
+        (("push", "base"), -2),
+        (("push", "lease"), -1),
+        (("push", "colour"), "red"),
+        (("failure", "last"), -2),
+        (("failure", "traceback"), None),
     ],
 )
 def test_a_field_of_another_type_is_no_sync(path: tuple[str, ...], value: object) -> None:
@@ -66,6 +95,33 @@ def test_a_field_of_another_type_is_no_sync(path: tuple[str, ...], value: object
     inner[path[-1]] = value
     with pytest.raises(ValueError, match="not a sync"):
         sync_from(message)
+
+
+def test_every_field_has_a_bound() -> None:
+    for part, bounds in ((Sync, SYNC_BOUNDS), (Push, PUSH_BOUNDS), (Failure, FAILURE_BOUNDS)):
+        assert bounds.keys() == get_type_hints(part).keys(), part
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "taken"),
+    [
+        (("train_s",), 1e-320, 0.0),
+        (("travel_s",), 7, 7.0),
+        (("failure", "message"), "\udce9\x1b", "\\udce9\\x1b"),
+        (("kind",), "k" * 10_000, printable("k" * 10_000, NAME)),
+        (("failure", "traceback"), "t" * 30_000_000, printable("t" * 30_000_000, TRACEBACK)),
+        (("holds",), [], ()),
+        (("failure", "first"), -1, -1),
+    ],
+)
+def test_a_value_is_taken_within_its_bounds(path: tuple[str, ...], value: object, taken: object) -> None:
+    message = over_the_wire(SYNC)
+    inner = message
+    for name in path[:-1]:
+        inner = inner[name]
+    inner[path[-1]] = value
+    sync = sync_from(message)
+    assert getattr(sync.failure if path[0] == "failure" else sync, path[-1]) == taken
 
 
 def test_unknown_and_missing_fields_are_refused() -> None:

@@ -25,6 +25,7 @@ from gridml.carriers.mailbox_files import QUOTA
 from gridml.engine.engine import Engine
 from gridml.model.program import load
 from gridml.protocol import bundle, outbox
+from gridml.protocol.foreign_files import remove
 from gridml.protocol.messages import Failure, Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.worker_actions import Wait
 from gridml.testing.virtual_clock import VirtualClock
@@ -176,6 +177,7 @@ class Scene:
         self.mailbox.close()
         self.honest.close()
         self.run.__exit__(None, None, None)
+        remove(self.root)  # pytest itself cannot remove folders that lie so deep
 
 
 @pytest.fixture
@@ -204,6 +206,8 @@ def test_what_f_says_is_printable_everywhere(scene: Scene, field: str, text: str
     row = scene.run.ledger._db.execute("SELECT message, traceback FROM failures").fetchone()
     assert all(c.isprintable() or c in "\n\t" for c in row[0] + row[1])
     scene.finish()
+    assert scene.events.count("\n") >= len(scene.told)
+    assert len([line for line in scene.events.splitlines() if " finished " in line and line[0] == "2"]) == 1
 
 
 @pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
@@ -252,8 +256,9 @@ def test_any_value_of_any_field_of_a_part_ends_no_run(scene: Scene, part: str) -
 
 
 def test_a_time_that_no_clock_can_measure_is_none(scene: Scene) -> None:
-    scene.say(trained=1, train_s=1e-320, wants=True)
+    scene.say(trained=1, train_s=1e-320)
     scene.run.step()
+    assert [row["train_s"] for row in scene.run.ledger.workers() if row["worker"] == "w1"] == [0.0]
     scene.finish()
 
 

@@ -1,0 +1,57 @@
+"""What a worker tells of an error in f, whatever that error is: printable, short, and in words."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gridml.engine.engine import BatchFailed
+from gridml.protocol.messages import Lease, sync_from, to_json
+from gridml.protocol.text import MESSAGE, TRACEBACK
+from gridml.protocol.worker_actions import Failed, Train
+from remote.session import Session, SessionOptions
+
+
+class Unspeakable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no words")
+
+
+class FailingEngine:
+    """Its f raises `error`."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+        update = SimpleNamespace(batch=1, min_batch=1)
+        self.program = SimpleNamespace(update=update, schedule=lambda share: 1.0)
+
+    def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
+        return at + 1, True
+
+    def train(self, start: int, stop: int, rate: float) -> None:
+        raise BatchFailed(7, 7) from self.error
+
+
+ERRORS = {
+    "a name that is no text": (ValueError(os.fsdecode(b"caf\xe9.txt")), "ValueError: caf\\udce9.txt"),
+    "no words": (Unspeakable(), "Unspeakable: (what it says cannot be had: RuntimeError)"),
+    "terminal escapes": (ValueError("\x1b[2J\x07"), "ValueError: \\x1b[2J\\x07"),
+    "30 MB": (ValueError("x" * 30_000_000), "ValueError: xxx"),
+}
+
+
+@pytest.mark.parametrize(("error", "words"), ERRORS.values(), ids=ERRORS)
+def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, words: str) -> None:
+    engine: Any = FailingEngine(error)
+    session = Session(SessionOptions("w1"), engine, cast(Any, None), cast(Any, None), lambda: False, lambda: 0.0)
+    lease = Lease(1, 1, 0, 0, 10, "chunk", "")
+    event = session._perform(Train(lease, 0, 10, 10, 1.0, False, 1, 0.0))
+    assert isinstance(event, Failed)
+    failure = event.failure
+    assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)
+    assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
+    sync = to_json(session._state._send(failure=failure).sync)
+    assert sync_from(sync).failure == failure  # the master takes it as it is
