@@ -123,6 +123,14 @@ class House:
             lines[str(path.relative_to(self.root).parent)] += len(self.texts[module].splitlines())
         return lines
 
+    def code_lines(self, *, testing: bool) -> int:
+        """Lines of statements of the product, of what is shipped for tests or of all else."""
+        return sum(
+            statement_lines(text)
+            for module, text in self.texts.items()
+            if (module.startswith("gridml.testing") or module == "master.backends.contract") == testing
+        )
+
     def lines_below(self, folder: str) -> int:
         return sum(
             len(path.read_text(encoding="utf-8").splitlines()) for path in sorted((self.root / folder).rglob("*.py"))
@@ -163,6 +171,19 @@ class House:
             if says_so or str(attribute) in KEPT[of] or _RECORDS[of].search(attribute.made_of):
                 keepers.setdefault(attribute.owner, []).append(attribute.name)
         return keepers
+
+
+def statement_lines(text: str) -> int:
+    """Count a module's lines that hold more of a statement than a closing bracket, imports and docstrings apart."""
+    lines = {
+        number for number, line in enumerate(text.splitlines(), 1) if line.strip(" ()[]{},") and line.lstrip()[0] != "#"
+    }
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import | ast.ImportFrom) or (
+            isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        ):
+            lines -= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    return len(lines)
 
 
 def functions_of(module: str, tree: ast.Module) -> Iterator[Function]:
@@ -228,6 +249,8 @@ def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
         functions = [function for function in house.functions if not function.command]
         count("most files in one room", column, max(house.files_by_room().values()))
         count("lines of the product", column, sum(product))
+        count("lines of statements in it", column, house.code_lines(testing=False))
+        count("lines of statements in checks and doubles that it ships", column, house.code_lines(testing=True) or None)
         count("lines of its tests", column, house.lines_below("tests"))
         count("lines of its benchmarks", column, house.lines_below("benchmarks"))
         count("imports that point up", column, len(house.tree.arrows_up()))
@@ -250,7 +273,9 @@ def notes(houses: dict[str, House]) -> list[str]:
         "a room is a folder; an import points up when it names a module of a higher room (`ORDER` in "
         "`benchmarks/source.py`); commands are functions that typer calls, and count apart",
         "what the master keeps by lease or by worker: containers of its classes, without back ends, views, simulation",
-        "of those, only indexes, which hold no fact of their own: "
+        "lines of statements: no blank lines, comments, docstrings, imports or lone closing brackets; the checks and "
+        "doubles that ship (`gridml/testing/`, `master/backends/contract.py`) were part of the tests before",
+        "of what the master keeps, only indexes, which hold no fact of their own: "
         + "; ".join(f"{name}, {what}" for name, what in INDEXES.items()),
     ]
     for column, house in houses.items():

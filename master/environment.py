@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.protocol.codec import BundleCodec, Codec
@@ -18,16 +18,33 @@ from master.store.settings import Settings
 Hook = Callable[[str], None]
 
 
+class SteadyClock:
+    """Seconds since 1970 as the wall's clock has them when this one is made, carried on by one that nobody sets.
+
+    What lasts is measured by it, so a wall clock that is set back or forward makes nobody silent, and hides no silence.
+    A machine that sleeps does not age by it.
+    """
+
+    def __init__(self, wall: Callable[[], float] = time.time, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._began_s = wall() - monotonic()
+
+    def __call__(self) -> float:
+        return self._began_s + self._monotonic()
+
+
 @dataclass(frozen=True)
 class Environment:
     """The world around a master. Tests and simulations put their own here.
 
     `hook` is told the name of each commit point; who drives the run may end the process there. `tick` is called once a
-    turn, and may raise to end the run between two turns.
+    turn, and may raise to end the run between two turns. `clock` never goes back; `wall` is what people set and other
+    processes read, None where that is `clock` itself.
     """
 
     backend: Callable[[Settings, RunDirectory], Backend]
-    clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = field(default_factory=SteadyClock)
+    wall: Callable[[], float] | None = None
     rest: Callable[[float], None] = time.sleep
     report: Report = lambda topic, text: None
     hook: Hook = lambda point: None
@@ -38,3 +55,9 @@ class Environment:
     codec: Codec = field(default_factory=BundleCodec)
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
+
+    def not_before(self, at_s: float) -> Environment:
+        """Return the same world under a clock that has reached `at_s`, the last sign of the master before: the wall's
+        may have been set back since."""
+        clock, missing_s = self.clock, at_s - self.clock()
+        return self if missing_s <= 0 else replace(self, clock=lambda: clock() + missing_s)

@@ -90,15 +90,36 @@ class Fleet:
         if self._stop is not None:
             raise self._stop
 
-    def give_up_silent(self, now: float) -> None:
-        """Give up on workers that are silent for too long: something took them that nobody reported."""
-        for record, reason in self._heartbeats.silent(now):
-            self._workers.move(record, Standing.GIVEN_UP)
-            self._measures.give_up(record, now)
+    def give_up(self, now: float) -> None:
+        """Give up on workers that are silent for too long (something took them that nobody reported), that are stuck in
+        f, and that fail what others do."""
+        for record, reason, stuck in self._heartbeats.lost(now):
+            self._measures.give_up(record, now, died=not stuck)
             with self._ledger.transaction():
-                self._exchange.release(record, reason, now)
-                self._say(now, "silent", f"{record.name}: {reason}; its leases go to others")
+                if stuck:
+                    self._exchange.failed(record, reason, "", now)
+                self._dismiss(record, "stuck" if stuck else "silent", reason, now)
             self._place.backend.cancel(record.name)
+        for record, reason in self._exchange.failures.take_replaceable():
+            if record.alive:
+                self._measures.give_up(record, now, died=False)
+                with self._ledger.transaction():
+                    self._avoid(record)
+                    self._dismiss(record, "replaced", reason, now)
+                self._place.backend.cancel(record.name)
+
+    def _dismiss(self, record: WorkerRecord, topic: str, reason: str, now: float) -> None:
+        """Take its leases from a worker that is given up."""
+        self._workers.move(record, Standing.GIVEN_UP)
+        self._exchange.release(record, reason, now)
+        self._say(now, topic, f"{record.name}: {reason}; its leases go to others")
+
+    def _avoid(self, record: WorkerRecord) -> None:
+        """Ask for the workers to come elsewhere than on the machine of one that fails."""
+        avoided = self._ledger.get("avoided_machines", [])
+        if record.machine and record.machine not in avoided:
+            self._ledger.set("avoided_machines", [*avoided, record.machine])
+            self._place.backend.avoid([record.machine])
 
     def give_up_nonsensical(self, now: float) -> None:
         """Give up on workers that keep on sending what makes no sense; their mailboxes go with them."""
@@ -142,6 +163,7 @@ class Fleet:
             self._queue(record)  # one that was held, too
         elif event.state is State.RUNNING and record.standing is not Standing.GIVEN_UP:
             self._workers.move(record, Standing.RUNNING)
+            self._workers.arrive(record, event.host)
             self._heartbeats.watch(record, now)
             self._measures.run(record, now)
         elif event.state is State.OUT_OF_REACH:
@@ -152,15 +174,14 @@ class Fleet:
             self._end(record, event, now)
 
     def _end(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
-        if event.state is State.LOST and event.exit_code is not None:
-            self._exchange.crashed(record.name, event.detail, self._last_words(record.name), now)
+        crashed = self._crashed(record, event, now)
         until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
         self._exchange.release(record, because, now, reserved_until_s=until_s)
         self._measures.end(record, now, died=died(event.state, event.cancelled, event.detail))
         self._workers.end(record)
         self._any_spoke = self._any_spoke or record.spoke
-        if record.spoke or (event.state is State.EVICTED and not event.cancelled):
+        if (record.spoke and not crashed) or (event.state is State.EVICTED and not event.cancelled):
             self._failed_starts = self._unfit = 0
             return
         self._failed_starts += 1
@@ -172,6 +193,17 @@ class Fleet:
             self._stop = RunError(
                 f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(record.name)}"
             )
+
+    def _crashed(self, record: WorkerRecord, event: JobEvent, now: float) -> bool:
+        """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit
+        status; return whether it crashed at nothing that is known of."""
+        if event.exit_code is None or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
+            return False
+        why = f"the worker ended with {event.detail}"
+        if self._exchange.failed(record, why, self._last_words(record.name), now) or event.state is State.FINISHED:
+            return False
+        self._exchange.failures.fail_without_lease(record, now)
+        return True
 
     def _hold(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
         """A held job waits for a person; when none has ever run, so does the run."""

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from sortedcontainers import SortedList
 
+from gridml.carriers.base import Heartbeat
+from master.decisions.failures import AVOIDED, Candidate, Failed, may_lease
 from master.decisions.leasing import Span
 
 Touched = Mapping[str, NDArray[np.int64]]  # vertices by the name of their type
-Heartbeat = tuple[int, int]  # (lease, position up to which it is trained)
 
 FEW = 8  # leases at either end of the order that a look takes: one that leads nowhere must not hide the others
 
@@ -39,8 +41,8 @@ class Footprint:
 class LeaseState:
     """A lease: positions [start, stop) of `epoch`, credited up to `upto` by `sequence` pushes in the lease's `term`.
 
-    `tries` counts the failures of f in its range, `trained` the vertices trained under it as far as is known,
-    `version` is that of its last credit.
+    `failed` are the failures of f that stand against its range, `trained` the vertices trained under it as far as is
+    known, `version` is that of its last credit.
     `reserved_until_s` is set once it has ended: until then a later attempt of its job may bring what it left.
     The rest lives in memory: the versions that such an attempt may name as a base, how often its range was overtaken,
     when its holder was last credited, when it is expected to be done, what it touches.
@@ -54,10 +56,10 @@ class LeaseState:
     upto: int
     worker: str
     sequence: int = 0
-    tries: int = 0
     trained: int = 0
     version: int | None = None
     reserved_until_s: float | None = None
+    failed: tuple[Failed, ...] = ()
     reserved_versions: tuple[int, ...] = ()
     overtaken: int = 0
     since_s: float | None = None
@@ -72,7 +74,7 @@ class LeaseState:
     @property
     def rest(self) -> Span:
         """The range that is not credited."""
-        return Span(self.epoch, self.upto, self.stop, self.tries)
+        return Span(self.epoch, self.upto, self.stop, self.failed)
 
     @property
     def cut(self) -> Footprint:
@@ -218,6 +220,8 @@ class WorkerRecord:
     heartbeat: Heartbeat | None = None  # as it was read when the worker had been silent for a while
     heartbeat_read: bool = False  # since the last sign of life
     look_s: float = 0.0  # when it is looked at next
+    headway_s: float = 0.0  # the last of a message, its start, a heartbeat that told of more trained
+    place: tuple[int, int] | None = None  # (lease, position) that its heartbeats last told of
 
     # What it has.
     number: int = -1  # of its last message
@@ -236,19 +240,48 @@ class WorkerRecord:
     train_s: float = 0.0  # seconds of training in its process's life, as it last said
     begun: int = 0  # chunks
 
+    # How it fails.
+    machine: str = ""  # that it runs on
+    failures: int = 0  # of f in a row, by it and by those before it on its machine,
+    failures_before: int = 0  # of which by those
+    avoided_until_s: float = 0.0  # it gets no lease before
+
     @property
     def alive(self) -> bool:
         return self.standing in (Standing.QUEUED, Standing.RUNNING)
 
     def show_life(self, now: float) -> None:
-        """Begin its silence anew; it is in reach."""
+        """Begin its silence anew; it is in reach, and gets on."""
         self.sign_s, self.heartbeat_read, self.out_of_reach = now, False, False
+        self.headway_s = now
+
+    def forget_failures(self) -> None:
+        """Let it begin anew."""
+        self.failures, self.failures_before, self.avoided_until_s = 0, 0, 0.0
+
+    def show_heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
+        """Begin its silence anew: its process lives."""
+        self.sign_s, self.heartbeat_read, self.heartbeat = now, False, None
+        place = heartbeat.lease, heartbeat.upto
+        if place != self.place:
+            self.place, self.headway_s = place, now
+
+
+@dataclass(frozen=True)
+class FailingMachine:
+    """A machine whose last worker, which has ended, had failed so often in a row; what comes there gets no lease
+    before."""
+
+    worker: str
+    failures: int
+    avoided_until_s: float
 
 
 class WorkerTable:
     """The workers of one master's life by name: records of those that have not ended, names of those that have."""
 
     def __init__(self) -> None:
+        self.failing: dict[str, FailingMachine] = {}  # by name
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()
         self._counts: Counter[Standing | None] = Counter()
@@ -285,8 +318,46 @@ class WorkerTable:
         self._counts[standing] += 1
         record.standing = standing
 
+    def ready(self, now: float) -> Iterator[Candidate]:
+        """The workers that might take a range now, or will soon: those that are at work and do not fail."""
+        for record in self._records.values():
+            at_work = record.standing is Standing.RUNNING or (record.spoke and record.alive)
+            if at_work and (record.failures < AVOIDED or record.avoided_until_s <= now):
+                yield Candidate(record.name, record.machine)
+
+    def may_lease(self, record: WorkerRecord, failed: Sequence[Failed], now: float) -> bool:
+        """Whether a worker may be leased a range against which these failures stand."""
+        return not failed or may_lease(failed, Candidate(record.name, record.machine), lambda: self.ready(now))
+
+    def arrive(self, record: WorkerRecord, machine: str) -> None:
+        """Take note of the machine that a worker runs on: it takes over the failures of the one before it there."""
+        if record.machine == machine:
+            return  # it is in reach again
+        record.machine = machine
+        before = self.failing.get(machine)
+        if before is not None and before.failures > record.failures:
+            record.failures = record.failures_before = before.failures
+            record.avoided_until_s = before.avoided_until_s
+
+    def recall_failures(self, row: Mapping[str, Any]) -> None:
+        """Take up the failures of a worker, or of its machine where it has ended, as its ledger row has them."""
+        failures, until_s = row["failed"], row["avoided_until_s"] or 0.0
+        record, machine = self.get(row["worker"]), (row["machine"] or "").rpartition("@")[2]
+        if record is not None:
+            record.failures, record.avoided_until_s = failures, until_s
+        elif failures and machine:
+            self.failing[machine] = FailingMachine(row["worker"], failures, until_s)
+
+    def forget_failures(self) -> None:
+        """Let every worker and every machine begin anew."""
+        self.failing.clear()
+        for record in self._records.values():
+            record.forget_failures()
+
     def end(self, record: WorkerRecord) -> None:
         """Drop the record of a worker that has ended. Idempotent."""
+        if record.failures and record.machine:
+            self.failing[record.machine] = FailingMachine(record.name, record.failures, record.avoided_until_s)
         self.move(record, None)
         self._records.pop(record.name, None)
         self._ended.add(record.name)

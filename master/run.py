@@ -11,11 +11,13 @@ import sqlite3
 from collections.abc import Iterator
 from types import TracebackType
 
-from gridml.errors import GridmlError, RunError, StorageError
+from gridml.errors import DamagedError, GridmlError, LedgerError, RunError, SupersededError
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
+from master.store.diagnosis import explain
+from master.store.exact import Credited
 from master.store.ledger import Ledger
-from master.store.rundir import MasterLock, command
+from master.store.rundir import MasterLock
 from master.store.status import RunStatus
 from master.sync.evaluation import flops_per_vertex
 from master.takeover import recovered
@@ -43,6 +45,7 @@ class Run:
         except BaseException:
             parts.backend.leave()
             parts.mailboxes.stop()
+            parts.store.ledger.close()
             parts.journal.close()
             raise
 
@@ -94,19 +97,24 @@ class Run:
                     else:
                         environment.rest(idle)
                         idle = min(IDLE_S[1], idle * 1.5)
+                self._conclude()
+        except SupersededError:
+            self._leaving = True  # the workers are the other master's
+            raise
         except GridmlError as error:
             self._give_up(error)
             raise
-        self._conclude()
 
     def step(self) -> bool:
         """Take one turn of the loop; return whether anything happened."""
         parts = self.parts
+        parts.store.ledger.check_master()
         events = parts.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
         ended = (event.worker for event in events if event.state.ended)
         brought_home = recovered(parts.directory, ended, parts.exchange.limits)
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
+        parts.wall_clock.look(now)
         merged = parts.exchange.handle(messages)
         for path in brought_home:
             remove(path)
@@ -114,7 +122,7 @@ class Run:
         self._tell_news(now)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
-        parts.fleet.give_up_silent(now)
+        parts.fleet.give_up(now)
         parts.fleet.give_up_nonsensical(now)
         self._staff()
         parts.epoch_end.settle()
@@ -166,30 +174,31 @@ class Run:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
+        credited, epochs = self.ledger.count_credits(), parts.leases.epochs
+        if credited != Credited(epochs.total, epochs.number, epochs.number):
+            raise LedgerError(
+                f"{parts.directory.root} has come to its end with {credited.vertices:,} vertices credited in "
+                f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
+                f"{epochs.number}. Its ledger was altered; do not use the result."
+            )
         flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
             self.ledger.set("ended_s", parts.environment.clock())
-        parts.journal.tell("finished", f"every vertex of {self.total:,} is credited once")
+        parts.journal.tell("finished", f"every vertex of {credited.vertices:,} is credited once")
 
     def _give_up(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""
         status = RunStatus.CANCELLED if isinstance(error, RunError) else RunStatus.FAILED
-        with contextlib.suppress(StorageError), self.ledger.transaction():
+        with contextlib.suppress(GridmlError), self.ledger.transaction():
             self.ledger.set("status", status)
             self.ledger.set("stopped_because", str(error))
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """What a disk refuses, as an error meant for a person."""
-        root = self.parts.directory.root
         try:
             yield
-        except sqlite3.Error as error:
-            raise self.ledger.explain(error) from error
-        except OSError as error:
-            raise StorageError(
-                f"{root} cannot be written: {error}. Nothing that was credited is lost: make room on its disk, then "
-                f"{command('resume', root)}"
-            ) from error
+        except (sqlite3.Error, DamagedError, OSError) as error:
+            raise explain(error, self.parts.directory.root) from error

@@ -15,6 +15,7 @@ from master.store.journal import Journal
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
+from master.store.wall_clock import WallClock
 from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange
 from master.takeover import Takeover
@@ -37,11 +38,14 @@ class Parts:
     executor: Executor
     journal: Journal
     takeover: Takeover
+    wall_clock: WallClock
 
 
 def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Parts:
     """Open the store and put a master together around it. Raises LedgerError, and what the back end raises."""
-    store = open_store(spec, directory, durable=environment.durable)
+    store = open_store(spec, directory, environment.clock(), durable=environment.durable)
+    wall = environment.wall or environment.clock
+    environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)
     workers = WorkerTable()
     leases = Leases(spec, store.ledger, workers, mailboxes)
@@ -65,8 +69,9 @@ def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Pa
         exchange,
         backend,
         fleet,
-        EpochEnd(spec, store, journal, executor),
+        EpochEnd(spec, store, journal, executor, environment.hook),
         executor,
         journal,
-        Takeover(place, store.ledger, workers, leases, exchange, fleet),
+        Takeover(place, store, workers, leases, exchange, fleet),
+        WallClock(wall, store.ledger, journal),
     )

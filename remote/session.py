@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from gridml.carriers.base import WorkerMailbox
+from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import BatchFailed, Engine, Snapshot
 from gridml.engine.pace import batch_size, evenly
 from gridml.model.chunk import Chunk
@@ -124,6 +124,7 @@ class Session:
             action = self._state.next_action(self._clock())
             if isinstance(action, Leave):
                 self._reason = action.reason
+                self._mailbox.beat(LEFT, 0)
                 return
             event = self._perform(action)
             if not isinstance(action, Send | Adopt):
@@ -161,6 +162,7 @@ class Session:
 
     def _begin(self, action: BeginChunk) -> Event:
         lease = action.lease
+        self._mailbox.beat(lease.id, lease.start)  # first: what the chunk may do to this process is then known of
         try:
             chunk = Chunk.decode(self._mailbox.fetch(lease.chunk, lease.sha256))
         except (OSError, ValueError):
@@ -169,7 +171,6 @@ class Session:
         if self._arrived:  # nothing was trained since it was asked for
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()
-        self._mailbox.beat(lease.id, lease.start)
         return Began()
 
     def _train(self, action: Train) -> Event:

@@ -15,7 +15,7 @@ from typing import Any, final
 import numpy as np
 
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.engine import Engine
+from gridml.engine.engine import BatchFailed, Engine
 from gridml.model.program import Program, load
 from gridml.protocol.worker_actions import Train, Wait
 from gridml.protocol.worker_state import WorkerOptions
@@ -81,6 +81,10 @@ class SteppedEngine(Engine):
         self._dice.swap()
         try:
             super().train(start, stop, factor)
+        except BatchFailed as failed:
+            if isinstance(failed.__cause__, KeyboardInterrupt):  # of a person: no worker process ignores it for them
+                raise KeyboardInterrupt from failed
+            raise
         finally:
             self._dice.swap()
 

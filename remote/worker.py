@@ -7,6 +7,7 @@ import math
 import os
 import signal
 import sys
+import traceback
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -23,6 +24,7 @@ from gridml.model.program import Program
 from gridml.protocol import outbox
 from remote import fitness
 from remote.attempt import find_mailbox
+from remote.beating import Beating
 from remote.courier import ThreadCourier
 from remote.parent import die_with_parent
 from remote.session import Session, SessionOptions
@@ -60,6 +62,9 @@ def main(argv: list[str] | None = None) -> int:
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
+    except SystemExit:  # the user's code asks for it where f is not running; nobody may take that for a farewell
+        traceback.print_exc()
+        return 1
     if argv is None:  # a process of its own
         sys.stdout.flush()
         sys.stderr.flush()
@@ -74,6 +79,7 @@ def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicte
     for name, mailbox in _mailboxes(options, carrier):
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         chosen = SessionOptions(name, kind, options.chunks, options.patience, options.program, kept)
+        mailbox = Beating(mailbox)
         session = Session(chosen, Engine(loaded), mailbox, courier, evicted)
         try:
             session.run()

@@ -8,7 +8,7 @@ to. Floating-point steps can be added too: then staleness is ignored and W worke
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from gridml.aggregates.base import Aggregate, TensorMerge
 @dataclass(frozen=True)
 class Add(Aggregate):
     """v + (p−b)."""
+
+    near: ClassVar[bool] = False
 
     def merge(self, t: TensorMerge) -> float:
         if t.out.dtype.kind == "f":

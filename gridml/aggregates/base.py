@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -98,6 +98,10 @@ class Aggregate(ABC):
                 t.out[...] = t.base + t.scale * (t.replica - t.base)
                 return float(((t.replica - t.base).astype("float64") ** 2).sum())
     """
+
+    near: ClassVar[bool] = True
+    """Whether a replica stays near the value that it was trained from: a step as long as that value is an accident. Not
+    so for sums, maxima and statistics, which begin anywhere and may move far."""
 
     @abstractmethod
     def merge(self, t: TensorMerge) -> float:

@@ -8,7 +8,7 @@ the same in any order.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, ClassVar, final
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from gridml.aggregates.base import Aggregate, Array, TensorMerge
 @dataclass(frozen=True)
 class Maximum(Aggregate):
     """max(v, p), element by element."""
+
+    near: ClassVar[bool] = False
 
     def merge(self, t: TensorMerge) -> float:
         if t.out.dtype.kind == "f":

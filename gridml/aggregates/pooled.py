@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 import numpy as np
 
@@ -25,6 +25,7 @@ from gridml.aggregates.base import Aggregate, Array, TensorMerge
 class Pooled(Aggregate):
     """A running mean or, with `variance`, a running variance."""
 
+    near: ClassVar[bool] = False
     variance: bool = False
 
     def merge(self, t: TensorMerge) -> float:

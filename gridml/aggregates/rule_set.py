@@ -27,10 +27,16 @@ class MergeResult(NamedTuple):
 
     state: VertexState
     """The next value of every tensor and buffer; empty if `not_finite`."""
-    sumsq: float
-    """Σ(p−b)² over all floating-point tensors, float64, saturating: the squared length of the step, before `scale`."""
+    sumsqs: Mapping[str, float]
+    """Σ(p−b)² of each tensor, float64, saturating, before `scale`; 0 for integers."""
     not_finite: str | None
     """The first tensor that holds NaN or infinity in the replica, or would hold one in the master."""
+
+    @property
+    def sumsq(self) -> float:
+        """Over all tensors, saturating: the squared length of the step. Not finite where a tensor is not."""
+        total = sum(self.sumsqs.values())
+        return total if self.not_finite is not None else min(total, sys.float_info.max)
 
 
 _NO_BUFFERS: Tensors = MappingProxyType({})
@@ -69,7 +75,7 @@ class RuleSet:
         if not 0 < scale <= 1:
             raise ValueError(f"scale is {scale}; expected a number above 0, at most 1")
         values, spare, merged = master.tensors, out or _NOTHING, VertexState()
-        total = 0.0
+        sumsqs: dict[str, float] = {}
         for name, rule in self.rules.items():
             value = values[name]
             target = merged.tensors[name] = _room(spare.tensors, name, value)
@@ -80,13 +86,12 @@ class RuleSet:
                 next_buffers = merged.buffers[name]
             other = self._companions[name]
             companion = None if other is None else _companion(other, value, values, replica, base)
-            sumsq = rule.merge(
+            sumsq = sumsqs[name] = rule.merge(
                 TensorMerge(value, replica[name], base[name], target, merge, scale, buffers, next_buffers, companion)
             )
             if not math.isfinite(sumsq):
-                return MergeResult(VertexState(), sumsq, name)
-            total += sumsq
-        return MergeResult(merged, min(total, sys.float_info.max), None)
+                return MergeResult(VertexState(), sumsqs, name)
+        return MergeResult(merged, sumsqs, None)
 
     def flush(self, master: VertexState, live: int) -> VertexState | None:
         """Return, at the end of an epoch, the next values of the tensors and buffers whose rules held something."""

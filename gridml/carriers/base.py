@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,18 @@ class Message:
     number: int
     payload: bytes
     problem: str = ""
+
+
+BEGUN, LEFT = 0, -1  # in place of the number of a lease, which is 1 or more
+
+
+class Heartbeat(NamedTuple):
+    """What a worker's process last recorded of itself: vertices below `upto` of lease number `lease` are trained, or it
+    has only BEGUN its life, or has LEFT. It is its heartbeat `number`: another one shows that the process lives."""
+
+    lease: int
+    upto: int
+    number: int
 
 
 class WorkerMailbox(ABC):
@@ -48,6 +61,7 @@ class WorkerMailbox(ABC):
     def beat(self, lease: int, upto: int) -> None:
         """Record that vertices below `upto` of lease number `lease` are trained, where it survives this process.
 
+        Said again it is another heartbeat, and a sign of life.
         Raises nothing that a broken line causes, and is cheap enough for every batch: a carrier to which a heartbeat
         costs more may leave out those that come within a second of the last one.
         """
@@ -99,8 +113,8 @@ class MasterMailboxes(ABC):
         """Take a chunk away. A name that is not there is ignored."""
 
     @abstractmethod
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
-        """Return (lease, upto) of the worker's last `beat`, None when it never did or has no mailbox."""
+    def heartbeat(self, worker: str) -> Heartbeat | None:
+        """Return the worker's last heartbeat, None when it never did or has no mailbox."""
 
     @abstractmethod
     def clear(self) -> None:

@@ -2,7 +2,7 @@
 
     mail/<worker>/sync-00000012-<sha256>.safetensors    worker to master
     mail/<worker>/reply-00000012-<sha256>.safetensors   master to worker
-    mail/<worker>/progress                              the last heartbeat, two int64: lease, upto
+    mail/<worker>/progress                              the last heartbeat, three int64: lease, upto, number
     chunks/<name>.safetensors
 
 Syncs are fsynced before they get their name. Replies and chunks are not: the master can make them again from what is
@@ -13,13 +13,14 @@ same.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.carriers.base import MasterMailboxes, Message, WorkerMailbox
+from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMailbox
 from gridml.carriers.file_link import FileLink, LinkedMailbox
 from gridml.carriers.mailbox_files import (
     DIRECTIONS,
@@ -70,10 +71,11 @@ class DirectoryMailbox(LinkedMailbox):
     def __init__(self, root: Path, worker: str) -> None:
         link = DirectoryLink(root)
         super().__init__(worker, link, link)
+        self._beats = itertools.count(1)
         self._heartbeat = os.open(root / self._folder / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
 
     def beat(self, lease: int, upto: int) -> None:
-        os.pwrite(self._heartbeat, pack_heartbeat(lease, upto), 0)  # 2 µs: no thread is worth it
+        os.pwrite(self._heartbeat, pack_heartbeat(Heartbeat(lease, upto, next(self._beats))), 0)  # 2 µs
 
     def close(self) -> None:
         super().close()
@@ -208,7 +210,7 @@ class DirectoryMailboxes(MasterMailboxes):
     def retract(self, name: str) -> None:
         (self._chunks / f"{name}{SUFFIX}").unlink(missing_ok=True)
 
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> Heartbeat | None:
         try:
             return unpack_heartbeat(read_regular(self._mail / worker / HEARTBEAT, HEARTBEAT_BYTES))
         except (FileNotFoundError, ForeignFile):

@@ -6,11 +6,12 @@ Layout and names are the directory carrier's, which also has the master's mailbo
 from __future__ import annotations
 
 import contextlib
+import itertools
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from gridml.carriers.base import WorkerMailbox
+from gridml.carriers.base import Heartbeat, WorkerMailbox
 from gridml.carriers.mailbox_files import HEARTBEAT, SUFFIX, message_files, message_name, pack_heartbeat
 from gridml.protocol import bundle
 
@@ -110,10 +111,11 @@ class FileMailbox(LinkedMailbox):
 
     def __init__(self, worker: str, connect: Callable[[], FileLink], heartbeat_s: float = HEARTBEAT_S) -> None:
         super().__init__(worker, connect(), connect())
+        self._beats = itertools.count(1)
         self._heartbeats = _HeartbeatWriter(connect(), f"{self._folder}/{HEARTBEAT}", heartbeat_s)
 
     def beat(self, lease: int, upto: int) -> None:
-        self._heartbeats.write(pack_heartbeat(lease, upto))
+        self._heartbeats.write(pack_heartbeat(Heartbeat(lease, upto, next(self._beats))))
 
     def close(self) -> None:
         self._heartbeats.close()
@@ -152,7 +154,7 @@ class _HeartbeatWriter:
                 heartbeat, self._newest = self._newest, None
             if heartbeat is None:
                 return
-            with contextlib.suppress(OSError):  # only the count of wasted work depends on it
+            with contextlib.suppress(OSError):  # the next one says the same
                 self._link.write(self._path, heartbeat)
             with self._changed:
                 self._changed.wait_for(lambda: self._closed, self._every_s)

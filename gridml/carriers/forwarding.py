@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gridml.carriers.base import MasterMailboxes, Message
+from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
 
 
 class Forwarding(MasterMailboxes):
@@ -33,7 +33,7 @@ class Forwarding(MasterMailboxes):
     def retract(self, name: str) -> None:
         self._mailboxes.retract(name)
 
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> Heartbeat | None:
         return self._mailboxes.heartbeat(worker)
 
     def clear(self) -> None:

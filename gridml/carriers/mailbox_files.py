@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable
 from typing import Literal, NamedTuple
 
+from gridml.carriers.base import Heartbeat
 from gridml.protocol import bundle
 from gridml.protocol.bounds import LARGEST
 
@@ -17,9 +18,9 @@ Direction = Literal["sync", "reply"]  # worker to master, master to worker
 DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
 QUOTA = 64  # files in a mailbox at most; an honest worker leaves a handful there
 SUFFIX = ".safetensors"  # of chunks too
-HEARTBEAT = "progress"  # the file with a worker's last heartbeat: two int64, lease and upto
+HEARTBEAT = "progress"  # the file with a worker's last heartbeat: three int64, lease, upto and number
 _MESSAGE = re.compile(r"(sync|reply)-(\d{8})-([0-9a-f]{64})\.safetensors")
-_HEARTBEAT = struct.Struct("<qq")
+_HEARTBEAT = struct.Struct("<qqq")
 HEARTBEAT_BYTES = _HEARTBEAT.size
 
 
@@ -42,14 +43,14 @@ def message_files(names: Iterable[str], direction: Direction) -> list[MessageFil
     return sorted(MessageFile(int(match[2]), match[0], match[3]) for match in matches)
 
 
-def pack_heartbeat(lease: int, upto: int) -> bytes:
+def pack_heartbeat(heartbeat: Heartbeat) -> bytes:
     """Return the content of a heartbeat's file."""
-    return _HEARTBEAT.pack(lease, upto)
+    return _HEARTBEAT.pack(*heartbeat)
 
 
-def unpack_heartbeat(raw: bytes) -> tuple[int, int] | None:
-    """Return (lease, upto), None for what is not whole, or cannot be."""
+def unpack_heartbeat(raw: bytes) -> Heartbeat | None:
+    """Return the heartbeat in a file, None for what is not whole, or cannot be."""
     if len(raw) != HEARTBEAT_BYTES:
         return None
-    lease, upto = _HEARTBEAT.unpack(raw)
-    return (lease, upto) if max(abs(lease), abs(upto)) <= LARGEST else None
+    heartbeat = Heartbeat(*_HEARTBEAT.unpack(raw))
+    return heartbeat if max(map(abs, heartbeat)) <= LARGEST else None

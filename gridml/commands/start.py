@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 import typer
 
 from gridml.commands.arguments import Json, RunDir, usual_root
+from gridml.errors import UsageError
 
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
@@ -34,6 +35,7 @@ _PushEvery = Annotated[
 _Silence = Annotated[
     float, typer.Option(help="Seconds without a sign of life after which a worker's leases go to others.")
 ]
+LEAST_SILENCE_S = 5.0
 _Carrier = Annotated[
     str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
 ]
@@ -84,8 +86,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
         default = list(field.default) if isinstance(field.default, tuple) else field.default
         yield _parameter(field.name, _for_typer(hints[field.name]), default)
     facts = plugin.options().facts
-    if facts.carries_files:  # its machines are others' and far away
-        yield _parameter("silence", _Silence, 120.0)
+    yield _parameter("silence", _Silence, 120.0)
     if facts.carries_files or len(facts.carriers) > 1:
         yield _parameter("carrier", _Carrier, facts.carriers[0])
         yield _parameter("address", _Address, None)
@@ -143,8 +144,13 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     own = {field.name: values[field.name] for field in _own_fields(plugin.options)}
     options = plugin.options(**{n: tuple(value) if isinstance(value, list) else value for n, value in own.items()})
     workers = values["workers"]
+    if values["silence"] < LEAST_SILENCE_S:
+        raise UsageError(
+            f"--silence is {values['silence']:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing "
+            "while it starts."
+        )
     common = {
-        "silent_s": values.get("silence"),
+        "silent_s": values["silence"],
         "carrier": values.get("carrier"),
         "address": values.get("address"),
     }

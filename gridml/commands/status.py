@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import time
 
 import typer
 
@@ -18,7 +17,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
 
     from master.backends.registry import batch_of
     from master.store.reader import connect, explained, holder
-    from master.store.run_facts import read_clock, read_facts
+    from master.store.run_facts import read_clock, read_facts, read_now
     from master.store.rundir import RunDirectory, command
     from master.store.status import RunStatus
     from master.views.live import line
@@ -30,7 +29,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
             if master is None:
                 progress = at_rest(read_progress(connection, read_clock(connection, run).end_s))
             else:
-                progress = read_progress(connection, time.time())
+                progress = read_progress(connection, read_now(connection))
             because = read_facts(connection).get("stopped_because")
     finally:
         connection.close()
@@ -44,6 +43,8 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         return
     typer.echo(f"{run}: {progress.status}")
     typer.echo(line(progress))
+    for avoided in progress.avoided:
+        typer.echo(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
     if reason:
         typer.echo(reason)
     if job is not None:

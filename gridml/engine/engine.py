@@ -112,7 +112,7 @@ class Engine:
                     self._call_one(at)
             else:
                 self._call(start, stop)
-        except Exception as error:
+        except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
             ids = self.chunk.tables[self._driver].ids[start:stop]
             raise BatchFailed(int(ids[0]), int(ids[-1])) from error
         self._mark(start, stop)

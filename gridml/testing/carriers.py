@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.carriers.base import MasterMailboxes, WorkerMailbox
+from gridml.carriers.base import Heartbeat, MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
 from gridml.testing.contracts import expect, expect_error, require
 from gridml.testing.faulty_network import FaultyNetwork
@@ -249,23 +249,40 @@ def a_chunk_with_another_digest_is_refused(pair: CarrierPair) -> None:
             worker.fetch("lease-000001", bundle.digest(b"rows"))
 
 
+def _await_heartbeat(pair: CarrierPair, wanted: Callable[[Heartbeat], bool], law: str) -> Heartbeat:
+    """Return the heartbeat of w1 once it is as wanted."""
+    limit_s = time.monotonic() + HEARTBEAT_LIMIT_S
+    while (heartbeat := pair.master.heartbeat("w1")) is None or not wanted(heartbeat):
+        require(time.monotonic() < limit_s, f"{law}: got {heartbeat}")
+        time.sleep(0.001)
+    return heartbeat
+
+
 def the_last_heartbeat_is_seen(pair: CarrierPair) -> None:
     """A heartbeat may be late by a second; of several the last one stays."""
     with _worker(pair) as worker:
         expect(pair.master.heartbeat("w1"), None, "a worker that never beat has no heartbeat")
         worker.beat(3, 64)
         worker.beat(4, 1 << 40)
-        limit_s = time.monotonic() + HEARTBEAT_LIMIT_S
-        while (heartbeat := pair.master.heartbeat("w1")) != (4, 1 << 40):
-            require(time.monotonic() < limit_s, f"the last heartbeat is seen: got {heartbeat}, expected {(4, 1 << 40)}")
-            time.sleep(0.001)
+        _await_heartbeat(pair, lambda heartbeat: heartbeat[:2] == (4, 1 << 40), "the last heartbeat is seen")
+
+
+def a_heartbeat_said_again_is_another(pair: CarrierPair) -> None:
+    """A worker that is long at one batch shows that it lives."""
+    with _worker(pair) as worker:
+        worker.beat(3, 64)
+        first = _await_heartbeat(pair, lambda heartbeat: True, "the first heartbeat is seen")
+        worker.beat(3, 64)
+        again = _await_heartbeat(pair, lambda heartbeat: heartbeat != first, "a heartbeat said again is another")
+    expect(again[:2], (3, 64), "a heartbeat said again says the same")
 
 
 def a_heartbeat_outlives_its_worker(pair: CarrierPair) -> None:
     """What a worker did before it ended is not forgotten."""
     with _worker(pair) as worker:
         worker.beat(3, 64)
-    expect(pair.master.heartbeat("w1"), (3, 64), "a heartbeat outlives its worker")
+    heartbeat = pair.master.heartbeat("w1")
+    expect(heartbeat and heartbeat[:2], (3, 64), "a heartbeat outlives its worker")
 
 
 def a_worker_without_a_mailbox_has_no_heartbeat(pair: CarrierPair) -> None:
@@ -337,6 +354,7 @@ CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     a_published_chunk_is_fetched_until_it_is_retracted,
     a_chunk_with_another_digest_is_refused,
     the_last_heartbeat_is_seen,
+    a_heartbeat_said_again_is_another,
     a_heartbeat_outlives_its_worker,
     a_worker_without_a_mailbox_has_no_heartbeat,
     a_reply_to_a_closed_mailbox_is_harmless,

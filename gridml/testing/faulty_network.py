@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import final
 
-from gridml.carriers.base import MasterMailboxes, Message, WorkerMailbox
+from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMailbox
 from gridml.protocol import bundle
 
 Delivery = Callable[[bytes], Sequence[tuple[float, bytes]]]  # arrivals of a payload: (delay in seconds, bytes)
@@ -85,7 +85,7 @@ class Mailbox:
 
     syncs: list[Arrival] = field(default_factory=list)
     replies: list[Arrival] = field(default_factory=list)
-    heartbeat: tuple[int, int] | None = None
+    heartbeat: Heartbeat | None = None
 
 
 @final
@@ -150,8 +150,10 @@ class _FaultyWorker(WorkerMailbox):
         return payload
 
     def beat(self, lease: int, upto: int) -> None:
-        if self._name in self._network.mailboxes:
-            self._network.mailboxes[self._name].heartbeat = (lease, upto)
+        mailbox = self._network.mailboxes.get(self._name)
+        if mailbox is not None:
+            number = 1 if mailbox.heartbeat is None else mailbox.heartbeat.number + 1
+            mailbox.heartbeat = Heartbeat(lease, upto, number)
 
     def close(self) -> None:
         pass
@@ -196,7 +198,7 @@ class _FaultyMaster(MasterMailboxes):
     def retract(self, name: str) -> None:
         self._network.chunks.pop(name, None)
 
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> Heartbeat | None:
         mailbox = self._network.mailboxes.get(worker)
         return None if mailbox is None else mailbox.heartbeat
 

@@ -10,7 +10,7 @@ The contract as checks is `master.backends.contract`.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Self
@@ -38,8 +38,8 @@ class State(StrEnum):
 class JobEvent:
     """One change of one job's state.
 
-    `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2"), so that the lives of one place
-    can be counted; `graceful` says for EVICTED whether SIGTERM came first,
+    `time_s` is seconds on the back end's clock; `machine` names the place ("slot-2", or "slot1@host" where a host has
+    several), so that the lives of one place can be counted; `graceful` says for EVICTED whether SIGTERM came first,
     None where the back end cannot know: then it was if the worker took its leave; `detail` is for people.
     `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill;
     `next_attempt` is the worker as which the back end starts it again by itself.
@@ -55,6 +55,11 @@ class JobEvent:
     pid: int | None = None
     cancelled: bool = False
     next_attempt: str = ""
+
+    @property
+    def host(self) -> str:
+        """What breaks as a whole: the host of the place, or the place."""
+        return self.machine.rpartition("@")[2]
 
 
 @dataclass(frozen=True)
@@ -126,6 +131,9 @@ class Backend(ABC):
     @abstractmethod
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
+
+    def avoid(self, machines: Collection[str]) -> None:  # noqa: B027
+        """Start no more workers on these machines (`JobEvent.host`), where that can be asked for."""
 
     def news(self) -> list[str]:
         """What a person should hear since the last call, and no event says."""

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 USUAL_GRACE_S = 120.0
 LEAST_GRACE_S = 2.0  # of real time
+LEAST_LIFE_S = 1.0  # on average, of real time: a worker takes half of that to start
+MOST_PROCESSES = 4096  # workers of one machine
+MOST_SPEEDUP = 10**6
 WORKER = "gridml-worker"  # the console script of workers
 # -P: a user's own remote.py in the working directory must not be taken for ours.
 WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.exit(main())")
@@ -46,6 +49,10 @@ class LocalOptions(BackendOptions):
             raise UsageError(f"--threads is {self.threads}; expected at least 1.")
         if not self.speedup > 0:
             raise UsageError(f"--speedup is {self.speedup}; expected a number above 0.")
+        if self.speedup > MOST_SPEEDUP:
+            raise UsageError(
+                f"--speedup is {self.speedup:g}; expected at most {MOST_SPEEDUP:,}: 60 lets an hour pass in a minute."
+            )
         if self.lifetime is not None and self.trace is not None:
             raise UsageError(
                 "got both --lifetime and --trace; expected one of them, or neither for workers that live on."
@@ -81,6 +88,11 @@ class LocalPlugin(BackendPlugin):
         return 2 if trace is None else most_at_once(read_trace(trace))
 
     def check(self, settings: Settings) -> None:
+        if settings.workers > MOST_PROCESSES:
+            raise UsageError(
+                f"--workers is {settings.workers:,}; expected at most {MOST_PROCESSES:,}: each is a process of this "
+                "machine. Give as many as it has cores."
+            )
         script(settings)
 
 
@@ -102,6 +114,13 @@ def script(settings: Settings) -> Script:
         lifetime = parse(options.lifetime)
     except LifetimeError as error:
         raise UsageError(f"--lifetime: {error}") from error
+    life_s = lifetime.mean() / options.speedup
+    if life_s < LEAST_LIFE_S:
+        raise UsageError(
+            f"--lifetime {options.lifetime} lasts {life_s:.3g} s on average with --speedup {options.speedup:g}; "
+            f"expected at least {LEAST_LIFE_S:g} s, or no worker trains before it is killed. Give longer lives, or a "
+            "smaller --speedup."
+        )
     return Lives(settings.workers, lifetime, settings.seed, grace_s=grace_s, speedup=options.speedup)
 
 

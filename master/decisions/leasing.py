@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+
+from master.decisions.failures import Failed
 
 
 @dataclass(frozen=True)
 class Span:
-    """Positions [start, stop) of an epoch that nobody holds; `tries` counts the failures of f in it."""
+    """Positions [start, stop) of an epoch that nobody holds, and the failures of f that stand against them."""
 
     epoch: int
     start: int
     stop: int
-    tries: int = 0
+    failed: tuple[Failed, ...] = ()
 
     @property
     def count(self) -> int:
@@ -142,11 +144,17 @@ def most(
     return int(bound / batch) * batch, f"it is slow: the others have trained {uncredited:,} before it has trained more"
 
 
-def choose_span(spans: Sequence[Span], newest_epoch: int, reserved: Sequence[Span] = ()) -> tuple[Span | None, str]:
+def choose_span(
+    spans: Sequence[Span],
+    newest_epoch: int,
+    reserved: Sequence[Span] = (),
+    allowed: Callable[[Span], bool] = lambda span: True,
+) -> tuple[Span | None, str]:
     """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
     untouched; but last what is `reserved`, because a worker that is started again may bring it trained.
 
-    `spans` are in the order of epoch and start; those of epochs after `newest_epoch` must wait (for a barrier).
+    `spans` are in the order of epoch and start; those of epochs after `newest_epoch` must wait (for a barrier), and
+    those that are not `allowed` are for other workers.
     """
     if not spans:
         return None, "everything is leased"
@@ -155,14 +163,20 @@ def choose_span(spans: Sequence[Span], newest_epoch: int, reserved: Sequence[Spa
         return any(r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved)
 
     last: Span | None = None  # what is reserved, of the oldest epoch that has anything
+    passed_over = False
     for span in spans:
         if span.epoch > newest_epoch or (last is not None and span.epoch > last.epoch):
             break
+        if not allowed(span):
+            passed_over = True
+            continue
         if not may_come(span):
             return span, "the first that nobody holds"
         last = last or span
     if last is not None:
         return last, "it was reserved for a worker that is started again, and nothing else is left"
+    if passed_over:
+        return None, "it failed on all that is left, and others may take that"
     return None, f"epoch {newest_epoch + 1} waits for the one before"
 
 

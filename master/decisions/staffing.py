@@ -1,10 +1,10 @@
-"""How many workers to ask for, when a silent one counts as lost, and when the user's failing code ends the run."""
+"""How many workers to ask for, when one counts as lost, and when there is no use in asking for more."""
 
 from __future__ import annotations
 
-MAX_TRIES = 3  # runs of f over the same vertices that may fail before the run stops
 MAX_HELD = 3  # jobs on hold before any worker has spoken
 MAX_FAILED_STARTS = 5  # workers in a row that end without ever having said a word, while no other works
+STUCK = 10  # silences that a batch may last
 MAX_UNFIT = 20  # the same, of machines that lack something, while some other might not
 
 
@@ -40,11 +40,12 @@ def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach
     return silent > limit, f"nothing heard for {silent:.0f} s (limit {limit:.0f} s){where}"
 
 
-def after_failure(tries: int) -> tuple[bool, str]:
-    """Whether a range on which f failed `tries` times is tried again."""
-    if tries < MAX_TRIES:
-        return True, f"try {tries} of {MAX_TRIES} failed; another worker will try"
-    return False, f"failed {tries} times"
+def is_stuck(headway_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
+    """Whether a worker whose process lives has made no headway for so long that f is taken to be stuck: in the endless
+    loop or the deadlock of one batch."""
+    idle_s, limit = now_s - headway_s, STUCK * limit_s
+    limits = f"limit {limit:.0f} s, {STUCK} times --silence"
+    return idle_s > limit, f"its process lives, but it has trained nothing for {idle_s:.0f} s ({limits})"
 
 
 def after_failed_start(in_a_row: int, unfit: int = 0, *, others_work: bool = False) -> tuple[bool, str]:

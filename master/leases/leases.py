@@ -6,6 +6,7 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
 from gridml.protocol.messages import Sync
 from master.decisions import leasing
+from master.decisions.failures import Failed
 from master.decisions.leasing import ChunkFacts, Span, choose_span, chunk_size
 from master.leases.chunk_sizing import ChunkSizing
 from master.leases.chunks import Chunks
@@ -26,6 +27,7 @@ class Leases:
         self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
         self._spec = spec
         self._ledger = ledger
+        self._workers = workers
         self._mailboxes = mailboxes
 
     @property
@@ -42,14 +44,15 @@ class Leases:
         return self._ledger.leases.holders
 
     def grant(self, record: WorkerRecord, sync: Sync, now: float) -> LeaseState | None:
-        """Return a lease for a worker that wants one, None when there is none for it; leases that it has let go of are
-        ended."""
-        again = self._let_go(sync, now)
-        if again is not None or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
+        """Return a lease for a worker that wants one, None when there is none for it, or it is avoided; leases that it
+        has let go of are ended."""
+        avoided = now < record.avoided_until_s
+        again = self._let_go(sync, now, again=not avoided)
+        if again is not None or avoided or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
             return again
-        span, reason = self._span(now)
+        span, reason = self._span(record, now)
         if span is None and not sync.holds and self._reclaim.reclaim(record, self._batches(), now):
-            span, reason = self._span(now)
+            span, reason = self._span(record, now)
         return None if span is None else self._lease(span, record, now, reason)
 
     def credit(self, lease: LeaseState, now: float) -> None:
@@ -62,7 +65,7 @@ class Leases:
         now: float,
         because: str,
         *,
-        failed: bool = False,
+        failed: Failed | None = None,
         reserved_until_s: float | None = None,
     ) -> None:
         """End a lease; what is not credited is free again.
@@ -92,32 +95,36 @@ class Leases:
 
     def _close(self, lease: LeaseState) -> None:
         heartbeat = self._mailboxes.heartbeat(lease.worker)
-        if heartbeat is not None and heartbeat[0] == lease.id:
-            lease.trained = max(lease.trained, min(heartbeat[1], lease.stop) - lease.start)
+        if heartbeat is not None and heartbeat.lease == lease.id:
+            lease.trained = max(lease.trained, min(heartbeat.upto, lease.stop) - lease.start)
         self.chunks.retract(lease)
 
     def _overtake(self, lease: LeaseState, now: float, because: str) -> None:
         self._close(lease)
         self._ledger.end_lease(lease, now, because, overtaken=True)
 
-    def _let_go(self, sync: Sync, now: float) -> LeaseState | None:
-        """End the leases that a worker does not name any more; return one whose grant it never heard of."""
-        again = None
+    def _let_go(self, sync: Sync, now: float, *, again: bool) -> LeaseState | None:
+        """End the leases that a worker does not name any more; return one whose grant it never heard of, if it may have
+        that `again`."""
+        unheard = None
         held = self._ledger.leases.of(sync.worker)
         for lease in [lease for lease in held.values() if lease.id not in sync.holds]:
             if sync.push is not None and lease.id == sync.push.lease:
                 continue
-            if sync.wants and lease.sequence == 0 and again is None:
-                again = lease  # the answer that granted it was lost
+            if again and sync.wants and lease.sequence == 0 and unheard is None:
+                unheard = lease  # the answer that granted it was lost
             else:
                 self.end(lease, now, "the worker let go of it")
-        return again
+        return unheard
 
-    def _span(self, now: float) -> tuple[Span | None, str]:
+    def _span(self, record: WorkerRecord, now: float) -> tuple[Span | None, str]:
         """The span to lease from, and why."""
         newest = self.epochs.open_next(now)
         self._ledger.leases.expire(now)
-        return choose_span(self._ledger.spans, newest, self._ledger.leases.reserved_spans())
+        reserved = self._ledger.leases.reserved_spans()
+        return choose_span(
+            self._ledger.spans, newest, reserved, lambda span: self._workers.may_lease(record, span.failed, now)
+        )
 
     def _batches(self) -> tuple[int, int]:
         update = self._spec.program.update

@@ -52,7 +52,7 @@ class Reclaim:
         free. `batches` are those of one worker alone, and of one among the live ones, in vertices."""
         if now < self._look_again_s:
             return False
-        holdings = self._look(record.name, now)
+        holdings = self._look(record, now)
         if self._cut(holdings, record, batches, now) or self._overtake(holdings, record, now):
             return True
         self._look_again_s = now + LOOK_S
@@ -109,7 +109,7 @@ class Reclaim:
             return False
         lease = self._ledger.leases[number]
         heartbeat = self._mailboxes.heartbeat(lease.worker)  # only of this one: it may be a file far away
-        at = heartbeat[1] if heartbeat is not None and heartbeat[0] == lease.id else None
+        at = heartbeat.upto if heartbeat is not None and heartbeat.lease == lease.id else None
         number, reason = leasing.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
         if number is None:
             return False
@@ -121,14 +121,19 @@ class Reclaim:
         self._overtake_lease(lease, now, reason)
         return True
 
-    def _look(self, but: str, now: float) -> list[Holding]:
+    def _look(self, record: WorkerRecord, now: float) -> list[Holding]:
         """A few leases of other workers, those that are most overdue or far from done among them; each of them that is
-        in the wrong place goes to its own, so that the next look sees others."""
-        leases = self._ledger.leases.ends(self._ledger.leases.of(but))
+        in the wrong place goes to its own, so that the next look sees others. What the worker may not
+        lease stays where it is."""
+        leases = self._ledger.leases.ends(self._ledger.leases.of(record.name))
         holdings = [self._holding(lease, now) for lease in leases]
         for lease, holding in zip(leases, holdings, strict=True):
             self._ledger.leases.expect(lease, now + leasing.expected_s(holding))
-        return holdings
+        return [
+            holding
+            for lease, holding in zip(leases, holdings, strict=True)
+            if self._workers.may_lease(record, lease.failed, now)
+        ]
 
     def _holding(self, lease: LeaseState, now: float) -> Holding:
         """What is known of an open lease; its worker trains what it was given before it first."""

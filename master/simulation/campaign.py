@@ -28,7 +28,7 @@ from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Stor
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
-_DRAWN, _HOSTILITY = 110, 112  # the streams of random numbers that scenarios and their hostile messages are drawn from
+_DRAWN, _FAILING, _HOSTILITY = 110, 111, 112  # streams of random numbers: of scenarios, bad and hostile machines
 LEAST_SHARE = 0.01  # of the lives that bring home a push: where fewer do, 5,000 in a row may well fail to
 TICK_S = 1e-9
 MOST_HOSTILE = 0.4  # of the machines
@@ -153,6 +153,7 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
         turn_s=life_s * float(rng.uniform(0.05, 0.3)),
         travel_s=float(rng.choice([0.0, rng.uniform(0, 1)])),
         chunks_per_job=int(rng.choice([0, 0, 1, 3])),
+        failing=int(np.random.default_rng([seed, _FAILING]).random() < 0.3),
         limit_s=PATIENT_S,
         hostile=_hostility(seed),
         seed=seed,

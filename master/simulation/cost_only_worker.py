@@ -10,14 +10,16 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, final
 
 from chunk_model.costs import Costs
+from gridml.carriers.base import LEFT
 from gridml.protocol.codec import InProcessPayload, spoken
-from gridml.protocol.messages import Reply, Sync
+from gridml.protocol.messages import Failure, Reply, Sync
 from gridml.protocol.worker_actions import (
     Began,
     BeginChunk,
     Copied,
     EndChunk,
     Evicted,
+    Failed,
     Leave,
     Replied,
     Send,
@@ -45,13 +47,16 @@ class WireEnd(Protocol):
 @final
 class CostOnlyWorker:
     """The life of one worker process, one wait at a time: a `master.backends.simulated.SimulatedWorker`. `speed`
-    divides its training time."""
+    divides its training time; f `fails` at whatever it trains."""
 
-    def __init__(self, options: WorkerOptions, costs: Costs, wire: WireEnd, speed: float = 1.0) -> None:
+    def __init__(
+        self, options: WorkerOptions, costs: Costs, wire: WireEnd, speed: float = 1.0, *, fails: bool = False
+    ) -> None:
         self._options = options
         self._costs = costs
         self._wire = wire
         self._vertex_s = costs.exec_s / speed
+        self._fails = fails
         self._number = 0  # of the last message
         self._sync: Sync | None = None  # the message under way,
         self._reply: Reply | None = None  # and its answer
@@ -94,7 +99,11 @@ class CostOnlyWorker:
             if self._evicted:
                 state.handle(Evicted(), now_s)
             action = state.next_action(now_s)
-            if isinstance(action, Train):
+            if isinstance(action, Train) and self._fails:
+                yield self._vertex_s
+                now_s = wire.now_s
+                state.handle(Failed(Failure(action.lease.id, action.lease.term, "a bad machine", "", -1, -1)), now_s)
+            elif isinstance(action, Train):
                 rows = self._rows(action, now_s)
                 self.interruptible, self._training = action.overdue, True
                 yield rows * self._vertex_s
@@ -132,6 +141,7 @@ class CostOnlyWorker:
                 yield from self._wait(action.seconds)
                 now_s = wire.now_s
             elif isinstance(action, Leave):
+                wire.beat(LEFT, 0)
                 return
 
     def _rows(self, action: Train, now_s: float) -> int:

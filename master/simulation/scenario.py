@@ -38,11 +38,12 @@ def check_seed(seed: int) -> None:
 
 @dataclass(frozen=True)
 class Machine:
-    """How fast a worker trains there, against the costs' own speed, and the kind that it reports to the master. Workers
-    of a `hostile` one send hostile messages, too."""
+    """How fast a worker trains there, against the costs' own speed, the kind that it reports to the master, and whether
+    f `fails` there whatever it is given. Workers of a `hostile` one send hostile messages, too."""
 
     speed: float = 1.0
     kind: str = PLAIN
+    fails: bool = False
     hostile: bool = False
 
 
@@ -216,9 +217,9 @@ class Absent(Script):
 class Scenario:
     """All of it. `crash_every_s` kills the master that often on average, at any of its commit points, and of those that
     take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
-    messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; a run that
-    has not finished after `limit_s` never will. `hostile` is the share of machines whose workers send hostile
-    messages beside their own."""
+    messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; f fails on
+    the first `failing` machines; a run that has not finished after `limit_s` never will. `hostile` is the share of
+    machines whose workers send hostile messages beside their own."""
 
     script: Script
     costs: Costs
@@ -229,6 +230,7 @@ class Scenario:
     turn_s: float = 0.05
     travel_s: float = 0.0
     chunks_per_job: int = 0
+    failing: int = 0
     limit_s: float = math.inf
     hostile: float = 0.0
     seed: int = 0
@@ -249,10 +251,10 @@ class Scenario:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 
     def machine(self, slot: int) -> Machine:
-        """Return the machine of a slot, the same in every life."""
-        machine = self.speeds.of(slot, self.seed)
+        """Return a machine, the same in every life."""
         rng = np.random.default_rng([self.seed, _HOSTILE, slot])
-        return replace(machine, hostile=self.hostile > 0 and bool(rng.random() < self.hostile))
+        hostile = self.hostile > 0 and bool(rng.random() < self.hostile)
+        return replace(self.speeds.of(slot, self.seed), fails=slot < self.failing, hostile=hostile)
 
     def crash(self, k: int) -> tuple[float, str] | None:
         """Return (how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import final
 
-from gridml.carriers.base import MasterMailboxes, Message
+from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessPayload
 from gridml.protocol.messages import Reply, Sync
@@ -40,7 +40,7 @@ class WireCodec(Codec):
 class _Box:
     deliver: Deliver | None = None
     messages: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
-    heartbeat: tuple[int, int] | None = None
+    heartbeat: Heartbeat | None = None
 
 
 @final
@@ -69,8 +69,9 @@ class Wire(MasterMailboxes):
         self._travel(payload, lambda: self._arrive(worker, number, payload))
 
     def beat(self, worker: str, lease: int, upto: int) -> None:
-        if worker in self._boxes:
-            self._boxes[worker].heartbeat = lease, upto
+        box = self._boxes.get(worker)
+        if box is not None:
+            box.heartbeat = Heartbeat(lease, upto, 1 if box.heartbeat is None else box.heartbeat.number + 1)
 
     def _box(self, worker: str) -> _Box:
         if worker not in self._boxes:
@@ -129,7 +130,7 @@ class Wire(MasterMailboxes):
     def retract(self, name: str) -> None:
         pass
 
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> Heartbeat | None:
         box = self._boxes.get(worker)
         return None if box is None else box.heartbeat
 

@@ -95,7 +95,8 @@ class CostOnlyWorkers(Workers):
 
     def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
         wire = _WireEnd(self._clock, self.wire, worker, self.hostility if machine.hostile else None)
-        hired = CostOnlyWorker(options_of(worker, machine, self._scenario), self._scenario.costs, wire, machine.speed)
+        options, costs = options_of(worker, machine, self._scenario), self._scenario.costs
+        hired = CostOnlyWorker(options, costs, wire, machine.speed, fails=machine.fails)
         self.wire.listen(worker, hired.receive)
         return hired
 

@@ -12,11 +12,12 @@ from typing import Any
 from master.store.ledger import last_sign
 from master.store.reader import standing
 from master.store.status import RunStatus
+from master.store.wall_clock import AHEAD
 
 
 @dataclass(frozen=True)
 class RunClock:
-    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are those of time.time()."""
+    """Seconds of a run, without the `gaps` [(from, to)] in which no master ran. All times are the ledger's."""
 
     start_s: float
     end_s: float
@@ -37,13 +38,23 @@ def read_status(db: sqlite3.Connection, root: Path) -> RunStatus:
     return RunStatus(standing(root, read_facts(db).get("status", RunStatus.RUNNING)))
 
 
+def read_ahead(db: sqlite3.Connection) -> float:
+    """Return the seconds by which the ledger's times are ahead of the wall's clock: they go on when that is set."""
+    return float(read_facts(db).get(AHEAD, 0.0))
+
+
+def read_now(db: sqlite3.Connection) -> float:
+    """Return what time it is for the master that writes the ledger."""
+    return time.time() + read_ahead(db)
+
+
 def read_clock(db: sqlite3.Connection, root: Path, now: float | None = None) -> RunClock:
     """Return when the run began, when it ended or up to when something is known of it, and when no master ran.
 
     A master that was killed left no word: it lived until the last moment that a row of the ledger names.
     """
     facts = read_facts(db)
-    now = time.time() if now is None else now
+    now = read_now(db) if now is None else now
     start_s = float(facts.get("started_s", now))
     status = read_status(db, root)
     end_s = now

@@ -6,13 +6,25 @@ few microseconds each; the transaction makes them one.
 
 from __future__ import annotations
 
+import json
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from gridml.protocol.messages import Sync
+from master.decisions.failures import Failed
 from master.decisions.leasing import Span
 from master.records import LeaseState
+
+
+def failed_text(failed: Sequence[Failed]) -> str:
+    """Return failures as a column holds them: "" for none, which is nearly always."""
+    return json.dumps(failed) if failed else ""
+
+
+def failed_from(text: str) -> tuple[Failed, ...]:
+    """Return the failures that a column holds."""
+    return tuple(Failed(*failure) for failure in json.loads(text)) if text else ()
 
 
 @dataclass
@@ -33,7 +45,7 @@ class _WorkerChange:
 class WriteBatch:
     """Rows of leases, credits and workers. Leases are written as they stand when the transaction ends."""
 
-    _opened: list[tuple[int, int, int, int, str, int, str, float]] = field(default_factory=list)
+    _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
     _changed: dict[int, LeaseState] = field(default_factory=dict)
     _closed: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
@@ -41,7 +53,7 @@ class WriteBatch:
     _workers: dict[str, _WorkerChange] = field(default_factory=dict)
 
     def open(self, lease: LeaseState, at_s: float, reason: str) -> None:
-        self._opened.append((lease.id, lease.term, lease.epoch, lease.start, lease.worker, lease.tries, reason, at_s))
+        self._opened.append((lease.id, lease.term, lease.epoch, lease.start, lease.worker, reason, at_s))
         self._changed[lease.id] = lease
 
     def change(self, lease: LeaseState) -> None:
@@ -79,18 +91,19 @@ class WriteBatch:
             db.executemany("DELETE FROM spans WHERE epoch = ? AND start = ?", gone)
         if spans:
             db.executemany(
-                "INSERT INTO spans VALUES (?, ?, ?, ?)", [(s.epoch, s.start, s.stop, s.tries) for s in spans]
+                "INSERT INTO spans VALUES (?, ?, ?, ?)",
+                [(s.epoch, s.start, s.stop, failed_text(s.failed)) for s in spans],
             )
         if self._opened:
             db.executemany(
-                "INSERT INTO leases (id, term, epoch, start, worker, tries, reason, opened_s, stop, upto, sequence, "
-                "trained) VALUES (?, ?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0)",
+                "INSERT INTO leases (id, term, epoch, start, worker, reason, opened_s, stop, upto, sequence, trained) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?, 0, 0, 0, 0)",
                 self._opened,
             )
         if self._changed:
             db.executemany(
                 "UPDATE leases SET stop = ?, upto = ?, worker = ?, sequence = ?, trained = ?, version = ?, "
-                "reserved_until_s = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?",
+                "reserved_until_s = ?, failed = ?, closed_s = ?, closed_because = ?, overtaken = ? WHERE id = ?",
                 [self._lease_row(lease) for lease in self._changed.values()],
             )
         if self._credits:
@@ -125,6 +138,7 @@ class WriteBatch:
             lease.trained,
             lease.version,
             lease.reserved_until_s,
+            failed_text(lease.failed),
             *self._closed.get(lease.id, (None, None, 0)),
             lease.id,
         )

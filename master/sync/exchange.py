@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gridml.carriers.base import MasterMailboxes, Message
+from gridml.carriers.base import BEGUN, MasterMailboxes, Message
 from gridml.protocol.codec import MalformedPush
 from gridml.protocol.messages import Failure, Verdict
 from gridml.protocol.push import NOTHING
@@ -51,9 +51,9 @@ class Exchange:
         self._mailboxes = mailboxes
         self._environment = environment
         self._measures = leases.sizing.measures
-        self.merger = Merger(spec.graph, store.replica)
+        self.merger = Merger(spec.graph, store.replica, spec.settings.workers)
         self.versions = VersionUse(store.ledger)
-        self.failures = Failures(store.ledger, leases)
+        self.failures = Failures(store.ledger, leases, workers)
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)
         self._pushes = Pushes(store, leases, self.merger, self.failures, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
@@ -110,13 +110,20 @@ class Exchange:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)
 
-    def crashed(self, worker: str, detail: str, last_words: str, now: float) -> None:
-        """Count what a worker was training as failed once: it ended, and nobody asked for it."""
-        heartbeat = self._mailboxes.heartbeat(worker)
-        lease = None if heartbeat is None else self.ledger.leases.get(heartbeat[0])
-        if lease is not None and lease.worker == worker:
-            failure = Failure(lease.id, lease.term, f"the worker ended with {detail}", last_words, -1, -1)
-            self.failures.record(lease, failure, now)
+    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
+
+        That is the lease that its heartbeat names, and where it never beat, the one it was given first.
+        """
+        heartbeat, held = self._mailboxes.heartbeat(record.name), self.ledger.leases.of(record.name)
+        if heartbeat is None or heartbeat.lease == BEGUN:
+            lease, at = next(iter(held.values()), None), None
+        else:
+            lease, at = held.get(heartbeat.lease), heartbeat.upto + 1
+        if lease is None:
+            return False
+        self.failures.record(lease, Failure(lease.id, lease.term, why, last_words, -1, -1), now, upto=at)
+        return True
 
     def take_nonsensical(self) -> list[tuple[WorkerRecord, str]]:
         """Return the workers that are not to be heard any more, and why, since this was last asked."""

@@ -1,12 +1,14 @@
-"""What failed, and whether it is tried again; and what a person should hear of."""
+"""What failed, who tries it again, and who is left without work for a while; and what a person should hear of."""
 
 from __future__ import annotations
 
+import numpy as np
+
 from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
-from master.decisions.staffing import after_failure
+from master.decisions.failures import AVOIDED, Failed, after_failure, pause, replaceable
 from master.leases.leases import Leases
-from master.records import LeaseState
+from master.records import LeaseState, Standing, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import command
 
@@ -14,9 +16,11 @@ from master.store.rundir import command
 class Failures:
     """Failures of f, of g and of replicas. Methods must be called inside the ledger's transaction."""
 
-    def __init__(self, ledger: Ledger, leases: Leases) -> None:
+    def __init__(self, ledger: Ledger, leases: Leases, workers: WorkerTable) -> None:
         self._ledger = ledger
         self._leases = leases
+        self._workers = workers
+        self._replaceable: list[tuple[WorkerRecord, str]] = []  # (worker, why another process is to take its place)
         self.news: list[tuple[str, str]] = []  # (topic, text) of events that a person was not told of yet
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
@@ -25,25 +29,70 @@ class Failures:
         news, self.news = self.news, []
         return news
 
+    def take_replaceable(self) -> list[tuple[WorkerRecord, str]]:
+        """Return (worker, reason) of those that fail what others do, since this was last asked."""
+        replaceable, self._replaceable = self._replaceable, []
+        return replaceable
+
     def stop(self, error: UserCodeError) -> None:
         """End the run at the next turn."""
         self.stop_because = self.stop_because or error
 
-    def record(self, lease: LeaseState, failure: Failure, now: float) -> None:
-        """Give the range of a lease to another worker, or stop the run."""
-        self._ledger.add_failure(lease.worker, lease.epoch, failure, now)
-        again, reason = after_failure(lease.tries + 1)
-        self._leases.end(lease, now, failure.message, failed=True)
+    def record(self, lease: LeaseState, failure: Failure, now: float, *, upto: int | None = None) -> None:
+        """Free the range of a lease for whoever may try it again, or stop the run; leave its worker without a lease
+        for a while. It failed before position `upto` as far as is known."""
+        record = self._workers.of(lease.worker)
+        failed = Failed(record.name, record.machine, self._position(lease, failure) if upto is None else upto)
+        queued = self._workers.count(Standing.QUEUED) > 0
+        ready = [*self._workers.ready(now)]
+        again, reason = after_failure((*lease.failed, failed), ready, queued=queued)
+        self._ledger.add_failure(lease, record.machine, failure, reason, now)
+        self._leases.end(lease, now, failure.message, failed=failed)
         chunk = f"chunk [{lease.start}, {lease.stop}) of epoch {lease.epoch + 1}"
         vertices = f"{self._leases.epochs.driver} {failure.first} to {failure.last} in "
         place = f"{vertices}{chunk}" if failure.first >= 0 else chunk
-        self.say(now, "failure", f"{place}: {failure.message}; {reason}")
+        self.say(now, "failure", f"{place}, {lease.worker}: {failure.message}; {reason}")
+        self._avoid(record, now)
         if not again:
             resume = command("resume", self._ledger.path.parent)
             advice = f"Mend the program, then go on from the last credit: {resume}"
             self.stop(UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback))
 
+    def fail_without_lease(self, record: WorkerRecord, now: float) -> None:
+        """Take note that a worker failed, and that nobody knows at what."""
+        self._avoid(record, now)
+
+    def clear(self, record: WorkerRecord) -> None:
+        """Forget the failures of a worker that was credited just now, and of those before it on its machine."""
+        record.forget_failures()
+        self._ledger.worker_failed(record.name, 0, None, None)
+        before = self._workers.failing.pop(record.machine, None)
+        if before is not None:
+            self._ledger.worker_failed(before.worker, 0, None, None)
+
     def say(self, now: float, topic: str, text: str) -> None:
         """Write an event down, for people too."""
         self._ledger.event(now, topic, text)
         self.news.append((topic, text))
+
+    def _avoid(self, record: WorkerRecord, now: float) -> None:
+        """Leave a worker that failed without a lease for a while; another one takes its place if it fails on and on."""
+        record.failures += 1
+        seconds, reason = pause(record.failures)
+        record.avoided_until_s = now + seconds
+        self._ledger.worker_failed(record.name, record.failures, record.avoided_until_s, reason)
+        if record.failures >= AVOIDED:
+            where = f" on {record.machine}" if record.machine else ""
+            self.say(now, "avoided", f"{record.name}{where}: {reason}")
+        others_work = any(
+            other.trained > 0 and not other.failures and other.alive and other is not record for other in self._workers
+        )
+        replace, reason = replaceable(record.failures - record.failures_before, others_work=others_work)
+        if replace:
+            self._replaceable.append((record, reason))
+
+    def _position(self, lease: LeaseState, failure: Failure) -> int:
+        """The position that must be credited before a failure is refuted: all of the lease where nobody can say."""
+        vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, lease.stop)
+        places = np.flatnonzero(vertices == failure.last)
+        return lease.upto + int(places[-1]) + 1 if len(places) else lease.stop

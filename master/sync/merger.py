@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-import sys
-from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -16,9 +15,11 @@ from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerg
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
-from master.decisions.gate import REMEMBERED, gate, step_size
+from master.decisions.gate import MAJORITY, Passage, Step, gate, step_size
 from master.store.replica import Replica
 from master.store.versions import ReplicaState
+from master.sync.groups import Group, grouped, length, pushed_from
+from master.sync.habits import Habits
 from master.sync.own_rules import OwnRules, PushMerge
 
 Array = NDArray[Any]
@@ -28,26 +29,27 @@ Array = NDArray[Any]
 class Merged:
     """What a push makes of the replica, not yet put there; empty where `not_finite` names a tensor.
 
-    `sumsq` is Σ(p−b)² over the whole push, before its step was shortened.
+    `sumsqs` are Σ(p−b)² by group of tensors, before the step was shortened.
     """
 
     modules: dict[VertexKey, VertexState] = field(default_factory=dict)
     rows: dict[str, RowValues] = field(default_factory=dict)
-    sumsq: float = 0.0
+    sumsqs: dict[str, float] = field(default_factory=dict)
     not_finite: str | None = None
     fast_forward: bool = False
 
 
 class Merger:
-    """The rules of a graph's replicated vertices, and the memory of the gate."""
+    """The rules of a graph's replicated vertices, and the memory of the gate; `workers` may push at once."""
 
-    def __init__(self, graph: Graph, replica: Replica) -> None:
+    def __init__(self, graph: Graph, replica: Replica, workers: int = 1) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
         self._own_rules = OwnRules(self._tables, replica)
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
-        self._steps: deque[float] = deque(maxlen=REMEMBERED)
+        self.habits = Habits()
+        self._workers = workers
 
     def prepare(self) -> None:
         """Compile the kernels that the first push would otherwise wait for."""
@@ -79,26 +81,61 @@ class Merger:
                 return problem
         return None
 
-    def merge(self, part: ReplicaPart, base: ReplicaState, merge: Merge) -> tuple[Merged | None, str]:
-        """Return (what the push makes of the replica, reason); None when the gate refuses it. Nothing is changed yet.
+    def merge(
+        self, part: ReplicaPart, base: ReplicaState, merge: Merge, worker: str = ""
+    ) -> tuple[Merged | None, Passage]:
+        """Return (what the push makes of the replica, why); None when the gate refuses it. Nothing is changed yet.
 
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
         part = ReplicaPart(part.modules, {name: rows for name, rows in part.rows.items() if rows.fields})
-        if not part:
-            return Merged(fast_forward=merge.fast_forward), "it changed nothing that is replicated"
         push = PushMerge(part, base, merge)
         merged = self._apply(push)
-        size = step_size(min(merged.sumsq, sys.float_info.max), merge.vertices)
-        scale, reason = gate(merged.not_finite, size, list(self._steps), fast_forward=merge.fast_forward)
-        if scale is None:
-            return None, reason
-        if scale < 1.0:
-            merged = self._apply(replace(push, scale=scale))
+        alone = self._workers == 1 and self.habits.alone(worker)
+        steps = [] if alone else [self._step(group, merged, push, worker) for group in self._all_groups]
+        passage = gate(merged.not_finite, steps, merge.vertices, alone=alone)
+        if passage.scale is None:
+            return None, passage
+        if passage.scale < 1.0:
+            merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=merged.sumsqs)
             if merged.not_finite is not None:
-                return None, f"{merged.not_finite} is not finite after merging"
-        self._steps.append(size * scale)
-        return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), reason
+                return None, Passage(None, f"{merged.not_finite} is not finite after merging")
+        sizes = {group: step_size(sumsq, merge.vertices) for group, sumsq in merged.sumsqs.items()}
+        self.habits.add(worker, sizes, merge.vertices)
+        return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), passage
+
+    def _step(self, group: Group, merged: Merged, push: PushMerge, worker: str) -> Step:
+        """Return what the gate is told of a push's step in one group."""
+        others, own = self.habits.others(worker, group.name), 0.0
+        if group.near and len(others) < MAJORITY:
+            own = length(pair for pair in pushed_from(push.part, push.base) if self._groups.get(pair[0]) == group)
+        return Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, own, others)
+
+    @cached_property
+    def _groups(self) -> dict[str, Group]:
+        """Of every floating-point tensor, as it is named in files."""
+        state = self._replica.state
+        modules = [
+            (name, tensor, None if self._tables[key[0]].type.own_rule else self._rule_set(key, vertex).rules[name])
+            for key, vertex in state.modules.items()
+            for name, tensor in vertex.tensors.items()
+        ]
+        rows = [
+            (f"{type_name}/{name}", column, self._row_rules[type_name].get(name))
+            for type_name, columns in state.arrays.items()
+            for name, column in columns.items()
+        ]
+        return grouped([*modules, *rows])
+
+    @cached_property
+    def _all_groups(self) -> tuple[Group, ...]:
+        return tuple(dict.fromkeys(self._groups.values()))
+
+    def _add_up(self, sumsqs: dict[str, float], result: MergeResult) -> None:
+        """Add what one vertex, or the rows of one type, moved to the sums of its groups."""
+        for name, sumsq in result.sumsqs.items():
+            if group := self._groups.get(name):
+                sumsqs[group.name] = sumsqs.get(group.name, 0.0) + sumsq
 
     def flush(self, live: int) -> dict[VertexKey, VertexState]:
         """Return new values of the tensors whose rules held something back, at the end of an epoch."""
@@ -113,21 +150,20 @@ class Merger:
     def _apply(self, push: PushMerge) -> Merged:
         """Merge a push as a whole, up to the first tensor that is not finite."""
         merged = Merged()
-        total = 0.0
         for key in push.part.modules:
             result = self._merge_module(key, push)
+            self._add_up(merged.sumsqs, result)
             if result.not_finite is not None:
-                return Merged(sumsq=result.sumsq, not_finite=result.not_finite)
+                return Merged(not_finite=result.not_finite)
             merged.modules[key] = result.state
-            total += result.sumsq
         for type_name, rows in push.part.rows.items():
             own = self._tables[type_name].type.own_rule
             result = self._own_rules.merge_rows(type_name, push) if own else self._merge_rows(type_name, push)
+            self._add_up(merged.sumsqs, result)
             if result.not_finite is not None:
-                return Merged(sumsq=result.sumsq, not_finite=result.not_finite)
+                return Merged(not_finite=result.not_finite)
             merged.rows[type_name] = RowValues(rows.ids, result.state.tensors)
-            total += result.sumsq
-        return replace(merged, sumsq=total)
+        return merged
 
     def _merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:
         if self._tables[key[0]].type.own_rule:
@@ -142,7 +178,7 @@ class Merger:
         rows, state = push.part.rows[type_name], self._replica.state
         stale = state.changed[type_name][rows.ids] > push.merge.base
         merged = VertexState()
-        total = 0.0
+        sumsqs = dict.fromkeys((f"{type_name}/{name}" for name in rows.fields), 0.0)
         for name, pushed in rows.fields.items():
             out = merged.tensors[name] = np.empty_like(pushed)
             for group, merge in ((stale, push.merge_of(True)), (~stale, push.merge_of(False))):
@@ -153,10 +189,10 @@ class Merger:
                 tensor = TensorMerge(value, part, base, np.empty_like(part), merge, push.scale)
                 sumsq = self._row_rules[type_name][name].merge(tensor)
                 if not math.isfinite(sumsq):
-                    return MergeResult(VertexState(), sumsq, f"{type_name}/{name}")
+                    return MergeResult(VertexState(), sumsqs, f"{type_name}/{name}")
                 out[group] = tensor.out
-                total += sumsq
-        return MergeResult(merged, total, None)
+                sumsqs[f"{type_name}/{name}"] += sumsq
+        return MergeResult(merged, sumsqs, None)
 
     def _rule_set(self, key: VertexKey, vertex: VertexState) -> RuleSet:
         if key not in self._rule_sets:

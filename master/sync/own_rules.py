@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,7 +56,7 @@ class OwnRules:
         base = {name: push.base.arrays[type_name][name][rows.ids] for name in rows.fields}
         step = _Step.of(rows.fields, base, push.scale)
         if step.not_finite is not None:
-            return MergeResult(VertexState(), float("inf"), f"{type_name}/{step.not_finite}")
+            return MergeResult(VertexState(), {}, f"{type_name}/{step.not_finite}")
         arrays = self._replica.state.arrays[type_name]
         masters = _rows_home(table, rows.ids, {name: arrays[name][rows.ids] for name in rows.fields})
         replicas = _rows_home(table, rows.ids, {name: values.copy() for name, values in step.replica.items()})
@@ -71,7 +72,7 @@ class OwnRules:
         table = self._tables[type_name]
         step = _Step.of(push.part.modules[key], push.base.modules[key].tensors, push.scale)
         if step.not_finite is not None:
-            return MergeResult(VertexState(), float("inf"), step.not_finite)
+            return MergeResult(VertexState(), {}, step.not_finite)
         homes = self._homes.setdefault(type_name, (Modules(table.type), Modules(table.type)))
         for home, source in zip(homes, (self._replica.state.modules[key].tensors, step.replica), strict=True):
             for name, view in home.views(index).items():
@@ -92,8 +93,9 @@ class OwnRules:
                     f"must keep shape and dtype."
                 )
             if not np.isfinite(merged[name]).all():
-                return MergeResult(VertexState(), float("inf"), f"{prefix}{name}")
-        return MergeResult(VertexState(merged), step.sumsq, None)
+                return MergeResult(VertexState(), {}, f"{prefix}{name}")
+        sumsqs = {f"{prefix}{name}": sumsq for name, sumsq in step.sumsqs.items()}
+        return MergeResult(VertexState(merged), sumsqs, None)
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,7 @@ class _Step:
     """The replica of one vertex (or of rows) with its step from the base shortened, and Σ(p−b)² before that."""
 
     replica: Values
-    sumsq: float
+    sumsqs: Mapping[str, float]
     not_finite: str | None = None
 
     @classmethod
@@ -109,12 +111,18 @@ class _Step:
         """Shorten a step to `scale` of its length; integers are facts, and stay."""
         for name, values in replica.items():
             if not np.isfinite(values).all():
-                return cls({}, float("inf"), name)
+                return cls({}, {}, name)
         moving = [name for name, values in replica.items() if values.dtype.kind == "f"]
-        sumsq = sum(float(np.square(replica[name].astype(np.float64) - base[name]).sum()) for name in moving)
+        sumsqs = {name: _square(replica[name], base[name]) for name in moving}
         if scale < 1.0:
             replica = {**replica, **{name: _shortened(replica[name], base[name], scale) for name in moving}}
-        return cls(replica, sumsq)
+        return cls(replica, sumsqs)
+
+
+def _square(replica: Array, base: Array) -> float:
+    """Σ(p−b)², saturating at the largest float64."""
+    with np.errstate(over="ignore"):
+        return min(float(np.square(replica.astype(np.float64) - base).sum()), sys.float_info.max)
 
 
 def _shortened(replica: Array, base: Array, scale: float) -> Array:

@@ -80,19 +80,22 @@ class Pushes:
             draft.problem = problem = f"it cannot be merged: {described(error)}"
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
-            self._failures.record(lease, Failure(lease.id, lease.term, problem, trace, -1, -1), now)
+            failure = Failure(lease.id, lease.term, problem, trace, -1, -1)
+            self._failures.record(lease, failure, now, upto=push.upto)
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
         self._leases.credit(lease, now)
+        if draft.record.failures:
+            self._failures.clear(draft.record)
         accepted.append(Accepted(draft, lease, fields))
 
     @property
     def _version(self) -> int:
         """The version being made."""
-        return self._store.replica.version + 1
+        return self._store.replica.next_version
 
     def _facts(self, push: Push, worker: str, now: float) -> tuple[LeaseState | None, LeaseFacts | None]:
         """The lease of a push, open or ended, and what its admission is decided by."""
@@ -131,8 +134,8 @@ class Pushes:
         if problem is not None:
             return problem, None
         base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
-        merged, reason = self._merger.merge(part, base, merge)
-        return reason, None if merged is None else (merged, fields)
+        merged, passage = self._merger.merge(part, base, merge, draft.sync.worker)
+        return passage.reason, None if merged is None else (merged, fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Write the version that was credited; epochs that this completes are flushed and closed."""
@@ -146,7 +149,7 @@ class Pushes:
             for push in accepted:
                 push.draft.fast_forward = False
         self._hook("before-version")
-        sha256 = store.replica.commit_version(version)
+        sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")
         store.ledger.add_version(version, sha256, len(accepted), now)
         if store.fields.any:

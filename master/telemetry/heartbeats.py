@@ -1,17 +1,27 @@
-"""When to look whether a worker that says nothing still trains: a heartbeat that goes on is a sign of life, too."""
+"""When to look whether a worker that says nothing still lives, and still trains: its heartbeat shows both."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
+from typing import NamedTuple
 
-from master.decisions.staffing import is_silent, patience_s
-from master.records import Heartbeat, Standing, WorkerRecord, WorkerTable
+from gridml.carriers.base import Heartbeat
+from master.decisions.staffing import is_silent, is_stuck, patience_s
+from master.records import Standing, WorkerRecord, WorkerTable
+
+
+class Lost(NamedTuple):
+    """A worker to give up, and why; `stuck`: its process lives."""
+
+    record: WorkerRecord
+    reason: str
+    stuck: bool
 
 
 class Heartbeats:
-    """Finds the silent ones among the workers that run. `read` reads the heartbeat of one; `limit_s` is how long it
-    may be silent.
+    """Finds the silent ones and the stuck ones among the workers that run. `read` reads the heartbeat of one; `limit_s`
+    is how long it may be silent.
 
     Whom to look at when is kept in a heap, so that a turn costs those that are nearly silent, and not everybody.
     """
@@ -34,10 +44,10 @@ class Heartbeats:
             record.out_of_reach = True
             self._plan(record)
 
-    def silent(self, now: float) -> list[tuple[WorkerRecord, str]]:
-        """Return (worker, reason) of those to give up. A heartbeat is read twice at most while a worker is silent: half
-        way through the limit, to know what to compare with, and at its end."""
-        silent, again = [], []
+    def lost(self, now: float) -> list[Lost]:
+        """Return those to give up. A heartbeat is read twice at most while a worker says nothing for as long as it may
+        be silent: half way through that, to know what to compare with, and at its end."""
+        lost, again = [], []
         while self._looks and self._looks[0][0] < now:
             look_s, name = heappop(self._looks)
             record = self._workers.get(name)
@@ -46,18 +56,21 @@ class Heartbeats:
             again.append(record)
             if now - record.sign_s <= patience_s(self._limit_s, out_of_reach=record.out_of_reach) / 2:
                 continue  # it was heard since
-            over, reason = is_silent(record.sign_s, now, self._limit_s, out_of_reach=record.out_of_reach)
-            if over and self._read(name) not in (None, record.heartbeat):
-                out_of_reach = record.out_of_reach
-                record.show_life(now)  # it trains, though it has not pushed
-                record.out_of_reach, record.heartbeat = out_of_reach, None
-            elif over:
-                silent.append((record, reason))
+            silent, reason = is_silent(record.sign_s, now, self._limit_s, out_of_reach=record.out_of_reach)
+            heartbeat = self._read(name) if silent or not record.heartbeat_read else None
+            if silent and heartbeat not in (None, record.heartbeat):
+                assert heartbeat is not None
+                record.show_heartbeat(heartbeat, now)
+                stuck, reason = is_stuck(record.headway_s, now, self._limit_s)
+                if stuck:
+                    lost.append(Lost(record, reason, stuck=True))
+            elif silent:
+                lost.append(Lost(record, reason, stuck=False))
             elif not record.heartbeat_read:
-                record.heartbeat_read, record.heartbeat = True, self._read(name)
+                record.heartbeat_read, record.heartbeat = True, heartbeat
         for record in again:
             self._plan(record)
-        return silent
+        return lost
 
     def _plan(self, record: WorkerRecord) -> None:
         """Plan the next look at a worker: half way to its being silent, then at its end."""

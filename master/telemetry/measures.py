@@ -229,10 +229,10 @@ class Measures:
         self.speeds.drop(record)
         self.lives.end(record, now, died=died)
 
-    def give_up(self, record: WorkerRecord, now: float) -> None:
-        """A silent worker lived until it was last heard."""
+    def give_up(self, record: WorkerRecord, now: float, *, died: bool = True) -> None:
+        """End a life that nobody saw end: a silent worker lived until it was last heard."""
         last_s = record.message_s or record.started_s or now
-        self.end(record, last_s, died=True)
+        self.end(record, last_s, died=died)
 
     def hear(self, record: WorkerRecord, sync: Sync, now: float) -> None:
         """Take what a worker says of itself, as far as it can be true."""

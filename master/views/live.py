@@ -24,6 +24,7 @@ from rich.text import Text
 
 from gridml.errors import LedgerError
 from master.store.reader import connect
+from master.store.run_facts import read_ahead
 from master.views.progress import Progress, read_progress
 from master.views.render import duration
 
@@ -137,7 +138,7 @@ class Follower:
         self._view = view
         self._clock = clock
         self._ledger: sqlite3.Connection | None = None
-        self._due_s = clock() + min(1.0, view.every_s)
+        self._looked_s = clock() + min(1.0, view.every_s) - view.every_s
         self.last: Progress | None = None
 
     def report(self, topic: str, text: str) -> None:
@@ -145,13 +146,13 @@ class Follower:
 
     def tick(self) -> None:
         now = self._clock()
-        if now >= self._due_s:
-            self._due_s = now + self._view.every_s
+        if not self._looked_s <= now < self._looked_s + self._view.every_s:  # the clock may have been set back
+            self._looked_s = now
             # A view is no reason for a run to end: what is wrong with the ledger, the master itself will find.
             with contextlib.suppress(sqlite3.Error, LedgerError):
                 if self._ledger is None:
                     self._ledger = connect(self._root)
-                self.last = read_progress(self._ledger, now)
+                self.last = read_progress(self._ledger, now + read_ahead(self._ledger))
                 self._view.progress(now, self.last)
 
     def __enter__(self) -> Follower:
@@ -192,7 +193,8 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
 
 def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
-    facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost")]
+    avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
+    facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost{avoided}")]
     if progress.staleness is not None:
         facts.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:

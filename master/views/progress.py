@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from master.backends.base import State
+from master.decisions.failures import AVOIDED
 from master.store.run_facts import read_facts
 from master.store.status import RunStatus
 from master.views.report import measured_goodput
@@ -20,11 +21,23 @@ AT_LEAST = 8  # versions it looks back on where pushes are rare
 
 
 @dataclass(frozen=True)
+class AvoidedWorker:
+    """A worker that failed `failures` times in a row, for the reason `because`: it gets no lease for `seconds_left`."""
+
+    worker: str
+    machine: str
+    failures: int
+    seconds_left: float
+    because: str
+
+
+@dataclass(frozen=True)
 class Progress:
     """`credited` of `vertices` of `epoch` (from 1), the oldest that is open, and `all_credited` of `total` of the run.
 
     `alive` workers run, `queued` wait for a machine, `lost` were taken away or crashed. `staleness` is the mean of the
     last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None: nothing yet.
+    `avoided` are those of the living that get no lease for a while.
     """
 
     status: RunStatus
@@ -43,6 +56,7 @@ class Progress:
     seconds_left: float | None
     evaluated: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    avoided: list[AvoidedWorker] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name; `judged` is the former name of `evaluated`."""
@@ -92,13 +106,24 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         seconds_left=(total - all_credited) / per_second if total and per_second else None,
         evaluated=None if evaluation is None else evaluation[0] + 1,
         metrics={} if evaluation is None else json.loads(evaluation[1]),
+        avoided=_avoided(connection, now),
     )
 
 
 def at_rest(progress: Progress) -> Progress:
     """Return the progress of a run that no master drives: nobody works, whatever the ledger says."""
     status = RunStatus.STOPPED if progress.status is RunStatus.RUNNING else progress.status
-    return replace(progress, status=status, alive=0, queued=0, per_second=None, seconds_left=None)
+    return replace(progress, status=status, alive=0, queued=0, per_second=None, seconds_left=None, avoided=[])
+
+
+def _avoided(connection: sqlite3.Connection, now: float) -> list[AvoidedWorker]:
+    """Return the workers that fail and are left without a lease, those for longest first."""
+    rows = connection.execute(
+        "SELECT worker, coalesce(machine, ''), failed, avoided_until_s - ?, coalesce(avoided_because, '') FROM workers "
+        "WHERE ended_s IS NULL AND avoided_until_s > ? AND failed >= ? ORDER BY avoided_until_s DESC, worker",
+        (now, now, AVOIDED),
+    )
+    return [AvoidedWorker(*row) for row in rows]
 
 
 def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | None:

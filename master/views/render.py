@@ -30,6 +30,8 @@ def render_report(report: Report) -> RenderableType:
     if report.failures:
         last = report.failures[-1]
         parts += [Text(), Text(f"{len(report.failures)} failures; the last: {last.message}", "red")]
+    for worker in report.avoided:
+        parts.append(Text(f"{worker.worker} on {worker.machine} was avoided: {worker.because}", "red"))
     if report.stopped_because:
         parts += [Text(), Text(report.stopped_because, "red")]
     return Group(*parts)

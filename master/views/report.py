@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import json
 import sqlite3
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 
 from master.backends.base import State
 from master.backends.registry import read_settings
+from master.decisions.failures import AVOIDED
 from master.store.reader import opened
 from master.store.run_facts import RunClock, read_clock, read_facts, read_status
 from master.store.settings import Settings
@@ -63,7 +63,8 @@ class MachineReport:
 
 @dataclass(frozen=True)
 class FailureReport:
-    """The user's code failed on vertices `first` to `last` (-1 where nobody can say which) of an epoch, from 1."""
+    """The user's code failed on vertices `first` to `last` (-1 where nobody can say which) of an epoch, from 1: who
+    failed, on which machine, and what was decided on it."""
 
     at_s: float
     worker: str
@@ -71,6 +72,18 @@ class FailureReport:
     message: str
     first: int
     last: int
+    machine: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class FailingWorker:
+    """A worker whose last `failures` tries all failed, so that it was left without a lease for a while."""
+
+    worker: str
+    machine: str
+    failures: int
+    because: str
 
 
 @dataclass(frozen=True)
@@ -115,6 +128,7 @@ class Report:
     sizing: str | None
     machines: list[MachineReport]
     failures: list[FailureReport]
+    avoided: list[FailingWorker]
     epochs: list[EpochReport]
 
     def to_json(self) -> dict[str, Any]:
@@ -127,10 +141,10 @@ def report(root: Path, now: float | None = None) -> Report:
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
     with opened(root) as connection:
-        return _report(connection, root, read_settings(root), time.time() if now is None else now)
+        return _report(connection, root, read_settings(root), now)
 
 
-def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) -> Report:
+def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> Report:
     facts = read_facts(db)
     status = read_status(db, root)
     clock = read_clock(db, root, now)
@@ -178,8 +192,15 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float) 
         sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
         machines=_machines(workers),
         failures=[
-            FailureReport(clock.at(f["at_s"]), f["worker"], f["epoch"] + 1, f["message"], f["first"], f["last"])
-            for f in _dicts(db.execute("SELECT * FROM failures ORDER BY at_s"))
+            FailureReport(clock.at(at_s), worker, epoch + 1, *rest)
+            for at_s, worker, epoch, *rest in db.execute(
+                "SELECT at_s, worker, epoch, message, first, last, machine, reason FROM failures ORDER BY at_s"
+            )
+        ],
+        avoided=[
+            FailingWorker(w["worker"], w["machine"] or "", w["failed"], w["avoided_because"] or "")
+            for w in workers
+            if w["failed"] >= AVOIDED
         ],
         epochs=epochs,
     )

@@ -21,7 +21,7 @@ import typer
 from rich.console import Console
 
 from master.store.reader import connect, holder
-from master.store.run_facts import read_facts
+from master.store.run_facts import read_ahead, read_facts
 from master.store.rundir import RunDirectory, command
 from master.store.status import RunStatus
 from master.views.live import Follower, JsonLines, Lines, Screen, View, json_line
@@ -90,7 +90,7 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 signals.turn()
                 follower.tick()
 
-            environment = Environment(make, report=follower.report, tick=tick, unattended=is_job)
+            environment = Environment(make, wall=time.time, report=follower.report, tick=tick, unattended=is_job)
             with begin(environment) as run, follower:
                 follower.report("started", f"{root}: {run.parts.spec.settings.workers} workers, {run.total:,} vertices")
                 try:
@@ -133,8 +133,9 @@ def follow(run: Path, *, as_json: bool) -> None:
                     seen_s = time.monotonic() if held else seen_s
                     driven = held or time.monotonic() - seen_s < _patience_s(comes_again, connection)
                     query = "SELECT rowid, at_s, topic, text FROM events WHERE rowid > ? ORDER BY rowid"
+                    ahead_s = read_ahead(connection)
                     for row, at_s, topic, text in connection.execute(query, (seen,)).fetchall():
-                        view.event(at_s, topic, text)
+                        view.event(at_s - ahead_s, topic, text)
                         seen = row
                     if held:
                         follower.tick()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.house import KEPT, House, attributes_of, functions_of, notes, rows, unknown
+from benchmarks.house import KEPT, House, attributes_of, functions_of, notes, rows, statement_lines, unknown
 
 FILES = {
     "master/run.py": """
@@ -86,6 +86,13 @@ def test_arguments_leave_out_self_and_tell_commands_apart() -> None:
     source += "def c(x: Annotated[int, 1]): ...\n"
     functions = {f.place: (f.arguments, f.command) for f in functions_of("m", ast.parse(source))}
     assert functions == {"m.A.f": (4, False), "m.A.s": (1, False), "m.c": (1, True)}
+
+
+def test_statements_are_counted_without_what_surrounds_them() -> None:
+    lines = ['"""What it is."""', "", "import json", "# why", "values = [", "    1,", "]", "def f():"]
+    lines += ['    """Say."""', '    return """a', 'b"""']
+    text = "\n".join(lines)
+    assert statement_lines(text) == 5  # two of the list, and three of f
 
 
 def test_attributes_are_containers_of_the_instances() -> None:

@@ -35,6 +35,20 @@ class Nobody:
         self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None
     ) -> None: ...
 
+    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        return False
+
+    def fail_without_lease(self, record: WorkerRecord, now: float) -> None: ...
+
+    @property
+    def failures(self) -> Nobody:
+        return self
+
+    def take_replaceable(self) -> list[tuple[WorkerRecord, str]]:
+        return []
+
+    def avoid(self, machines: list[str]) -> None: ...
+
     def advice(self, detail: str) -> str:
         return "Release it."
 

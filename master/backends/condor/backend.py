@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -159,6 +159,9 @@ class Condor(Backend):
             if job.worker == worker and not job.over and not job.cancelled:
                 self._cancel(key)
 
+    def avoid(self, machines: Collection[str]) -> None:
+        self._avoided.update(machines)
+
     def leave(self) -> None:
         """The schedd keeps the jobs, and the log what becomes of them."""
         self._closed = True
@@ -275,7 +278,7 @@ class Condor(Backend):
         self._ran = self._ran or self._jobs[key].running
         for ended in events:
             if ended.exit_code == UNFIT and "@" in ended.machine:
-                self._avoided.add(ended.machine.rpartition("@")[2])
+                self.avoid([ended.host])
         if self._jobs[key].over:
             self._removing.discard(key)
 

@@ -13,6 +13,7 @@ from master.backends.base import BackendFacts, BackendOptions
 
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")
 _COUNTS = ("request_cpus", "max_idle", "grace_s", "job_lease_s", *_MAY_BE_0)
+MOST = 10**6  # cores, jobs, chunks, seconds
 
 
 @dataclass(frozen=True)
@@ -68,6 +69,8 @@ class CondorOptions(BackendOptions):
             option, low = f"--{name.removesuffix('_s').replace('_', '-')}", int(name not in _MAY_BE_0)
             if getattr(self, name) < low:
                 raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
+            if getattr(self, name) > MOST:
+                raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST:,}.")
         # The submit description is read in the run directory.
         if self.packed is not None:
             object.__setattr__(self, "packed", self.packed.absolute())

@@ -245,6 +245,19 @@ def test_a_failure_names_its_vertices_and_keeps_its_cause() -> None:
     assert isinstance(caught.value.__cause__, NotFiniteError)
 
 
+@pytest.mark.parametrize("end", [SystemExit(0), GeneratorExit(), KeyboardInterrupt(), MemoryError()])
+def test_however_f_ends_it_has_failed(end: BaseException) -> None:
+    @gridml.update
+    def ends(point: Point, network: Network) -> None:
+        raise end
+
+    g = points()
+    engine = begin(gridml.Program(lambda: g, ends), g, [3])
+    with pytest.raises(BatchFailed) as caught:
+        engine.train(0, 1, 1.0)
+    assert caught.value.__cause__ is end
+
+
 # --- several replicated types in one program
 
 

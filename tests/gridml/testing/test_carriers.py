@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gridml.carriers.base import Message, WorkerMailbox
+from gridml.carriers.base import Heartbeat, Message, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
 from gridml.testing import carriers
 from gridml.testing.carriers import CHECKS, CarrierPair, check_carrier, damage_in_network
@@ -129,13 +129,13 @@ class ClearsNothing(Master):
 
 
 class ForgetsHeartbeats(Master):
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
+    def heartbeat(self, worker: str) -> Heartbeat | None:
         return None
 
 
 class InventsHeartbeats(Master):
-    def heartbeat(self, worker: str) -> tuple[int, int] | None:
-        return super().heartbeat(worker) or (0, 0)
+    def heartbeat(self, worker: str) -> Heartbeat | None:
+        return super().heartbeat(worker) or Heartbeat(0, 0, 0)
 
 
 class ReceivesTorn(Worker):
@@ -178,6 +178,13 @@ class FetchesAnything(Worker):
         return self.network.chunks[name]
 
 
+class SaysItsHeartbeatOnce(Worker):
+    def beat(self, lease: int, upto: int) -> None:
+        before = self.network.mailboxes[self.name].heartbeat
+        if before is None or before[:2] != (lease, upto):
+            super().beat(lease, upto)
+
+
 class TakesBackItsHeartbeat(Worker):
     def close(self) -> None:
         self.network.mailboxes[self.name].heartbeat = None
@@ -206,6 +213,7 @@ BROKEN: list[tuple[type[Master], type[Worker], str]] = [
     (Master, SendsANumberOnce, "sending_a_number_again_replaces_it"),
     (Master, SpeaksAfterItsEnd, "what_is_sent_to_a_closed_mailbox_is_lost"),
     (Master, FetchesAnything, "a_chunk_with_another_digest_is_refused"),
+    (Master, SaysItsHeartbeatOnce, "a_heartbeat_said_again_is_another"),
     (Master, TakesBackItsHeartbeat, "a_heartbeat_outlives_its_worker"),
 ]
 

@@ -1,63 +1,147 @@
-"""The gate: what is not finite is refused, what is far out of the ordinary is shortened."""
+"""The gate: what is not finite is refused, what is far from what others do is shortened, and so from the first push."""
 
 from __future__ import annotations
 
 import math
-from statistics import median
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.decisions.gate import ENOUGH, OUTLIER, REMEMBERED, gate, step_size
+from master.decisions.gate import FAR, ITSELF, MAJORITY, OUTLIER, REMEMBERED, STILL, Habit, Step, gate, step_size
 
-sizes = st.floats(0, 1e12)
-
-
-@given(sizes, st.lists(sizes, max_size=100), st.booleans())
-def test_what_is_not_finite_is_refused_whatever_it_is(size: float, history: list[float], ahead: bool) -> None:
-    scale, reason = gate("Network/0/model/weight", size, history, fast_forward=ahead)
-    assert scale is None
-    assert "Network/0/model/weight is not finite" in reason
+lengths = st.floats(1e-12, 1e12)
+counts = st.integers(1, 10**6)
+FLOAT32 = 3.4e38
 
 
-@given(sizes, st.lists(sizes, max_size=100), st.booleans())
-def test_a_step_is_never_longer_than_it_was_nor_than_the_limit(size: float, history: list[float], ahead: bool) -> None:
-    scale, _ = gate(None, size, history, fast_forward=ahead)
-    assert scale is not None
-    assert 0 < scale <= 1
-    usual = median(history[-REMEMBERED:]) if history else 0.0
-    if len(history) >= ENOUGH and usual > 0 and not ahead:
-        assert size * scale <= max(OUTLIER * usual, 0) * (1 + 1e-9)
-        assert (scale == 1) == (size <= OUTLIER * usual)
-    else:
-        assert scale == 1
+@st.composite
+def habits(draw: st.DrawFn) -> Habit:
+    sizes = sorted([draw(lengths), draw(lengths)])
+    return Habit(sizes[1], sizes[0], draw(counts), draw(st.integers(1, REMEMBERED)))
 
 
-def test_an_outlier_is_shortened_to_five_medians() -> None:
-    scale, reason = gate(None, 100.0, [1.0] * ENOUGH, fast_forward=False)
-    assert scale == pytest.approx(0.05)
-    assert "100.0 times the median" in reason
+def habit(size: float, vertices: int = 100) -> Habit:
+    return Habit(size, size, vertices, REMEMBERED)
 
 
-@pytest.mark.parametrize("size", [1e300, math.inf])
-def test_the_farthest_step_is_shortened_and_not_to_nothing(size: float) -> None:
-    scale, _ = gate(None, size, [1e-300] * ENOUGH, fast_forward=False)
-    assert scale is not None
-    assert 0 < scale < 1e-300
+def step(size: float, *others: Habit, vertices: int = 100, own: float = 0.0) -> Step:
+    """A step of so much per root vertex."""
+    return Step("Network", size**2 * vertices, FLOAT32, own, others)
 
 
-def test_few_steps_are_no_measure() -> None:
-    assert gate(None, 100.0, [1.0] * (ENOUGH - 1), fast_forward=False) == (1.0, "accepted")
+@given(st.lists(habits()), st.booleans(), lengths)
+def test_what_is_not_finite_is_refused_whatever_it_is(others: list[Habit], alone: bool, size: float) -> None:
+    passage = gate("Network/0/model/weight", [step(size, *others)], 100, alone=alone)
+    assert passage.scale is None
+    assert "Network/0/model/weight is not finite" in passage.reason
+    assert not passage.blamed, "a program that diverges makes everybody push such"
 
 
-def test_old_steps_are_forgotten() -> None:
-    history = [1e-6] * 1000 + [10.0] * REMEMBERED
-    assert gate(None, 40.0, history, fast_forward=False)[0] == 1.0
+@given(st.lists(habits(), max_size=9), lengths, counts, st.floats(0, 1e12))
+def test_a_step_is_never_longer_than_it_was_nor_than_its_bound(
+    others: list[Habit], size: float, vertices: int, own: float
+) -> None:
+    pushed = step(size, *others, vertices=vertices, own=own)
+    passage = gate(None, [pushed], vertices, alone=False)
+    if passage.scale is None:
+        return
+    assert 0 < passage.scale <= 1
+    if others:
+        usual = sorted(h.longest for h in others)[len(others) // 2]
+        reach = math.sqrt(max(1.0, vertices / sorted(h.vertices for h in others)[len(others) // 2]))
+        assert size * passage.scale <= OUTLIER * usual * reach * (1 + 1e-6)
+    elif own > 0:
+        assert math.sqrt(pushed.sumsq) * passage.scale <= ITSELF * own * (1 + 1e-6)
 
 
-def test_a_fast_forward_is_taken_whole() -> None:
-    assert gate(None, 1e9, [1.0] * 50, fast_forward=True)[0] == 1.0
+@given(st.lists(lengths, min_size=2, max_size=9), lengths)
+def test_one_worker_moves_the_bound_of_others_no_further_than_the_honest_ones_lie_apart(
+    honest: list[float], hostile: float
+) -> None:
+    passage = gate(None, [step(1e15, *map(habit, honest), habit(hostile), own=1e30)], 100, alone=False)
+    assert passage.scale is not None
+    bound = 1e15 * passage.scale / OUTLIER
+    assert min(honest) * (1 - 1e-6) <= bound <= max(honest) * (1 + 1e-6)
+
+
+def test_an_outlier_is_shortened_to_five_times_what_the_median_other_worker_does() -> None:
+    passage = gate(None, [step(100.0, habit(1.0), habit(2.0), habit(90.0))], 100, alone=False)
+    assert passage.scale == pytest.approx(0.1)
+    assert passage.reason == (
+        "the step of Network is 10 times as long as 5 times what 3 other workers do; shortened to that"
+    )
+    assert passage.blamed
+
+
+def test_of_two_the_longer_is_shortened_and_nobody_is_blamed() -> None:
+    passage = gate(None, [step(10.0, habit(1.0))], 100, alone=False)
+    assert passage.scale == pytest.approx(0.5)
+    assert not passage.blamed
+    assert MAJORITY == 2
+
+
+def test_one_that_makes_tiny_steps_cannot_have_the_other_refused() -> None:
+    passage = gate(None, [step(1.0, habit(1e-9), own=100.0)], 100, alone=False)
+    assert passage.scale is not None
+
+
+def test_pushes_of_more_vertices_may_go_further_than_a_random_walk() -> None:
+    others = habit(1.0, vertices=100), habit(1.0, vertices=100)
+    straight = math.sqrt(400 / 100)  # four times the vertices, four times the way: twice the size
+    assert gate(None, [step(OUTLIER * straight, *others, vertices=400)], 400, alone=False).scale == 1.0
+    assert gate(None, [step(OUTLIER * straight * 1.01, *others, vertices=400)], 400, alone=False).scale != 1.0
+    assert gate(None, [step(OUTLIER * 1.01, *others, vertices=25)], 25, alone=False).scale != 1.0
+
+
+@pytest.mark.parametrize("others", [(), (habit(1.0),), (habit(1.0), habit(1.0))])
+def test_what_overflows_or_is_no_step_of_training_is_refused(others: tuple[Habit, ...]) -> None:
+    for sumsq in (FLOAT32, 1e60, sys.float_info.max):
+        passage = gate(None, [Step("Network", sumsq, FLOAT32, 1.0, others)], 100, alone=False)
+        assert passage.scale is None
+        assert "overflows" in passage.reason
+    assert gate(None, [step(2 * FAR * OUTLIER, *others, own=1.0)], 100, alone=False).scale is None
+
+
+def test_the_worst_of_several_groups_decides() -> None:
+    usual = habit(1.0), habit(1.0)
+    passage = gate(None, [step(10.0, *usual), Step("Other", 50.0**2 * 100, FLOAT32, 0.0, usual)], 100, alone=False)
+    assert passage.scale == pytest.approx(0.1)
+    assert "Other" in passage.reason
+
+
+def test_one_worker_alone_is_taken_whole() -> None:
+    assert gate(None, [step(1e30, habit(1.0), own=1.0)], 100, alone=True) == (1.0, "accepted", False)
+
+
+def test_what_begins_at_zero_has_no_bound_until_another_has_pushed() -> None:
+    assert gate(None, [step(1e9)], 100, alone=False).scale == 1.0
+    assert gate(None, [], 100, alone=False).scale == 1.0
+
+
+@pytest.mark.parametrize("size", [0.0, STILL / 2])
+def test_next_to_nothing_is_refused_where_a_majority_of_others_moves(size: float) -> None:
+    others = habit(1.0), habit(3.0)
+    passage = gate(None, [step(size, *others)], 100, alone=False)
+    assert passage.scale is None and passage.blamed
+    assert gate(None, [step(2 * STILL, *others)], 100, alone=False).scale == 1.0
+
+
+def test_standing_still_is_fine_where_others_do_or_little_is_known() -> None:
+    for others in (
+        [habit(1.0)],
+        [habit(1.0), Habit(1.0, 1.0, 100, REMEMBERED - 1)],
+        [habit(1.0), habit(1.0), Habit(1.0, 0.0, 100, 1)],
+    ):
+        assert gate(None, [step(0.0, *others)], 100, alone=False).scale == 1.0
+
+
+def test_who_moves_one_group_does_not_stand_still() -> None:
+    others = habit(1.0), habit(1.0)
+    assert gate(None, [step(0.0, *others), step(1.0, *others)], 100, alone=False).scale == 1.0
+    frozen = step(0.0, habit(0.0), habit(0.0))
+    assert gate(None, [frozen, step(0.0, *others)], 100, alone=False).scale is None, "what nobody moves says nothing"
 
 
 @given(st.floats(0, 1e100), st.integers(1, 10**6))

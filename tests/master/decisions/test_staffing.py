@@ -8,10 +8,8 @@ from hypothesis import strategies as st
 
 from master.decisions.staffing import (
     MAX_FAILED_STARTS,
-    MAX_TRIES,
     MAX_UNFIT,
     after_failed_start,
-    after_failure,
     after_hold,
     is_silent,
     to_submit,
@@ -34,12 +32,6 @@ def test_a_worker_is_silent_after_the_limit(now: float, silent: bool) -> None:
     found, reason = is_silent(100.0, now, 120.0)
     assert found is silent
     assert "limit 120 s" in reason
-
-
-def test_a_range_is_tried_three_times() -> None:
-    assert [after_failure(tries)[0] for tries in range(1, MAX_TRIES + 2)] == [True, True, False, False]
-    assert after_failure(1)[1] == "try 1 of 3 failed; another worker will try"
-    assert after_failure(MAX_TRIES)[1] == "failed 3 times"
 
 
 def test_workers_that_never_speak_end_the_run() -> None:

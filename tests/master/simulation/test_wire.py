@@ -106,7 +106,7 @@ def test_a_note_stays_until_the_mailbox_goes() -> None:
     _, wire = wire_of()
     assert wire.heartbeat("w1") is None
     wire.beat("w1", 3, 40)
-    assert wire.heartbeat("w1") == (3, 40)
+    assert wire.heartbeat("w1") == (3, 40, 1)
     wire.clear()
     assert wire.heartbeat("w1") is None
 

@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 
 from gridml.errors import LedgerError, StorageError
 from gridml.protocol.messages import Sync
+from master.decisions.failures import Failed
 from master.decisions.leasing import Span
 from master.records import LeaseState
 from master.store.ledger import SCHEMA_VERSION, Ledger
 from master.store.write_batch import WriteBatch
 
 COUNT = 20
+FAILED = Failed("w1", "slot-1", COUNT)
 
 
 def made(path: Path) -> Ledger:
@@ -38,7 +40,7 @@ def ledger(tmp_path: Path) -> Ledger:
 
 
 PERSISTED = (
-    *("id", "term", "epoch", "start", "stop", "upto", "worker", "sequence", "tries", "trained", "version"),
+    *("id", "term", "epoch", "start", "stop", "upto", "worker", "sequence", "failed", "trained", "version"),
     "reserved_until_s",
 )
 Fields = tuple[object, ...]
@@ -174,7 +176,9 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
         ledger.cut(lease, min(lease.stop - 1, lease.upto + much))
     elif operation in ("end", "fail", "overtake", "reserve"):
         lease.reserved_until_s = 100.0 if operation == "reserve" else None
-        ledger.end_lease(lease, 2.0, "test", failed=operation == "fail", overtaken=operation == "overtake")
+        ledger.end_lease(
+            lease, 2.0, "test", failed=FAILED if operation == "fail" else None, overtaken=operation == "overtake"
+        )
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -212,8 +216,23 @@ def test_free_ranges_join_what_they_touch(ledger: Ledger) -> None:
 
 def test_a_range_in_which_f_failed_stays_apart(ledger: Ledger) -> None:
     with ledger.transaction():
-        ledger.end_lease(ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test"), 1.0, "test", failed=True)
-    assert sorted(ledger.spans, key=lambda s: s.start) == [Span(0, 0, 5, 1), Span(0, 5, COUNT, 0)]
+        ledger.end_lease(ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test"), 1.0, "test", failed=FAILED)
+    assert sorted(ledger.spans, key=lambda s: s.start) == [Span(0, 0, 5, (FAILED,)), Span(0, 5, COUNT)]
+
+
+def test_a_failure_is_refuted_by_the_credit_of_its_vertex(ledger: Ledger) -> None:
+    with ledger.transaction():
+        ledger.end_lease(
+            ledger.lease(ledger.spans[0], 10, "w1", 0.0, "test"), 1.0, "test", failed=FAILED._replace(upto=6)
+        )
+        again = ledger.lease(ledger.spans[0], 10, "w2", 1.0, "test")
+        ledger.credit(again, 5, 1, 0.0, 2.0)
+    assert state(ledger) == reread(ledger) and len(again.failed) == 1
+    with ledger.transaction():
+        ledger.credit(again, 6, 2, 0.0, 3.0)
+        ledger.cut(again, 8)
+    assert again.failed == () and state(ledger) == reread(ledger)
+    assert ledger.spans == [Span(0, 8, COUNT)]
 
 
 def test_an_ended_lease_is_remembered(ledger: Ledger) -> None:
@@ -288,7 +307,7 @@ def test_a_lease_that_is_opened_again_is_reserved_no_more(ledger: Ledger) -> Non
     ledger = begin_again(ledger)
     assert state(ledger) == before
     assert ledger.leases.reserved == {}
-    assert [fields(lease) for lease in ledger.leases] == [(number, 1, 0, 0, 4, 2, "w1.1", 1, 0, 2, 1, None)]
+    assert [fields(lease) for lease in ledger.leases] == [(number, 1, 0, 0, 4, 2, "w1.1", 1, (), 2, 1, None)]
     assert ledger.closed_lease(number) is None
     with ledger.transaction():
         ledger.end_lease(ledger.leases[number], 3.0, "the worker left")
@@ -379,7 +398,7 @@ def test_a_copy_replaces_a_damaged_ledger(ledger: Ledger) -> None:
         ledger.path.with_name(ledger.path.name + suffix).unlink(missing_ok=True)
     restored = Ledger(ledger.path, shared_disk=False)
     assert state(restored) == kept
-    assert restored.get("backup_version") == 0
+    assert restored.copied_versions == [0]
     restored.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,12 @@ class FarAway(BackendOptions):
         ({"chunk": 0}, "--chunk is 0"),
         ({"push_every": -1}, "--push-every is -1"),
         ({"silent_s": 0.0}, "--silence is 0.0; expected a number above 0"),
+        ({"silent_s": math.inf}, "--silence is inf; expected at most 1e\\+09 seconds"),
+        ({"silent_s": math.nan}, "--silence is nan; expected a number above 0"),
+        ({"workers": 10**7}, "--workers is 10,000,000; expected at most 1,000,000"),
+        ({"epochs": 10**12}, "--epochs is 1,000,000,000,000; expected at most"),
+        ({"chunk": 2**60}, "--chunk is .*; expected at most"),
+        ({"push_every": 2**60}, "--push-every is .*; expected at most"),
         ({"push_budget": 0.0}, "push_budget is 0.0"),
     ],
 )

@@ -15,7 +15,7 @@ from gridml.errors import ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, decode, encode_replica
-from master.decisions.gate import ENOUGH
+from master.decisions.gate import FAR, ITSELF, OUTLIER, REMEMBERED, Passage
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merged, Merger
@@ -25,14 +25,14 @@ Array = NDArray[np.generic]
 COUNT = 4
 
 
-def merger_of(folder: Path, *types: tuple[type[Vertex], int]) -> tuple[Merger, Replica]:
+def merger_of(folder: Path, *types: tuple[type[Vertex], int], workers: int = 1) -> tuple[Merger, Replica]:
     """A merger over `count` vertices of each type, arrays beginning with zeros."""
     g = Graph()
     for cls, count in types:
         added = g.add(cls, count, **{n: np.zeros((count, *a.shape), a.dtype) for n, a in arrays(cls).items()})
         assert len(added) == count
     replica = Replica(g, Versions(folder / "versions"))
-    merger = Merger(g, replica)
+    merger = Merger(g, replica, workers)
     state = initial(g, 0)
     merger.add_buffers(state)
     replica.start(state)
@@ -47,8 +47,8 @@ def circumstances(others: int = 0, vertices: int = 10, base: int = 0) -> Merge:
     return Merge(version=1, base=base, vertices=vertices, credited_by_others=others, live=2)
 
 
-def merged(result: tuple[Merged | None, str]) -> Merged:
-    assert result[0] is not None, result[1]
+def merged(result: tuple[Merged | None, Passage]) -> Merged:
+    assert result[0] is not None, result[1].reason
     return result[0]
 
 
@@ -158,9 +158,9 @@ def test_a_push_from_the_newest_version_is_a_fast_forward(tmp_path: Path) -> Non
 def test_a_row_that_is_not_finite_refuses_the_push(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
     for value in (np.nan, np.inf):
-        result, reason = merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=3))
+        result, passage = merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=3))
         assert result is None
-        assert reason == "Word/vector is not finite (NaN or infinity)"
+        assert passage.reason == "Word/vector is not finite (NaN or infinity)"
 
 
 def test_rows_cannot_have_rules_that_buffer_pushes(tmp_path: Path) -> None:
@@ -189,46 +189,133 @@ def test_a_type_without_fields_is_no_trouble(tmp_path: Path) -> None:
 # --- the gate
 
 
-def test_an_outlying_step_is_shortened_to_five_times_the_median(tmp_path: Path) -> None:
+def push(merger: Merger, replica: Replica, worker: str, value: float, others: int = 0) -> tuple[Merged | None, Passage]:
+    """One push of word 0, whose vector is 2 numbers long, from zeros."""
+    return merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=others), worker)
+
+
+def settle(merger: Merger, replica: Replica, *workers: str, value: float = 1.0) -> None:
+    """Let workers push often enough for everybody to know what is usual."""
+    for _ in range(REMEMBERED):
+        for worker in workers:
+            merged(push(merger, replica, worker, value))
+
+
+def test_an_outlying_step_is_shortened_to_what_others_do(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b")
+    for others in (0, 1):  # on the newest base, too
+        usual, outlier = (push(merger, replica, "c", value, others) for value in (OUTLIER, 100 * OUTLIER))
+        assert usual[1] == (1.0, "accepted", False)
+        longest = tensors_of(merged(usual))["Word/vector"]
+        np.testing.assert_allclose(tensors_of(merged(outlier))["Word/vector"], longest, rtol=1e-5)
+        np.testing.assert_array_equal(tensors_of(merged(outlier))["Word/count"], [1])  # counts are facts
+        assert "the step of Word/vector (StaleMean) is 100 times as long as 5 times what" in outlier[1].reason
+        assert outlier[1].blamed
+        assert not merged(outlier).fast_forward  # so that its worker takes what was merged
+
+
+def test_one_worker_that_pushes_often_moves_nobodys_bound(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b")
+    for k in range(100):
+        _, passage = push(merger, replica, "c", 20.0)
+        assert passage.scale == pytest.approx(OUTLIER / 20.0) and passage.blamed, k
+    assert push(merger, replica, "a", 1.0)[1].scale == 1.0
+
+
+def test_what_has_become_usual_for_all_is_no_outlier_any_more(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b", "c")
+    settle(merger, replica, "a", "b", "c", value=20.0)
+    assert push(merger, replica, "c", 20.0)[1].reason == "accepted"
+
+
+def test_the_first_push_of_all_is_bounded_by_the_replica_itself(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Network, 1), workers=3)
+    before = state(replica, "Network/")
+    zeros = {name: np.zeros_like(tensor) for name, tensor in before.items()}
+    result, passage = merger.merge(part(zeros), replica.state, circumstances(), "a")
+    assert passage.scale == pytest.approx(ITSELF) and not passage.blamed  # nothing is known of others
+    for name, tensor in tensors_of(merged((result, passage))).items():
+        np.testing.assert_allclose(tensor, (1 - ITSELF) * before[name], rtol=1e-5)
+
+
+def test_of_two_workers_one_that_hardly_moves_has_the_other_shortened_at_most(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Network, 1), workers=2)
+    before = state(replica, "Network/")
+    for size, worker in ((1e-6, "a"), (0.5, "b")):
+        pushed = {n: t + np.float32(size) * np.abs(t) for n, t in before.items()}
+        assert merger.merge(part(pushed), replica.state, circumstances(), worker)[0] is not None
+
+
+@pytest.mark.parametrize("value", [1e30, 3e38])
+def test_a_step_that_overflows_is_refused_and_raises_nothing(tmp_path: Path, value: float) -> None:
+    for workers in ((), ("a", "b")):
+        merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+        settle(merger, replica, *workers)
+        for others in (0, 5):
+            result, passage = push(merger, replica, "c", value, others)
+            assert result is None
+            assert "overflows" in passage.reason
+    assert "Word/vector" in passage.reason
+
+
+def test_a_step_that_is_none_of_training_is_refused(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b")
+    assert push(merger, replica, "c", 1.1 * FAR * OUTLIER)[0] is None
+    merged(push(merger, replica, "c", 0.9 * FAR * OUTLIER))
+
+
+def test_one_worker_alone_is_bounded_by_nothing(tmp_path: Path) -> None:
     merger, replica = merger_of(tmp_path, (Word, COUNT))
-    for _ in range(ENOUGH):
-        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, circumstances(others=1)))
-    usual, outlier = (
-        merger.merge(part(words([0], 1, value)), replica.state, circumstances(others=1)) for value in (5.0, 500.0)
-    )
-    longest = tensors_of(merged(usual))["Word/vector"]
-    np.testing.assert_allclose(tensors_of(merged(outlier))["Word/vector"], longest, rtol=1e-5)
-    np.testing.assert_array_equal(tensors_of(merged(outlier))["Word/count"], [1])  # counts are facts
-    assert "shortened" in outlier[1]
-    assert usual[1] == "accepted"
+    settle(merger, replica, "a")
+    assert push(merger, replica, "a", 1e30)[1].scale == 1.0
+    assert merged(push(merger, replica, "a", 1e30)).fast_forward
+    assert push(merger, replica, "b", 1e30)[0] is None, "where another has pushed, it is not alone"
 
 
-def test_an_outlier_becomes_usual_in_time(tmp_path: Path) -> None:
-    merger, replica = merger_of(tmp_path, (Word, COUNT))
-    for _ in range(ENOUGH):
-        merged(merger.merge(part(words([0], 1, 1.0)), replica.state, circumstances(others=1)))
-    results = [merger.merge(part(words([0], 1, 20.0)), replica.state, circumstances(others=1)) for _ in range(30)]
-    assert all(result is not None for result, _ in results)
-    assert "shortened" in results[0][1]
-    assert results[-1][1] == "accepted"
+def test_an_unchanged_replica_is_refused_where_others_change_theirs(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a")
+    merged(push(merger, replica, "c", 0.0))  # one other is no measure
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b")
+    for value in (0.0, 1e-6):
+        result, passage = push(merger, replica, "c", value)
+        assert result is None and passage.blamed
+        assert "others change theirs" in passage.reason
+    result, passage = merger.merge(ReplicaPart(), replica.state, circumstances(), "c")
+    assert result is None and passage.blamed, "nor is a push without any replica"
 
 
-def test_steps_beyond_any_number_are_shortened_and_not_fatal(tmp_path: Path) -> None:
-    class Wide(gridml.Vertex):
-        left = gridml.array("float64")
-        right = gridml.array("float64")
-        aggregate = gridml.stale_mean()
+def test_where_others_change_nothing_at_times_nobody_must(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b", "c")
+    merger.habits.add("a", {"Word/vector (StaleMean)": 0.0}, 10)  # a perceptron that made no mistake, say
+    merged(push(merger, replica, "c", 0.0))
 
-    merger, replica = merger_of(tmp_path, (Wide, 1))
-    for _ in range(ENOUGH):
-        merged(
-            merger.merge(
-                part(rows("Wide", [0], left=np.ones(1), right=np.ones(1))), replica.state, circumstances(others=1)
-            )
-        )
-    huge = rows("Wide", [0], left=np.full(1, 1e300), right=np.full(1, 1e300))
-    result = merged(merger.merge(part(huge), replica.state, circumstances(others=1)))
-    assert np.isfinite(tensors_of(result)["Wide/left"]).all()
+
+def test_statistics_and_sums_may_move_far_at_first(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Normed, 1), workers=3)
+    before = state(replica, "Normed/")
+    statistics = {n: t * 5000 if n.endswith("var") else t for n, t in before.items()}
+    assert merger.merge(part(statistics), replica.state, circumstances(), "a")[1].scale == 1.0
+    weights = {n: t * 5 if n.endswith("weight") else t for n, t in before.items()}
+    scale = merger.merge(part(weights), replica.state, circumstances(), "a")[1].scale
+    assert scale is not None and scale < 0.3
+
+
+def test_a_workers_habits_are_forgotten_with_it(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Word, COUNT), workers=3)
+    settle(merger, replica, "a", "b")
+    merger.habits.forget("a")
+    merger.habits.forget("a")
+    assert not push(merger, replica, "c", 100.0)[1].blamed, "one other is no majority"
+    for k in range(100):
+        merger.habits.add(f"w{k}", {"Word/vector (StaleMean)": 1.0}, 10)
+    assert len(merger.habits.others("", "Word/vector (StaleMean)")) == 64
 
 
 # --- the user's own g
@@ -261,11 +348,11 @@ def test_the_users_own_rule_is_called_for_each_vertex(tmp_path: Path) -> None:
 
 
 def test_the_users_own_rule_sees_a_shortened_step(tmp_path: Path) -> None:
-    merger, replica = merger_of(tmp_path, (Clock, COUNT))
-    for _ in range(ENOUGH):
-        merged(merger.merge(part(clocks([0], 1, 1.0)), replica.state, circumstances(others=1)))
-    usual = merged(merger.merge(part(clocks([0], 1, 5.0)), replica.state, circumstances(others=1)))
-    outlier = merged(merger.merge(part(clocks([0], 7, 500.0)), replica.state, circumstances(others=1)))
+    merger, replica = merger_of(tmp_path, (Clock, COUNT), workers=3)
+    for worker in ("a", "b"):
+        merged(merger.merge(part(clocks([0], 1, 1.0)), replica.state, circumstances(others=1), worker))
+    usual = merged(merger.merge(part(clocks([0], 1, 5.0)), replica.state, circumstances(others=1), "c"))
+    outlier = merged(merger.merge(part(clocks([0], 7, 500.0)), replica.state, circumstances(others=1), "c"))
     np.testing.assert_allclose(tensors_of(outlier)["Clock/reading"], tensors_of(usual)["Clock/reading"], rtol=1e-5)
     np.testing.assert_array_equal(tensors_of(outlier)["Clock/time"], [7])
 
@@ -319,11 +406,11 @@ def test_a_rule_that_makes_nan_is_refused_by_the_gate(tmp_path: Path) -> None:
             self.value = float("nan")
 
     merger, replica = merger_of(tmp_path, (Vague, 1))
-    result, reason = merger.merge(
+    result, passage = merger.merge(
         part(rows("Vague", [0], value=np.ones(1, np.float32))), replica.state, circumstances()
     )
     assert result is None
-    assert "Vague/value is not finite" in reason
+    assert "Vague/value is not finite" in passage.reason
 
 
 # --- modules

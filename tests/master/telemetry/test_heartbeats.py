@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from master.records import Heartbeat, Standing, WorkerRecord, WorkerTable
-from master.telemetry.heartbeats import Heartbeats
+from gridml.carriers.base import Heartbeat
+from master.decisions.staffing import STUCK
+from master.records import Standing, WorkerRecord, WorkerTable
+from master.telemetry.heartbeats import Heartbeats, Lost
 
 LIMIT = 120.0
 
@@ -48,7 +50,7 @@ def begin(workers: WorkerTable, heartbeats: Heartbeats, w1: WorkerRecord) -> Cal
 
 
 def given_up(heartbeats: Heartbeats, now: float) -> list[str]:
-    return [record.name for record, _ in heartbeats.silent(now)]
+    return [lost.record.name for lost in heartbeats.lost(now) if not lost.stuck]
 
 
 def every_second(
@@ -77,13 +79,33 @@ def test_whose_heartbeat_goes_on_is_not_given_up(
     heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
 ) -> None:
     begin(0.0)
-    assert every_second(heartbeats, 1000, lambda now: read.update(w1=(1, int(now)))) is None
+    assert every_second(heartbeats, 1000, lambda now: read.update(w1=Heartbeat(1, int(now), int(now)))) is None
+
+
+def test_who_is_long_at_one_batch_is_not_given_up(
+    heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
+) -> None:
+    begin(0.0)
+    assert every_second(heartbeats, STUCK * LIMIT, lambda now: read.update(w1=Heartbeat(1, 64, int(now)))) is None
+
+
+def test_who_trains_nothing_for_ten_silences_is_stuck(
+    heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
+) -> None:
+    begin(0.0)
+    lost: list[tuple[int, Lost]] = []
+    for now in range(int(500 + STUCK * LIMIT + 3 * LIMIT)):
+        read["w1"] = Heartbeat(1, 64 if now < 500 else 128, now)  # it got on once
+        lost += [(now, one) for one in heartbeats.lost(float(now))]
+    at_s, first = lost[0]
+    assert first.stuck and "its process lives" in first.reason
+    assert 500 + STUCK * LIMIT < at_s <= 500 + STUCK * LIMIT + 2 * LIMIT
 
 
 def test_an_old_heartbeat_is_no_sign_of_life(
     heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
 ) -> None:
-    read["w1"] = (1, 64)
+    read["w1"] = Heartbeat(1, 64, 7)
     begin(0.0)
     assert every_second(heartbeats, 1000) == LIMIT + 1
 
@@ -109,7 +131,7 @@ def test_who_is_out_of_reach_gets_a_quarter_of_the_time(
 def test_who_is_in_reach_again_is_compared_with_nothing_of_before(
     heartbeats: Heartbeats, read: dict[str, Heartbeat], begin: Callable[[float], None]
 ) -> None:
-    read["w1"] = (1, 64)
+    read["w1"] = Heartbeat(1, 64, 7)
     begin(0.0)
     assert given_up(heartbeats, LIMIT / 2 + 1) == []  # now its heartbeat is read
     begin(100.0)
@@ -141,4 +163,4 @@ def test_who_runs_no_more_is_not_silent(
 def test_nobody_loses_sight_of_who_does_not_run(heartbeats: Heartbeats, workers: WorkerTable, w1: WorkerRecord) -> None:
     heartbeats.lose_sight(w1)
     heartbeats.lose_sight(workers.of("stranger"))
-    assert heartbeats.silent(1e9) == []
+    assert heartbeats.lost(1e9) == []

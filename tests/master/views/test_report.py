@@ -20,6 +20,7 @@ from rich.console import Console
 from gridml.errors import LedgerError
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
+from master.records import LeaseState
 from master.store.ledger import Ledger
 from master.store.settings import Settings
 from master.views.plot import plot_report
@@ -98,7 +99,8 @@ def finished(tmp_path: Path) -> Path:
         ledger.worker_reported(Sync("w1", trained=1800, train_s=9.0), 118.0, 5000)
         ledger.worker_reported(Sync("w2", trained=450, train_s=2.25), 112.0, 700)
         ledger.worker_sent("w1", 9000)
-        ledger.add_failure("w4", 0, Failure(1, 1, "ValueError: no", "", 3, 7), 100.5)
+        lease = LeaseState(1, 1, 0, 0, 9, 2, "w4")
+        ledger.add_failure(lease, "slot-4", Failure(1, 1, "ValueError: no", "", 3, 7), "another worker will try", 100.5)
         ledger.set("status", "finished")
         ledger.set("ended_s", 120.0)
         ledger.set("flops_per_vertex", 1e6)

@@ -1,0 +1,321 @@
+"""A small run that is interrupted anywhere, taken up again from what was on the disk, and compared with what there must
+be in the end: the replica, the fields, the credits, the metrics of each epoch.
+
+The master is the real one, on real files; workers are stepped (`remote.stepped`), so that a run takes half a second.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+
+from chunk_model.costs import Costs
+from gridml.errors import GridmlError
+from gridml.protocol import bundle
+from master.backends.script import Steady
+from master.environment import Environment
+from master.launch import resume, start
+from master.run import Run
+from master.simulation.crash_points import CrashPoints
+from master.simulation.exact import verify_credits
+from master.simulation.scenario import Scenario
+from master.simulation.world import World
+from master.store.settings import Settings
+from master.store.status import RunStatus
+from master.views.report import report
+from remote.stepped import Trainer
+
+PROGRAMS = Path(__file__).parent / "programs"
+WORKERS, CHUNK, PUSH_EVERY = 3, 120, 40
+COSTS = Costs(exec_s=0.01)
+LIMIT_S = 60.0  # for a run that takes half a second
+MOST_ADVICE = 4  # errors whose advice is followed one after another
+GRIDML = Path(sys.executable).with_name("gridml")
+
+
+class Outcome(StrEnum):
+    """How it ended. Only the first two are allowed."""
+
+    EXACT = "exact"
+    ADVISED = "refused, exact after its advice"
+    UNADVISED = "refused, advice did not help"
+    WRONG = "silently wrong"
+    CRASHED = "crashed"
+    STUCK = "without an end"
+
+
+@dataclass(frozen=True)
+class Result:
+    """How a run ended, what it said or what was wrong, and whether it was its own `gridml resume`."""
+
+    outcome: Outcome
+    text: str = ""
+
+
+class Interrupted(BaseException):
+    """The master ends here, as if it were killed."""
+
+
+def settings_of(program: Path) -> Settings:
+    return Settings(program, workers=WORKERS, chunk=CHUNK, push_every=PUSH_EVERY)
+
+
+def new_world(program: Path) -> World:
+    """Return machines and workers that no master has had yet."""
+    return World(settings_of(program), Scenario(Steady(WORKERS), COSTS, limit_s=1e5), Trainer(program, COSTS))
+
+
+def environment_of(world: World, reached: Callable[[str], None] = lambda point: None) -> Environment:
+    """Return what the next master in a world sees; `reached` hears the name of each point at which it may be killed."""
+    environment = world.environment(lambda topic, text: None)
+    return replace(
+        environment,
+        hook=reached,
+        mailboxes=lambda settings, directory: CrashPoints(environment.mailboxes(settings, directory), reached),
+    )
+
+
+def drive(world: World, run: Run) -> None:
+    """Drive a run to its end, or to where something ends its master. Workers live on then."""
+    world.drive(run)
+    try:
+        with run:
+            run.finish()
+    except BaseException:
+        world.crashed = True
+        raise
+
+
+def begin(program: Path, root: Path) -> World:
+    """Play a run from its beginning to its end."""
+    world = new_world(program)
+    drive(world, start(settings_of(program), root, environment_of(world)))
+    return world
+
+
+@dataclass(frozen=True)
+class Moment:
+    """When a run is interrupted: its masters end at these commits, each of the first ones properly, with the ledger
+    closed. The last one is killed, unless it is `closed` too. Without commits the run has finished."""
+
+    name: str
+    commits: tuple[int, ...]
+    closed: bool = False
+
+
+MOMENTS = (
+    Moment("killed in the first epoch", (8,)),
+    Moment("killed in the second epoch", (8, 26)),
+    Moment("ended in the second epoch", (8, 26), closed=True),
+    Moment("killed in the last epoch", (20, 45)),
+    Moment("finished", ()),
+)
+
+
+def interrupt(program: Path, root: Path, image: Path, moment: Moment) -> World:
+    """Play a run in `root` until a moment; copy what is on the disk then to `image`. Its workers live on."""
+    if not moment.commits:
+        world = begin(program, root)
+        shutil.copytree(root, image)
+        return world
+    world, at = new_world(program), 0
+
+    def reached(name: str) -> None:
+        nonlocal at
+        at += name == "after-commit"
+        if name == "after-commit" and at in moment.commits:
+            if at == moment.commits[-1] and not moment.closed:
+                shutil.copytree(root, image)
+            world.crashed = True
+            raise Interrupted
+
+    take: Callable[[Environment], Run] = lambda environment: start(settings_of(program), root, environment)  # noqa: E731
+    for _ in moment.commits:
+        with contextlib.suppress(Interrupted):
+            drive(world, take(environment_of(world, reached)))
+        take = lambda environment: resume(root, environment)  # noqa: E731
+    if moment.closed:
+        shutil.copytree(root, image)
+    return world
+
+
+def go_on(program: Path, root: Path, world: World | None) -> Result:
+    """Resume a run as a person would, doing what each error says, until it ends; compare it with what there must be.
+
+    Without a `world` no worker has lived on.
+    """
+    said: list[str] = []
+    take: Callable[[Environment], Run] = lambda environment: resume(root, environment)  # noqa: E731
+    while True:
+        living = new_world(program) if world is None else world
+        try:
+            run = take(environment_of(living))
+            drive(living, run)
+        except GridmlError as error:
+            said.append(f"{type(error).__name__}: {error}")
+            commands = advised(str(error))
+            if not commands or len(said) > MOST_ADVICE:
+                return Result(Outcome.UNADVISED, "\n".join(said))
+            again = follow(commands)
+            if again is not None and again[1] == "run":
+                root, world = Path(again[again.index("--run-dir") + 1]), None
+                take = lambda environment: start(settings_of(program), root, environment)  # noqa: E731
+            elif again is None or again[1] != "resume":
+                return Result(Outcome.UNADVISED, "\n".join(said))
+            continue
+        problem = wrong(program, root, run)
+        if problem is not None:
+            return Result(Outcome.WRONG, "\n".join([problem, *said]))
+        return Result(Outcome.ADVISED if said else Outcome.EXACT, "\n".join(said))
+
+
+def advised(text: str) -> list[str]:
+    """Return the commands that an error asks for: a line each, indented by two spaces."""
+    return re.findall(r"^  (\S.*)$", text, re.MULTILINE)
+
+
+def follow(commands: list[str]) -> list[str] | None:
+    """Run what an error asks for, up to the gridml command that takes up a run: return its words."""
+    import shlex
+
+    for line in commands:
+        words = shlex.split(line)
+        if words[0] == "gridml" and words[1] in ("resume", "run"):
+            return words
+        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=shell(), check=False)
+        if done.returncode:
+            raise AssertionError(f"{line!r} failed: {done.stderr}")
+    return None
+
+
+def shell() -> dict[str, str]:
+    """Return the environment in which `gridml` is this one."""
+    return {**os.environ, "PATH": f"{GRIDML.parent}:{os.environ['PATH']}"}
+
+
+# --- what there must be
+
+
+@cache
+def module_of(program: Path) -> ModuleType:
+    spec = importlib.util.spec_from_file_location(f"expected_{program.stem}", program)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def metrics_of(program: Path, epoch: int) -> dict[str, int]:
+    """Return what evaluate must have said after so many epochs."""
+    expected = module_of(program).expected(epoch)
+    names = {"total": "Word/total", "links": "Document/link", "seen": "Document/seen"}
+    if "Cell/link" in expected:
+        names = {"links": "Cell/link"}
+    return {metric: int(expected[name].sum()) for metric, name in names.items()}
+
+
+def wrong(program: Path, root: Path, run: Run) -> str | None:
+    """Return what of a finished run is not as it must be: master's memory, files, credits, report."""
+    module = module_of(program)
+    values = dict(run.parts.store.replica.state.tensors())
+    for table in run.parts.spec.graph.local:
+        values.update({f"{table.type.name}/{name}": table.columns[name] for name in table.type.mutable})
+    if (problem := differing(values, module.expected(module.EPOCHS))) is not None:
+        return problem
+    return wrong_on_disk(program, root)
+
+
+def differing(values: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> str | None:
+    """Return how many rows of what differ from what they must be."""
+    for name, rows in expected.items():
+        bad = (np.asarray(values[name]) != rows).reshape(len(rows), -1).any(axis=1)
+        if bad.any():
+            return f"{bad.sum()} of {len(rows)} rows of {name} are wrong"
+    return None
+
+
+def wrong_on_disk(program: Path, root: Path) -> str | None:
+    """Return what of a finished run's directory is not as it must be: trained replica, credits, report."""
+    module = module_of(program)
+    replicated = {n: v for n, v in module.expected(module.EPOCHS).items() if n.startswith("Word/")}
+    if replicated:
+        _, trained = bundle.decode((root / "final.safetensors").read_bytes())
+        if (problem := differing(trained, replicated)) is not None:
+            return f"final.safetensors: {problem}"
+    try:
+        exact = verify_credits(root)
+    except GridmlError as error:
+        return f"credits: {error}"
+    if (exact.credited, exact.finished) != (module.COUNT * module.EPOCHS, module.EPOCHS):
+        return f"credits: {exact}"
+    shown = report(root)
+    if shown.status != RunStatus.FINISHED:
+        return f"report: the status is {shown.status}"
+    for row in shown.epochs:
+        if (row.credited, row.duplicated, row.lost, row.left) != (module.COUNT, 0, 0, 0):
+            return f"report: {row}"
+        if row.metrics != metrics_of(program, row.epoch):
+            return f"report: the metrics of epoch {row.epoch} are {row.metrics}"
+    return None
+
+
+# --- a process of its own for each
+
+
+def isolated(what: Callable[[], Result], limit_s: float = LIMIT_S) -> Result:
+    """Do it in a copy of this process, whose end is a result too."""
+    reading, writing = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(reading)
+        _report(what, writing)
+    os.close(writing)
+    try:
+        payload = b""
+        while select.select([reading], [], [], limit_s)[0]:
+            part = os.read(reading, 65536)
+            if not part:
+                break
+            payload += part
+        else:
+            os.kill(child, signal.SIGKILL)
+            return Result(Outcome.STUCK, f"after {limit_s:g} s")
+    finally:
+        os.close(reading)
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return Result(Outcome.CRASHED, signal.Signals(os.WTERMSIG(status)).name)
+    outcome, _, text = payload.decode().partition("\n")
+    return Result(Outcome(outcome), text)
+
+
+def _report(what: Callable[[], Result], writing: int) -> None:
+    """Write the result to the pipe and end this process, whatever happens."""
+    try:
+        with open(os.devnull, "w") as nothing:
+            os.dup2(nothing.fileno(), 1)
+            os.dup2(nothing.fileno(), 2)
+        try:
+            result = what()
+        except BaseException:
+            result = Result(Outcome.CRASHED, traceback.format_exc())
+        with os.fdopen(writing, "wb") as pipe:
+            pipe.write(f"{result.outcome.value}\n{result.text}".encode())
+    finally:
+        os._exit(0)

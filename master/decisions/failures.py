@@ -1,0 +1,88 @@
+"""Whether a range on which f failed is tried again, and by whom; how long a worker that fails is left without work.
+
+The program is at fault where different workers fail on one range, on different machines where the run has several.
+Otherwise the worker is, and it is avoided, as HTCondor avoids hosts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import NamedTuple
+
+MAX_TRIES = 3  # different workers whose failures on a range end the run; tries, where there are not so many
+TRIES_MEANWHILE = 9  # tries of those that run while others wait for a machine: by their pauses, a minute
+PAUSE_S, LONGEST_PAUSE_S = 0.25, 300.0  # without a lease after a failure, doubled by each further one in a row
+AVOIDED = 2  # failures in a row from which on nobody waits for a worker's own try
+MAX_FAILURES = 8  # in a row, of one process: by their pauses, a minute
+
+
+class Candidate(NamedTuple):
+    """A worker that might be leased a range, and its machine; "" where nobody can say which."""
+
+    worker: str
+    machine: str
+
+
+class Failed(NamedTuple):
+    """A failure of f on a range, on a vertex before position `upto`: once that is credited, the worker was wrong."""
+
+    worker: str
+    machine: str
+    upto: int
+
+
+def standing(failed: Sequence[Failed], upto: int) -> tuple[Failed, ...]:
+    """The failures on a range that still stand when it is credited up to a position, or begins there."""
+    return tuple(failure for failure in failed if failure.upto > upto) if failed else ()
+
+
+def may_lease(failed: Sequence[Failed], worker: Candidate, ready: Callable[[], Iterable[Candidate]]) -> bool:
+    """Whether a worker may be leased a range: one that it failed on only when nobody that is `ready` might take it."""
+    if not any(failure.worker == worker.worker or failure.machine == worker.machine for failure in failed):
+        return True
+    others = [*ready()]
+    who = _identity(failed, [worker, *others])
+    return who(worker) not in {who(failure) for failure in failed} or not _untried(failed, others)
+
+
+def after_failure(failed: Sequence[Failed], ready: Collection[Candidate], *, queued: bool) -> tuple[bool, str]:
+    """Whether a range is tried again on which f `failed` so, the last time just now. `ready` are the workers that might
+    take it, and whether more are `queued` for a machine."""
+    who = _identity(failed, ready)
+    workers, tries = len({who(failure) for failure in failed}), len(failed)
+    if workers >= MAX_TRIES:
+        return False, f"failed {tries} times, by {workers} workers"
+    if _untried(failed, ready):
+        return True, f"{workers} of {MAX_TRIES} workers failed on it; another worker will try"
+    most = TRIES_MEANWHILE if queued else MAX_TRIES
+    if tries < most:
+        waiting = ", but others wait for a machine" if queued else ""
+        return True, f"try {tries} of {most} failed; nobody else might take it{waiting}"
+    return False, f"failed {tries} times, and nobody else might take it"
+
+
+def pause(in_a_row: int) -> tuple[float, str]:
+    """Seconds without a lease for a worker, or its machine, that failed so often in a row."""
+    seconds = min(LONGEST_PAUSE_S, PAUSE_S * 2.0 ** min(in_a_row - 1, 60)) if in_a_row else 0.0
+    return seconds, f"failed {in_a_row} times in a row; no lease for {seconds:g} s"
+
+
+def replaceable(in_a_row: int, *, others_work: bool) -> tuple[bool, str]:
+    """Whether a process that failed so often in a row is given up for another one: not while nobody does better."""
+    if in_a_row >= MAX_FAILURES and others_work:
+        return True, f"failed {in_a_row} times in a row on what others do"
+    return False, "it may try again" if others_work else "nobody does better"
+
+
+def _identity(failed: Iterable[Failed], ready: Iterable[Candidate]) -> Callable[[Candidate | Failed], str]:
+    """What tells those that fail apart: their machines where there are several, else their names."""
+    several = len({failure.machine for failure in failed} | {candidate.machine for candidate in ready}) > 1
+    return lambda who: (several and who.machine) or who.worker
+
+
+def _untried(failed: Sequence[Failed], ready: Iterable[Candidate]) -> bool:
+    """Whether anybody that is ready has not failed on a range."""
+    ready = [*ready]
+    who = _identity(failed, ready)
+    tried = {who(failure) for failure in failed}
+    return any(who(candidate) not in tried for candidate in ready)

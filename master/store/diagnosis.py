@@ -1,0 +1,184 @@
+"""What SQLite, the operating system or a digest says, as an error meant for a person: what is wrong, and what to do.
+
+Only for damage is it told to restore the copy of the ledger, and only where that helps. SQLite keeps the reason of the
+system to itself (a file that cannot be opened may be gone, forbidden, or one too many); then the same is tried without
+it, to hear the reason.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shlex
+import sqlite3
+import tempfile
+from contextlib import closing
+from enum import StrEnum
+from pathlib import Path
+
+from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
+from master.store.exact import count_credits
+from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
+
+
+class Trouble(StrEnum):
+    """What can be wrong with the files of a run."""
+
+    FULL = "full"
+    LOCKED = "locked"
+    DESCRIPTORS = "descriptors"
+    FORBIDDEN = "forbidden"
+    BROKEN = "broken"
+    GONE = "gone"
+    MEMORY = "memory"
+    DAMAGED = "damaged"
+    OTHER = "other"
+
+
+_BY_ERRNO = {
+    errno.ENOSPC: Trouble.FULL,
+    errno.EDQUOT: Trouble.FULL,
+    errno.EFBIG: Trouble.FULL,
+    errno.EMFILE: Trouble.DESCRIPTORS,
+    errno.ENFILE: Trouble.DESCRIPTORS,
+    errno.EACCES: Trouble.FORBIDDEN,
+    errno.EPERM: Trouble.FORBIDDEN,
+    errno.EROFS: Trouble.FORBIDDEN,
+    errno.EIO: Trouble.BROKEN,
+    errno.ENXIO: Trouble.BROKEN,
+    errno.ESTALE: Trouble.GONE,
+    errno.ENOENT: Trouble.GONE,
+    errno.ENOTDIR: Trouble.GONE,
+    errno.EISDIR: Trouble.GONE,
+    errno.ENODEV: Trouble.GONE,
+    errno.EBUSY: Trouble.LOCKED,
+    errno.ENOLCK: Trouble.LOCKED,
+    errno.ENOMEM: Trouble.MEMORY,
+}
+_BY_SQLITE = {
+    sqlite3.SQLITE_FULL: Trouble.FULL,
+    sqlite3.SQLITE_BUSY: Trouble.LOCKED,
+    sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: Trouble.LOCKED,
+    sqlite3.SQLITE_PERM: Trouble.FORBIDDEN,
+    sqlite3.SQLITE_READONLY: Trouble.FORBIDDEN,
+    sqlite3.SQLITE_IOERR: Trouble.BROKEN,
+    sqlite3.SQLITE_CANTOPEN: Trouble.GONE,
+    sqlite3.SQLITE_NOMEM: Trouble.MEMORY,
+    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
+}
+_UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
+
+
+def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str | None = None) -> GridmlError:
+    """Return the error to show for what befell the run in `root`: LedgerError for damage, else StorageError.
+
+    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all. `then` is what
+    to type when the cause is mended, by default what resumes the run.
+    """
+    trouble, said = diagnose(error, root)
+    if trouble is Trouble.DAMAGED:
+        file = error.file if isinstance(error, DamagedError) else RunDirectory(root).ledger
+        problem = said if isinstance(error, DamagedError) else f"{file} cannot be read: {said}"
+        return LedgerError(f"{problem}. {restoring(root, file)}")
+    what, advice = _words(trouble, _place(error, root))
+    return StorageError(
+        f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
+    )
+
+
+def _place(error: Exception, root: Path) -> Path:
+    """Return the file or folder that an error is about."""
+    named = getattr(error, "filename", None)
+    return RunDirectory(root).ledger if isinstance(error, sqlite3.Error) else Path(named) if named else root
+
+
+def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[Trouble, str]:
+    """Return what is wrong with the run in `root`, and in which words that was said."""
+    if isinstance(error, DamagedError):
+        return Trouble.DAMAGED, str(error)
+    if isinstance(error, OSError):
+        return _BY_ERRNO.get(error.errno or 0, Trouble.OTHER), str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the others say more of the same
+    reason = _tried(root) if code in _UNSAID else None
+    if reason is not None:
+        return _BY_ERRNO.get(reason.errno or 0, Trouble.OTHER), f"{error} ({reason})"
+    return _BY_SQLITE.get(code, Trouble.OTHER), str(error)
+
+
+def _tried(root: Path) -> OSError | None:
+    """Return what the system says where a file is written in a run, None if nothing. The ledger itself is not opened:
+    to close it would let go of the locks that this process has on it."""
+    ledger = RunDirectory(root).ledger
+    try:
+        ledger.stat()
+        if not os.access(ledger, os.R_OK | os.W_OK):
+            return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(ledger))
+        with tempfile.TemporaryFile(dir=root) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as reason:
+        return reason
+    return None
+
+
+def _words(trouble: Trouble, place: Path) -> tuple[str, str]:
+    """Return what is wrong with `place`, and what to do about it."""
+    quoted, files = shlex.quote(str(place)), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return {
+        Trouble.FULL: (f"{place} cannot be written", f"make room on its disk, or in your quota there (df -h {quoted})"),
+        Trouble.LOCKED: (f"{place} is locked by another process", f"wait for it, or end it (fuser -v {quoted})"),
+        Trouble.DESCRIPTORS: (f"{place} is one open file too many", f"allow more of them than {files} (ulimit -n)"),
+        Trouble.FORBIDDEN: (
+            f"{place} may not be written",
+            f"see who may, and how it is mounted (ls -ld {quoted})",
+        ),
+        Trouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
+        Trouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
+        Trouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
+        Trouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
+    }[trouble]
+
+
+def restoring(root: Path, damaged: Path) -> str:
+    """Say how a run in `root` goes on without the file `damaged`, if it can."""
+    run = RunDirectory(root)
+    if not run.ledger_copy.exists():
+        return "There is no copy of the ledger; start the run again with gridml run."
+    needed = _needed(run.ledger_copy)
+    if needed is None:
+        return "The copy of the ledger is damaged, too; start the run again with gridml run."
+    if damaged.relative_to(root).as_posix() in needed:
+        return (
+            "The copy of the ledger needs it, too. If you have that file from elsewhere, bring it back; else start the "
+            "run again with gridml run."
+        )
+    ledger, copy = shlex.quote(str(run.ledger)), shlex.quote(str(run.ledger_copy))
+    return (
+        f"A copy of the ledger, from the end of an epoch or from when its master began, is beside it. Restore it: "
+        f"rm -f {ledger}-wal {ledger}-shm {ledger}-journal && cp {copy} {ledger} && {command('resume', root)}  (what "
+        f"was credited since is trained again, all else stays exact)"
+    )
+
+
+def _needed(ledger: Path) -> set[str] | None:
+    """Return the files, from the run directory on, without which a ledger is of no use. None for one that is damaged
+    itself."""
+    try:
+        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                return None
+            count_credits(db)
+            newest = int(db.execute("SELECT max(version) FROM versions").fetchone()[0])
+            bases = db.execute("SELECT field, version FROM bases").fetchall()
+            patches = db.execute("SELECT version FROM patches").fetchall()
+    except (sqlite3.Error, ValueError, TypeError):
+        return None
+    return {
+        f"versions/{version_name(newest)}",
+        *(f"fields/{base_name(field, version)}" for field, version in bases),
+        *(f"fields/{patch_name(version)}" for (version,) in patches),
+    }

@@ -1,0 +1,156 @@
+"""Who is at fault when f fails: a range that everybody fails on ends the run, a worker that alone fails never does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.decisions.failures import (
+    LONGEST_PAUSE_S,
+    MAX_FAILURES,
+    MAX_TRIES,
+    PAUSE_S,
+    TRIES_MEANWHILE,
+    Candidate,
+    Failed,
+    after_failure,
+    may_lease,
+    pause,
+    replaceable,
+    standing,
+)
+
+Names = list[tuple[str, str]]  # (worker, machine)
+APART = [("w1", "a"), ("w2", "b"), ("w3", "c"), ("w4", "d")]  # on machines of their own
+TOGETHER = [(worker, "here") for worker, _ in APART]
+
+
+def failed(*names: tuple[str, str]) -> tuple[Failed, ...]:
+    return tuple(Failed(*name, 10) for name in names)
+
+
+def candidates(names: Names) -> list[Candidate]:
+    return [Candidate(*name) for name in names]
+
+
+def ready(names: Names) -> Callable[[], Iterator[Candidate]]:
+    return lambda: iter(candidates(names))
+
+
+@pytest.mark.parametrize("all_", [APART, TOGETHER])
+def test_three_different_workers_are_enough(all_: Names) -> None:
+    again = [after_failure(failed(*all_[:k]), candidates(all_), queued=False) for k in (1, 2, 3)]
+    assert [decision for decision, _ in again] == [True, True, False]
+    assert again[0][1] == "1 of 3 workers failed on it; another worker will try"
+    assert again[2][1] == "failed 3 times, by 3 workers"
+
+
+@pytest.mark.parametrize("all_", [APART, TOGETHER])
+def test_what_one_worker_fails_again_adds_nothing(all_: Names) -> None:
+    assert after_failure(failed(*[all_[0]] * 50), candidates(all_), queued=False)[0]
+
+
+def test_workers_of_one_machine_count_once_where_there_are_several_machines() -> None:
+    crowd = [*TOGETHER, ("w5", "there")]
+    assert after_failure(failed(*TOGETHER), candidates(crowd), queued=False)[0]
+    assert not may_lease(failed(TOGETHER[0]), Candidate(*TOGETHER[1]), ready(crowd))
+    assert may_lease(failed(TOGETHER[0]), Candidate("w5", "there"), ready(crowd))
+
+
+def test_a_single_worker_has_three_tries() -> None:
+    again = [after_failure(failed(*[APART[0]] * k), candidates(APART[:1]), queued=False) for k in (1, 2, 3)]
+    assert [decision for decision, _ in again] == [True, True, False]
+    assert again[0][1] == "try 1 of 3 failed; nobody else might take it"
+    assert again[2][1] == "failed 3 times, and nobody else might take it"
+
+
+def test_while_others_wait_for_a_machine_it_is_tried_for_a_minute() -> None:
+    def after(tries: int) -> tuple[bool, str]:
+        return after_failure(failed(*[APART[0]] * tries), candidates(APART[:1]), queued=True)
+
+    assert [after(k)[0] for k in (1, MAX_TRIES, TRIES_MEANWHILE - 1, TRIES_MEANWHILE)] == [True, True, True, False]
+    assert "others wait for a machine" in after(1)[1] and "another worker" not in after(1)[1]
+    assert 60 < sum(pause(k)[0] for k in range(1, TRIES_MEANWHILE)) < 70
+
+
+def test_crashes_of_one_machine_are_those_of_one_worker() -> None:
+    lives = [(f"w{k}", "a") for k in range(1, 40, 4)]
+    assert after_failure(failed(*lives), candidates(APART), queued=False)[0]
+
+
+@pytest.mark.parametrize("all_", [APART, TOGETHER])
+def test_a_range_goes_to_others_as_long_as_there_are_any(all_: Names) -> None:
+    first, second = Candidate(*all_[0]), Candidate(*all_[1])
+    assert not may_lease(failed(all_[0]), first, ready(all_))
+    assert may_lease(failed(all_[0]), second, ready(all_))
+    assert may_lease(failed(all_[0]), first, ready(all_[:1]))  # the others are gone, or fail
+    assert may_lease(failed(*all_), first, ready(all_))
+
+
+def test_who_never_failed_is_not_asked_for_the_others() -> None:
+    def asked() -> Iterator[Candidate]:
+        raise AssertionError("it costs what there are workers")
+
+    assert may_lease((), Candidate("w1", "a"), asked)
+    assert may_lease(failed(("w2", "b")), Candidate("w1", "a"), asked)
+
+
+def test_a_failure_stands_until_its_vertex_is_credited() -> None:
+    both = (Failed("w1", "a", 10), Failed("w2", "b", 20))
+    assert standing(both, 9) == both
+    assert standing(both, 10) == both[1:]
+    assert standing(both, 20) == ()
+
+
+def test_pauses_double_up_to_a_limit() -> None:
+    assert [pause(k)[0] for k in (1, 2, 3, 4)] == [PAUSE_S, 2 * PAUSE_S, 4 * PAUSE_S, 8 * PAUSE_S]
+    assert pause(10_000)[0] == LONGEST_PAUSE_S and pause(0)[0] == 0.0
+    assert pause(3)[1] == "failed 3 times in a row; no lease for 1 s"
+
+
+def test_who_fails_on_and_on_is_replaced_unless_nobody_does_better() -> None:
+    assert replaceable(MAX_FAILURES, others_work=True) == (
+        True,
+        f"failed {MAX_FAILURES} times in a row on what others do",
+    )
+    assert not replaceable(MAX_FAILURES - 1, others_work=True)[0]
+    assert not replaceable(10 * MAX_FAILURES, others_work=False)[0]
+
+
+Workers = st.integers(1, 6)
+Machines = st.integers(1, 6)
+
+
+@given(Workers, Machines, st.data())
+def test_a_range_that_everybody_fails_on_stops_the_run(workers: int, machines: int, data: st.DataObject) -> None:
+    """Whoever of those that may take it tries next; and soon."""
+    crowd = [Candidate(f"w{k}", f"m{k % machines}") for k in range(workers)]
+    so_far: tuple[Failed, ...] = ()
+    for _ in range(MAX_TRIES):
+        may = [who for who in crowd if may_lease(so_far, who, lambda: iter(crowd))]
+        assert may, "nobody may take it: it would never end"
+        so_far += (Failed(*data.draw(st.sampled_from(may)), 1),)
+        again, reason = after_failure(so_far, crowd, queued=False)
+        others = [who for who in crowd if may_lease(so_far, who, lambda: iter(crowd)) and who[:2] != so_far[-1][:2]]
+        assert others or "another worker will try" not in reason
+    assert not again
+
+
+@given(st.integers(2, 6), st.integers(1, 6), st.integers(0, 5), st.lists(st.integers(0, 5), max_size=40))
+def test_one_bad_worker_never_stops_a_run(workers: int, machines: int, bad: int, asks: list[int]) -> None:
+    """Whoever asks, in whatever order: the bad one fails, and another trains the range."""
+    crowd = [Candidate(f"w{k}", f"m{k % machines}") for k in range(workers)]
+    bad %= workers
+    so_far: tuple[Failed, ...] = ()
+    for ask in asks:
+        who = crowd[ask % workers]
+        if not may_lease(so_far, who, lambda: iter(crowd)):
+            continue
+        if who != crowd[bad]:
+            so_far = standing(so_far, 1)
+            continue
+        so_far += (Failed(*who, 1),)
+        assert after_failure(so_far, crowd, queued=False)[0]

@@ -1,0 +1,131 @@
+"""One bad machine, one bad vertex, an f that ends its process or never comes back: with real workers."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.real
+LIMIT_S = 100
+GRIDML = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
+COUNTS = (Path(__file__).parent / "programs" / "counts.py").read_text()
+LINE = "    documents.visits += 1\n"
+# Whoever runs in slot-1 is on the bad machine.
+BAD_MACHINE = """    import os, sqlite3, sys, time
+    if not hasattr(sys, "machine"):
+        given = dict(option.split("=", 1) for option in sys.argv[1:])
+        with sqlite3.connect(given["--directory"] + "/ledger.db", timeout=30) as ledger:
+            query = "SELECT machine FROM workers WHERE worker = ?"
+            sys.machine = ledger.execute(query, (given["--name"],)).fetchone()[0]
+    if sys.machine == "slot-1":
+        {bad}
+    time.sleep(0.01)
+"""
+
+
+def gridml(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [GRIDML, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=LIMIT_S,
+        check=False,
+        env={**os.environ, "COLUMNS": "200"},
+    )
+
+
+def program(folder: Path, before: str, text: str = COUNTS) -> Path:
+    """A program that counts, with other lines before it does."""
+    path = folder / "program.py"
+    assert text.count(LINE) == 1
+    text = text.replace("mutable=True)\n", 'mutable=True)\n    score = gridml.array("float64", mutable=True)\n')
+    text = text.replace("np.int64), words=", "np.int64), score=np.zeros(COUNT), words=")
+    path.write_text(text.replace(LINE, before + LINE))
+    return path
+
+
+def exact(root: Path) -> None:
+    done = gridml("report", root, "--json")
+    assert done.returncode == 0, done.stderr
+    for epoch in json.loads(done.stdout)["epochs"]:
+        assert (epoch["credited"], epoch["duplicated"], epoch["lost"]) == (3000, 0, 0)
+
+
+def rows(root: Path, query: str) -> list[tuple[object, ...]]:
+    with sqlite3.connect(root / "ledger.db") as ledger:
+        return ledger.execute(query).fetchall()
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        "raise OSError('no such device')",
+        "documents.score[:] = np.nan",
+        "sys.exit(0)",
+        "os._exit(0)",
+        "os.kill(os.getpid(), 11)",
+    ],
+)
+def test_one_bad_worker_of_four_does_not_end_a_run(tmp_path: Path, bad: str) -> None:
+    root = tmp_path / "run"
+    source = program(tmp_path, BAD_MACHINE.format(bad=bad))
+    done = gridml("run", source, "--workers", "4", "--epochs", "1", "--chunk", "300", "--run-dir", root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    exact(root)
+    assert len(rows(root, "SELECT DISTINCT machine FROM failures")) == 1
+    assert 2 <= len(rows(root, "SELECT at_s FROM failures")) <= 12, "it is avoided, and may try again"
+    assert len(rows(root, "SELECT worker FROM workers")) <= 12
+
+
+@pytest.mark.parametrize("workers", ["1", "4"])
+@pytest.mark.parametrize("bad", ["raise ValueError('nonsense')", "import sys; sys.exit(0)", "raise KeyboardInterrupt"])
+def test_an_f_that_always_fails_stops_the_run_soon(tmp_path: Path, bad: str, workers: str) -> None:
+    began = time.monotonic()
+    done = gridml("run", program(tmp_path, f"    {bad}\n"), "--workers", workers, "--run-dir", tmp_path / "run")
+    assert done.returncode == 4 and "failed 3 times" in done.stderr, done.stdout + done.stderr
+    assert done.stderr.count("Traceback") == 1 and "in train" in done.stderr
+    assert bad.partition("(")[0].split()[-1].removeprefix("sys.").replace("exit", "SystemExit") in done.stderr
+    assert rows(tmp_path / "run", "SELECT count(*) FROM workers")[0][0] == int(workers), "nobody had to be replaced"
+    assert time.monotonic() - began < 30, "soon"
+
+
+@pytest.mark.parametrize("status", ["0", "7"])
+def test_an_f_that_ends_its_process_stops_the_run_after_a_few_lives(tmp_path: Path, status: str) -> None:
+    done = gridml("run", program(tmp_path, f"    import os; os._exit({status})\n"), "--run-dir", tmp_path / "run")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert f"exit status {status}" in done.stderr and "failed 3 times" in done.stderr
+    assert rows(tmp_path / "run", "SELECT count(*) FROM workers")[0][0] <= 8  # type: ignore[operator]
+
+
+def test_one_bad_vertex_stops_the_run_with_its_place(tmp_path: Path) -> None:
+    bad = "    if 1234 in documents.ids:\n        raise ValueError('vertex 1234 is odd')\n"
+    done = gridml("run", program(tmp_path, bad), "--workers", "4", "--run-dir", tmp_path / "run")
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "failed 3 times, by 3 workers" in done.stderr and "vertex 1234 is odd" in done.stderr
+    assert "Document" in done.stderr and "chunk [" in done.stderr and done.stderr.count("Traceback") == 1
+    assert len(rows(tmp_path / "run", "SELECT DISTINCT worker FROM failures")) == 3
+
+
+def test_a_batch_may_last_longer_than_the_silence(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    slow = "    import time\n    time.sleep(12 if 1234 in documents.ids else 0)\n"
+    done = gridml("run", program(tmp_path, slow), "--silence", "5", "--epochs", "1", "--run-dir", root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert not rows(root, "SELECT text FROM events WHERE topic IN ('silent', 'stuck')")
+
+
+@pytest.mark.long
+def test_an_f_that_never_comes_back_stops_the_run(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    endless = "    import time\n    while 1234 in documents.ids:\n        time.sleep(1)\n"
+    done = gridml("run", program(tmp_path, endless), "--silence", "5", "--epochs", "1", "--run-dir", root)
+    assert done.returncode == 4, done.stdout + done.stderr
+    assert "its process lives, but it has trained nothing for" in done.stderr and "failed 3 times" in done.stderr
