@@ -34,6 +34,15 @@ READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
 WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
 _LOGGER = "gridml.sftp"
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
+# Both ends are gridml's, so only what is beyond doubt is spoken: ciphers with authentication, or in counter mode with
+# encrypt-then-mac; no SHA-1, no MD5, no CBC; keys and signatures are ed25519.
+_SPOKEN = {
+    "ciphers": ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
+    "digests": ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"),
+    "kex": ("mlkem768x25519-sha256", "curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256"),
+    "key_types": ("ssh-ed25519",),
+    "compression": ("none",),
+}
 _KEEPALIVE = (("TCP_KEEPIDLE", ALIVE_S), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
@@ -113,7 +122,6 @@ class SftpLine:
         transport = paramiko.Transport(connection)
         try:
             prepare(transport, self.timeout_s)
-            transport.get_security_options().key_types = ("ssh-ed25519",)
             transport.start_client(timeout=self.timeout_s)
             if transport.get_remote_server_key().get_base64() != wanted.host_key:
                 raise PermissionError(errno.EACCES, "another server answers there: its key is not the master's")
@@ -246,7 +254,8 @@ def line_of_job(path: Path) -> SftpLine:
 
 
 def prepare(transport: Any, timeout_s: float) -> None:
-    """Limit how long a paramiko.Transport waits, and keep what it logs from the terminal."""
+    """Limit how long a paramiko.Transport waits and which algorithms it speaks, and keep what it logs from the
+    terminal."""
     logger = logging.getLogger(_LOGGER)
     logger.propagate = False
     if not logger.handlers:
@@ -254,6 +263,9 @@ def prepare(transport: Any, timeout_s: float) -> None:
     transport.set_log_channel(_LOGGER)
     transport.banner_timeout = transport.handshake_timeout = timeout_s
     transport.auth_timeout = transport.channel_timeout = timeout_s
+    options = transport.get_security_options()
+    for what, spoken in _SPOKEN.items():  # of those that this paramiko has, in its order
+        setattr(options, what, tuple(name for name in getattr(options, what) if name in spoken))
 
 
 def keep_alive(connection: socket.socket, timeout_s: float) -> None:

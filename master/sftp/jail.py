@@ -1,7 +1,7 @@
 """What a job's SFTP session sees of the run directory: the mailboxes of its own lives and the chunks, nothing else.
 
 What may be named is said by a list of what is allowed, so that there is no path to outwit. Below the run directory's
-own folders no symbolic link is followed.
+own folders no symbolic link is followed. How much may be written is said by a quota.
 """
 
 from __future__ import annotations
@@ -11,12 +11,14 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import paramiko
 
 from gridml.protocol.attempts import job_of
+from master.sftp.quota import Quota, Room
 
 FILES = 8  # that a session may have open at once
 LARGEST_READ = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
@@ -49,12 +51,22 @@ def allowed(job: str, path: str) -> tuple[str, ...]:
     return ()
 
 
-class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
-    """The files of `root` that job `job` may see. What is not overridden here, paramiko refuses."""
+@dataclass(frozen=True)
+class Jail:
+    """Job `job` in run directory `root`; it may write what its quota and its room there allow."""
 
-    def __init__(self, server: Any, root: Path, job: str) -> None:
+    root: Path
+    job: str
+    quota: Quota
+    room: Room
+
+
+class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
+    """The files that a job may see. What is not overridden here, paramiko refuses."""
+
+    def __init__(self, server: Any, jail: Jail) -> None:
         super().__init__(server)
-        self._root, self._job = root, job
+        self._jail, self._root, self._job = jail, jail.root, jail.job
         self._open: set[_File] = set()
 
     def list_folder(self, path: str) -> Any:
@@ -73,16 +85,20 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
         message = len(parts) == 3
         if not (message or (parts[:1] == ("chunks",) and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
             return _DENIED
+        room, quota = self._jail.room, self._jail.quota
         try:
-            with self._folder(parts[:-1]) as folder:
+            with room.turn(), self._folder(parts[:-1]) as folder:
+                if flags & os.O_CREAT and not room.holds_file(quota, parts[1], parts[2]):
+                    return paramiko.SFTP_FAILURE
                 extra = os.O_NOFOLLOW | os.O_NONBLOCK  # a pipe would be waited for
                 number = os.open(parts[-1], flags & _FLAGS | extra, 0o600, dir_fd=folder)
+                if not stat.S_ISREG(os.fstat(number).st_mode):
+                    os.close(number)
+                    return _DENIED
+                room.opened(number)
         except OSError as error:
             return _status(error)
-        if not stat.S_ISREG(os.fstat(number).st_mode):
-            os.close(number)
-            return _DENIED
-        file = _File(number, self._open)
+        file = _File(number, self._jail, parts[1], self._open)
         self._open.add(file)
         return file
 
@@ -99,11 +115,11 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
     def posix_rename(self, oldpath: str, newpath: str) -> int:
         old, new = allowed(self._job, oldpath), allowed(self._job, newpath)
-        if len(old) != 3 or len(new) != 3:
+        if len(old) != 3 or len(new) != 3 or old[1] != new[1]:  # from one mailbox to another would pass by its quota
             return _DENIED
         try:
-            with self._folder(old[:-1]) as source, self._folder(new[:-1]) as target:
-                os.replace(old[-1], new[-1], src_dir_fd=source, dst_dir_fd=target)
+            with self._folder(old[:-1]) as folder:
+                os.replace(old[-1], new[-1], src_dir_fd=folder, dst_dir_fd=folder)
         except OSError as error:
             return _status(error)
         return int(paramiko.SFTP_OK)
@@ -122,16 +138,17 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
 
 
 class _File(paramiko.SFTPHandle):  # type: ignore[misc]
-    """An open file. It leaves `among` when it is closed."""
+    """An open file of mailbox `box`. It leaves `among` when it is closed."""
 
-    def __init__(self, number: int, among: set[_File]) -> None:
+    def __init__(self, number: int, jail: Jail, box: str, among: set[_File]) -> None:
         super().__init__()
-        self._number, self._among = number, among
+        self._number, self._jail, self._box, self._among = number, jail, box, among
 
     def close(self) -> None:
         if self in self._among:
             self._among.remove(self)
-            os.close(self._number)
+            with self._jail.room.turn():
+                self._jail.room.close(self._number)
 
     def read(self, offset: int, length: int) -> Any:
         """Says EOF where nothing is left: paramiko's hash of a file would otherwise read on for ever."""
@@ -141,11 +158,14 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
             return _status(error)
 
     def write(self, offset: int, data: bytes) -> int:
-        rest = memoryview(data)
+        room, rest = self._jail.room, memoryview(data)
         try:
-            while rest:
-                written = os.pwrite(self._number, rest, offset)
-                rest, offset = rest[written:], offset + written
+            with room.turn():
+                if not room.holds_bytes(self._jail.quota, self._box, self._number, offset + len(rest)):
+                    return int(paramiko.SFTP_FAILURE)
+                while rest:
+                    written = os.pwrite(self._number, rest, offset)
+                    rest, offset = rest[written:], offset + written
         except OSError as error:
             return _status(error)
         return int(paramiko.SFTP_OK)

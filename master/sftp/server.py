@@ -17,6 +17,7 @@ import re
 import socket
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -28,12 +29,14 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, host_and_port, keep_alive, prepare
 from gridml.errors import RunError, UsageError
-from master.sftp.jail import View
+from master.sftp.jail import Jail, View
+from master.sftp.quota import Quota, Room
 
 FOLDER = "sftp"
+MAIL = "mail"  # the folder of the mailboxes
 OWN = "server.json"  # beside the credentials; no job's name has a dot
 LOGIN_S = 20.0  # within which a connection must have shown its key
-STRANGERS = 32  # connections that have not; the first of more is turned away
+STRANGERS = 32  # connections that have not; of more the first ends, of the address that has most of them
 CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
 SESSIONS = 8  # at once on a connection; a worker has three
 CHANNELS = 256  # ever opened on a connection
@@ -46,10 +49,15 @@ class MailServer:
 
     `address` is HOST[:PORT], where workers reach this machine; by default its full name and any free port. Where HOST
     is an address of this machine the server listens there only, otherwise on all. Raises UsageError for an address
-    that is none, RunError where no port can be opened.
+    that is none, RunError where no port can be opened. `quota` may be exchanged at any time.
+
+    Connections count from the moment that they are accepted, whether anything is said on them or not: with J jobs there
+    are at most `STRANGERS` + J · `CONNECTIONS`, and so many more as prove their key within `SWEEP_S`.
     """
 
     def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self.quota = Quota()
+        self._rooms: dict[str, Room] = {}  # by job
         self._root, self._clock = root, clock
         self._folder = root / FOLDER
         self._folder.mkdir(mode=0o700, exist_ok=True)
@@ -81,6 +89,7 @@ class MailServer:
         if _JOB.fullmatch(job):
             (self._folder / job).unlink(missing_ok=True)
         with self._lock:
+            self._rooms.pop(job, None)
             for connection in self._connections:
                 if connection.transport.get_username() == job:
                     hang_up(connection.transport)
@@ -116,15 +125,10 @@ class MailServer:
         except (OSError, ValueError, paramiko.SSHException):
             return False
 
-    def entered(self, job: str) -> None:
-        """A connection of the job has proved its key: older ones beyond `CONNECTIONS` end."""
-        with self._lock:
-            of_job = [c for c in self._connections if c.transport.is_authenticated() and c.job == job]
-            for connection in of_job[:-CONNECTIONS]:
-                hang_up(connection.transport)
-
     def view(self, door: Any, job: str) -> View:
-        return View(door, self._root, job)
+        with self._lock:
+            room = self._rooms.setdefault(job, Room(self._root / MAIL))
+        return View(door, Jail(self._root, job, self.quota, room))
 
     def _jobs(self) -> list[str]:
         return sorted(name for name in os.listdir(self._folder) if _JOB.fullmatch(name))
@@ -153,9 +157,9 @@ class MailServer:
     def _serve(self) -> None:
         self._listening.settimeout(SWEEP_S)
         while not self._over.is_set():
-            connection = None
+            connection, address = None, ""
             try:
-                connection, _ = self._listening.accept()
+                connection, (address, *_) = self._listening.accept()
             except TimeoutError:
                 pass
             except OSError:
@@ -163,23 +167,30 @@ class MailServer:
             with self._lock:
                 self._sweep()
                 if connection is not None:
-                    self._receive(connection)
+                    self._receive(connection, address)
 
     def _sweep(self) -> None:
-        for connection in self._connections:
-            late = self._clock() - connection.began_s > LOGIN_S
-            if late and not connection.transport.is_authenticated():
+        """End the connections that have shown no key in time, and the oldest of a job that has too many."""
+        entered: Counter[str | None] = Counter()
+        for connection in reversed(self._connections):
+            if connection.transport.is_authenticated():
+                entered[connection.job] += 1
+                if entered[connection.job] > CONNECTIONS:
+                    hang_up(connection.transport)
+            elif self._clock() - connection.began_s > LOGIN_S:
                 hang_up(connection.transport)
         self._connections = [c for c in self._connections if c.transport.is_active()]
 
-    def _receive(self, connection: socket.socket) -> None:
-        """Answer a connection on threads of its own. Of too many strangers the first must go."""
+    def _receive(self, connection: socket.socket, address: str) -> None:
+        """Answer a connection on threads of its own. Of too many strangers the first must go, of the address that most
+        of them came from: so none can keep the others out."""
         strangers = [c for c in self._connections if not c.transport.is_authenticated()]
         try:
             if self._over.is_set():
                 raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
             if len(strangers) >= STRANGERS:
-                hang_up(min(strangers, key=lambda c: c.began_s).transport)
+                crowd = Counter(c.address for c in strangers).most_common(1)[0][0]
+                hang_up(next(c.transport for c in strangers if c.address == crowd))
             keep_alive(connection, TIMEOUT_S)
             transport = paramiko.Transport(connection)
             connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
@@ -190,13 +201,14 @@ class MailServer:
         except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
             connection.close()
             return
-        self._connections.append(_Connection(transport, door, self._clock()))
+        self._connections.append(_Connection(transport, door, address, self._clock()))
 
 
 @dataclass(frozen=True)
 class _Connection:
     transport: Any
     door: _Door
+    address: str
     began_s: float
 
     @property
@@ -225,8 +237,6 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
         self._channels += 1
         if channel_type != "session" or self._channels > CHANNELS:
             return int(paramiko.OPEN_FAILED_ADMINISTRATIVELY_PROHIBITED)
-        if self._channels == 1:
-            self._server.entered(self._transport.get_username())
         return int(paramiko.OPEN_SUCCEEDED)
 
     def check_channel_subsystem_request(self, channel: Any, name: str) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from chunk_model.lifetime import Lifetime
 from chunk_model.mixture import Mixture
 from chunk_model.trace import TraceEvent
 from gridml.errors import LedgerError, UsageError
+from gridml.protocol.worker_state import PUSH_AT_LEAST_S
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
 from master.simulation import cost_program
@@ -27,8 +28,20 @@ from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Stor
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
 
-_DRAWN, _FAILING = 110, 111  # the streams of random numbers that scenarios are drawn from, and bad machines
+_DRAWN, _FAILING, _HOSTILITY = 110, 111, 112  # streams of random numbers: of scenarios, bad and hostile machines
+LEAST_SHARE = 0.01  # of the lives that bring home a push: where fewer do, 5,000 in a row may well fail to
+TICK_S = 1e-9
+MOST_HOSTILE = 0.4  # of the machines
 PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take about a thousand seconds
+
+
+@dataclass(frozen=True)
+class DrawnLives:
+    """How long machines live: by `law`, a share `graceful` with a warning, after which they work on for `grace_s`."""
+
+    law: Lifetime
+    graceful: float
+    grace_s: float
 
 
 @dataclass(frozen=True)
@@ -36,6 +49,7 @@ class DrawnRun:
     """The run that a seed gives."""
 
     scenario: Scenario
+    lives: DrawnLives
     vertices: int
     epochs: int
     workers: int
@@ -58,7 +72,7 @@ class DrawnRun:
 @dataclass(frozen=True)
 class Played:
     """What happened, in one run or in many: of the `kills` some were `graceful`, `masters` counts all that took part,
-    `lost` the messages and answers of which no copy arrived whole."""
+    `lost` the messages and answers of which no copy arrived whole, `hostile` the values that no honest worker sends."""
 
     runs: int = 0
     kills: int = 0
@@ -66,22 +80,46 @@ class Played:
     masters: int = 0
     sent: int = 0
     lost: int = 0
+    hostile: int = 0
     credits: int = 0
     credited: int = 0
 
     def __add__(self, other: Played) -> Played:
-        return Played(*(mine + theirs for mine, theirs in zip(_values(self), _values(other), strict=True)))
-
-
-def _values(played: Played) -> tuple[int, ...]:
-    p = played
-    return p.runs, p.kills, p.graceful, p.masters, p.sent, p.lost, p.credits, p.credited
+        return Played(*(mine + theirs for mine, theirs in zip(astuple(self), astuple(other), strict=True)))
 
 
 def draw(seed: int) -> DrawnRun:
-    """Draw a run with every sort of fault, each more or less likely. Raises UsageError for a seed out of range."""
+    """Draw a run with every sort of fault, each more or less likely, that can finish. Raises UsageError for a seed out
+    of range."""
     check_seed(seed)
     rng = np.random.default_rng([seed, _DRAWN])
+    drawn = _draw(rng, seed)
+    while not can_finish(drawn)[0]:
+        drawn = _draw(rng, seed)
+    return drawn
+
+
+def can_finish(run: DrawnRun) -> tuple[bool, str]:
+    """Return whether enough of the lives that were drawn bring home a push, and why: until one is due they must last,
+    or be warned early enough for it to arrive, and nothing may take longer than a worker may be silent."""
+    costs, faults, lives = run.scenario.costs, run.scenario.faults or Chances(), run.lives
+    sizes = [size for size in (run.chunk, run.push_every) if size is not None]
+    begin_s = costs.boot_s + costs.start_s + (run.chunk or 1) * costs.copy_s
+    train_s = min(min(sizes, default=1) * costs.exec_s, PUSH_AT_LEAST_S)
+    push_s = (costs.push_s or 0.0) + run.scenario.travel_s
+    due_s = begin_s + train_s + push_s + faults.delay_s
+    in_time = min(1.0, max(0.0, lives.grace_s - push_s) / max(faults.delay_s, TICK_S))
+    to_the_end = lives.law.survival(due_s) if train_s < run.silent_s else 0.0
+    warned = lives.graceful * in_time * lives.law.survival(begin_s)
+    share = max(to_the_end, warned) if begin_s < run.silent_s else 0.0
+    return share >= LEAST_SHARE, (
+        f"a push is due after {due_s:.3g} s, which a share of {to_the_end:.2g} of the lives lasts; {warned:.2g} are "
+        f"warned in time; the longest silence is {run.silent_s:.3g} s"
+    )
+
+
+def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
+    """Draw a run, whether it can finish or not."""
     workers = round(20 * 8.0 ** float(rng.random()))
     life_s = float(rng.uniform(8.0, 40.0))
     wanted = int(rng.integers(5, 30)) * workers  # kills
@@ -104,8 +142,9 @@ def draw(seed: int) -> DrawnRun:
         corrupt=0.05 * often * float(rng.random()),
         delay_s=life_s * often * float(rng.random()),
     )
+    script, lives = _machines(rng, workers, life_s, lasts_s, seed)
     scenario = Scenario(
-        _machines(rng, workers, life_s, lasts_s, seed),
+        script,
         costs,
         Speeds(fast=float(rng.uniform(0, 0.5)), factor=float(rng.uniform(1, 6)), sigma=float(rng.uniform(0, 0.6))),
         faults,
@@ -116,11 +155,13 @@ def draw(seed: int) -> DrawnRun:
         chunks_per_job=int(rng.choice([0, 0, 1, 3])),
         failing=int(np.random.default_rng([seed, _FAILING]).random() < 0.3),
         limit_s=PATIENT_S,
+        hostile=_hostility(seed),
         seed=seed,
     )
     life = round(life_s / exec_s)  # in vertices
     return DrawnRun(
         scenario,
+        lives,
         vertices=max(500, round(0.5 * workers * lasts_s / exec_s)) // (epochs := int(rng.integers(1, 4))),
         epochs=epochs,
         workers=workers,
@@ -130,20 +171,30 @@ def draw(seed: int) -> DrawnRun:
     )
 
 
-def _machines(rng: np.random.Generator, workers: int, life_s: float, lasts_s: float, seed: int) -> Script:
+def _hostility(seed: int) -> float:
+    """Draw the share of machines that are hostile: in a quarter of the runs none are."""
+    rng = np.random.default_rng([seed, _HOSTILITY])
+    return float(rng.choice([0.0, *(MOST_HOSTILE * rng.random(3))]))
+
+
+def _machines(
+    rng: np.random.Generator, workers: int, life_s: float, lasts_s: float, seed: int
+) -> tuple[Script, DrawnLives]:
     """Draw lives of some law, or of a trace; some machines never come, and storms take many at one instant."""
     graceful, grace_s = float(rng.random()), life_s * float(rng.uniform(0, 0.3))
     script: Script
+    law: Lifetime = Exponential(life_s)
     if rng.random() < 0.25:
         script = Replay(_trace(rng, workers, life_s, lasts_s), seed, graceful, grace_s)
     else:
         gap_s = life_s * float(rng.choice([0.0, rng.uniform(0, 0.3)]))
-        script = ManyLives(workers, _law(rng, life_s), seed, graceful, grace_s, gap_s)
+        law = _law(rng, life_s)
+        script = ManyLives(workers, law, seed, graceful, grace_s, gap_s)
     if rng.random() < 0.5:
         script = Absent(script, float(rng.uniform(0, 0.3)), seed)
     if rng.random() < 0.5:
         script = Storms(script, life_s * float(rng.uniform(1, 8)), float(rng.uniform(0.1, 0.9)), seed)
-    return script
+    return script, DrawnLives(law, graceful, grace_s)
 
 
 def _law(rng: np.random.Generator, mean_s: float) -> Lifetime:
@@ -203,7 +254,15 @@ def _played(drawn: DrawnRun, seed: int, root: Path) -> Played:
         raise LedgerError(f"{exact.credited} of {total} vertices are credited, in {exact.finished} finished epochs")
     tally = world.pool.tally
     return Played(
-        1, tally.kills, tally.graceful, world.masters, world.messages, world.lost, exact.credits, exact.credited
+        runs=1,
+        kills=tally.kills,
+        graceful=tally.graceful,
+        masters=world.masters,
+        sent=world.messages,
+        lost=world.lost,
+        hostile=world.hostile,
+        credits=exact.credits,
+        credited=exact.credited,
     )
 
 

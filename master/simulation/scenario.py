@@ -19,7 +19,7 @@ from master.simulation.crash_points import POINTS
 
 Numbers = NDArray[np.float64]
 # Streams of random numbers, apart from those of scripts.
-_SPEED, _STORM, _CRASH, _WIRE, _ABSENT, _LIVES = range(100, 106)
+_SPEED, _STORM, _CRASH, _WIRE, _ABSENT, _LIVES, _HOSTILE = range(100, 107)
 MOST_TIMES, MOST_SIGMA = 1000.0, 2.0  # by which the speeds of machines may differ, and the logarithm's deviation
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
 LEAST_STORM_S, LEAST_STORM = 1.0, 1e-3  # seconds between two storms, and the share that one takes
@@ -39,11 +39,12 @@ def check_seed(seed: int) -> None:
 @dataclass(frozen=True)
 class Machine:
     """How fast a worker trains there, against the costs' own speed, the kind that it reports to the master, and whether
-    f `fails` there whatever it is given."""
+    f `fails` there whatever it is given. Workers of a `hostile` one send hostile messages, too."""
 
     speed: float = 1.0
     kind: str = PLAIN
     fails: bool = False
+    hostile: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,7 +218,8 @@ class Scenario:
     """All of it. `crash_every_s` kills the master that often on average, at any of its commit points, and of those that
     take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
     messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; f fails on
-    the first `failing` machines; a run that has not finished after `limit_s` never will."""
+    the first `failing` machines; a run that has not finished after `limit_s` never will. `hostile` is the share of
+    machines whose workers send hostile messages beside their own."""
 
     script: Script
     costs: Costs
@@ -230,10 +232,13 @@ class Scenario:
     chunks_per_job: int = 0
     failing: int = 0
     limit_s: float = math.inf
+    hostile: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
+        if not 0 <= self.hostile <= 1:
+            raise UsageError(f"a share {self.hostile} of the machines is hostile; expected 0 to 1.")
         if self.chunks_per_job < 0:
             raise UsageError(f"--chunks-per-job is {self.chunks_per_job}; expected at least 0, which means never.")
         if self.crash_every_s is not None and not self.crash_every_s > 0:
@@ -247,7 +252,9 @@ class Scenario:
 
     def machine(self, slot: int) -> Machine:
         """Return a machine, the same in every life."""
-        return replace(self.speeds.of(slot, self.seed), fails=slot < self.failing)
+        rng = np.random.default_rng([self.seed, _HOSTILE, slot])
+        hostile = self.hostile > 0 and bool(rng.random() < self.hostile)
+        return replace(self.speeds.of(slot, self.seed), fails=slot < self.failing, hostile=hostile)
 
     def crash(self, k: int) -> tuple[float, str] | None:
         """Return (how long the k-th master lives, at which of `POINTS` it is killed then), None if it is not."""

@@ -11,10 +11,29 @@ from dataclasses import dataclass, field
 from typing import final
 
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
+from gridml.protocol.bundle import LONGEST_HEADER
+from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessPayload
+from gridml.protocol.messages import Reply, Sync
+from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.faulty_network import Delivery
 from gridml.testing.virtual_clock import VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
+
+
+@final
+class WireCodec(Codec):
+    """Messages handed over as they are; what was written as bytes, as hostile ones are, passes the real codec."""
+
+    def __init__(self) -> None:
+        self._handed_over, self._written = InProcessCodec(), BundleCodec()
+
+    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+        codec = self._handed_over if isinstance(payload, InProcessPayload) else self._written
+        return codec.read(payload, longest_header)
+
+    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
+        return self._handed_over.write(reply, replica)
 
 
 @dataclass

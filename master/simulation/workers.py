@@ -10,14 +10,15 @@ from weakref import WeakValueDictionary
 
 from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
-from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec
+from gridml.protocol.codec import BundleCodec, Codec
 from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.faulty_network import Delivery, FaultyNetwork, on_time
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import SimulatedWorker
 from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.hostility import Hostility
 from master.simulation.scenario import Machine, Scenario
-from master.simulation.wire import Wire
+from master.simulation.wire import Wire, WireCodec
 
 
 class Workers(ABC):
@@ -75,8 +76,9 @@ class CostOnlyWorkers(Workers):
     """Workers that only let time pass, and hand their messages over."""
 
     def __init__(self, clock: VirtualClock, scenario: Scenario) -> None:
-        self.codec = InProcessCodec()
+        self.codec = WireCodec()
         self.wire = Wire(clock, delivery_of(scenario), scenario.travel_s)
+        self.hostility = Hostility(scenario.wire_seed)
         self._clock = clock
         self._scenario = scenario
 
@@ -92,7 +94,7 @@ class CostOnlyWorkers(Workers):
         return self.wire
 
     def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
-        wire = _WireEnd(self._clock, self.wire, worker)
+        wire = _WireEnd(self._clock, self.wire, worker, self.hostility if machine.hostile else None)
         options, costs = options_of(worker, machine, self._scenario), self._scenario.costs
         hired = CostOnlyWorker(options, costs, wire, machine.speed, fails=machine.fails)
         self.wire.listen(worker, hired.receive)
@@ -101,12 +103,13 @@ class CostOnlyWorkers(Workers):
 
 @final
 class _WireEnd:
-    """A worker's end of the wire."""
+    """A worker's end of the wire; from a hostile machine hostile messages travel under its name, too."""
 
-    def __init__(self, clock: VirtualClock, wire: Wire, worker: str) -> None:
+    def __init__(self, clock: VirtualClock, wire: Wire, worker: str, hostility: Hostility | None) -> None:
         self._clock = clock
         self._wire = wire
         self._worker = worker
+        self._hostility = hostility
 
     @property
     def now_s(self) -> float:
@@ -114,8 +117,13 @@ class _WireEnd:
 
     def send(self, number: int, payload: bytes) -> None:
         self._wire.send(self._worker, number, payload)
+        if self._hostility is not None:
+            for other, hostile in self._hostility.messages(number, payload):
+                self._wire.send(self._worker, other, hostile)
 
     def beat(self, lease: int, upto: int) -> None:
+        if self._hostility is not None:
+            lease, upto = self._hostility.heartbeat(lease, upto)
         self._wire.beat(self._worker, lease, upto)
 
 

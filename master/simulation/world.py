@@ -92,6 +92,11 @@ class World:
         assert isinstance(self.workers, CostOnlyWorkers), "there is none where workers train"
         return self.workers.wire
 
+    @property
+    def hostile(self) -> int:
+        """Hostile values that were sent."""
+        return self.workers.hostility.values if isinstance(self.workers, CostOnlyWorkers) else 0
+
     def _hire(self, worker: str, slot: int) -> SimulatedWorker:
         self._lives += 1
         machine = self._machines.get(slot)

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from chunk_model.costs import Costs
+from chunk_model.families import Normal
 from gridml.errors import LedgerError, UsageError
+from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay
 from master.simulation import campaign as module
-from master.simulation.campaign import Played, campaign, draw, play_seed
+from master.simulation.campaign import DrawnLives, Played, campaign, can_finish, draw, play_seed
 from master.simulation.exact import Exact
 from master.simulation.scenario import Absent, Storms
 
@@ -25,6 +29,35 @@ def test_thousands_of_kills_with_every_kind_of_fault_leave_every_credit_exact(tm
     assert heard[-1] == played
     assert [one.runs for one in heard] == list(range(1, played.runs + 1))
     assert not list(tmp_path.iterdir())  # what is right is not kept
+
+
+def test_hostile_machines_spoil_no_run(tmp_path: Path) -> None:
+    """A lone surrogate in a text ended the master with UnicodeEncodeError, a second of 1e-320 with OverflowError."""
+    for seed, least in ((8, 200), (9, 2000)):
+        assert draw(seed).scenario.hostile > 0.1
+        assert play_seed(seed, tmp_path).hostile > least
+
+
+def test_what_is_drawn_can_finish() -> None:
+    assert all(can_finish(draw(seed))[0] for seed in range(301))
+
+
+def test_what_cannot_finish_is_not_drawn_and_the_reason_is_given() -> None:
+    run = draw(1)
+    lives = DrawnLives(Normal(10.0, 2.5), graceful=0.0, grace_s=0.0)
+    costs = Costs(exec_s=0.1, start_s=0.5, push_s=0.1)
+    scenario = replace(run.scenario, costs=costs, faults=Chances(delay_s=1.0), travel_s=0.0)
+    run = replace(run, scenario=scenario, lives=lives, chunk=50, push_every=None, silent_s=20.0)
+    assert can_finish(run)[0]
+    for hopeless, why in (
+        (replace(run, chunk=400), "is due after 31.6 s"),  # by the clock: no chunk is ever trained to its end
+        (replace(run, silent_s=0.4), "the longest silence is 0.4 s"),
+        (replace(run, scenario=replace(scenario, costs=replace(costs, boot_s=30.0))), "is due after 36.6 s"),
+    ):
+        able, reason = can_finish(hopeless)
+        assert not able and why in reason
+    assert can_finish(replace(run, chunk=400, lives=replace(lives, graceful=0.5, grace_s=2.0)))[0]
+    assert not can_finish(replace(run, chunk=400, lives=replace(lives, graceful=0.5, grace_s=0.05)))[0]
 
 
 def test_a_seed_plays_the_same_again(tmp_path: Path) -> None:
