@@ -35,7 +35,7 @@ from master.run import Run
 from master.simulation.crash_points import CrashPoints
 from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario
-from master.simulation.world import World
+from master.simulation.world import START_S, World
 from master.store.settings import Settings
 from master.store.status import RunStatus
 from master.views.report import report
@@ -44,7 +44,7 @@ from remote.stepped import Trainer
 PROGRAMS = Path(__file__).parent / "programs"
 WORKERS, CHUNK, PUSH_EVERY = 3, 120, 40
 COSTS = Costs(exec_s=0.01)
-LIMIT_S = 60.0  # for a run that takes half a second
+LIMIT_S = 30.0  # for a run that takes half a second
 MOST_ADVICE = 4  # errors whose advice is followed one after another
 GRIDML = Path(sys.executable).with_name("gridml")
 
@@ -76,9 +76,11 @@ def settings_of(program: Path) -> Settings:
     return Settings(program, workers=WORKERS, chunk=CHUNK, push_every=PUSH_EVERY)
 
 
-def new_world(program: Path) -> World:
-    """Return machines and workers that no master has had yet."""
-    return World(settings_of(program), Scenario(Steady(WORKERS), COSTS, limit_s=1e5), Trainer(program, COSTS))
+def new_world(program: Path, later: int = 0) -> World:
+    """Return machines and workers that no master has had yet, `later` days after the first ones."""
+    world = World(settings_of(program), Scenario(Steady(WORKERS), COSTS), Trainer(program, COSTS))
+    world.clock.advance(START_S + 86_400.0 * later)
+    return world
 
 
 def environment_of(world: World, reached: Callable[[str], None] = lambda point: None) -> Environment:
@@ -163,7 +165,7 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
     said: list[str] = []
     take: Callable[[Environment], Run] = lambda environment: resume(root, environment)  # noqa: E731
     while True:
-        living = new_world(program) if world is None else world
+        living = new_world(program, 1 + len(said)) if world is None else world
         try:
             run = take(environment_of(living))
             drive(living, run)
