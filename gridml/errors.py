@@ -6,6 +6,7 @@ defect of gridml and keeps its traceback.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import ClassVar
 
 UNFIT = 69  # exit status of a worker whose machine lacks something: EX_UNAVAILABLE, <sysexits.h>
@@ -60,10 +61,23 @@ class LedgerError(GridmlError):
     exit_status = 7
 
 
+class DamagedError(LedgerError):
+    """`file` of a run is gone, or is not what the run's ledger says. Says no more than that: what to do depends on the
+    run, see `master.store.diagnosis`."""
+
+    def __init__(self, problem: str, file: Path) -> None:
+        super().__init__(problem)
+        self.file = file
+
+
 class RunError(GridmlError):
     """A run cannot go on as asked (another master holds it, it was cancelled, no worker can start)."""
 
     exit_status = 8
+
+
+class SupersededError(RunError):
+    """Another master has taken the run over; this one has written nothing since, and must not."""
 
 
 class NotFiniteError(UserCodeError):

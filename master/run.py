@@ -11,10 +11,11 @@ import sqlite3
 from collections.abc import Iterator
 from types import TracebackType
 
-from gridml.errors import GridmlError, RunError, StorageError
+from gridml.errors import DamagedError, GridmlError, RunError, SupersededError
 from gridml.protocol import bundle
+from master.store.diagnosis import explain
 from master.store.ledger import Ledger
-from master.store.rundir import MasterLock, command
+from master.store.rundir import MasterLock
 from master.store.status import RunStatus
 from master.sync.evaluation import flops_per_vertex
 from master.takeover import recovered
@@ -42,6 +43,7 @@ class Run:
         except BaseException:
             parts.backend.leave()
             parts.mailboxes.stop()
+            parts.store.ledger.close()
             parts.journal.close()
             raise
 
@@ -93,6 +95,9 @@ class Run:
                     else:
                         environment.rest(idle)
                         idle = min(IDLE_S[1], idle * 1.5)
+        except SupersededError:
+            self._leaving = True  # the workers are the other master's
+            raise
         except GridmlError as error:
             self._give_up(error)
             raise
@@ -101,6 +106,7 @@ class Run:
     def step(self) -> bool:
         """Take one turn of the loop; return whether anything happened."""
         parts = self.parts
+        parts.store.ledger.check_master()
         events = parts.backend.poll()  # before the messages: a worker that has ended can have sent its last one before
         brought_home = recovered(parts.directory, (event.worker for event in events if event.state.ended))
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
@@ -173,20 +179,14 @@ class Run:
     def _give_up(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""
         status = RunStatus.CANCELLED if isinstance(error, RunError) else RunStatus.FAILED
-        with contextlib.suppress(StorageError), self.ledger.transaction():
+        with contextlib.suppress(GridmlError), self.ledger.transaction():
             self.ledger.set("status", status)
             self.ledger.set("stopped_because", str(error))
 
     @contextlib.contextmanager
     def _explained(self) -> Iterator[None]:
         """What a disk refuses, as an error meant for a person."""
-        root = self.parts.directory.root
         try:
             yield
-        except sqlite3.Error as error:
-            raise self.ledger.explain(error) from error
-        except OSError as error:
-            raise StorageError(
-                f"{root} cannot be written: {error}. Nothing that was credited is lost: make room on its disk, then "
-                f"{command('resume', root)}"
-            ) from error
+        except (sqlite3.Error, DamagedError, OSError) as error:
+            raise explain(error, self.parts.directory.root) from error

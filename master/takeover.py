@@ -18,6 +18,7 @@ from master.records import WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.status import RunStatus
+from master.store.store import Store
 from master.sync.exchange import Exchange
 
 Row = Mapping[str, Any]  # of the ledger's table of workers
@@ -43,20 +44,23 @@ class Takeover:
     """What a master needs to take a run over."""
 
     place: Workplace
-    ledger: Ledger
+    store: Store
     workers: WorkerTable
     leases: Leases
     exchange: Exchange
     fleet: Fleet
 
+    @property
+    def ledger(self) -> Ledger:
+        return self.store.ledger
+
     def begin(self, now: float, say: Say) -> None:
         """Begin this master's life at `now`; afterwards every open lease is that of a worker that lives on."""
         ledger, mailboxes = self.ledger, self.place.mailboxes
         masters = ledger.get("masters", 0)
-        ledger.term = max(1, int(now))
         program = bundle.digest(self.place.settings.program.read_bytes())
         # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
-        alike = not ledger.get("copied", False) and ledger.get("program", program) == program
+        alike = not ledger.get("undone", False) and ledger.get("program", program) == program
         if not alike:
             self.place.directory.keep_program(self.place.settings.program)
         inherited = self.place.backend.inherit(keep=alike)
@@ -73,7 +77,14 @@ class Takeover:
                 ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
                 kept = f"; {len(survivors)} workers live on" if survivors else ""
                 say(now, "resumed", f"{ledger.credited:,} of {self.leases.epochs.total:,} vertices are credited{kept}")
-            ledger.set("copied", False)
+            if self.store.undone is not None:
+                why = "it was restored from its copy, or its disk has lost the last changes"
+                say(
+                    now,
+                    "warning",
+                    f"there was a newer ledger than this: {why}. {self.store.undone:,} vertices are trained again",
+                )
+            ledger.set("undone", False)
             ledger.set("program", program)
             ledger.set("status", RunStatus.RUNNING)
             ledger.set("masters", masters + 1)

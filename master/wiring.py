@@ -41,7 +41,7 @@ class Parts:
 
 def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Parts:
     """Open the store and put a master together around it. Raises LedgerError, and what the back end raises."""
-    store = open_store(spec, directory, durable=environment.durable)
+    store = open_store(spec, directory, environment.clock(), durable=environment.durable)
     mailboxes = environment.mailboxes(spec.settings, directory)
     workers = WorkerTable()
     leases = Leases(spec, store.ledger, workers, mailboxes)
@@ -65,8 +65,8 @@ def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Pa
         exchange,
         backend,
         fleet,
-        EpochEnd(spec, store, journal, executor),
+        EpochEnd(spec, store, journal, executor, environment.hook),
         executor,
         journal,
-        Takeover(place, store.ledger, workers, leases, exchange, fleet),
+        Takeover(place, store, workers, leases, exchange, fleet),
     )

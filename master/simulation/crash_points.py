@@ -9,7 +9,8 @@ from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.forwarding import Forwarding
 
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
-          "after-answers", "submit", "publish", "answer", "close")  # fmt: skip
+          "after-answers", "after-base", "before-base-commit", "after-base-commit", "after-backup",
+          "submit", "publish", "answer", "close")  # fmt: skip
 """Where a master may be killed: its own commit points, and whatever it does to the world."""
 
 

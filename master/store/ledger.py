@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shlex
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
@@ -18,17 +17,21 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from gridml.errors import LedgerError, StorageError
+from gridml.errors import DamagedError, GridmlError, LedgerError
+from gridml.protocol.bundle import sync_folder
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
+from master.store.diagnosis import explain
+from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
-from master.store.rundir import command
+from master.store.rundir import superseded
 from master.store.status import ORPHANED
 from master.store.write_batch import WriteBatch
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 4
+BUSY_S = 60.0  # how long another process may hold the file before a master gives up
 _SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -44,6 +47,7 @@ CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEG
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
   at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
+CREATE TABLE bases (version INTEGER NOT NULL, field TEXT NOT NULL, digests TEXT NOT NULL, PRIMARY KEY (version, field));
 CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
   trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
@@ -57,9 +61,9 @@ CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL
 class Ledger:
     """One run's ledger, open for writing by one master.
 
-    Raises LedgerError for a damaged file, StorageError when the disk is full; the file then stands as after its last
-    commit. Without `durable` that holds for the death of the master, not for that of its machine: for simulations and
-    tests.
+    Raises LedgerError for a damaged file, StorageError for what its disk refuses; the file then stands as after its
+    last commit. Without `durable` that holds for the death of the master, not for that of its machine: for simulations
+    and tests.
     """
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
@@ -68,28 +72,29 @@ class Ledger:
         if not create and not path.is_file():
             raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
         try:
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=10.0)
+            self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
             # WAL keeps its index in shared memory, which network file systems do not share between machines.
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
             if create:
                 self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             self._check()
+            self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
             self._read_mirror()
-        except sqlite3.Error as error:
-            raise self.explain(error) from error
+        except (sqlite3.Error, DamagedError) as error:
+            raise explain(error, path.parent) from error
 
     def _check(self) -> None:
         schema = self._db.execute("PRAGMA user_version").fetchone()[0]
         if not schema and not self._one("SELECT count(*) FROM sqlite_master"):
-            raise sqlite3.DatabaseError("it is empty")
+            raise DamagedError(f"{self.path} cannot be read: it is empty", self.path)
         if schema != SCHEMA_VERSION:
             raise LedgerError(
                 f"{self.path} has schema {schema}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
             )
         verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
         if verdict != "ok":
-            raise sqlite3.DatabaseError(verdict)
+            raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
 
     def _read_mirror(self) -> None:
         self.leases = LeaseTable(
@@ -107,8 +112,6 @@ class Ledger:
             )
         }
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
-        # of the leases to come; a master takes one that no earlier one had, even of a ledger since undone
-        self.term = 1
         self._batch = WriteBatch()
 
     @property
@@ -129,25 +132,45 @@ class Ledger:
         row = self._db.execute(query, values).fetchone()
         return None if row is None else row[0]
 
-    def explain(self, error: sqlite3.Error) -> LedgerError | StorageError:
+    def explain(self, error: sqlite3.Error) -> GridmlError:
         """The error meant for a person: what happened to the file, and what to do."""
-        again = command("resume", self.path.parent)
-        if isinstance(error, sqlite3.OperationalError) and ("full" in str(error) or "disk I/O" in str(error)):
-            return StorageError(f"{self.path} cannot be written: {error}. Make room on its disk, then: {again}")
-        backup = self.path.with_name("ledger.backup.db")
-        advice = (
-            f"A copy from the end of the last epoch is beside it: {shlex.join(['cp', str(backup), str(self.path)])}, "
-            f"remove {self.path}-wal and {self.path}-shm, then {again} (work since then is trained again)."
-            if backup.exists()
-            else "There is no copy of it yet; start the run again with gridml run."
-        )
-        return LedgerError(f"{self.path} cannot be read: {error}. {advice}")
+        return explain(error, self.path.parent)
+
+    # --- masters
+
+    def take_over(self, now: float, newest_file: int) -> None:
+        """Make the ledger this master's own: the one before finds a new term in it, and writes nothing more.
+
+        `newest_file` is the newest version that there is a file of. A worker may know that version even if the ledger
+        does not, so its number is not given again. One file too many is that of a commit which was not made. More of
+        them show that the ledger was made undone: it was restored from its copy, or a disk has lost its last changes.
+        """
+        with self.transaction():
+            self._read_mirror()
+            term = max(int(now), self.term + 1)  # no lease of a ledger since undone has it, either
+            next_version = self.next_version
+            self.set("term", term)
+            self.set("next_version", max(next_version, newest_file + 1))
+            if newest_file > next_version:
+                self.set("undone", True)
+        self.term = term
+
+    def check_master(self) -> None:
+        """Raise SupersededError if another master has taken the run over."""
+        if self.get("term", 1) != self.term:
+            raise superseded(self.path.parent)
+
+    @property
+    def next_version(self) -> int:
+        """The number of the next version of the replica: no file and no worker has it yet."""
+        return int(max(self.newest_version()[0] + 1, self.get("next_version", 0)))
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """All of it or nothing, durable when it returns."""
+        """All of it or nothing, durable when it returns. Raises SupersededError if another master has taken over."""
         try:
             self._db.execute("BEGIN IMMEDIATE")
+            self.check_master()
             yield
             self._write_batch()
             self._db.execute("COMMIT")
@@ -162,12 +185,10 @@ class Ledger:
         of the one that failed."""
         self._batch = WriteBatch()
         self.free_spans.changes()
-        term = self.term
         with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
             if self._db.in_transaction:
                 self._db.execute("ROLLBACK")
             self._read_mirror()
-        self.term = term
 
     def _write_batch(self) -> None:
         self._batch.write(self._db, *self.free_spans.changes())
@@ -176,10 +197,11 @@ class Ledger:
         self._db.close()
 
     def backup(self) -> None:
-        """Copy the ledger to ledger.backup.db, whole or not at all. The newest version is kept as long as the copy
-        is. The copy says of itself that it is one: work that was leased under it may have gone on without it."""
-        with self.transaction():
-            self.set("backup_version", self.newest_version()[0])
+        """Copy the ledger to ledger.backup.db, whole or not at all. The copy says of itself that it is one: work that
+        was leased under it may have gone on without it. The versions that it needs are kept as long as it is."""
+        needed = {self.newest_version()[0], *(v for _, v in self.unevaluated() if v in self._kept)}
+        with self.transaction():  # those of the copy that is replaced, too: it may be all that there is
+            self.set("copied_versions", sorted(needed.union(self.copied_versions)))
         temporary = self.path.with_name("ledger.backup.tmp")
         temporary.unlink(missing_ok=True)
         try:
@@ -188,11 +210,20 @@ class Ledger:
             with copy:
                 self._db.backup(copy)
             with copy:
-                copy.execute("INSERT OR REPLACE INTO run VALUES ('copied', 'true')")
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', 'true')")
             copy.close()
         except sqlite3.Error as error:
             raise self.explain(error) from error
         temporary.replace(self.path.with_name("ledger.backup.db"))
+        if self._durable:
+            sync_folder(self.path.parent)
+        with self.transaction():
+            self.set("copied_versions", sorted(needed))
+
+    @property
+    def copied_versions(self) -> list[int]:
+        """The versions that the copy of the ledger needs."""
+        return [int(version) for version in self.get("copied_versions", [])]
 
     # --- the run as a whole
 
@@ -348,8 +379,13 @@ class Ledger:
     def newest_version(self) -> tuple[int, str | None]:
         row = self._db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchone()
         if row is None:
-            raise LedgerError(f"{self.path} has no version of the replica; start the run again with gridml run.")
+            raise DamagedError(f"{self.path} names no version of the replica", self.path)
         return row[0], row[1]
+
+    def has_version(self, version: int) -> bool:
+        """Whether there has been such a version, even if it is not kept any more. A worker may name one of a ledger
+        since undone."""
+        return version in self._kept or self._one("SELECT 1 FROM versions WHERE version = ?", version) is not None
 
     def credited_at(self, version: int) -> int | None:
         """Vertices of the run credited in a version, None when it is not kept any more."""
@@ -376,7 +412,16 @@ class Ledger:
         """(version, epoch, sha256) of the patches that are not yet in the base files, oldest first."""
         return list(self._db.execute("SELECT version, epoch, sha256 FROM patches ORDER BY version"))
 
-    def drop_patches(self, patches: Sequence[tuple[int, int, str]]) -> None:
+    def base(self) -> Base | None:
+        """The fields that the open epochs began with, None for those of the graph itself."""
+        rows = self._db.execute("SELECT version, field, digests FROM bases").fetchall()
+        return Base(rows[0][0], {field: json.loads(digests) for _, field, digests in rows}) if rows else None
+
+    def set_base(self, base: Base, patches: Sequence[tuple[int, int, str]]) -> None:
+        """Name the base that these patches are part of; they are dropped."""
+        self._db.execute("DELETE FROM bases")
+        rows = [(base.version, field, json.dumps(digests)) for field, digests in base.digests.items()]
+        self._db.executemany("INSERT INTO bases VALUES (?, ?, ?)", rows)
         self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
 
     # --- workers and failures

@@ -1,64 +1,97 @@
-"""Fields of local vertices that f changes: a file per field on the submit host, and patches that make each push atomic.
+"""Fields of local vertices that f changes. What they hold follows from the ledger alone, whatever became of a file:
 
-A patch is written and fsynced before the transaction that credits its push, and applied to the field's file after it.
-Patches hold absolute values, so applying one again, after a crash, changes nothing.
+    the graph's own columns, or the base that the ledger names  +  the patches that it names  =  a working copy
+
+A patch is written and fsynced before the transaction that credits its push. Bases and patches are never written to
+again, and are taken only with the digests in the ledger. What is read and changed meanwhile is a working copy, made
+anew by every master in a file of its own: it cannot be ahead of the ledger, nor can a master that was superseded write
+to it. At the end of an epoch base and patches make the next base, without the working copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.lib.format import open_memmap
 from numpy.typing import NDArray
 
-from gridml.errors import LedgerError
+from gridml.errors import DamagedError
+from gridml.model.digest import block_digests
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.push import Fields, decode_patch, encode_patch
+from master.store.field_files import Base, copy_base, copy_column, create, flush
+from master.store.rundir import base_name, patch_name
 
 Array = NDArray[Any]
+Patch = tuple[int, int, str]  # (version, epoch, SHA-256)
+_OF_A_VERSION = re.compile(r".+@\d{8}\.npy|patch-\d{8}\.safetensors|\..+\.tmp")
 
 
 class LocalFields:
-    """The mutable columns of a graph. The graph's own columns are replaced by memory-mapped files in `folder`.
+    """The mutable columns of a graph. `show` replaces the graph's own columns by memory-mapped files in `folder`.
 
     With `bsp`, what is pushed in an epoch shows only when the epoch has ended: all f's of a superstep read the same
     values.
     """
 
     def __init__(self, graph: Graph, folder: Path, *, bsp: bool, durable: bool = True) -> None:
+        self._graph = graph
         self._folder = folder
         self._bsp = bsp
         self._durable = durable
-        self._columns: dict[str, dict[str, Array]] = {}  # by type and field
-        for table in graph.local:
-            for name in table.type.mutable:
-                column = self._open(f"{table.type.name}.{name}.npy", table.columns[name])
-                table.columns[name] = column
-                self._columns.setdefault(table.type.name, {})[name] = column
+        self._first = {  # as the graph was made, before any training
+            f"{table.type.name}.{name}": table.columns[name] for table in graph.local for name in table.type.mutable
+        }
+        self._forms = {field: (column.dtype, column.shape) for field, column in self._first.items()}
+        self._columns = self._first
 
     @property
     def any(self) -> bool:
         """Whether f may change any field."""
-        return bool(self._columns)
+        return bool(self._forms)
 
-    def _open(self, name: str, values: Array) -> Array:
+    def show(self, base: Base | None, patches: Sequence[Patch]) -> None:
+        """Make working copies that hold `base`, and without bsp `patches`. Raises DamagedError, OSError."""
+        if not self.any:
+            return
         self._folder.mkdir(exist_ok=True)
-        path = self._folder / name
-        if not path.exists():
-            temporary = path.with_suffix(".tmp")
-            file = open_memmap(temporary, "w+", values.dtype, values.shape)
-            for at in range(0, len(values), 65536):
-                file[at : at + 65536] = values[at : at + 65536]
-            file.flush()
-            temporary.replace(path)
-        column = np.load(path, mmap_mode="r+")
-        if column.shape != values.shape or column.dtype != values.dtype:
-            raise LedgerError(f"{path} holds {column.dtype} {column.shape}, the graph {values.dtype} {values.shape}.")
-        return np.asarray(column) if column.size == 0 else column
+        self._columns = self._make(lambda field: f"{field}.npy", base, () if self._bsp else patches)
+        if base is not None:
+            self._first = {}  # let go of
+        for field, column in self._columns.items():
+            type_name, name = field.split(".")
+            self._graph.tables[type_name].columns[name] = column
+
+    def settle(self, base: Base | None, patches: Sequence[Patch]) -> Base:
+        """Make the base that the finished epochs of `patches` come to. It must be named by the ledger in the
+        transaction that drops them. Raises DamagedError, OSError."""
+        version = max(version for version, _, _ in patches)
+        columns = self._make(lambda field: base_name(field, version), base, patches)
+        return Base(version, {field: block_digests(column) for field, column in columns.items()})
+
+    def _make(self, name: Callable[[str], str], base: Base | None, patches: Sequence[Patch]) -> dict[str, Array]:
+        """Make a file for each field of a base and patches, whole and durable before it has its name; return them
+        mapped."""
+        temporary = {field: self._folder / f".{name(field)}.tmp" for field in self._forms}
+        columns = {field: create(temporary[field], *form) for field, form in self._forms.items()}
+        for field, column in columns.items():
+            if base is None:
+                copy_column(self._first[field], column)
+            else:
+                copy_base(self._folder / base_name(field, base.version), column, base.digests[field])
+        for patch in patches:
+            _apply(columns, self._read_patch(patch))
+        for field, column in columns.items():
+            if self._durable:
+                flush(column)
+            temporary[field].replace(self._folder / name(field))
+        if self._durable:
+            bundle.sync_folder(self._folder)
+        return columns
 
     def check(self, fields: Fields, allowed: Mapping[str, Array], trained: tuple[str, Array]) -> str | None:
         """Return why fields of a push cannot be taken, None if they can.
@@ -67,23 +100,21 @@ class LocalFields:
         ids int64 (n,). All fields of these types must have come, or what f made of them would be lost with the credit.
         """
         driver, trained_ids = trained
-        for type_name, columns in self._columns.items():
-            sent = fields[type_name].fields if type_name in fields else {}
-            lost = next((name for name in columns if name not in sent), None)
-            if lost is not None and type_name in allowed:
-                return f"{type_name}/{lost} is missing"
+        for type_name, name in (field.split(".") for field in self._forms):
+            if type_name in allowed and (type_name not in fields or name not in fields[type_name].fields):
+                return f"{type_name}/{name} is missing"
         for type_name, rows in fields.items():
             if not np.isin(rows.ids, allowed.get(type_name, [])).all():
                 return f"fields of {type_name} name vertices outside the lease"
             if type_name == driver and not np.array_equal(rows.ids, trained_ids):
                 return f"fields of {type_name} name others than the {len(trained_ids)} vertices that were trained"
             for name, values in rows.fields.items():
-                if problem := self._problem(type_name, name, rows.ids, values):
+                if problem := self._problem(f"{type_name}.{name}", rows.ids, values):
                     return f"{type_name}/{name} {problem}"
         return None
 
-    def _problem(self, type_name: str, name: str, ids: Array, values: Array) -> str | None:
-        column = self._columns.get(type_name, {}).get(name)
+    def _problem(self, field: str, ids: Array, values: Array) -> str | None:
+        column = self._columns.get(field)
         if column is None:
             return "is not a field that f may change"
         if values.shape != (len(ids), *column.shape[1:]) or values.dtype != column.dtype:
@@ -96,48 +127,38 @@ class LocalFields:
     def write_patch(self, version: int, pushes: Sequence[Fields]) -> str:
         """Write the fields of a group of pushes as one durable file; return its SHA-256. Raises OSError."""
         payload = bundle.encode({"version": version, "pushes": len(pushes)}, encode_patch(pushes))
-        bundle.write_atomic(self._path(version), payload, durable=self._durable)
+        bundle.write_atomic(self._folder / patch_name(version), payload, durable=self._durable)
         return bundle.digest(payload)
 
     def committed(self, pushes: Sequence[Fields]) -> None:
-        """Apply what was just credited, unless it must wait for the superstep's end."""
+        """Show what was just credited, unless it must wait for the superstep's end."""
         if not self._bsp:
-            self._apply(pushes)
+            _apply(self._columns, pushes)
 
-    def recover(self, patches: Sequence[tuple[int, int, str]]) -> None:
-        """Apply again what the ledger credits but the files may lack. Raises LedgerError for a damaged patch."""
-        if not self._bsp:
-            self._apply_files(patches)
+    def sweep(self, base: Base | None, patches: Sequence[Patch]) -> None:
+        """Remove the files of all bases and patches but these."""
+        named = {patch_name(version) for version, _, _ in patches}
+        if base is not None:
+            named.update(base_name(field, base.version) for field in base.digests)
+        for path in self._folder.iterdir() if self._folder.is_dir() else ():
+            if _OF_A_VERSION.fullmatch(path.name) and path.name not in named:
+                path.unlink(missing_ok=True)
 
-    def settle(self, patches: Sequence[tuple[int, int, str]]) -> None:
-        """Bring all patches of a finished epoch into the field files durably; afterwards they may be dropped."""
-        if self._bsp:
-            self._apply_files(patches)
-        for column in self._columns.values():
-            if isinstance(column, np.memmap) and self._durable:
-                column.flush()
+    def _read_patch(self, patch: Patch) -> list[Fields]:
+        version, _, sha256 = patch
+        path = self._folder / patch_name(version)
+        try:
+            payload = path.read_bytes()
+        except FileNotFoundError as error:
+            raise DamagedError(f"{path}, the changed fields of version {version}, is gone", path) from error
+        if bundle.digest(payload) != sha256:
+            raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
+        message, tensors = bundle.decode(payload)
+        return decode_patch(tensors, message["pushes"])
 
-    def remove(self, patches: Sequence[tuple[int, int, str]]) -> None:
-        """Remove the files of patches."""
-        for version, _, _ in patches:
-            self._path(version).unlink(missing_ok=True)
 
-    def _path(self, version: int) -> Path:
-        return self._folder / f"patch-{version:08d}.safetensors"
-
-    def _apply_files(self, patches: Sequence[tuple[int, int, str]]) -> None:
-        for version, _, sha256 in patches:
-            try:
-                payload = self._path(version).read_bytes()
-            except OSError as error:
-                raise LedgerError(f"the changed fields of version {version} cannot be read: {error}") from error
-            if bundle.digest(payload) != sha256:
-                raise LedgerError(f"{self._path(version)} is damaged: its SHA-256 is not the one in the ledger.")
-            message, tensors = bundle.decode(payload)
-            self._apply(decode_patch(tensors, message["pushes"]))
-
-    def _apply(self, pushes: Sequence[Fields]) -> None:
-        for fields in pushes:
-            for type_name, rows in fields.items():
-                for name, values in rows.fields.items():
-                    self._columns[type_name][name][rows.ids] = values
+def _apply(columns: Mapping[str, Array], pushes: Sequence[Fields]) -> None:
+    for fields in pushes:
+        for type_name, rows in fields.items():
+            for name, values in rows.fields.items():
+                columns[f"{type_name}.{name}"][rows.ids] = values

@@ -26,6 +26,7 @@ class Replica:
         self._versions = versions
         self._graph = graph
         self.version = -1
+        self.next_version = 0  # not always the one after: see `Ledger.take_over`
         self.state = ReplicaState()
         self._bases: dict[int, ReplicaState] = {}
         self._merging = False  # the state is ahead of `version`
@@ -33,13 +34,13 @@ class Replica:
     def start(self, state: ReplicaState) -> str:
         """Make version 0 and return its SHA-256."""
         self.state = state
-        self.version = 0
+        self.version, self.next_version = 0, 1
         return self._versions.write(0, state)
 
-    def load(self, version: int, sha256: str | None) -> None:
-        """Go on from a version's file. Raises LedgerError."""
+    def load(self, version: int, sha256: str | None, next_version: int = 0) -> None:
+        """Go on from a version's file. Raises DamagedError."""
         self.state = self._versions.read(version, sha256)
-        self.version = version
+        self.version, self.next_version = version, max(next_version, version + 1)
 
     def base(self, version: int, sha256: str | None) -> ReplicaState:
         """Return an older version. Tensors of modules are never changed in place, so versions share them."""
@@ -67,10 +68,11 @@ class Replica:
             return  # rows are changed in place: a base is read from its file when a push names it
         self._bases[self.version] = replace(self.state, modules=dict(self.state.modules))
 
-    def commit_version(self, version: int) -> str:
-        """Write what was put as `version`; return its SHA-256. Raises OSError."""
-        self.version, self._merging = version, False
-        return self._versions.write(version, self.state)
+    def commit_version(self, version: int, credited: int = 0) -> str:
+        """Write what was put as `version`, in which so many vertices are credited; return its SHA-256. Raises
+        OSError."""
+        self.version, self.next_version, self._merging = version, version + 1, False
+        return self._versions.write(version, self.state, credited)
 
     def forget(self, version: int) -> None:
         """Remove a version that no push will name any more."""

@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.errors import RunError, UsageError
+from gridml.errors import RunError, SupersededError, UsageError
 from gridml.protocol import bundle
 from gridml.protocol.attempts import job_of
 
@@ -38,6 +38,21 @@ def command(verb: str, root: Path) -> str:
     return f"gridml {verb} {shlex.quote(str(root))}"
 
 
+def version_name(version: int) -> str:
+    """The file of a version of the replica."""
+    return f"v{version:08d}.safetensors"
+
+
+def patch_name(version: int) -> str:
+    """The file of what a version changes of the fields."""
+    return f"patch-{version:08d}.safetensors"
+
+
+def base_name(field: str, version: int) -> str:
+    """The file of what the epochs up to a version made of a field."""
+    return f"{field}@{version:08d}.npy"
+
+
 @dataclass(frozen=True)
 class RunDirectory:
     """Paths of one run. Everything in it can be read with ordinary tools; README.txt in it says what is what."""
@@ -47,6 +62,10 @@ class RunDirectory:
     @property
     def ledger(self) -> Path:
         return self.root / "ledger.db"
+
+    @property
+    def ledger_copy(self) -> Path:
+        return self.root / "ledger.backup.db"
 
     @property
     def settings(self) -> Path:
@@ -152,6 +171,19 @@ class MasterLock:
         self._file.close()
 
 
+def superseded(root: Path) -> SupersededError:
+    """What a master says that finds its run in the hands of another."""
+    try:
+        holder = (root / "master.lock").read_text().strip() or "an unknown process"
+    except OSError:
+        holder = "an unknown process"
+    return SupersededError(
+        f"another master has taken {root} over ({holder}); this one has ended, and has written nothing since. Follow "
+        f"the run with {command('watch', root)}. The second would have been refused where locks work: see to it "
+        f"that only one is started."
+    )
+
+
 _README = """A gridml run.
 
 settings.json        what was asked for
@@ -160,7 +192,8 @@ events.log           what happened, a line each
 ledger.db            leases, credits, versions, workers (SQLite): the only truth
 ledger.backup.db     the ledger as it was at the end of the last epoch
 versions/            the master replica, by version (safetensors)
-fields/              fields of local vertices that f changed, and patches not yet in them
+fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
+                     them (Type.field@version.npy), and patches since
 final.safetensors    the trained replica, once the run has ended
 logs/                what each worker printed
 mail/, chunks/       what travels between master and workers

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gridml.errors import LedgerError
+from gridml.errors import DamagedError, LedgerError
+from master.store.diagnosis import explain
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
@@ -15,29 +16,59 @@ from master.store.versions import Versions
 
 @dataclass(frozen=True)
 class Store:
-    """The three parts of a run's state. They agree with one another at every commit of the ledger."""
+    """The three parts of a run's state. They agree with one another at every commit of the ledger.
+
+    `undone` are the vertices that were credited in a ledger newer than this one, None where there was none.
+    """
 
     ledger: Ledger
     versions: Versions
     replica: Replica
     fields: LocalFields
+    undone: int | None = None
+
+    def sweep(self) -> None:
+        """Remove files that neither the ledger nor its copy names: of commits that were not made, or are undone."""
+        self.versions.sweep({*self.ledger.kept_versions, *self.ledger.copied_versions})
+        self.fields.sweep(self.ledger.base(), self.ledger.patches())
 
 
-def open_store(spec: RunSpec, directory: RunDirectory, *, durable: bool) -> Store:
-    """Bring ledger, replica and fields to where the last commit left them.
+def open_store(spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:
+    """Take the ledger over, and bring replica and fields to where its last commit left them.
 
-    Raises LedgerError when one of them is damaged or missing, or the graph is not the one that the run was begun with.
+    Raises LedgerError when one of them is damaged or missing, or the graph is not the one that the run was begun with;
+    before the ledger is taken over, as far as it alone can tell.
     """
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=durable)
-    if ledger.get("fingerprint") != spec.graph.fingerprint():
-        raise LedgerError(
-            f"the graph of {spec.settings.program} is not the one that {directory.root} was begun with: "
-            f"{spec.graph.fingerprint()} against {ledger.get('fingerprint')}. Start a new run for it."
-        )
-    version, sha256 = ledger.newest_version()
+    try:
+        if ledger.get("fingerprint") != spec.graph.fingerprint():
+            raise LedgerError(
+                f"the graph of {spec.settings.program} is not the one that {directory.root} was begun with: "
+                f"{spec.graph.fingerprint()} against {ledger.get('fingerprint')}. Start a new run for it."
+            )
+        return _opened(ledger, spec, directory, now, durable=durable)
+    except (DamagedError, OSError) as error:
+        ledger.close()
+        raise explain(error, directory.root) from error
+    except BaseException:
+        ledger.close()
+        raise
+
+
+def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:
     versions = Versions(directory.versions, durable=durable)
+    newest_file = versions.newest_file()
+    ledger.take_over(now, newest_file)
     replica = Replica(spec.graph, versions)
-    replica.load(version, sha256)
+    replica.load(*ledger.newest_version(), ledger.next_version)
     fields = LocalFields(spec.graph, directory.fields, bsp=spec.program.bsp, durable=durable)
-    fields.recover(ledger.patches())
-    return Store(ledger, versions, replica, fields)
+    with ledger.transaction():  # nobody else makes files meanwhile
+        fields.show(ledger.base(), ledger.patches())
+    if not ledger.get("undone", False):
+        return Store(ledger, versions, replica, fields)
+    gone = [version for version in ledger.kept_versions if not versions.path(version).exists()]
+    with ledger.transaction():
+        for version in gone:
+            ledger.forget_version(version)
+    again = (versions.credited_in(newest_file) or 0) - ledger.credited
+    return Store(ledger, versions, replica, fields, max(0, again))

@@ -6,7 +6,9 @@ whole, and beside them "name#buffer" for what a merge rule remembers of a tensor
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import os
+import re
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,10 +19,11 @@ from numpy.typing import NDArray
 from gridml.aggregates import VertexState
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.engine.modules import Modules
-from gridml.errors import LedgerError, ProgramError
+from gridml.errors import DamagedError, ProgramError
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey, module_key
+from master.store.rundir import version_name
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -137,23 +140,46 @@ class Versions:
         folder.mkdir(exist_ok=True)
 
     def path(self, version: int) -> Path:
-        return self.folder / f"v{version:08d}.safetensors"
+        return self.folder / version_name(version)
 
-    def write(self, version: int, state: ReplicaState) -> str:
-        """Write a version and return its SHA-256. Raises OSError."""
-        payload = bundle.encode({"version": version}, _encode(state))
+    def write(self, version: int, state: ReplicaState, credited: int = 0) -> str:
+        """Write a version, in which so many vertices are credited, and return its SHA-256. Raises OSError."""
+        payload = bundle.encode({"version": version, "credited": credited}, _encode(state))
         bundle.write_atomic(self.path(version), payload, durable=self._durable)
         return bundle.digest(payload)
 
     def read(self, version: int, sha256: str | None) -> ReplicaState:
-        """Return what a version holds. Raises LedgerError when the file is not what the ledger says."""
+        """Return what a version holds. Raises DamagedError when the file is not what the ledger says."""
+        path = self.path(version)
         try:
-            payload = self.path(version).read_bytes()
-        except OSError as error:
-            raise LedgerError(f"version {version} of the replica cannot be read: {error}") from error
+            payload = path.read_bytes()
+        except FileNotFoundError as error:
+            raise DamagedError(f"{path}, version {version} of the replica, is gone", path) from error
         if sha256 is not None and bundle.digest(payload) != sha256:
-            raise LedgerError(f"{self.path(version)} is damaged: its SHA-256 is not the one in the ledger.")
+            raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
         return _decode(bundle.decode(payload)[1])
+
+    def newest_file(self) -> int:
+        """Return the highest version that there is a file of, whether the ledger names it or not; -1 without any."""
+        return max(self._files(), default=-1)
+
+    def _files(self) -> list[int]:
+        names = (re.fullmatch(r"v(\d{8,})\.safetensors", name) for name in os.listdir(self.folder))
+        return [int(name[1]) for name in names if name is not None]
+
+    def credited_in(self, version: int) -> int | None:
+        """Return the vertices of the run that are credited in a version, None where its file does not say so."""
+        try:
+            message, _ = bundle.decode(self.path(version).read_bytes())
+            return int(message["credited"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return None
+
+    def sweep(self, kept: Collection[int]) -> None:
+        """Remove the files of all versions but these."""
+        for version in self._files():
+            if version not in kept:
+                self.remove(version)
 
     def remove(self, version: int) -> None:
         self.path(version).unlink(missing_ok=True)

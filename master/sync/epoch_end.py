@@ -5,6 +5,7 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 
 from gridml.model.program import Metrics
+from master.environment import Hook
 from master.store.journal import Journal
 from master.store.spec import RunSpec
 from master.store.store import Store
@@ -14,27 +15,35 @@ from master.sync.evaluation import evaluate
 class EpochEnd:
     """Does it beside the next epoch, as far as that need not wait."""
 
-    def __init__(self, spec: RunSpec, store: Store, journal: Journal, executor: Executor) -> None:
+    def __init__(self, spec: RunSpec, store: Store, journal: Journal, executor: Executor, hook: Hook) -> None:
         self._spec = spec
         self._store = store
         self._journal = journal
         self._executor = executor
+        self._hook = hook
         self._evaluating: tuple[int, Future[Metrics]] | None = None
-        self._backed_up = 0  # epochs closed at the last copy of the ledger
+        self._backed_up = -1  # epochs closed at the last copy of the ledger
 
     def settle(self) -> None:
-        """Bring the changed fields of finished epochs into their files, and keep a copy of the ledger at that point."""
+        """Make the changed fields of finished epochs the base of the next, and keep a copy of the ledger at that point.
+
+        What the ledger no longer names is removed only then: until there is a new copy, the old one needs it.
+        """
         ledger, fields = self._store.ledger, self._store.fields
         newest, closed = ledger.newest_epoch()
-        finished = [patch for patch in ledger.patches() if patch[1] < newest or closed]
-        if finished:
-            fields.settle(finished)
+        if finished := [patch for patch in ledger.patches() if patch[1] < newest or closed]:
             with ledger.transaction():
-                ledger.drop_patches(finished)
-            fields.remove(finished)
+                base = fields.settle(ledger.base(), finished)
+                self._hook("after-base")
+                ledger.set_base(base, finished)
+                fields.show(base, ledger.patches())
+                self._hook("before-base-commit")
+            self._hook("after-base-commit")
         if ledger.epochs_closed() > self._backed_up:
             self._backed_up = ledger.epochs_closed()
             ledger.backup()
+            self._hook("after-backup")
+            self._store.sweep()
 
     def evaluate(self, now: float) -> bool:
         """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""

@@ -80,7 +80,7 @@ class Pushes:
     @property
     def _version(self) -> int:
         """The version being made."""
-        return self._store.replica.version + 1
+        return self._store.replica.next_version
 
     def _facts(self, push: Push, worker: str, now: float) -> tuple[LeaseState | None, LeaseFacts | None]:
         """The lease of a push, open or ended, and what its admission is decided by."""
@@ -134,7 +134,7 @@ class Pushes:
             for push in accepted:
                 push.draft.fast_forward = False
         self._hook("before-version")
-        sha256 = store.replica.commit_version(version)
+        sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")
         store.ledger.add_version(version, sha256, len(accepted), now)
         if store.fields.any:

@@ -71,7 +71,7 @@ class Replies:
         record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in named}
         touched = union(lease.cut.touched for lease in self._store.ledger.leases.of(record.name).values())
         has = union(lease.cut.touched for lease in record.replicas_of.values())
-        fresh = touched if sync.have < 0 else without(touched, has)
+        fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
         if grant is not None:
             record.replicas_of[grant.id] = grant
             if not self._leases.ahead:

@@ -110,7 +110,7 @@ class VersionKeeper:
         kept = ledger.kept_versions
         if len(kept) < self._enough:
             return
-        needed = {replica.version, ledger.get("backup_version"), *self._epochs.unevaluated()}
+        needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated()}
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
         spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.state.nbytes)))
         if len(old) >= spare:

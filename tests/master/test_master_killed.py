@@ -46,10 +46,14 @@ def test_the_points_were_found() -> None:
     assert {"before-version", "after-version", "before-commit", "after-commit", "after-answers"} <= set(POINTS)
 
 
+def once_an_epoch(point: str) -> bool:
+    return "base" in point or "backup" in point
+
+
 @pytest.mark.parametrize("point", POINTS)
 def test_killed_at_a_commit_point(point: str, programs: Path, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    for nth in (1, 4):
+    for nth in (1, 2 if once_an_epoch(point) else 4):
         assert drive(programs / "counts.py", root, point, nth) == -signal.SIGKILL
     assert drive(programs / "counts.py", root) == 0
     assert_exact(root, programs)

@@ -379,7 +379,7 @@ def test_a_copy_replaces_a_damaged_ledger(ledger: Ledger) -> None:
         ledger.path.with_name(ledger.path.name + suffix).unlink(missing_ok=True)
     restored = Ledger(ledger.path, shared_disk=False)
     assert state(restored) == kept
-    assert restored.get("backup_version") == 0
+    assert restored.copied_versions == [0]
     restored.close()
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +13,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 import gridml
-from gridml.errors import LedgerError
+from gridml.errors import DamagedError
+from gridml.model import digest
 from gridml.model.graph import Graph
 from gridml.protocol.push import Fields, decode
 from master.store.local_fields import LocalFields
@@ -68,15 +71,26 @@ def problem(fields: LocalFields, pushed: dict[str, Array], trained: list[int] | 
         return str(error)
 
 
+def shown(graph: Graph, folder: Path, *, bsp: bool = False) -> LocalFields:
+    """Fields of a run that has just begun."""
+    fields = LocalFields(graph, folder, bsp=bsp, durable=False)
+    fields.show(None, [])
+    return fields
+
+
+def visits(graph: Graph) -> NDArray[np.int64]:
+    return np.asarray(graph.tables["Document"].columns["visits"])
+
+
 @pytest.fixture
 def fields(tmp_path: Path) -> LocalFields:
-    return LocalFields(graph(), tmp_path / "fields", bsp=False)
+    return shown(graph(), tmp_path / "fields")
 
 
 def test_only_what_f_may_change_is_kept_in_files(tmp_path: Path) -> None:
     g = graph()
     text = g.tables["Document"].columns["text"]
-    fields = LocalFields(g, tmp_path / "fields", bsp=False)
+    fields = shown(g, tmp_path / "fields")
     assert fields.any
     assert sorted(p.name for p in (tmp_path / "fields").iterdir()) == ["Document.factor.npy", "Document.visits.npy"]
     assert g.tables["Document"].columns["text"] is text
@@ -85,7 +99,7 @@ def test_only_what_f_may_change_is_kept_in_files(tmp_path: Path) -> None:
 def test_a_graph_without_mutable_fields_needs_no_folder(tmp_path: Path) -> None:
     g = gridml.Graph()
     g.add(Topic, count=np.zeros(1, np.int64))
-    assert not LocalFields(g, tmp_path / "fields", bsp=False).any
+    assert not shown(g, tmp_path / "fields").any
     assert not (tmp_path / "fields").exists()
 
 
@@ -130,29 +144,30 @@ def test_fields_must_come_home_with_their_credit(fields: LocalFields) -> None:
 def test_a_missing_value_may_stay_missing(tmp_path: Path) -> None:
     g = graph()
     g.tables["Document"].columns["factor"][1] = np.nan
-    fields = LocalFields(g, tmp_path / "fields", bsp=False)
+    fields = shown(g, tmp_path / "fields")
     assert problem(fields, named([1], 1, np.nan)) is None
     assert "not finite" in str(problem(fields, named([2], 1, np.nan)))
 
 
 def test_a_credited_push_shows_at_once(tmp_path: Path) -> None:
     g = graph()
-    fields = LocalFields(g, tmp_path / "fields", bsp=False)
+    fields = shown(g, tmp_path / "fields")
     fields.committed([push([1, 2], 3)])
-    np.testing.assert_array_equal(g.tables["Document"].columns["visits"], [0, 3, 3, 0, 0, 0])
+    np.testing.assert_array_equal(visits(g), [0, 3, 3, 0, 0, 0])
     np.testing.assert_array_equal(np.load(tmp_path / "fields" / "Document.visits.npy"), [0, 3, 3, 0, 0, 0])
 
 
 def test_in_a_superstep_all_see_the_values_it_began_with(tmp_path: Path) -> None:
     g = graph()
-    fields = LocalFields(g, tmp_path / "fields", bsp=True)
+    fields = shown(g, tmp_path / "fields", bsp=True)
     pushes = [push([1, 2], 3), push([0], 4)]
     patch = (1, 0, fields.write_patch(1, pushes))
     fields.committed(pushes)
-    fields.recover([patch])  # nor does the death of the master end a superstep
-    np.testing.assert_array_equal(g.tables["Document"].columns["visits"], np.zeros(COUNT))
-    fields.settle([patch])
-    np.testing.assert_array_equal(g.tables["Document"].columns["visits"], [4, 3, 3, 0, 0, 0])
+    np.testing.assert_array_equal(visits(g), np.zeros(COUNT))
+    fields.show(None, [patch])  # nor does the death of the master end a superstep
+    np.testing.assert_array_equal(visits(g), np.zeros(COUNT))
+    fields.show(fields.settle(None, [patch]), [])
+    np.testing.assert_array_equal(visits(g), [4, 3, 3, 0, 0, 0])
 
 
 Pushes = st.lists(st.tuples(st.lists(st.integers(0, COUNT - 1), min_size=1, unique=True), st.integers(1, 99)),
@@ -160,49 +175,114 @@ Pushes = st.lists(st.tuples(st.lists(st.integers(0, COUNT - 1), min_size=1, uniq
 
 
 @settings(max_examples=100, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.lists(Pushes, min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 3))
-def test_patches_may_be_applied_again_and_again(
-    tmp_path_factory: pytest.TempPathFactory, versions: list[list[tuple[list[int], int]]], died: int, times: int
+@given(st.lists(Pushes, min_size=1, max_size=5), st.integers(0, 5), st.integers(0, 3), st.integers(0, 5))
+def test_fields_are_what_the_ledger_names(
+    tmp_path_factory: pytest.TempPathFactory,
+    versions: list[list[tuple[list[int], int]]],
+    died: int,
+    times: int,
+    settled: int,
 ) -> None:
-    """The master dies after it has applied `died` patches; what recovers them all comes to the same fields."""
+    """The master dies after it has shown `died` versions, and some were settled: each that takes over has the same."""
     folder = tmp_path_factory.mktemp("fields")
     expected = np.zeros(COUNT, np.int64)
     g = graph()
-    fields = LocalFields(g, folder, bsp=False)
+    fields = shown(g, folder)
     patches = []
     for version, group in enumerate(versions, 1):
-        pushes = [push(ids, visits) for ids, visits in group]
+        pushes = [push(ids, value) for ids, value in group]
         patches.append((version, 0, fields.write_patch(version, pushes)))
         if version <= died:
             fields.committed(pushes)
-        for ids, visits in group:
-            expected[ids] = visits
+        for ids, value in group:
+            expected[ids] = value
+    base = fields.settle(None, patches[:settled]) if patches[:settled] else None
+    left = patches[settled:]
     for _ in range(times + 1):
         g = graph()
-        again = LocalFields(g, folder, bsp=False)
-        again.recover(patches)
-        np.testing.assert_array_equal(g.tables["Document"].columns["visits"], expected)
-    again.settle(patches)
-    again.remove(patches)
-    assert not list(folder.glob("patch-*"))
+        again = LocalFields(g, folder, bsp=False, durable=False)
+        again.show(base, left)
+        np.testing.assert_array_equal(visits(g), expected)
+        visits(g)[:] = -1  # whatever becomes of the working copy
+    again.sweep(base, left)
+    assert len([*folder.glob("patch-*")]) == len(left)
+    g = graph()
+    again = LocalFields(g, folder, bsp=False, durable=False)
+    last = again.settle(base, left) if left else base
+    again.show(last, [])
+    again.sweep(last, [])
+    assert len([*folder.iterdir()]) == 4  # a base and a working copy of each field
     np.testing.assert_array_equal(np.load(folder / "Document.visits.npy"), expected)
+
+
+def test_a_working_copy_is_never_ahead_of_the_ledger(tmp_path: Path) -> None:
+    """Nor behind: it is of no account what it holds, or whether it is there."""
+    g = graph()
+    fields = shown(g, tmp_path / "fields")
+    patch = (1, 0, fields.write_patch(1, [push([1, 2], 3)]))
+    fields.committed([push([1, 2], 3)])
+    fields.committed([push([4], 9)])  # of a commit that the ledger has lost
+    file = tmp_path / "fields" / "Document.visits.npy"
+    for damage in (lambda: None, lambda: os.truncate(file, 130), file.unlink):
+        damage()
+        g = graph()
+        LocalFields(g, tmp_path / "fields", bsp=False).show(None, [patch])
+        np.testing.assert_array_equal(visits(g), [0, 3, 3, 0, 0, 0])
+
+
+def test_a_master_that_was_superseded_writes_into_a_file_that_nobody_has(tmp_path: Path) -> None:
+    old, new = graph(), graph()
+    superseded = shown(old, tmp_path / "fields")
+    shown(new, tmp_path / "fields")
+    superseded.committed([push([1], 7)])
+    np.testing.assert_array_equal(visits(old), [0, 7, 0, 0, 0, 0])
+    np.testing.assert_array_equal(visits(new), np.zeros(COUNT))
+    np.testing.assert_array_equal(np.load(tmp_path / "fields" / "Document.visits.npy"), np.zeros(COUNT))
 
 
 def test_a_damaged_or_missing_patch_is_an_error(tmp_path: Path, fields: LocalFields) -> None:
     patch = (1, 0, fields.write_patch(1, [push([1], 1)]))
     (file,) = (tmp_path / "fields").glob("patch-*")
     file.write_bytes(file.read_bytes()[:-1])
-    with pytest.raises(LedgerError, match="is damaged"):
-        fields.recover([patch])
+    with pytest.raises(DamagedError, match="is damaged"):
+        fields.show(None, [patch])
     file.unlink()
-    with pytest.raises(LedgerError, match="version 1 cannot be read"):
-        fields.recover([patch])
+    with pytest.raises(DamagedError, match="version 1, is gone") as caught:
+        fields.settle(None, [patch])
+    assert caught.value.file == file
 
 
-def test_files_of_another_graph_are_not_taken(tmp_path: Path, fields: LocalFields) -> None:
-    np.save(tmp_path / "fields" / "Document.visits.npy", np.zeros(COUNT + 1, np.int64))
-    with pytest.raises(LedgerError, match=r"holds int64 \(7,\), the graph int64 \(6,\)"):
-        LocalFields(graph(), tmp_path / "fields", bsp=False)
+def flipped(file: Path) -> None:
+    content = bytearray(file.read_bytes())
+    content[-COUNT * 4] ^= 1
+    file.write_bytes(content)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (flipped, "is damaged between vertices 2 and 3"),
+        (lambda file: os.truncate(file, file.stat().st_size - 1), "cannot be read"),
+        (lambda file: os.truncate(file, 5), "cannot be read"),
+        (lambda file: file.write_bytes(b""), "cannot be read"),
+        (lambda file: np.save(file, np.zeros(COUNT + 1, np.int64)), r"holds int64 \(7,\), expected int64 \(6,\)"),
+        (lambda file: np.save(file, np.zeros(COUNT, np.int32)), r"holds int32 \(6,\), expected int64 \(6,\)"),
+        (Path.unlink, "cannot be read"),
+    ],
+)
+def test_a_damaged_base_is_an_error(
+    tmp_path: Path, fields: LocalFields, monkeypatch: pytest.MonkeyPatch, damage: Callable[[Path], None], says: str
+) -> None:
+    monkeypatch.setattr(digest, "BLOCK_BYTES", 16)  # two vertices
+    base = fields.settle(None, [(1, 0, fields.write_patch(1, [push([1], 1)]))])
+    file = tmp_path / "fields" / "Document.visits@00000001.npy"
+    damage(file)
+    with pytest.raises(DamagedError, match=says) as caught:
+        fields.show(base, [])
+    assert caught.value.file == file
+    patch = (2, 1, fields.write_patch(2, [push([1], 1)]))
+    with pytest.raises(DamagedError, match=says):
+        fields.settle(base, [patch])  # nor is it made the next one
 
 
 def test_a_type_without_vertices_is_no_trouble(tmp_path: Path) -> None:
@@ -215,6 +295,7 @@ def test_a_type_without_vertices_is_no_trouble(tmp_path: Path) -> None:
         visits=np.zeros(0, np.int64),
         topic=topic,
     )
-    fields = LocalFields(g, tmp_path / "fields", bsp=False)
-    fields.settle([])
-    assert g.tables["Document"].columns["visits"].shape == (0,)
+    fields = shown(g, tmp_path / "fields")
+    base = fields.settle(None, [(1, 0, fields.write_patch(1, []))])
+    fields.show(base, [])
+    assert visits(g).shape == (0,)

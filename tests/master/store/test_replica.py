@@ -154,7 +154,7 @@ def test_a_file_that_is_not_what_the_ledger_says_is_refused(replica: Replica, tm
         replica.load(1, sha256)
     replica.forget(1)
     assert not file.exists()
-    with pytest.raises(LedgerError, match="version 1 of the replica cannot be read"):
+    with pytest.raises(LedgerError, match="version 1 of the replica, is gone"):
         replica.load(1, sha256)
 
 

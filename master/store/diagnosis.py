@@ -1,0 +1,175 @@
+"""What SQLite, the operating system or a digest says, as an error meant for a person: what is wrong, and what to do.
+
+Only for damage is it told to restore the copy of the ledger, and only where that helps. SQLite keeps the reason of the
+system to itself (a file that cannot be opened may be gone, forbidden, or one too many); then the same is tried without
+it, to hear the reason.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import shlex
+import sqlite3
+import tempfile
+from enum import StrEnum
+from pathlib import Path
+
+from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
+from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
+
+
+class Trouble(StrEnum):
+    """What can be wrong with the files of a run."""
+
+    FULL = "full"
+    LOCKED = "locked"
+    DESCRIPTORS = "descriptors"
+    FORBIDDEN = "forbidden"
+    BROKEN = "broken"
+    GONE = "gone"
+    MEMORY = "memory"
+    DAMAGED = "damaged"
+    OTHER = "other"
+
+
+_BY_ERRNO = {
+    errno.ENOSPC: Trouble.FULL,
+    errno.EDQUOT: Trouble.FULL,
+    errno.EFBIG: Trouble.FULL,
+    errno.EMFILE: Trouble.DESCRIPTORS,
+    errno.ENFILE: Trouble.DESCRIPTORS,
+    errno.EACCES: Trouble.FORBIDDEN,
+    errno.EPERM: Trouble.FORBIDDEN,
+    errno.EROFS: Trouble.FORBIDDEN,
+    errno.EIO: Trouble.BROKEN,
+    errno.ENXIO: Trouble.BROKEN,
+    errno.ESTALE: Trouble.GONE,
+    errno.ENOENT: Trouble.GONE,
+    errno.ENOTDIR: Trouble.GONE,
+    errno.EISDIR: Trouble.GONE,
+    errno.ENODEV: Trouble.GONE,
+    errno.EBUSY: Trouble.LOCKED,
+    errno.ENOLCK: Trouble.LOCKED,
+    errno.ENOMEM: Trouble.MEMORY,
+}
+_BY_SQLITE = {
+    sqlite3.SQLITE_FULL: Trouble.FULL,
+    sqlite3.SQLITE_BUSY: Trouble.LOCKED,
+    sqlite3.SQLITE_LOCKED: Trouble.LOCKED,
+    sqlite3.SQLITE_PROTOCOL: Trouble.LOCKED,
+    sqlite3.SQLITE_PERM: Trouble.FORBIDDEN,
+    sqlite3.SQLITE_READONLY: Trouble.FORBIDDEN,
+    sqlite3.SQLITE_IOERR: Trouble.BROKEN,
+    sqlite3.SQLITE_CANTOPEN: Trouble.GONE,
+    sqlite3.SQLITE_NOMEM: Trouble.MEMORY,
+    sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
+    sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
+}
+_UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
+
+
+def explain(error: sqlite3.Error | OSError | DamagedError, root: Path) -> GridmlError:
+    """Return the error to show for what befell the run in `root`: LedgerError for damage, else StorageError.
+
+    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all.
+    """
+    trouble, said = diagnose(error, root)
+    if trouble is Trouble.DAMAGED:
+        file = error.file if isinstance(error, DamagedError) else RunDirectory(root).ledger
+        problem = str(error) if isinstance(error, DamagedError) else f"{file} cannot be read: {error}"
+        return LedgerError(f"{problem}. {restoring(root, file)}")
+    advice, again = _advice(trouble, _place(error, root)), command("resume", root)
+    return StorageError(
+        f"the master of {root} cannot go on: {said}. Nothing that was credited is lost: {advice}, then: {again}"
+    )
+
+
+def _place(error: Exception, root: Path) -> Path:
+    """Return the file or folder that an error is about."""
+    named = getattr(error, "filename", None)
+    return RunDirectory(root).ledger if isinstance(error, sqlite3.Error) else Path(named) if named else root
+
+
+def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[Trouble, str]:
+    """Return what is wrong with the run in `root`, and in whose words that was said."""
+    if isinstance(error, DamagedError):
+        return Trouble.DAMAGED, str(error)
+    if isinstance(error, OSError):
+        return _BY_ERRNO.get(error.errno or 0, Trouble.OTHER), str(error)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the others say more of the same
+    reason = _tried(root) if code in _UNSAID else None
+    if reason is not None:
+        return _BY_ERRNO.get(reason.errno or 0, Trouble.OTHER), f"{error} ({reason})"
+    return _BY_SQLITE.get(code, Trouble.OTHER), str(error)
+
+
+def _tried(root: Path) -> OSError | None:
+    """Return what the system says where a file is written in a run, None if nothing. The ledger itself is not opened:
+    to close it would let go of the locks that this process has on it."""
+    ledger = RunDirectory(root).ledger
+    try:
+        ledger.stat()
+        if not os.access(ledger, os.R_OK | os.W_OK):
+            return PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(ledger))
+        with tempfile.TemporaryFile(dir=root) as file:
+            file.write(bytes(1 << 16))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as reason:
+        return reason
+    return None
+
+
+def _advice(trouble: Trouble, place: Path) -> str:
+    """Say what to do about `place` before the run is resumed."""
+    quoted = shlex.quote(str(place))
+    return {
+        Trouble.FULL: f"make room on its disk, or in your quota there (df -h {quoted})",
+        Trouble.LOCKED: f"end the process that holds a lock on it (fuser -v {quoted})",
+        Trouble.DESCRIPTORS: f"allow more open files than {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)",
+        Trouble.FORBIDDEN: f"see who may write there, and whether its disk is mounted for it (ls -ld {quoted})",
+        Trouble.BROKEN: "look for its disk in the log of the system (dmesg), and have it mended",
+        Trouble.GONE: "bring back what was moved, removed or unmounted",
+        Trouble.MEMORY: "free memory on this machine",
+        Trouble.OTHER: "mend that",
+    }[trouble]
+
+
+def restoring(root: Path, damaged: Path) -> str:
+    """Say how a run in `root` goes on without the file `damaged`, if it can."""
+    run = RunDirectory(root)
+    if not run.ledger_copy.exists():
+        return "There is no copy of the ledger; start the run again with gridml run."
+    if damaged.relative_to(root).as_posix() in _needed(run.ledger_copy):
+        return (
+            "The copy of the ledger needs it too. If you have that file from a backup of your own, bring it back; else "
+            "start the run again with gridml run."
+        )
+    ledger, copy = shlex.quote(str(run.ledger)), shlex.quote(str(run.ledger_copy))
+    return (
+        f"A copy of the ledger, from the end of an epoch or from when its master began, is beside it. Restore it: "
+        f"rm -f {ledger}-wal {ledger}-shm {ledger}-journal && cp {copy} {ledger} && {command('resume', root)}  (what "
+        f"was credited since is trained again, all else stays exact)"
+    )
+
+
+def _needed(ledger: Path) -> set[str]:
+    """Return the files, from the run directory on, without which a ledger is of no use. Empty for one that cannot be
+    read."""
+    try:
+        db = sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            newest = int(db.execute("SELECT max(version) FROM versions").fetchone()[0])
+            bases = db.execute("SELECT field, version FROM bases").fetchall()
+            patches = db.execute("SELECT version FROM patches").fetchall()
+        finally:
+            db.close()
+    except (sqlite3.Error, TypeError):
+        return set()
+    return {
+        f"versions/{version_name(newest)}",
+        *(f"fields/{base_name(field, version)}" for field, version in bases),
+        *(f"fields/{patch_name(version)}" for (version,) in patches),
+    }

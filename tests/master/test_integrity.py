@@ -1,0 +1,271 @@
+"""Nothing that a disk, a mistake or a second master does to the files of a run spoils it in silence: it ends exact, or
+is refused with advice that works when it is followed."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import sqlite3
+import subprocess
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunk_model.costs import Costs
+from gridml.errors import LedgerError, SupersededError
+from gridml.protocol import bundle
+from master.backends.script import Steady
+from master.launch import resume, start
+from master.run import Run
+from master.simulation.scenario import Scenario
+from master.simulation.world import World
+from master.store.settings import Settings
+from remote.stepped import Trainer
+
+COSTS = Costs(exec_s=1.0, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
+COUNT, EPOCHS = 60, 3
+PROGRAM = f"""
+import numpy as np
+import gridml
+
+COUNT, WORDS, EPOCHS = {COUNT}, 7, {EPOCHS}
+
+class Word(gridml.Vertex):
+    count = gridml.array("int64")
+    aggregate = gridml.add()
+
+class Document(gridml.Vertex):
+    visits = gridml.array("int64", mutable=True)
+    words = gridml.edge(Word)
+
+@gridml.update(batch=1)
+def train(documents: gridml.Batch[Document], words: gridml.Batch[Word]) -> None:
+    documents.visits += 1
+    np.add.at(words.count, documents.words.index, 1)
+
+def graph() -> gridml.Graph:
+    g = gridml.Graph()
+    g.add(Word, count=np.zeros(WORDS, np.int64))
+    g.add(Document, visits=np.zeros(COUNT, np.int64), words=np.arange(COUNT * 2).reshape(COUNT, 2) % WORDS)
+    return g
+
+def evaluate(words: gridml.Batch[Word]) -> dict[str, float]:
+    return {{"counted": int(words.count.sum())}}
+
+program = gridml.Program(graph, train, evaluate, epochs=EPOCHS)
+"""
+
+
+class Stop(BaseException):
+    """The master is killed here."""
+
+
+@dataclass
+class Killed:
+    """A run whose workers outlive its masters, and whose masters are killed when a test wants."""
+
+    root: Path
+    world: World
+    said: list[str] = field(default_factory=list)
+
+    @staticmethod
+    def begin(folder: Path) -> Killed:
+        source = folder / "tally_again.py"
+        source.write_text(PROGRAM)
+        settings = Settings(source, backend="simulated", workers=3, chunk=6, push_every=2)
+        return Killed(folder / "run", World(settings, Scenario(Steady(3), COSTS), Trainer(source, COSTS)))
+
+    def master(self, after_a_turn: Callable[[], None]) -> Run:
+        """The next master; what is to be done after each of its turns is done while it rests."""
+        began = (self.root / "ledger.db").exists()
+        environment = self.world.environment(lambda topic, text: self.said.append(f"{topic}: {text}"))
+        rest = environment.rest
+
+        def rest_and_do(seconds: float) -> None:
+            rest(seconds)
+            after_a_turn()
+
+        environment = replace(environment, rest=rest_and_do)
+        run = resume(self.root, environment) if began else start(self.world.settings, self.root, environment)
+        self.world.drive(run)
+        return run
+
+    def drive(self, until: Callable[[], bool]) -> bool:
+        """Let the next master live until something holds, after one of its turns, or until the run's end."""
+
+        def die() -> None:
+            if until():
+                self.world.crashed = True  # a back end that is crashed leaves its workers alone
+                raise Stop
+
+        run = self.master(die)
+        try:
+            with run:
+                run.finish()
+        except Stop:
+            return True
+        return False
+
+    def until_credited(self, vertices: int) -> bool:
+        return self.drive(lambda: self.credited() >= vertices)
+
+    def finish(self) -> None:
+        assert not self.drive(lambda: False)
+
+    def credited(self) -> int:
+        with closing(sqlite3.connect(self.root / "ledger.db")) as db:
+            return int(db.execute("SELECT coalesce(sum(stop - start), 0) FROM credits").fetchone()[0])
+
+    def assert_exact(self) -> None:
+        _, trained = bundle.decode((self.root / "final.safetensors").read_bytes())
+        words = np.bincount(np.arange(COUNT * 2) % 7, minlength=7)
+        np.testing.assert_array_equal(trained["Word/count"], EPOCHS * words)
+        np.testing.assert_array_equal(np.load(self.root / "fields" / "Document.visits.npy"), np.full(COUNT, EPOCHS))
+        assert self.credited() == COUNT * EPOCHS
+
+
+@pytest.fixture
+def killed(tmp_path: Path) -> Killed:
+    return Killed.begin(tmp_path)
+
+
+def follow(advice: str) -> None:
+    """Do what a message tells one to do, but for the resumption itself."""
+    commands = re.search(r"(rm -f .*?) && gridml resume", advice, re.DOTALL)
+    assert commands is not None, advice
+    subprocess.run(commands[1], shell=True, check=True)
+
+
+def kept(root: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in root.glob("ledger.db*")}
+
+
+def restore(root: Path, files: dict[str, bytes]) -> None:
+    for path in root.glob("ledger.db*"):
+        path.unlink()
+    for name, content in files.items():
+        (root / name).write_bytes(content)
+
+
+def test_a_run_that_is_killed_now_and_then_is_exact(killed: Killed) -> None:
+    for vertices in (10, 50, 70, 130, 179):
+        killed.until_credited(vertices)
+    killed.finish()
+    killed.assert_exact()
+
+
+@pytest.mark.parametrize(("then", "later"), [(20, 22), (20, 40), (50, 70), (70, 100), (20, 150)])
+def test_a_ledger_that_was_rolled_back_is_exact_or_refused(killed: Killed, then: int, later: int) -> None:
+    """By one commit or many, within an epoch or beyond its end, with workers that know what is undone."""
+    killed.until_credited(then)
+    before, credited = kept(killed.root), killed.credited()
+    killed.until_credited(later)
+    lost = killed.credited() - credited
+    restore(killed.root, before)
+    killed.said.clear()
+    try:
+        killed.finish()
+    except LedgerError as error:
+        assert (then - 1) // COUNT < (later - 1) // COUNT, "within an epoch nothing is missing"
+        follow(str(error))
+        killed.finish()
+    else:
+        again = [text for text in killed.said if f" {lost:,} vertices are trained again" in text]
+        assert len(again) == (lost > 2), killed.said
+    killed.assert_exact()
+
+
+@pytest.mark.parametrize("credited", [70, 100, 150])
+def test_restoring_the_copy_is_exact(killed: Killed, credited: int) -> None:
+    killed.until_credited(credited)
+    ledger = killed.root / "ledger.db"
+    for side in ("-wal", "-shm"):
+        (killed.root / f"ledger.db{side}").unlink(missing_ok=True)
+    ledger.write_bytes(os.urandom(8192))
+    with pytest.raises(LedgerError, match="cannot be read") as refused:
+        killed.finish()
+    follow(str(refused.value))
+    killed.finish()
+    killed.assert_exact()
+
+
+def test_no_number_is_given_twice(killed: Killed) -> None:
+    killed.until_credited(20)
+    before = kept(killed.root)
+    killed.until_credited(40)
+    newest = max(path.name for path in (killed.root / "versions").iterdir())
+    restore(killed.root, before)
+    killed.until_credited(killed.credited() + 1)
+    with closing(sqlite3.connect(killed.root / "ledger.db")) as db:
+        (version,) = db.execute("SELECT max(version) FROM versions").fetchone()
+    assert version > int(newest[1:9])
+    killed.finish()
+    killed.assert_exact()
+
+
+@pytest.mark.parametrize("turns", [0, 1, 30])
+def test_a_master_that_was_superseded_ends_at_once_and_writes_nothing(
+    killed: Killed, monkeypatch: pytest.MonkeyPatch, turns: int
+) -> None:
+    """Two masters at once, where locks do not work."""
+    monkeypatch.setattr(fcntl, "flock", lambda file, how: None)
+    others: list[Run] = []
+    left: dict[str, bytes] = {}
+
+    def another() -> None:
+        if not others and killed.credited() >= 20:
+            others.append(killed.master(lambda: None))
+            for _ in range(turns):
+                others[0].step()
+                killed.world.clock.advance(killed.world.clock.now_s + 1.0)
+            left.update(content(killed.root))
+
+    with killed.master(another) as run, pytest.raises(SupersededError, match=r"taken .* over .*gridml watch"):
+        run.finish()
+    assert content(killed.root) == left
+    with others[0]:
+        others[0].finish()
+    killed.assert_exact()
+
+
+def content(root: Path) -> dict[str, bytes]:
+    """All files of a run, but for what is shared between those that have a ledger open."""
+    files = {path for path in root.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
+    return {str(path): path.read_bytes() for path in files}
+
+
+def damaged(pattern: str) -> Callable[[Path], list[Path]]:
+    def files(root: Path) -> list[Path]:
+        return sorted(root.glob(pattern))
+
+    return files
+
+
+@pytest.mark.parametrize("harm", ["flip", "truncate", "zeros", "remove"])
+@pytest.mark.parametrize("pattern", ["fields/*.npy", "fields/*@*.npy", "fields/patch-*", "versions/*"])
+def test_a_damaged_file_is_of_no_account_or_refused(killed: Killed, pattern: str, harm: str) -> None:
+    killed.until_credited(100)
+    for path in damaged(pattern)(killed.root)[-1:]:
+        content = bytearray(path.read_bytes())
+        if harm == "remove":
+            path.unlink()
+            continue
+        if harm == "flip":
+            content[len(content) // 2] ^= 4
+        elif harm == "zeros":
+            content[:] = bytes(len(content))
+        path.write_bytes(content[: len(content) // 2] if harm == "truncate" else content)
+    try:
+        killed.finish()
+    except LedgerError as error:
+        if "start the run again" in str(error):
+            assert "needs it too" in str(error)
+            return
+        follow(str(error))
+        killed.finish()
+    killed.assert_exact()
