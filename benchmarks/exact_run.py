@@ -50,11 +50,12 @@ GRIDML = Path(sys.executable).with_name("gridml")
 
 
 class Outcome(StrEnum):
-    """How it ended. Only the first two are allowed."""
+    """How it ended. Only the first three are allowed."""
 
     EXACT = "exact"
     ADVISED = "refused, exact after its advice"
-    UNADVISED = "refused, advice did not help"
+    ANEW = "refused, to be begun anew"
+    UNADVISED = "refused, no advice that helps"
     WRONG = "silently wrong"
     CRASHED = "crashed"
     STUCK = "without an end"
@@ -163,22 +164,17 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
     Without a `world` no worker has lived on.
     """
     said: list[str] = []
-    take: Callable[[Environment], Run] = lambda environment: resume(root, environment)  # noqa: E731
     while True:
         living = new_world(program, 1 + len(said)) if world is None else world
         try:
-            run = take(environment_of(living))
+            run = resume(root, environment_of(living))
             drive(living, run)
         except GridmlError as error:
             said.append(f"{type(error).__name__}: {error}")
+            if "start the run again with gridml run" in str(error):
+                return Result(Outcome.ANEW, "\n".join(said))
             commands = advised(str(error))
-            if not commands or len(said) > MOST_ADVICE:
-                return Result(Outcome.UNADVISED, "\n".join(said))
-            again = follow(commands)
-            if again is not None and again[1] == "run":
-                root, world = Path(again[again.index("--run-dir") + 1]), None
-                take = lambda environment: start(settings_of(program), root, environment)  # noqa: E731
-            elif again is None or again[1] != "resume":
+            if not commands or len(said) > MOST_ADVICE or not follow(commands):
                 return Result(Outcome.UNADVISED, "\n".join(said))
             continue
         problem = wrong(program, root, run)
@@ -188,22 +184,18 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
 
 
 def advised(text: str) -> list[str]:
-    """Return the commands that an error asks for: a line each, indented by two spaces."""
-    return re.findall(r"^  (\S.*)$", text, re.MULTILINE)
+    """Return the commands that an error asks for, one after another."""
+    restored = re.search(r"Restore it: (.*?)(?:  |$)", text, re.MULTILINE)
+    return restored[1].split(" && ") if restored else []
 
 
-def follow(commands: list[str]) -> list[str] | None:
-    """Run what an error asks for, up to the gridml command that takes up a run: return its words."""
-    import shlex
-
+def follow(commands: list[str]) -> bool:
+    """Run what an error asks for, up to the `gridml resume` that must be its end: return whether there was one."""
     for line in commands:
-        words = shlex.split(line)
-        if words[0] == "gridml" and words[1] in ("resume", "run"):
-            return words
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=shell(), check=False)
-        if done.returncode:
-            raise AssertionError(f"{line!r} failed: {done.stderr}")
-    return None
+        if line.startswith("gridml resume "):
+            return True
+        subprocess.run(["sh", "-c", line], capture_output=True, env=shell(), check=True)
+    return False
 
 
 def shell() -> dict[str, str]:
