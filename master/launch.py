@@ -16,6 +16,7 @@ from master.backends.registry import read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
+from master.store.identity import identity
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory
@@ -85,7 +86,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
         Merger(spec.graph, replica).add_buffers(state)
         sha256 = replica.start(state)
         with ledger.transaction():
-            ledger.set("fingerprint", spec.graph.fingerprint())
+            ledger.set("identity", identity(spec))
             ledger.set("started_s", now)
             ledger.set("status", RunStatus.RUNNING)
             ledger.add_version(0, sha256, 0, now)

@@ -11,9 +11,10 @@ import sqlite3
 from collections.abc import Iterator
 from types import TracebackType
 
-from gridml.errors import DamagedError, GridmlError, RunError, SupersededError
+from gridml.errors import DamagedError, GridmlError, LedgerError, RunError, SupersededError
 from gridml.protocol import bundle
 from master.store.diagnosis import explain
+from master.store.exact import Credited
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock
 from master.store.status import RunStatus
@@ -95,13 +96,13 @@ class Run:
                     else:
                         environment.rest(idle)
                         idle = min(IDLE_S[1], idle * 1.5)
+                self._conclude()
         except SupersededError:
             self._leaving = True  # the workers are the other master's
             raise
         except GridmlError as error:
             self._give_up(error)
             raise
-        self._conclude()
 
     def step(self) -> bool:
         """Take one turn of the loop; return whether anything happened."""
@@ -169,12 +170,19 @@ class Run:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
+        credited, epochs = self.ledger.count_credits(), parts.leases.epochs
+        if credited != Credited(epochs.total, epochs.number, epochs.number):
+            raise LedgerError(
+                f"{parts.directory.root} has come to its end with {credited.vertices:,} vertices credited in "
+                f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
+                f"{epochs.number}. Its ledger was altered; do not use the result."
+            )
         flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
             self.ledger.set("ended_s", parts.environment.clock())
-        parts.journal.tell("finished", f"every vertex of {self.total:,} is credited once")
+        parts.journal.tell("finished", f"every vertex of {credited.vertices:,} is credited once")
 
     def _give_up(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""

@@ -85,6 +85,7 @@ class Takeover:
                     f"there was a newer ledger than this: {why}. {self.store.undone:,} vertices are trained again",
                 )
             ledger.set("undone", False)
+            ledger.set("total", self.leases.epochs.total)
             ledger.set("program", program)
             ledger.set("status", RunStatus.RUNNING)
             ledger.set("masters", masters + 1)

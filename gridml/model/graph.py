@@ -5,6 +5,7 @@ Arrays are kept as they are given: a `numpy.memmap` stays on disk and only the r
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -13,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
+from gridml.model.digest import array_digest
 from gridml.model.order import Units
 from gridml.model.vertex import Vertex, VertexType, array, describe
 
@@ -60,6 +62,12 @@ class Edges:
             at = np.repeat(begin - offsets[:-1], lengths) + np.arange(offsets[-1])
         weight = None if self.weight is None else np.asarray(self.weight[at])
         return offsets, np.asarray(self.targets[at], np.int64), weight
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all of it, in hexadecimal."""
+        arrays = [array_digest(part) for part in (self.targets, self.offsets, self.weight) if part is not None]
+        form = [self.count, self.degree, self.constant, self.offsets is None, self.weight is None]
+        return hashlib.sha256(f"{form} {arrays}".encode()).hexdigest()
 
 
 def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
@@ -188,11 +196,22 @@ class Graph:
         return [t for t in self.tables.values() if not t.type.replicated]
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return what must be the same for a run to go on with this graph: types, counts, dtypes and shapes."""
+        """Return what must be the same for a run to go on with this graph: types, counts, dtypes and shapes, and what f
+        may change."""
         return {
-            name: {"count": t.count, "fields": {n: [a.dtype.str, list(a.shape)] for n, a in t.type.arrays.items()}}
+            name: {
+                "count": t.count,
+                "fields": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in t.type.arrays.items()},
+                "modules": sorted(t.type.modules),
+            }
             for name, t in sorted(self.tables.items())
         }
+
+    def digests(self) -> dict[str, str]:
+        """Return the SHA-256 of the values of every field and of the edges, by "Type.field". Reads all of them once."""
+        of_fields = {f"{t.type.name}.{n}": array_digest(c) for t in self.tables.values() for n, c in t.columns.items()}
+        of_edges = {f"{t.type.name}.{n}": edges.digest() for t in self.tables.values() for n, edges in t.edges.items()}
+        return dict(sorted({**of_fields, **of_edges}.items()))
 
 
 def _column(type_name: str, declared: array, value: Any) -> Array:

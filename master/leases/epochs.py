@@ -6,9 +6,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.model.graph import Graph, components
-from gridml.model.order import EpochOrder, Shuffle
-from gridml.model.program import Program
+from gridml.model.graph import components
+from gridml.model.order import EpochOrder
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 
@@ -30,8 +29,7 @@ class Epochs:
         self._units = None if self.components is None else self.components.units[self.driver]
         self._spec = spec
         self._ledger = ledger
-        self._epochs = settings.epochs or program.epochs
-        self._shuffle = _shuffle(program, graph)
+        self.number = settings.epochs or program.epochs
         self._orders: dict[int, EpochOrder] = {}
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
@@ -42,12 +40,14 @@ class Epochs:
     @property
     def total(self) -> int:
         """Vertices to credit in the whole run."""
-        return self.count * self._epochs
+        return self.count * self.number
 
     def order(self, epoch: int) -> EpochOrder:
         if epoch not in self._orders:
             self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
-            self._orders[epoch] = EpochOrder(self.count, self._spec.settings.seed, epoch, self._shuffle, self._units)
+            self._orders[epoch] = EpochOrder(
+                self.count, self._spec.settings.seed, epoch, self._spec.shuffle, self._units
+            )
         return self._orders[epoch]
 
     def vertices(self, epoch: int, start: int, stop: int) -> Ids:
@@ -73,7 +73,7 @@ class Epochs:
     def open_next(self, now: float) -> int:
         """Open the next epoch if this one is leased and nothing must end first; return the newest."""
         newest, closed = self._ledger.newest_epoch()
-        if not self._ledger.spans and newest + 1 < self._epochs and self._may_open(newest, closed=closed):
+        if not self._ledger.spans and newest + 1 < self.number and self._may_open(newest, closed=closed):
             newest += 1
             self._ledger.open_epoch(newest, self.count, now)
         return newest
@@ -90,11 +90,3 @@ class Epochs:
         if bsp:
             return closed
         return newest == 0 or self._ledger.epoch_complete(newest - 1)
-
-
-def _shuffle(program: Program, graph: Graph) -> Shuffle:
-    if program.shuffle is not None:
-        return program.shuffle
-    if program.bsp:
-        return "none"
-    return "all" if all(table.type.modules for table in graph.replicated) else "block"

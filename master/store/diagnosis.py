@@ -13,10 +13,12 @@ import resource
 import shlex
 import sqlite3
 import tempfile
+from contextlib import closing
 from enum import StrEnum
 from pathlib import Path
 
 from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
+from master.store.exact import count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
 
 
@@ -142,10 +144,13 @@ def restoring(root: Path, damaged: Path) -> str:
     run = RunDirectory(root)
     if not run.ledger_copy.exists():
         return "There is no copy of the ledger; start the run again with gridml run."
-    if damaged.relative_to(root).as_posix() in _needed(run.ledger_copy):
+    needed = _needed(run.ledger_copy)
+    if needed is None:
+        return "The copy of the ledger is damaged, too; start the run again with gridml run."
+    if damaged.relative_to(root).as_posix() in needed:
         return (
-            "The copy of the ledger needs it too. If you have that file from a backup of your own, bring it back; else "
-            "start the run again with gridml run."
+            "The copy of the ledger needs it, too. If you have that file from elsewhere, bring it back; else start the "
+            "run again with gridml run."
         )
     ledger, copy = shlex.quote(str(run.ledger)), shlex.quote(str(run.ledger_copy))
     return (
@@ -155,19 +160,19 @@ def restoring(root: Path, damaged: Path) -> str:
     )
 
 
-def _needed(ledger: Path) -> set[str]:
-    """Return the files, from the run directory on, without which a ledger is of no use. Empty for one that cannot be
-    read."""
+def _needed(ledger: Path) -> set[str] | None:
+    """Return the files, from the run directory on, without which a ledger is of no use. None for one that is damaged
+    itself."""
     try:
-        db = sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
-        try:
+        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+                return None
+            count_credits(db)
             newest = int(db.execute("SELECT max(version) FROM versions").fetchone()[0])
             bases = db.execute("SELECT field, version FROM bases").fetchall()
             patches = db.execute("SELECT version FROM patches").fetchall()
-        finally:
-            db.close()
-    except (sqlite3.Error, TypeError):
-        return set()
+    except (sqlite3.Error, ValueError, TypeError):
+        return None
     return {
         f"versions/{version_name(newest)}",
         *(f"fields/{base_name(field, version)}" for field, version in bases),

@@ -24,6 +24,7 @@ from master.backends.base import JobEvent, State
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
 from master.store.diagnosis import explain
+from master.store.exact import Credited, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import superseded
@@ -135,6 +136,13 @@ class Ledger:
     def explain(self, error: sqlite3.Error) -> GridmlError:
         """The error meant for a person: what happened to the file, and what to do."""
         return explain(error, self.path.parent)
+
+    def count_credits(self) -> Credited:
+        """Count what is credited, row by row. Raises DamagedError where the rows contradict one another."""
+        try:
+            return count_credits(self._db)
+        except ValueError as error:
+            raise DamagedError(f"{self.path} is damaged: {error}", self.path) from error
 
     # --- masters
 

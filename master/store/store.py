@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gridml.errors import DamagedError, LedgerError
 from master.store.diagnosis import explain
+from master.store.identity import differences, identity
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
@@ -36,16 +37,13 @@ class Store:
 def open_store(spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:
     """Take the ledger over, and bring replica and fields to where its last commit left them.
 
-    Raises LedgerError when one of them is damaged or missing, or the graph is not the one that the run was begun with;
-    before the ledger is taken over, as far as it alone can tell.
+    Raises LedgerError when one of them is damaged or missing, or data or settings are not those that the run was begun
+    with; before the ledger is taken over, as far as it alone can tell.
     """
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=durable)
     try:
-        if ledger.get("fingerprint") != spec.graph.fingerprint():
-            raise LedgerError(
-                f"the graph of {spec.settings.program} is not the one that {directory.root} was begun with: "
-                f"{spec.graph.fingerprint()} against {ledger.get('fingerprint')}. Start a new run for it."
-            )
+        ledger.count_credits()
+        _check_identity(ledger, spec)
         return _opened(ledger, spec, directory, now, durable=durable)
     except (DamagedError, OSError) as error:
         ledger.close()
@@ -53,6 +51,18 @@ def open_store(spec: RunSpec, directory: RunDirectory, now: float, *, durable: b
     except BaseException:
         ledger.close()
         raise
+
+
+def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
+    differ = differences(ledger.get("identity", {}), identity(spec))
+    epochs, begun = spec.settings.epochs or spec.program.epochs, ledger.newest_epoch()[0] + 1
+    if epochs < begun:
+        differ.append(f"{epochs} epochs are to be trained, and {begun} have begun")
+    if differ:
+        raise LedgerError(
+            f"{spec.settings.program} is not what {ledger.path.parent} was begun with: {'; '.join(differ)}. Resume it "
+            f"with the data, the program and the seed (in settings.json) that it had, or start another with gridml run."
+        )
 
 
 def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:

@@ -4,6 +4,7 @@ is refused with advice that works when it is followed."""
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import re
 import sqlite3
@@ -25,6 +26,7 @@ from master.run import Run
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
 from master.store.settings import Settings
+from master.views.report import report
 from remote.stepped import Trainer
 
 COSTS = Costs(exec_s=1.0, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
@@ -237,6 +239,99 @@ def content(root: Path) -> dict[str, bytes]:
     """All files of a run, but for what is shared between those that have a ledger open."""
     files = {path for path in root.rglob("*") if path.is_file() and not path.name.endswith("-shm")}
     return {str(path): path.read_bytes() for path in files}
+
+
+ALTERED = {
+    "DELETE FROM credits WHERE rowid = 3": "not at all",
+    "UPDATE credits SET start = start - 1 WHERE rowid = 5": "twice|is credited, free or leased|are",
+    "UPDATE credits SET stop = stop + 1 WHERE rowid = 5": "twice",
+    "INSERT INTO credits SELECT * FROM credits WHERE rowid = 2": "twice",
+    "UPDATE credits SET epoch = 7 WHERE rowid = 2": "epoch, start and stop of a range are",
+    "UPDATE credits SET start = 'none' WHERE rowid = 2": "",
+    "UPDATE spans SET stop = stop + 3 WHERE rowid = (SELECT max(rowid) FROM spans)": "twice",
+    "UPDATE epochs SET credited = credited + 1 WHERE epoch = 0": "the rows make",
+    "UPDATE epochs SET vertices = vertices + 1 WHERE epoch = 0": "",
+    "UPDATE versions SET credited = credited + 1 WHERE version = 2": "version 2 says",
+}
+
+
+@pytest.mark.parametrize("statement", ALTERED)
+def test_rows_that_were_altered_are_refused(killed: Killed, statement: str) -> None:
+    killed.until_credited(70)
+    alter(killed.root, statement)
+    with pytest.raises(LedgerError, match=f"(?s)ledger.db is damaged: .*({ALTERED[statement]})") as refused:
+        killed.finish()
+    follow(str(refused.value))
+    killed.finish()
+    killed.assert_exact()
+
+
+def alter(root: Path, statement: str) -> None:
+    with closing(sqlite3.connect(root / "ledger.db")) as db, db:
+        assert db.execute(statement).rowcount == 1
+
+
+def test_the_last_word_is_counted_from_the_rows(killed: Killed) -> None:
+    altered: list[bool] = []
+
+    def alter_once() -> None:
+        if not altered and killed.credited() > 2 * COUNT:
+            alter(killed.root, "DELETE FROM credits WHERE rowid = 3")
+            altered.append(True)
+
+    with killed.master(alter_once) as run, pytest.raises(LedgerError, match=r"not at all.*copy of .* damaged, too"):
+        run.finish()
+    assert not any("is credited once" in text for text in killed.said)
+    facts = report(killed.root)
+    assert facts.status == "failed" and "not at all" in str(facts.stopped_because)
+
+
+OTHER_DATA = {
+    ("% WORDS)", "% (WORDS - 1))"): "Document.words holds other values",
+    ("visits=np.zeros(COUNT, np.int64)", "visits=np.ones(COUNT, np.int64)"): "Document.visits holds other values",
+    ("visits = gridml.array", "kept = gridml.array('int64')\n    visits = gridml.array"): "Document.kept",
+    ("COUNT, WORDS, EPOCHS = 60", "COUNT, WORDS, EPOCHS = 61"): "Document.count was 60, and is 61",
+    ("epochs=EPOCHS)", "epochs=EPOCHS, shuffle='all')"): "shuffle was block, and is all",
+    ("epochs=EPOCHS)", "epochs=1)"): "1 epochs are to be trained, and 2 have begun",
+}
+
+
+@pytest.mark.parametrize("change", OTHER_DATA)
+def test_other_data_are_refused_and_nothing_is_lost(killed: Killed, change: tuple[str, str]) -> None:
+    killed.until_credited(70)
+    source = killed.world.settings.program
+    text, before = source.read_text(), content(killed.root)
+    assert change[0] in text
+    changed = text.replace(*change)
+    if "kept" in change[1]:
+        changed = changed.replace("g.add(Document,", "g.add(Document, kept=np.zeros(COUNT, np.int64),")
+    source.write_text(changed)
+    with pytest.raises(LedgerError, match=OTHER_DATA[change]):
+        killed.finish()
+    assert content(killed.root) == before
+    source.write_text(text)
+    killed.finish()
+    killed.assert_exact()
+
+
+def test_another_seed_is_refused(killed: Killed) -> None:
+    killed.until_credited(70)
+    settings = killed.root / "settings.json"
+    settings.write_text(settings.read_text().replace('"seed": 0', '"seed": 1'))
+    with pytest.raises(LedgerError, match="seed was 0, and is 1"):
+        killed.finish()
+    settings.write_text(settings.read_text().replace('"seed": 1', '"seed": 0'))
+    killed.finish()
+    killed.assert_exact()
+
+
+def test_what_may_change_does(killed: Killed) -> None:
+    killed.until_credited(70)
+    settings = killed.root / "settings.json"
+    values = json.loads(settings.read_text())
+    settings.write_text(json.dumps({**values, "chunk": 9, "push_every": 3, "workers": 2, "silent_s": 99.0}))
+    killed.finish()
+    killed.assert_exact()
 
 
 def damaged(pattern: str) -> Callable[[Path], list[Path]]:

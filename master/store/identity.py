@@ -1,0 +1,62 @@
+"""What a run was begun with and must go on with: its data, the order of its vertices, what f may change.
+
+Of the settings all but one may change between two masters, for the reasons given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from master.store.spec import RunSpec
+
+FIXED = {"seed": "the order of the vertices in every epoch follows from it, and credits are ranges of that order"}
+MAY_CHANGE = {
+    "program": "f may be mended; what must not change of it is part of the identity by itself",
+    "backend": "who trains leaves no trace in what is credited",
+    "workers": "who trains leaves no trace in what is credited",
+    "options": "who trains leaves no trace in what is credited",
+    "carrier": "how messages travel leaves no trace in them",
+    "address": "how messages travel leaves no trace in them",
+    "epochs": "a run may be made longer, or shorter down to the epochs that have begun",
+    "chunk": "of leases to come",
+    "push_every": "of pushes to come",
+    "push_budget": "of pushes to come",
+    "silent_s": "of silences to come",
+}
+
+
+def identity(spec: RunSpec) -> dict[str, Any]:
+    """Return what is compared when a run goes on. Reads all of the graph's data once."""
+    program, graph = spec.program, spec.graph
+    return {
+        "graph": graph.fingerprint(),
+        "data": graph.digests(),
+        "order": {
+            "driver": program.update.driver.__name__,
+            "shuffle": spec.shuffle,
+            "supersteps": program.bsp,
+            **{name: getattr(spec.settings, name) for name in FIXED},
+        },
+    }
+
+
+def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Return in words what differs between two identities."""
+    before, after = dict(_flat(then)), dict(_flat(now))
+    changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
+    return [_in_words(path, before.get(path), after.get(path)) for path in changed]
+
+
+def _in_words(path: tuple[str, ...], then: Any, now: Any) -> str:
+    if path[0] == "data" and then is not None and now is not None:
+        return f"{path[1]} holds other values than then (SHA-256 {then[:12]}, now {now[:12]})"
+    return f"{'.'.join(path[1:])} was {then}, and is {now}"
+
+
+def _flat(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
+    if not isinstance(value, Mapping):
+        yield path, value
+        return
+    for name, part in value.items():
+        yield from _flat(part, (*path, name))
