@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import sys
 from dataclasses import replace
@@ -17,8 +18,9 @@ from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
 from master.store.ledger import Ledger
+from master.store.reader import unreadable
 from master.store.replica import Replica
-from master.store.rundir import MasterLock, RunDirectory
+from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.settings import Settings
 from master.store.spec import RunSpec
 from master.store.status import RunStatus
@@ -32,8 +34,10 @@ def start(settings: Settings, root: Path, environment: Environment) -> Run:
     spec, directory, lock = _create(settings, root, environment)
     try:
         return Run(wire(spec, directory, environment), lock)
-    except BaseException:
+    except BaseException as error:
         lock.release()
+        if isinstance(error, OSError):
+            raise _unusable(root, error) from error
         raise
 
 
@@ -102,7 +106,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
 def resume(root: Path, environment: Environment, program_file: Path | None = None) -> Run:
     """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
     directory = RunDirectory(root)
-    if not directory.ledger.is_file():
+    if not os.path.isfile(directory.ledger):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     lock = MasterLock(directory)
     try:
@@ -119,7 +123,20 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
         if isinstance(error, GridmlError):
             _leave_word(directory, error)
         lock.release()
+        if isinstance(error, OSError):
+            raise _unusable(root, error) from error
+        if isinstance(error, sqlite3.Error):
+            raise unreadable(directory.ledger, error) from error
         raise
+
+
+def _unusable(root: Path, error: OSError) -> StorageError:
+    """Say of which file a run cannot make use: it may be on a full disk, or in the place of a folder."""
+    file = error.filename or root
+    return StorageError(
+        f"{file} cannot be used: {error.strerror or error}. See that it is a file or folder as README.txt in {root} "
+        f"says, which you may write, on a disk with room; then {command('resume', root)}"
+    )
 
 
 def _was_running(directory: RunDirectory) -> bool:

@@ -96,7 +96,8 @@ class Run:
         except GridmlError as error:
             self._give_up(error)
             raise
-        self._conclude()
+        with self._explained():
+            self._conclude()
 
     def step(self) -> bool:
         """Take one turn of the loop; return whether anything happened."""

@@ -23,9 +23,9 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
 from master.simulation import cost_program
 from master.simulation.exact import verify_credits
-from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms, check_seed
+from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
 from master.simulation.world import play_scenario
-from master.store.settings import Settings
+from master.store.settings import Settings, check_seed
 
 _DRAWN = 110  # the stream of random numbers that scenarios are drawn from
 PATIENT_S = 1e6  # a run that takes longer does not come to its end; they take about a thousand seconds

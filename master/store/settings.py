@@ -10,7 +10,18 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
+from gridml.model.program import MOST_EPOCHS
+from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
+
+MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
+_MOST = {"epochs": MOST_EPOCHS, "chunk": NO_PUSH, "push_every": NO_PUSH}  # beyond, sums leave 64 bits
+
+
+def check_seed(seed: int) -> None:
+    """Raise UsageError for a seed that not every generator takes."""
+    if not 0 <= seed <= MOST_SEED:
+        raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
 @dataclass(frozen=True)
@@ -40,6 +51,9 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < low:
                 raise UsageError(f"--{name.replace('_', '-')} is {value}; expected at least {low}.")
+            if value is not None and value > _MOST.get(name, value):
+                raise UsageError(f"--{name.replace('_', '-')} is {value}; expected at most {_MOST[name]:,}.")
+        check_seed(self.seed)
         for name, option in (("push_budget", "push_budget"), ("silent_s", "--silence")):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{option} is {getattr(self, name)}; expected a number above 0.")

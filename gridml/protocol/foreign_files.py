@@ -1,0 +1,99 @@
+"""Files in places where others can write: read without following, waiting, or taking in more than was agreed.
+
+What somebody puts there may be a link, a FIFO, a device, a folder, or a file of terabytes that takes no room.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+THEIRS = frozenset(
+    {
+        errno.ELOOP,
+        errno.ENXIO,
+        errno.ENODEV,
+        errno.EISDIR,
+        errno.ENOTDIR,
+        errno.EEXIST,
+        errno.ENOTEMPTY,
+        errno.EACCES,
+        errno.EPERM,
+        errno.EAGAIN,
+        errno.ENAMETOOLONG,
+    }
+)
+"""Errors that say something of a file that others could put there, and nothing of this machine or its disk."""
+
+
+class ForeignFile(ValueError):
+    """What lies there is nothing that was agreed: no regular file, too long, or not to be opened."""
+
+
+def read_regular(path: Path, longest: int) -> bytes:
+    """Return the content of a regular file of at most `longest` bytes.
+
+    Raises FileNotFoundError where there is nothing, ForeignFile for anything else, and OSError for what this machine or
+    its disk refuses. Reads nothing of what is too long.
+    """
+    with _opened(path) as (handle, size):
+        if size > longest:
+            raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
+        content = _read(handle, size + 1)
+        if len(content) > size:
+            raise ForeignFile(f"{path.name} grew while it was read")
+        return content
+
+
+def read_end(path: Path, longest: int) -> bytes:
+    """Return the last `longest` bytes of a regular file, or all where it has fewer. Raises as `read_regular` does."""
+    with _opened(path) as (handle, size):
+        os.lseek(handle, max(0, size - longest), os.SEEK_SET)
+        return _read(handle, longest)
+
+
+def remove(path: Path) -> None:
+    """Remove what lies there without following it; of a folder all that can be. Nothing there is no error.
+
+    Raises OSError for what this machine or its disk refuses.
+    """
+    try:
+        path.unlink(missing_ok=True)
+    except OSError as error:
+        if error.errno not in THEIRS:
+            raise
+        with contextlib.suppress(OSError, RecursionError):  # a tree deeper than Python's stack stays
+            shutil.rmtree(path)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[int, int]]:
+    """A handle of a regular file, and its size in bytes."""
+    try:
+        handle = os.open(path, _FLAGS)
+    except OSError as error:
+        if error.errno not in THEIRS:
+            raise
+        raise ForeignFile(f"{path.name} cannot be opened: {error.strerror}") from error
+    try:
+        status = os.fstat(handle)
+        if not stat.S_ISREG(status.st_mode):
+            raise ForeignFile(f"{path.name} is no regular file")
+        yield handle, status.st_size
+    finally:
+        os.close(handle)
+
+
+def _read(handle: int, longest: int) -> bytes:
+    """Read up to the end, or to `longest` bytes: one call may give less than was asked for."""
+    parts = []
+    while longest > 0 and (part := os.read(handle, longest)):
+        parts.append(part)
+        longest -= len(part)
+    return parts[0] if len(parts) == 1 else b"".join(parts)
