@@ -200,7 +200,7 @@ def power_cuts(folder: Path, count: int, *, volatile: bool, seed: int) -> Iterat
     rng, program, done = random.Random(seed), CHAINS[0], 0
     with disk(folder, volatile=volatile) as made:
         while done < count:
-            clones = []
+            clones: list[Path] = []
             with running(program, made.root / f"run{done}") as (process, root):
                 while process.poll() is None and done + len(clones) < count:
                     time.sleep(rng.uniform(0, 2 * CUT_EVERY_S))

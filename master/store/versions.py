@@ -82,7 +82,7 @@ class ReplicaState:
 def initial(graph: Graph, seed: int) -> ReplicaState:
     """Return the replica before any training: modules from their factories under `seed`, arrays as they were added.
 
-    Raises ProgramError for a tensor whose name cannot be told from a buffer's.
+    Raises ProgramError for a tensor whose name cannot be told from a buffer's, and for one that is not finite.
     """
     state = ReplicaState()
     for table in graph.replicated:
@@ -103,6 +103,9 @@ def initial(graph: Graph, seed: int) -> ReplicaState:
                 state.modules[type_name, index] = VertexState(tensors)
         else:
             state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
+    for name, tensor in state.tensors():
+        if not np.isfinite(tensor).all():
+            raise ProgramError(f"{name} begins with NaN or infinity, and no push can mend that; give it finite values")
     return state
 
 
