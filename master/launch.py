@@ -21,7 +21,7 @@ from master.store.diagnosis import explain
 from master.store.identity import identity
 from master.store.ledger import Ledger
 from master.store.replica import Replica
-from master.store.rundir import MasterLock, RunDirectory, command
+from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
 from master.store.status import RunStatus
@@ -124,10 +124,8 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
         if isinstance(error, GridmlError):
             _leave_word(directory, error)
         lock.release()
-        if isinstance(error, OSError):
-            raise _unusable(root, error) from error
-        if isinstance(error, sqlite3.Error):
-            raise unreadable(directory.ledger, error) from error
+        if isinstance(error, OSError | sqlite3.Error):
+            raise explain(error, root) from error
         raise
 
 
