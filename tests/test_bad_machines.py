@@ -123,6 +123,15 @@ def test_a_batch_may_last_longer_than_the_silence(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_an_f_that_holds_pythons_lock_for_longer_than_the_silence_is_borne_at_last(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    slow = "    if 1234 in documents.ids:\n        import ctypes\n        ctypes.PyDLL(None).sleep(12)\n"
+    done = gridml("run", program(tmp_path, slow), "--silence", "5", "--epochs", "1", "--run-dir", root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert 1 <= len(rows(root, "SELECT text FROM events WHERE topic = 'silent'")) <= 2
+
+
+@pytest.mark.long
 def test_an_f_that_never_comes_back_stops_the_run(tmp_path: Path) -> None:
     root = tmp_path / "run"
     endless = "    import time\n    while 1234 in documents.ids:\n        time.sleep(1)\n"

@@ -10,6 +10,8 @@ from gridml.carriers.base import Heartbeat
 from master.decisions.staffing import is_silent, is_stuck, patience_s
 from master.records import Standing, WorkerRecord, WorkerTable
 
+MOST_DOUBLINGS = 6  # of the silence that is borne: two hours, of the usual two minutes
+
 
 class Lost(NamedTuple):
     """A worker to give up, and why; `stuck`: its process lives."""
@@ -21,15 +23,23 @@ class Lost(NamedTuple):
 
 class Heartbeats:
     """Finds the silent ones and the stuck ones among the workers that run. `read` reads the heartbeat of one; `limit_s`
-    is how long it may be silent.
+    is how long it may be silent, and `doublings` how often that is doubled for the range it trains: f may hold Python's
+    lock for long there, so that whoever gets it falls silent.
 
     Whom to look at when is kept in a heap, so that a turn costs those that are nearly silent, and not everybody.
     """
 
-    def __init__(self, workers: WorkerTable, read: Callable[[str], Heartbeat | None], limit_s: float) -> None:
+    def __init__(
+        self,
+        workers: WorkerTable,
+        read: Callable[[str], Heartbeat | None],
+        limit_s: float,
+        doublings: Callable[[str], int] = lambda worker: 0,
+    ) -> None:
         self._workers = workers
         self._read = read
         self._limit_s = limit_s
+        self._doublings = doublings
         self._looks: list[tuple[float, str]] = []  # (when it could be silent for half the limit, who)
 
     def watch(self, record: WorkerRecord, now: float) -> None:
@@ -54,9 +64,10 @@ class Heartbeats:
             if record is None or record.standing is not Standing.RUNNING or record.look_s != look_s:
                 continue  # it runs no more, or another look was planned since
             again.append(record)
-            if now - record.sign_s <= patience_s(self._limit_s, out_of_reach=record.out_of_reach) / 2:
+            limit_s = self._limit(name)
+            if now - record.sign_s <= patience_s(limit_s, out_of_reach=record.out_of_reach) / 2:
                 continue  # it was heard since
-            silent, reason = is_silent(record.sign_s, now, self._limit_s, out_of_reach=record.out_of_reach)
+            silent, reason = is_silent(record.sign_s, now, limit_s, out_of_reach=record.out_of_reach)
             heartbeat = self._read(name) if silent or not record.heartbeat_read else None
             if silent and heartbeat not in (None, record.heartbeat):
                 assert heartbeat is not None
@@ -72,8 +83,11 @@ class Heartbeats:
             self._plan(record)
         return lost
 
+    def _limit(self, worker: str) -> float:
+        return self._limit_s * 2.0 ** min(self._doublings(worker), MOST_DOUBLINGS)
+
     def _plan(self, record: WorkerRecord) -> None:
         """Plan the next look at a worker: half way to its being silent, then at its end."""
-        patience = patience_s(self._limit_s, out_of_reach=record.out_of_reach)
+        patience = patience_s(self._limit(record.name), out_of_reach=record.out_of_reach)
         record.look_s = record.sign_s + (patience if record.heartbeat_read else patience / 2)
         heappush(self._looks, (record.look_s, record.name))

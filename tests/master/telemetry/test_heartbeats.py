@@ -9,7 +9,7 @@ import pytest
 from gridml.carriers.base import Heartbeat
 from master.decisions.staffing import STUCK
 from master.records import Standing, WorkerRecord, WorkerTable
-from master.telemetry.heartbeats import Heartbeats, Lost
+from master.telemetry.heartbeats import MOST_DOUBLINGS, Heartbeats, Lost
 
 LIMIT = 120.0
 
@@ -164,3 +164,20 @@ def test_nobody_loses_sight_of_who_does_not_run(heartbeats: Heartbeats, workers:
     heartbeats.lose_sight(w1)
     heartbeats.lose_sight(workers.of("stranger"))
     assert heartbeats.lost(1e9) == []
+
+
+def test_a_range_at_which_workers_fall_silent_is_borne_twice_as_long(
+    workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]
+) -> None:
+    heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 2)
+    workers.move(w1, Standing.RUNNING)
+    heartbeats.watch(w1, 0.0)
+    assert every_second(heartbeats, 1000) == 4 * LIMIT + 1
+
+
+def test_it_is_not_borne_for_ever(workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]) -> None:
+    heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 1000)
+    workers.move(w1, Standing.RUNNING)
+    heartbeats.watch(w1, 0.0)
+    assert heartbeats.lost(LIMIT * 2**MOST_DOUBLINGS / 2 + 1) == []
+    assert given_up(heartbeats, LIMIT * 2**MOST_DOUBLINGS + 1) == ["w1"]
