@@ -207,7 +207,8 @@ class Fleet:
         why = f"the worker ended with {event.detail}"
         if self._exchange.failed(record, why, self._last_words(record.name), now) or event.state is State.FINISHED:
             return False
-        self._exchange.failures.fail_without_lease(record, now)
+        if record.spoke:
+            self._exchange.failures.fail_without_lease(record, now)
         return True
 
     def _hold(self, record: WorkerRecord, event: JobEvent, now: float) -> None:

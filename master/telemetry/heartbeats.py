@@ -10,6 +10,7 @@ from gridml.carriers.base import Heartbeat
 from master.decisions.staffing import is_silent, is_stuck, patience_s
 from master.records import Standing, WorkerRecord, WorkerTable
 
+STARTS_S = 30.0  # that a worker may take to say its first word, however short a silence is asked for
 MOST_DOUBLINGS = 6  # of the silence that is borne: two hours, of the usual two minutes
 
 
@@ -64,7 +65,7 @@ class Heartbeats:
             if record is None or record.standing is not Standing.RUNNING or record.look_s != look_s:
                 continue  # it runs no more, or another look was planned since
             again.append(record)
-            limit_s = self._limit(name)
+            limit_s = self._limit(record)
             if now - record.sign_s <= patience_s(limit_s, out_of_reach=record.out_of_reach) / 2:
                 continue  # it was heard since
             silent, reason = is_silent(record.sign_s, now, limit_s, out_of_reach=record.out_of_reach)
@@ -83,11 +84,13 @@ class Heartbeats:
             self._plan(record)
         return lost
 
-    def _limit(self, worker: str) -> float:
-        return self._limit_s * 2.0 ** min(self._doublings(worker), MOST_DOUBLINGS)
+    def _limit(self, record: WorkerRecord) -> float:
+        """How long a worker may be silent; while it starts it has no heartbeat yet."""
+        least_s = 0.0 if record.spoke else STARTS_S
+        return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MOST_DOUBLINGS))
 
     def _plan(self, record: WorkerRecord) -> None:
         """Plan the next look at a worker: half way to its being silent, then at its end."""
-        patience = patience_s(self._limit(record.name), out_of_reach=record.out_of_reach)
+        patience = patience_s(self._limit(record), out_of_reach=record.out_of_reach)
         record.look_s = record.sign_s + (patience if record.heartbeat_read else patience / 2)
         heappush(self._looks, (record.look_s, record.name))
