@@ -127,6 +127,7 @@ class Exchange:
             lease, at = held.get(heartbeat.lease), heartbeat.upto + 1
         if lease is None:
             return False
+        at = None if at is None else min(max(at, lease.upto + 1), lease.stop)  # whatever the heartbeat says
         self.failures.record(lease, Failure(lease.id, lease.term, why, last_words, -1, -1), now, upto=at)
         return True
 
