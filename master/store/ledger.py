@@ -416,9 +416,9 @@ class Ledger:
         """Undo what was credited after version `to`, whose replica is now `version`, too. All leases end."""
         self._write_batch()
         undone = undo_credits(self._db, to, at_s, because)
-        for span in uncredited(self._db):
-            self._db.execute("INSERT INTO spans VALUES (?, ?, ?, '')", (span.epoch, span.start, span.stop))
         self._read_mirror()
+        for span in uncredited(self._db):
+            self.free(span)
         self.add_version(version, sha256, 0, at_s)
         self.set("undone_to", to)
         return undone

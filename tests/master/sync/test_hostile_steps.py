@@ -71,9 +71,10 @@ class Company:
         return SteppedWorker(chosen, Liar(load(self._source), self._lie), mailbox, clock, COSTS, speed)
 
 
-def play(file: Path, root: Path, lie: Lie, workers: int = 3) -> None:
-    settings = Settings(file, "simulated", workers, chunk=100, push_every=50, options=SimulatedOptions(None, None))
-    play_scenario(settings, Scenario(Steady(workers), COSTS), root, trainer=Company(file, lie))
+def play(file: Path, root: Path, lie: Lie | None) -> None:
+    settings = Settings(file, "simulated", 3, chunk=100, push_every=50, options=SimulatedOptions(None, None))
+    company = Trainer(file, COSTS) if lie is None else Company(file, lie)
+    play_scenario(settings, Scenario(Steady(3), COSTS), root, trainer=company)
 
 
 def quarantined(root: Path) -> dict[str, str]:
@@ -135,7 +136,7 @@ def test_a_program_that_always_fails_stops_as_ever(tmp_path: Path, programs: Pat
     broken = tmp_path / "broken.py"
     broken.write_text((programs / "fragile.py").read_text().replace("ABSURD = 2000, 2, 1e9", "ABSURD = 2000, 2, -1"))
     with pytest.raises(UserCodeError, match="ValueError: the sum is 0"):
-        play(broken, tmp_path / "run", lambda values: values)
+        play(broken, tmp_path / "run", None)
     with opened(tmp_path / "run") as db:
         assert db.execute("SELECT count(*) FROM events WHERE topic = 'rollback'").fetchone()[0] == 0
 
@@ -144,5 +145,5 @@ def test_a_program_that_fails_from_some_point_on_stops_too(tmp_path: Path, progr
     broken = tmp_path / "broken.py"
     broken.write_text((programs / "fragile.py").read_text().replace("ABSURD = 2000, 2, 1e9", "ABSURD = 2000, 2, 900"))
     with pytest.raises(UserCodeError, match="ValueError: the sum is"):
-        play(broken, tmp_path / "run", lambda values: values)
+        play(broken, tmp_path / "run", None)
     verify_credits(tmp_path / "run")
