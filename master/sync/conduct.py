@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import deque
 from dataclasses import dataclass, field
 
-from master.decisions.conduct import PUSHES, Pace, quarantine, too_fast
+from master.decisions.conduct import PUSHES, SETTLED, WITNESSES, Pace, quarantine, too_fast
 from master.records import LeaseState, WorkerRecord
 from master.store.ledger import Ledger
+
+LOOK_S = 2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
 
 
 @dataclass
@@ -31,6 +34,8 @@ class Conduct:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._workers: dict[str, _Conduct] = {}
+        self._fastest: list[tuple[str, Pace]] = []  # as of the last look
+        self._look_s = 0.0  # when to look again
         self._quarantined = set(ledger.quarantined())
         self._dismissed: list[tuple[str, str]] = []  # (worker, why) of those that were quarantined of late
 
@@ -49,8 +54,21 @@ class Conduct:
         if own is None:
             return None
         pace = Pace(own.vertices + vertices, now - own.began_s, own.pushes + 1, record.kind)
-        fast, reason = too_fast(pace, [each.pace() for name, each in self._workers.items() if name != record.name])
+        fast, reason = too_fast(pace, [other for name, other in self._witnesses(now) if name != record.name])
         return reason if fast else None
+
+    def _witnesses(self, now: float) -> list[tuple[str, Pace]]:
+        """Return the fastest of each kind that can be compared with, as they were not long ago: enough of them without
+        the one that is compared."""
+        if now >= self._look_s:
+            kinds: dict[str, list[tuple[str, Pace]]] = {}
+            for name, each in self._workers.items():
+                if each.pushes >= SETTLED:
+                    kinds.setdefault(each.kind, []).append((name, each.pace()))
+            most = [heapq.nlargest(WITNESSES + 1, paces, key=lambda named: named[1].rate) for paces in kinds.values()]
+            self._fastest = [named for paces in most for named in paces]
+            self._look_s = now + LOOK_S
+        return self._fastest
 
     def credit(self, record: WorkerRecord, vertices: int, now: float, *, blamed: bool) -> None:
         """A push of a worker was merged; one that was `blamed` for its length is written down as such already."""
