@@ -15,6 +15,7 @@ import numpy as np
 
 from chunk_model.costs import Costs
 from chunk_model.observations import Observations
+from gridml.protocol.bounds import LEAST_VERTEX_S, LONGEST_S  # so no decision has to reckon with infinite seconds
 from gridml.protocol.messages import Sync
 from master.backends.base import State
 from master.decisions.leasing import Delay
@@ -25,8 +26,6 @@ REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
 KINDS = 16  # that are told apart: their names come from other machines
 LIVES = 512  # in a sample
-# Seconds that a worker may tell. What cannot be is not believed, so no decision has to reckon with infinite ones.
-LEAST_VERTEX_S, LONGEST_S = 1e-12, 1e9
 UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
 UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
 _FADING = 0.999  # training is weighed over the last thousand or so syncs

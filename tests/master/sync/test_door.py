@@ -23,6 +23,7 @@ from gridml.carriers.base import Message
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.mailbox_files import QUOTA
 from gridml.engine.engine import Engine
+from gridml.errors import UserCodeError
 from gridml.model.program import load
 from gridml.protocol import bundle, outbox
 from gridml.protocol.foreign_files import remove
@@ -484,13 +485,16 @@ def test_any_name_of_a_tensor_is_refused_and_printable(scene: Scene, name: str) 
     scene.finish()
 
 
-def test_a_push_that_cannot_be_handled_is_refused_and_no_other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("\x1b[2J" + "x" * 10_000), UserCodeError("g fails: \udce9")])
+def test_a_push_that_cannot_be_handled_is_refused_and_no_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     merger, theirs = scene.run.parts.exchange.merger, scene.lease()
     merge = type(merger).merge
 
     def failing(self: Any, part: Any, base: Any, how: Any) -> Any:
         if how.vertices == 1:  # the honest worker pushes two
-            raise ZeroDivisionError("\x1b[2J" + "x" * 10_000)
+            raise error
         return merge(self, part, base, how)
 
     monkeypatch.setattr(type(merger), "merge", failing)
@@ -504,8 +508,19 @@ def test_a_push_that_cannot_be_handled_is_refused_and_no_other(scene: Scene, mon
     assert scene.run.step()
     assert scene.run.ledger.credited == before + 2  # the honest worker's push came in the same turn
     reply = scene.reply(number)
-    assert reply.verdict is Verdict.REFUSED and "ZeroDivisionError" in reply.reason
-    assert (scene.root / "set-aside" / "00.message").exists()
+    assert reply.verdict is Verdict.REFUSED and str(error)[:4] in reply.reason.replace("\\x1b", "\x1b")
+    assert (scene.root / "set-aside" / "00.message").exists() == isinstance(error, ZeroDivisionError)
+    scene.finish()
+
+
+def test_nonsense_that_came_while_no_master_was_there_ends_none(scene: Scene) -> None:
+    lease = scene.lease()
+    scene.write(b"nonsense")
+    os.mkfifo(scene.folder / name_of(9))
+    for _ in range(2):
+        scene.resume()
+    assert scene.run.ledger.leases.get(lease.id) is None
+    assert not [path for path in scene.folder.iterdir() if path.name.startswith("sync")]
     scene.finish()
 
 
