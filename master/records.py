@@ -232,6 +232,7 @@ class WorkerRecord:
     malformed: int = 0  # messages of it that made no sense
 
     # How it works.
+    idle_until_s: float | None = None  # by then the others should have done what it is too slow for
     kind: str = ""  # of its machine
     speed: float | None = None  # vertices per second of training
     push_s: float = 0.0  # what its last push kept it from training
