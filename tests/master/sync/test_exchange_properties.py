@@ -558,9 +558,7 @@ def test_one_bad_worker_never_stops_a_run(program: str, workers: int, bad: int, 
 
 
 @quick(40)
-@given(
-    st.sampled_from(["tally", "books", "ring"]), st.integers(1, 5), st.integers(0, 7), st.sampled_from([None, 4, 6])
-)
+@given(st.sampled_from(["tally", "books", "ring"]), st.integers(1, 5), st.integers(0, 7), st.sampled_from([None, 4, 6]))
 def test_a_vertex_that_everybody_fails_on_stops_the_run(
     program: str, workers: int, vertex: int, chunk: int | None
 ) -> None:
