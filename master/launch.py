@@ -9,13 +9,14 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
-from gridml.errors import GridmlError, LedgerError, StorageError
+from gridml.errors import GridmlError, LedgerError
 from gridml.model.program import load
 from gridml.protocol import bundle
 from master.backends.registry import read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
+from master.store.diagnosis import explain
 from master.store.identity import identity
 from master.store.ledger import Ledger
 from master.store.replica import Replica
@@ -60,7 +61,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         return spec, directory, lock
     except OSError as error:
         lock.release()
-        raise StorageError(f"{root} cannot be written: {error}. Make room on its disk and start again.") from error
+        raise explain(error, root, "start again with gridml run") from error
     except BaseException:
         lock.release()
         raise

@@ -197,6 +197,17 @@ def test_a_full_disk(programs: Path, small_disk: Path) -> None:
     exact(root)
 
 
+def test_a_full_disk_under_fields(tmp_path: Path, small_disk: Path) -> None:
+    """Their files are memory-mapped: a hole in one that cannot be filled would kill the master without a word."""
+    root, ballast = small_disk / "run", small_disk / "ballast"
+    source = write(tmp_path, COUNTS.replace("= 3000, 50, 3", "= 100_000, 50, 1"))
+    ballast.write_bytes(bytes(24_600_000))
+    assert_said(gridml("run", source, "--run-dir", root), 6, "No space left", "make room on its disk", "gridml resume")
+    ballast.unlink()
+    done = gridml("resume", root)
+    assert done.returncode == 0, done.stderr
+
+
 def test_mnist_not_to_be_had(tmp_path: Path, root: Path) -> None:
     text = COUNTS.replace("def links()", "gridml.datasets.mnist()\n\n\ndef links()")
     nowhere = {

@@ -72,19 +72,20 @@ _BY_SQLITE = {
 _UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
 
 
-def explain(error: sqlite3.Error | OSError | DamagedError, root: Path) -> GridmlError:
+def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str | None = None) -> GridmlError:
     """Return the error to show for what befell the run in `root`: LedgerError for damage, else StorageError.
 
-    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all.
+    Whatever it is, nothing that was credited is lost: a transaction is committed in whole or not at all. `then` is what
+    to type when the cause is mended, by default what resumes the run.
     """
     trouble, said = diagnose(error, root)
     if trouble is Trouble.DAMAGED:
         file = error.file if isinstance(error, DamagedError) else RunDirectory(root).ledger
-        problem = str(error) if isinstance(error, DamagedError) else f"{file} cannot be read: {error}"
+        problem = said if isinstance(error, DamagedError) else f"{file} cannot be read: {said}"
         return LedgerError(f"{problem}. {restoring(root, file)}")
-    advice, again = _advice(trouble, _place(error, root)), command("resume", root)
+    what, advice = _words(trouble, _place(error, root))
     return StorageError(
-        f"the master of {root} cannot go on: {said}. Nothing that was credited is lost: {advice}, then: {again}"
+        f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
     )
 
 
@@ -95,7 +96,7 @@ def _place(error: Exception, root: Path) -> Path:
 
 
 def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple[Trouble, str]:
-    """Return what is wrong with the run in `root`, and in whose words that was said."""
+    """Return what is wrong with the run in `root`, and in which words that was said."""
     if isinstance(error, DamagedError):
         return Trouble.DAMAGED, str(error)
     if isinstance(error, OSError):
@@ -124,18 +125,21 @@ def _tried(root: Path) -> OSError | None:
     return None
 
 
-def _advice(trouble: Trouble, place: Path) -> str:
-    """Say what to do about `place` before the run is resumed."""
-    quoted = shlex.quote(str(place))
+def _words(trouble: Trouble, place: Path) -> tuple[str, str]:
+    """Return what is wrong with `place`, and what to do about it."""
+    quoted, files = shlex.quote(str(place)), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return {
-        Trouble.FULL: f"make room on its disk, or in your quota there (df -h {quoted})",
-        Trouble.LOCKED: f"end the process that holds a lock on it (fuser -v {quoted})",
-        Trouble.DESCRIPTORS: f"allow more open files than {resource.getrlimit(resource.RLIMIT_NOFILE)[0]} (ulimit -n)",
-        Trouble.FORBIDDEN: f"see who may write there, and whether its disk is mounted for it (ls -ld {quoted})",
-        Trouble.BROKEN: "look for its disk in the log of the system (dmesg), and have it mended",
-        Trouble.GONE: "bring back what was moved, removed or unmounted",
-        Trouble.MEMORY: "free memory on this machine",
-        Trouble.OTHER: "mend that",
+        Trouble.FULL: (f"{place} cannot be written", f"make room on its disk, or in your quota there (df -h {quoted})"),
+        Trouble.LOCKED: (f"{place} is locked by another process", f"wait for it, or end it (fuser -v {quoted})"),
+        Trouble.DESCRIPTORS: (f"{place} is one open file too many", f"allow more of them than {files} (ulimit -n)"),
+        Trouble.FORBIDDEN: (
+            f"{place} may not be written",
+            f"see who may, and how it is mounted (ls -ld {quoted})",
+        ),
+        Trouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
+        Trouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
+        Trouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
+        Trouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
     }[trouble]
 
 

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gridml.errors import LedgerError
+from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import SCHEMA_VERSION
 from master.store.rundir import RunDirectory, command
 from master.store.status import RunStatus
@@ -41,12 +42,15 @@ def connect(root: Path) -> sqlite3.Connection:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns what SQLite says of a ledger that cannot be read into a LedgerError."""
+    """Turns what SQLite says of a ledger that cannot be read into a LedgerError, or a StorageError."""
     try:
         yield
     except sqlite3.Error as error:
+        trouble, said = diagnose(error, path.parent)
+        if trouble is not Trouble.DAMAGED:
+            raise explain(error, path.parent, "look again") from error
         raise LedgerError(
-            f"{path} cannot be read: {error}. If nobody drives the run, {command('resume', path.parent)} mends it or "
+            f"{path} cannot be read: {said}. If nobody drives the run, {command('resume', path.parent)} mends it or "
             f"says how."
         ) from error
 

@@ -1,0 +1,177 @@
+"""What a disk says, as an error for people: the right cause, and advice that fits it. Restoring is for damage alone."""
+
+from __future__ import annotations
+
+import errno
+import os
+import resource
+import sqlite3
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridml.errors import DamagedError, LedgerError, StorageError
+from master.store import ledger as ledger_module
+from master.store.diagnosis import Trouble, diagnose, explain
+from master.store.ledger import Ledger
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Iterator[Ledger]:
+    made = Ledger(tmp_path / "ledger.db", shared_disk=False, create=True, durable=False)
+    with made.transaction():
+        made.add_version(0, "0" * 64, 0, 0.0)
+        made.open_epoch(0, 10, 0.0)
+    yield made
+    made.close()
+
+
+def refusal(ledger: Ledger) -> str:
+    """What is said when the ledger cannot be opened; it is no damage."""
+    with pytest.raises(StorageError) as caught:
+        Ledger(ledger.path, shared_disk=False)
+    assert "backup" not in str(caught.value)
+    assert "gridml resume" in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_lock_is_no_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ledger_module, "BUSY_S", 0.01)
+    mine = Ledger(ledger.path, shared_disk=False)
+    other = sqlite3.connect(ledger.path, isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    with pytest.raises(StorageError, match=r"locked by another process.*fuser -v .*gridml resume"), mine.transaction():
+        pass
+    other.execute("ROLLBACK")
+    with mine.transaction():  # that is all that was wrong
+        mine.set("status", "running")
+    other.close()
+    mine.close()
+
+
+def test_no_descriptors_left_is_no_damage(ledger: Ledger) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    held: list[int] = []
+    resource.setrlimit(resource.RLIMIT_NOFILE, (200, limits[1]))
+    try:
+        while len(held) < 1000:
+            held.append(os.open("/dev/null", os.O_RDONLY))
+    except OSError:
+        said = refusal(ledger)
+    finally:
+        for handle in held:
+            os.close(handle)
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert "one open file too many" in said and "Too many open files" in said and "ulimit -n" in said
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 1 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small disk")
+    point = tmp_path / "disk"
+    point.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "none", str(point)], check=False).returncode != 0:
+        pytest.skip("mounting a small disk is not allowed here")
+    yield point
+    subprocess.run(["umount", "-l", str(point)], check=True)
+
+
+def made_on(disk: Path) -> Ledger:
+    ledger = Ledger(disk / "ledger.db", shared_disk=False, create=True, durable=False)
+    with ledger.transaction():
+        ledger.add_version(0, "0" * 64, 0, 0.0)
+        ledger.open_epoch(0, 10, 0.0)
+    return ledger
+
+
+def fill(disk: Path) -> None:
+    with (disk / "ballast").open("wb", buffering=0) as ballast:
+        try:
+            while True:
+                ballast.write(bytes(512))
+        except OSError as error:
+            assert error.errno == errno.ENOSPC
+
+
+def test_a_full_disk_is_no_damage(mounted: Path) -> None:
+    ledger = made_on(mounted)
+    fill(mounted)
+
+    def write() -> None:
+        with ledger.transaction():
+            ledger.event(0.0, "test", "x" * 100_000)
+
+    with pytest.raises(StorageError, match=r"cannot be written.*make room on its disk.*gridml resume"):
+        write()
+    (mounted / "ballast").unlink()
+    write()
+    ledger.close()
+
+
+def test_a_disk_that_is_full_before_the_ledger_is_opened_is_no_damage(mounted: Path) -> None:
+    ledger = made_on(mounted)
+    ledger.close()
+    fill(mounted)
+    assert "make room on its disk" in refusal(ledger)
+
+
+def test_a_disk_that_is_mounted_for_reading_is_no_damage(mounted: Path) -> None:
+    ledger = made_on(mounted)
+    ledger.close()
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    said = refusal(ledger)
+    assert "may not be written" in said and "how it is mounted" in said
+
+
+def test_a_folder_in_the_place_of_the_journal_is_no_damage(ledger: Ledger) -> None:
+    ledger.close()
+    (ledger.path.parent / "ledger.db-wal").mkdir()
+    refusal(ledger)
+
+
+@pytest.mark.parametrize(
+    ("number", "trouble"),
+    [
+        (errno.ENOSPC, Trouble.FULL),
+        (errno.EDQUOT, Trouble.FULL),
+        (errno.EMFILE, Trouble.DESCRIPTORS),
+        (errno.EROFS, Trouble.FORBIDDEN),
+        (errno.EACCES, Trouble.FORBIDDEN),
+        (errno.EIO, Trouble.BROKEN),
+        (errno.ENOENT, Trouble.GONE),
+        (errno.ESTALE, Trouble.GONE),
+        (errno.ECONNREFUSED, Trouble.OTHER),
+    ],
+)
+def test_every_reason_of_the_system_has_its_advice(tmp_path: Path, number: int, trouble: Trouble) -> None:
+    error = OSError(number, os.strerror(number), str(tmp_path / "versions" / "v1"))
+    assert diagnose(error, tmp_path)[0] is trouble
+    said = explain(error, tmp_path)
+    assert isinstance(said, StorageError)
+    assert os.strerror(number) in str(said) and str(tmp_path / "versions") in str(said)
+    assert "backup" not in str(said) and ("room" in str(said)) == (trouble is Trouble.FULL)
+
+
+def test_every_trouble_has_words(tmp_path: Path) -> None:
+    from master.store.diagnosis import _words
+
+    for trouble in Trouble:
+        if trouble is not Trouble.DAMAGED:
+            assert all(_words(trouble, tmp_path))
+
+
+def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
+    root = ledger.path.parent
+    damaged = DamagedError("versions/v3 is damaged", root / "versions" / "v00000003.safetensors")
+    assert "no copy of the ledger" in str(explain(damaged, root))
+    ledger.backup()
+    said = explain(damaged, root)
+    assert isinstance(said, LedgerError) and "rm -f" in str(said) and "cp " in str(said)
+    needed = DamagedError("versions/v0 is damaged", root / "versions" / "v00000000.safetensors")
+    assert "needs it, too" in str(explain(needed, root))
+    (root / "ledger.backup.db").write_bytes(b"nothing")
+    assert "damaged, too" in str(explain(damaged, root))
