@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import DamagedError, LedgerError, StorageError
+from gridml.protocol import bundle
 from master.store import ledger as ledger_module
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import Ledger
@@ -166,12 +167,18 @@ def test_every_trouble_has_words(tmp_path: Path) -> None:
 
 def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
     root = ledger.path.parent
+    (root / "versions").mkdir()
+    newest = root / "versions" / "v00000000.safetensors"
     damaged = DamagedError("versions/v3 is damaged", root / "versions" / "v00000003.safetensors")
+    with ledger.transaction():
+        ledger._db.execute("UPDATE versions SET sha256 = ?", (bundle.digest(b"replica"),))
     assert "no copy of the ledger" in str(explain(damaged, root))
     ledger.backup()
+    newest.write_bytes(b"replica")
     said = explain(damaged, root)
     assert isinstance(said, LedgerError) and "rm -f" in str(said) and "cp " in str(said)
-    needed = DamagedError("versions/v0 is damaged", root / "versions" / "v00000000.safetensors")
-    assert "needs it, too" in str(explain(needed, root))
+    newest.write_bytes(b"Replica")  # which the copy needs, too
+    assert "of no use, either" in str(explain(damaged, root))
+    newest.write_bytes(b"replica")
     (root / "ledger.backup.db").write_bytes(b"nothing")
-    assert "damaged, too" in str(explain(damaged, root))
+    assert "of no use, either" in str(explain(damaged, root))
