@@ -1,7 +1,7 @@
 """Damaged files and full disks: how a run goes on from them.
 
 Every class of positions in every file that a master reads gets flipped bits, and every file is deleted, emptied, cut,
-lengthened and zeroed, at five moments of a run; then it is resumed, what an error advises is done, and what comes out is
+lengthened and zeroed, at five moments of a run; then it is resumed, what an error advises is done, and the end is
 compared with what there must be (`benchmarks/exact_run.py`, `benchmarks/damage.py`). With half of the damages the
 workers have outlived their master.
 

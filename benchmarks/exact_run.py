@@ -174,7 +174,7 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
             drive(living, run)
         except GridmlError as error:
             said.append(f"{type(error).__name__}: {error}")
-            if "start the run again with gridml run" in str(error):
+            if re.search(r"start (it|the run) again with gridml run", str(error)):
                 return Result(Outcome.ANEW, "\n".join(said))
             commands = advised(str(error))
             if not commands or len(said) > MOST_ADVICE or not follow(commands):
