@@ -1,0 +1,61 @@
+"""LeNet on 9,600 images of MNIST, by SGD: for figures that need many runs."""
+
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import gridml
+
+COUNT, TESTED = 9_600, 4_000
+
+
+def lenet() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 5, padding=2),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(6, 16, 5),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(400, 120),
+        nn.ReLU(),
+        nn.Linear(120, 84),
+        nn.ReLU(),
+        nn.Linear(84, 10),
+    )
+
+
+class Network(gridml.Vertex):
+    model = gridml.module(lenet, partial(torch.optim.SGD, lr=0.05, momentum=0.9))
+
+
+class Image(gridml.Vertex):
+    pixels = gridml.array("uint8", (1, 28, 28))
+    label = gridml.array("int64")
+    network = gridml.edge(Network)
+
+
+@gridml.update(batch=64, min_batch=16)
+def train(images: gridml.Batch[Image], network: Network) -> None:
+    network.step(F.cross_entropy(network.model(images.pixels.float() / 255), images.label))
+
+
+def graph() -> gridml.Graph:
+    data = gridml.datasets.mnist().train
+    g = gridml.Graph()
+    g.add(Image, pixels=data.images[:COUNT], label=data.labels[:COUNT], network=g.add(Network))
+    return g
+
+
+def evaluate(network: Network) -> dict[str, float]:
+    data = gridml.datasets.mnist().test
+    network.model.eval()
+    with torch.no_grad():
+        guessed = network.model(torch.tensor(data.images[:TESTED]).float() / 255).argmax(1).numpy()
+    return {"accuracy": float((guessed == data.labels[:TESTED]).mean())}
+
+
+program = gridml.Program(graph, train, evaluate, epochs=5)
