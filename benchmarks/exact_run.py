@@ -35,7 +35,7 @@ from master.run import Run
 from master.simulation.crash_points import CrashPoints
 from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario
-from master.simulation.world import World
+from master.simulation.world import START_S, World
 from master.store.settings import Settings
 from master.store.status import RunStatus
 from master.views.report import report
@@ -44,17 +44,18 @@ from remote.stepped import Trainer
 PROGRAMS = Path(__file__).parent / "programs"
 WORKERS, CHUNK, PUSH_EVERY = 3, 120, 40
 COSTS = Costs(exec_s=0.01)
-LIMIT_S = 60.0  # for a run that takes half a second
+LIMIT_S = 30.0  # for a run that takes half a second
 MOST_ADVICE = 4  # errors whose advice is followed one after another
 GRIDML = Path(sys.executable).with_name("gridml")
 
 
 class Outcome(StrEnum):
-    """How it ended. Only the first two are allowed."""
+    """How it ended. Only the first three are allowed."""
 
     EXACT = "exact"
     ADVISED = "refused, exact after its advice"
-    UNADVISED = "refused, advice did not help"
+    ANEW = "refused, to be begun anew"
+    UNADVISED = "refused, no advice that helps"
     WRONG = "silently wrong"
     CRASHED = "crashed"
     STUCK = "without an end"
@@ -76,9 +77,11 @@ def settings_of(program: Path) -> Settings:
     return Settings(program, workers=WORKERS, chunk=CHUNK, push_every=PUSH_EVERY)
 
 
-def new_world(program: Path) -> World:
-    """Return machines and workers that no master has had yet."""
-    return World(settings_of(program), Scenario(Steady(WORKERS), COSTS, limit_s=1e5), Trainer(program, COSTS))
+def new_world(program: Path, later: int = 0) -> World:
+    """Return machines and workers that no master has had yet, `later` days after the first ones."""
+    world = World(settings_of(program), Scenario(Steady(WORKERS), COSTS), Trainer(program, COSTS))
+    world.clock.advance(START_S + 86_400.0 * later)
+    return world
 
 
 def environment_of(world: World, reached: Callable[[str], None] = lambda point: None) -> Environment:
@@ -161,22 +164,17 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
     Without a `world` no worker has lived on.
     """
     said: list[str] = []
-    take: Callable[[Environment], Run] = lambda environment: resume(root, environment)  # noqa: E731
     while True:
-        living = new_world(program) if world is None else world
+        living = new_world(program, 1 + len(said)) if world is None else world
         try:
-            run = take(environment_of(living))
+            run = resume(root, environment_of(living))
             drive(living, run)
         except GridmlError as error:
             said.append(f"{type(error).__name__}: {error}")
+            if "start the run again with gridml run" in str(error):
+                return Result(Outcome.ANEW, "\n".join(said))
             commands = advised(str(error))
-            if not commands or len(said) > MOST_ADVICE:
-                return Result(Outcome.UNADVISED, "\n".join(said))
-            again = follow(commands)
-            if again is not None and again[1] == "run":
-                root, world = Path(again[again.index("--run-dir") + 1]), None
-                take = lambda environment: start(settings_of(program), root, environment)  # noqa: E731
-            elif again is None or again[1] != "resume":
+            if not commands or len(said) > MOST_ADVICE or not follow(commands):
                 return Result(Outcome.UNADVISED, "\n".join(said))
             continue
         problem = wrong(program, root, run)
@@ -186,22 +184,18 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
 
 
 def advised(text: str) -> list[str]:
-    """Return the commands that an error asks for: a line each, indented by two spaces."""
-    return re.findall(r"^  (\S.*)$", text, re.MULTILINE)
+    """Return the commands that an error asks for, one after another."""
+    restored = re.search(r"Restore it: (.*?)(?:  |$)", text, re.MULTILINE)
+    return restored[1].split(" && ") if restored else []
 
 
-def follow(commands: list[str]) -> list[str] | None:
-    """Run what an error asks for, up to the gridml command that takes up a run: return its words."""
-    import shlex
-
+def follow(commands: list[str]) -> bool:
+    """Run what an error asks for, up to the `gridml resume` that must be its end: return whether there was one."""
     for line in commands:
-        words = shlex.split(line)
-        if words[0] == "gridml" and words[1] in ("resume", "run"):
-            return words
-        done = subprocess.run(["sh", "-c", line], capture_output=True, text=True, env=shell(), check=False)
-        if done.returncode:
-            raise AssertionError(f"{line!r} failed: {done.stderr}")
-    return None
+        if line.startswith("gridml resume "):
+            return True
+        subprocess.run(["sh", "-c", line], capture_output=True, env=shell(), check=True)
+    return False
 
 
 def shell() -> dict[str, str]:

@@ -26,7 +26,7 @@ from datetime import datetime
 
 import numpy as np
 
-from chunk_model.trace import Life, Record, TraceError
+from chunk_model.trace import Life, Record, TraceError, shown
 
 MOST = 1_000_000  # instances at once; more than that is no count of machines
 _LINE = re.compile(r"\s*(\d{4}-\d\d-\d\d)\s*,\s*(\d\d:\d\d:\d\d)\s*,\s*(\d+)\s*")
@@ -64,6 +64,8 @@ def parse_ticks(text: str, source: str) -> Record:
         content = json.loads(text)
     except json.JSONDecodeError as error:
         raise TraceError(f"{source}, line {error.lineno}: not JSON ({error.msg}); is the file cut off?") from None
+    except (ValueError, RecursionError) as error:  # numbers of thousands of digits, thousands of brackets
+        raise TraceError(f"{source}: cannot be read as JSON ({error}); expected such as {_EXPECTED}") from None
     match content:
         case {"metadata": {"gap_seconds": int() | float() as gap}, "data": [_, *_] as data}:
             pass
@@ -91,11 +93,11 @@ def parse_counts(lines: Iterable[str], source: str) -> Record:
             continue
         match = _LINE.fullmatch(line)
         if match is None or int(match[3]) > MOST:
-            raise TraceError(f"{source}, line {number}: got {line!r}, expected such as 2021-12-10, 13:07:45, 80")
+            raise TraceError(f"{source}, line {number}: got {shown(line)}, expected such as 2021-12-10, 13:07:45, 80")
         try:
             now = datetime.fromisoformat(f"{match[1]}T{match[2]}+00:00").timestamp()
         except ValueError as error:
-            raise TraceError(f"{source}, line {number}: got {line!r}, which is no moment ({error})") from None
+            raise TraceError(f"{source}, line {number}: got {shown(line)}, which is no moment ({error})") from None
         while moments and moments[-1] >= now:
             moments.pop()
             counts.pop()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import csv
+import gzip
+import io
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,8 +14,9 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from chunk_model.files import read_bytes
 from chunk_model.lifetime import MOST_DURATION_S, Floats
-from chunk_model.trace import Life
+from chunk_model.trace import Life, shown
 
 _TICK_S = 1e-6  # a life shorter than this was shorter than a clock can tell, and counts as zero
 _ENDED = {"1": True, "true": True, "0": False, "false": False}
@@ -125,10 +129,12 @@ def read_csv(path: Path) -> Observations:
     the file cannot be read, ObservationError (file and line) if it makes no sense.
     """
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
+        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
             return _read(csv.reader(file), str(path))
     except UnicodeDecodeError as error:
         raise ObservationError(f"{path} is not text ({error.reason} at byte {error.start}): give a CSV file") from None
+    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
+        raise ObservationError(f"{path} is damaged ({error}): fetch or pack it again") from None
     except csv.Error as error:
         raise ObservationError(f"{path} cannot be read as CSV: {error}") from None
 
@@ -139,6 +145,8 @@ def _read(rows: Iterator[list[str]], source: str) -> Observations:
     if missing:
         got = f"the columns {','.join(header)}" if header else "nothing"
         raise ObservationError(f"{source}, line 1: expected the columns duration_s,ended, got {got}")
+    if len(set(header)) < len(header):
+        raise ObservationError(f"{source}, line 1: got a column twice ({','.join(header)}); expected each once")
     durations: list[float] = []
     ended: list[bool] = []
     moments: list[float] | None = [] if "end_at_s" in header else None
@@ -151,7 +159,7 @@ def _read(rows: Iterator[list[str]], source: str) -> Observations:
         field = dict(zip(header, (value.strip() for value in row), strict=True))
         durations.append(_seconds(field["duration_s"], f"{where}: duration_s", least=0.0))
         if (state := _ENDED.get(field["ended"].lower())) is None:
-            raise ObservationError(f"{where}: ended must be 1, 0, true or false, got {field['ended']!r}")
+            raise ObservationError(f"{where}: ended must be 1, 0, true or false, got {shown(field['ended'])}")
         ended.append(state)
         if moments is not None:
             moments.append(_seconds(field["end_at_s"], f"{where}: end_at_s", least=-MOST_DURATION_S))
@@ -168,7 +176,7 @@ def _seconds(text: str, where: str, least: float) -> float:
     if not least <= value <= MOST_DURATION_S:
         wanted = "a number of seconds, at least 0" if least == 0 else "a number of seconds"
         wanted += f" and at most {MOST_DURATION_S:g}" if MOST_DURATION_S < value < np.inf else ""
-        raise ObservationError(f"{where} must be {wanted}, got {text!r}")
+        raise ObservationError(f"{where} must be {wanted}, got {shown(text)}")
     return value
 
 

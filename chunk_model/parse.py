@@ -10,6 +10,7 @@ from chunk_model.families import FORMULAS, Family
 from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.mixture import Mixture
 
+LONGEST = 2_000  # characters
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _EXAMPLES = (
     "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8) "
@@ -23,6 +24,8 @@ def parse(text: str) -> Lifetime:
     Raises LifetimeError for an unknown name, a wrong count of parameters, an unreadable number or a value out of range.
     A Kaplan–Meier curve cannot be written as text.
     """
+    if len(text) > LONGEST:
+        raise LifetimeError(f"a lifetime has {len(text):,} characters; expected at most {LONGEST:,}: {_EXAMPLES}")
     match = _CALL.fullmatch(text)
     name = match[1].lower() if match else ""
     if match is None or (name not in FORMULAS and name not in ("mixture", "kaplan_meier")):

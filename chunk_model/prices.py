@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 import numpy as np
 from numpy.typing import NDArray
 
-from chunk_model.trace import Life, Record, TraceError
+from chunk_model.trace import Life, Record, TraceError, shown
 
 Floats = NDArray[np.float64]
 
@@ -28,6 +28,7 @@ EVERY_S = 3600.0
 # The bid decides how long lives are: on the prices of 2015 half of them lasted 29 h at the median itself, 78 h at 1.5
 # and 117 h at twice the median. At 1.5 the ripples of a calm market kill nobody, and most lives end within the record.
 BID = 1.5
+MOST_LIVES = 2_000_000
 
 
 def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: float = BID) -> Record:
@@ -38,12 +39,21 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
     """
     if not (math.isfinite(bid) and bid > 0):
         raise TraceError(f"the bid is {bid!r}; expected multiples of the median price, above 0, such as {BID}")
-    prices = _prices(lines, source)
+    try:
+        prices = _prices(lines, source)
+    except csv.Error as error:
+        raise TraceError(f"{source} cannot be read as CSV: {error}") from None
     chosen = {name: series for name, series in sorted(prices.items()) if name.startswith(market)}
     if not chosen:
         raise TraceError(f"{source} has no market {market!r}; it has {', '.join(sorted(prices))}")
     begin_s = min(float(time_s[0]) for time_s, _ in chosen.values())
     end_s = max(float(time_s[-1]) for time_s, _ in chosen.values())
+    asked = sum(int((end_s - time_s[0]) / EVERY_S) + 1 for time_s, _ in chosen.values())
+    if asked > MOST_LIVES:
+        raise TraceError(
+            f"{source} is of {(end_s - begin_s) / 86_400:,.0f} days, in which instances would be asked for {asked:,} "
+            f"times; expected at most {MOST_LIVES:,}. Is a moment wrong? Give a part of it."
+        )
     stays: list[Life] = []
     for name, (time_s, price) in chosen.items():
         limit = bid * median_over_time(time_s, price, end_s)
@@ -88,7 +98,7 @@ def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats
             moment, price, name = datetime.min, math.nan, ""
         if not (math.isfinite(price) and price >= 0):
             wanted = "2015-03-11 16:54:38+00:00,c3.xlarge,us-east-1a,Linux,0.0324"
-            raise TraceError(f"{source}, line {rows.line_num}: got {','.join(row)!r}, expected such as {wanted}")
+            raise TraceError(f"{source}, line {rows.line_num}: got {shown(','.join(row))}, expected such as {wanted}")
         if moment.tzinfo is None:
             moment = moment.replace(tzinfo=UTC)
         series_of[name].append((moment.timestamp(), price))

@@ -15,8 +15,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-_GZIP = b"\x1f\x8b"
-_LINE = re.compile(r"\s*([0-9]+)\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
+from chunk_model.files import read_bytes
+
+_LINE = re.compile(r"\s*([0-9]{1,15})\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
+
+
+LONGEST_SHOWN = 120  # characters of a line
 
 
 class TraceError(ValueError):
@@ -62,11 +66,8 @@ def read(path: Path) -> tuple[TraceEvent, ...]:
 
 def read_text(path: Path) -> str:
     """Return the text of a file, unpacked if gzip packed it. Raises OSError; TraceError when damaged or not text."""
-    content = path.read_bytes()
     try:
-        if content.startswith(_GZIP):
-            content = gzip.decompress(content)
-        return content.decode("utf-8-sig")
+        return read_bytes(path).decode("utf-8-sig")
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise TraceError(f"{path} is damaged ({error}): fetch or pack it again") from None
     except UnicodeDecodeError as error:
@@ -113,8 +114,13 @@ def lives(trace: Iterable[TraceEvent]) -> list[Life]:
     return stays
 
 
+def shown(line: str) -> str:
+    """Return a line as a message shows it: quoted, and no longer than a person reads."""
+    return repr(line if len(line) <= LONGEST_SHOWN else f"{line[:LONGEST_SHOWN]}...")
+
+
 def _event(line: str, where: str) -> TraceEvent:
     match = _LINE.fullmatch(line)
     if match is None:
-        raise TraceError(f"{where}: got {line!r}, expected milliseconds,add|remove,node such as 60000,add,node1")
+        raise TraceError(f"{where}: got {shown(line)}, expected milliseconds,add|remove,node such as 60000,add,node1")
     return TraceEvent(int(match[1]) / 1000, match[3], match[2] == "add")

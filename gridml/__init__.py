@@ -8,6 +8,7 @@ from gridml.aggregates import Aggregate, Merge, TensorMerge, by_name
 
 # By class: a type checker takes `gridml.aggregates.add` for the module of that name, which cannot be called.
 from gridml.aggregates.add import Add as add
+from gridml.aggregates.clipped import Clipped as clipped
 from gridml.aggregates.easgd import Easgd as easgd
 from gridml.aggregates.fedbuff import FedBuff as fedbuff
 from gridml.aggregates.maximum import Maximum as maximum
@@ -33,6 +34,7 @@ __all__ = [
     "add",
     "array",
     "by_name",
+    "clipped",
     "constant",
     "csr",
     "datasets",

@@ -5,24 +5,47 @@ Each command has a file in `gridml/commands`; those that begin a run are made of
 
 from __future__ import annotations
 
+import io
+import json
 import sys
 from collections.abc import Sequence
 
 import typer
 
-from gridml.commands import cancel, plan, report, resume, simulate, status, watch
-from gridml.errors import GridmlError, UserCodeError
+from gridml.commands import cancel, plan, report, resume, rollback, simulate, status, watch
+from gridml.commands.arguments import JSON, say
+from gridml.errors import GridmlError, UsageError, UserCodeError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """The console script `gridml`. Ends the process; an error meant for a person is one message on stderr."""
+    """The console script `gridml`. Ends the process; an error meant for a person is one message on stderr, and with
+    `--json` an object with `error` and `exit_status` on the last line of stdout, too."""
+    arguments = sys.argv[1:] if argv is None else [*argv]
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
-        command_line()(args=None if argv is None else list(argv), prog_name="gridml")
+        ended = command_line()(args=arguments, prog_name="gridml", standalone_mode=JSON not in arguments)
     except GridmlError as error:
-        if isinstance(error, UserCodeError) and error.traceback_text:
-            typer.echo(error.traceback_text, err=True)
-        typer.echo(f"{typer.style('Error:', fg='red', bold=True)} {error}", err=True)
-        sys.exit(error.exit_status)
+        _fail(error, as_json=JSON in arguments)
+    except Exception as error:
+        if not hasattr(error, "format_message"):  # only what the parser of the command line raises has one
+            raise
+        _fail(UsageError(f"{error.format_message()} See gridml --help."), as_json=True)
+    else:
+        sys.exit(ended if isinstance(ended, int) else 0)
+
+
+def _fail(error: GridmlError, *, as_json: bool) -> None:
+    """Say what was wrong, and end the process."""
+    traceback = error.traceback_text if isinstance(error, UserCodeError) else ""
+    if traceback:
+        say(traceback, err=True)
+    typer.echo(typer.style("Error: ", fg="red", bold=True), err=True, nl=False)
+    say(str(error), err=True)
+    if as_json:
+        answer = {"error": str(error), "exit_status": error.exit_status}
+        typer.echo(json.dumps({**answer, "traceback": traceback} if traceback else answer))
+    sys.exit(error.exit_status)
 
 
 def command_line() -> typer.Typer:
@@ -45,6 +68,7 @@ def command_line() -> typer.Typer:
     app.command(epilog=watch.EXAMPLE)(watch.watch)
     app.command(epilog=report.EXAMPLE)(report.report)
     app.command(epilog=cancel.EXAMPLE)(cancel.cancel)
+    app.command(epilog=rollback.EXAMPLE)(rollback.rollback)
     app.command(epilog=plan.EXAMPLE)(plan.plan)
     app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
     return app

@@ -17,9 +17,14 @@ def to_json(instance: Any) -> dict[str, Any]:
 
 
 def from_json(cls: type[T], values: Mapping[str, Any]) -> T:
-    """Make a `cls` of what `to_json` gave. Raises TypeError for a field that `cls` does not have or lacks."""
+    """Make a `cls` of what `to_json` gave.
+
+    Raises TypeError for a field that `cls` does not have or lacks, and for a value of another type than the field's.
+    """
+    if not isinstance(values, Mapping):
+        raise TypeError(f"got {values!r} for {cls.__name__}, expected an object")
     hints = get_type_hints(cls)
-    return cls(**{name: _parsed(value, hints.get(name)) for name, value in values.items()})
+    return cls(**{name: _parsed(name, value, hints.get(name)) for name, value in values.items()})
 
 
 def _plain(value: Any) -> Any:
@@ -28,11 +33,16 @@ def _plain(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
-def _parsed(value: Any, hint: Any) -> Any:
-    if value is None:
-        return None
+def _parsed(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) in (Union, types.UnionType):
-        return _parsed(value, next(part for part in get_args(hint) if part is not type(None)))
-    if get_origin(hint) is tuple:
-        return tuple(_parsed(part, get_args(hint)[0]) for part in value)
-    return Path(value) if hint is Path else value
+        return None if value is None else _parsed(name, value, next(p for p in get_args(hint) if p is not type(None)))
+    if get_origin(hint) is tuple and isinstance(value, list | tuple):
+        return tuple(_parsed(name, part, get_args(hint)[0]) for part in value)
+    if hint is Path and isinstance(value, str):
+        return Path(value)
+    if hint is float and type(value) is int:
+        return float(value)
+    # bool is an int, and no number here
+    if isinstance(hint, type) and (not isinstance(value, hint) or (type(value) is bool and hint is not bool)):
+        raise TypeError(f"{name} is {value!r}, expected {hint.__name__}")
+    return value

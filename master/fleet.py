@@ -11,6 +11,7 @@ from gridml.protocol.foreign_files import ForeignFile, read_end
 from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.staffing import after_failed_start, after_hold, to_submit
+from master.leases.stragglers import TakenRanges
 from master.records import Standing, WorkerRecord, WorkerTable
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -44,7 +45,8 @@ class Fleet:
         self._ledger = exchange.ledger
         self._measures = measures
         self._say = say
-        self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s)
+        self._silent_ranges = TakenRanges()  # from who fell silent at them
+        self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s, self._times_silent)
         self._submitted, spoke = self._ledger.worker_counts()
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
@@ -98,6 +100,8 @@ class Fleet:
             with self._ledger.transaction():
                 if stuck:
                     self._exchange.failed(record, reason, "", now)
+                else:
+                    self._bear_longer(record)
                 self._dismiss(record, "stuck" if stuck else "silent", reason, now)
             self._place.backend.cancel(record.name)
         for record, reason in self._exchange.failures.take_replaceable():
@@ -107,6 +111,20 @@ class Fleet:
                     self._avoid(record)
                     self._dismiss(record, "replaced", reason, now)
                 self._place.backend.cancel(record.name)
+
+    def _times_silent(self, worker: str) -> int:
+        """How often the holders of what a worker is to train fell silent."""
+        return max(
+            (self._silent_ranges.times(lease.rest) for lease in self._ledger.leases.of(worker).values()), default=0
+        )
+
+    def _bear_longer(self, record: WorkerRecord) -> None:
+        """Let whoever gets the ranges of a worker that fell silent be silent for twice as long."""
+        for epoch in self._silent_ranges.epochs:
+            if self._ledger.epoch_complete(epoch):
+                self._silent_ranges.drop(epoch)
+        for lease in self._ledger.leases.of(record.name).values():
+            self._silent_ranges.add(lease.rest, self._silent_ranges.times(lease.rest) + 1)
 
     def _dismiss(self, record: WorkerRecord, topic: str, reason: str, now: float) -> None:
         """Take its leases from a worker that is given up."""
@@ -130,6 +148,20 @@ class Fleet:
                 self._say(now, "given up", f"{record.name}: {reason}")
             self._place.backend.cancel(record.name)
             self._place.mailboxes.close(record.name)
+
+    def dismiss_quarantined(self, now: float) -> None:
+        """Take their leases from workers that are trusted no more, and their jobs; others come in their place."""
+        for worker, reason in self._exchange.conduct.take_dismissed():
+            record = self._workers.get(worker)
+            if record is None:  # it has ended, by itself
+                continue
+            self._workers.move(record, Standing.GIVEN_UP)
+            self._measures.end(record, now, died=False)
+            self._exchange.merger.habits.forget(worker)
+            with self._ledger.transaction():
+                self._exchange.release(record, f"in quarantine: {reason}", now)
+                self._say(now, "quarantine", f"{worker}: {reason}; its leases go to others, its job is removed")
+            self._place.backend.cancel(worker)
 
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing."""
@@ -202,7 +234,8 @@ class Fleet:
         why = f"the worker ended with {event.detail}"
         if self._exchange.failed(record, why, self._last_words(record.name), now) or event.state is State.FINISHED:
             return False
-        self._exchange.failures.fail_without_lease(record, now)
+        if record.spoke:
+            self._exchange.failures.fail_without_lease(record, now)
         return True
 
     def _hold(self, record: WorkerRecord, event: JobEvent, now: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sqlite3
 import sys
 from dataclasses import replace
@@ -34,8 +35,10 @@ def start(settings: Settings, root: Path, environment: Environment) -> Run:
     spec, directory, lock = _create(settings, root, environment)
     try:
         return Run(wire(spec, directory, environment), lock)
-    except BaseException:
+    except BaseException as error:
         lock.release()
+        if isinstance(error, OSError | sqlite3.Error):
+            raise explain(error, root) from error
         raise
 
 
@@ -104,7 +107,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
 def resume(root: Path, environment: Environment, program_file: Path | None = None) -> Run:
     """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
     directory = RunDirectory(root)
-    if not directory.ledger.is_file():
+    if not os.path.isfile(directory.ledger):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     lock = MasterLock(directory)
     try:
@@ -121,6 +124,8 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
         if isinstance(error, GridmlError):
             _leave_word(directory, error)
         lock.release()
+        if isinstance(error, OSError | sqlite3.Error):
+            raise explain(error, root) from error
         raise
 
 

@@ -119,11 +119,14 @@ class Run:
         for path in brought_home:
             remove(path)
         parts.fleet.hear(events, now)
+        if parts.exchange.recovery.step(now):
+            parts.epoch_end.forget()
         self._tell_news(now)
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up(now)
         parts.fleet.give_up_nonsensical(now)
+        parts.fleet.dismiss_quarantined(now)
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)
@@ -166,6 +169,13 @@ class Run:
     def _conclude(self) -> None:
         """The run is credited in full: keep the trained replica, let the workers go."""
         parts, replica = self.parts, self.parts.store.replica
+        credited, epochs = self.ledger.count_credits(), parts.leases.epochs
+        if credited != Credited(epochs.total, epochs.number, epochs.number):
+            raise LedgerError(
+                f"{parts.directory.root} has come to its end with {credited.vertices:,} vertices credited in "
+                f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
+                f"{epochs.number}. Its ledger was altered; do not use the result."
+            )
         values = dict(replica.state.tensors())
         if values:
             bundle.write_atomic(parts.directory.final, bundle.encode({"version": replica.version}, values))
@@ -174,13 +184,6 @@ class Run:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
-        credited, epochs = self.ledger.count_credits(), parts.leases.epochs
-        if credited != Credited(epochs.total, epochs.number, epochs.number):
-            raise LedgerError(
-                f"{parts.directory.root} has come to its end with {credited.vertices:,} vertices credited in "
-                f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
-                f"{epochs.number}. Its ledger was altered; do not use the result."
-            )
         flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)

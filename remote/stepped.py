@@ -67,7 +67,6 @@ class Dice:
             library.set_rng_state(states[2])
 
 
-@final
 class SteppedEngine(Engine):
     """An engine with random numbers of its own that counts the rows it trains."""
 

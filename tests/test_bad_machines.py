@@ -31,12 +31,12 @@ BAD_MACHINE = """    import os, sqlite3, sys, time
 """
 
 
-def gridml(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+def gridml(*arguments: str | Path, limit_s: float = LIMIT_S) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [GRIDML, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=LIMIT_S,
+        timeout=limit_s,
         check=False,
         env={**os.environ, "COLUMNS": "200"},
     )
@@ -123,9 +123,21 @@ def test_a_batch_may_last_longer_than_the_silence(tmp_path: Path) -> None:
 
 
 @pytest.mark.long
+def test_an_f_that_holds_pythons_lock_for_longer_than_the_silence_is_borne_at_last(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    slow = "    if 1234 in documents.ids:\n        import ctypes\n        ctypes.PyDLL(None).sleep(12)\n"
+    done = gridml("run", program(tmp_path, slow), "--silence", "5", "--epochs", "1", "--run-dir", root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    silences = [text for (text,) in rows(root, "SELECT text FROM events WHERE topic = 'silent'")]
+    assert any("limit 5 s" in str(text) for text in silences)
+
+
+@pytest.mark.long
+@pytest.mark.timeout(400)
 def test_an_f_that_never_comes_back_stops_the_run(tmp_path: Path) -> None:
     root = tmp_path / "run"
     endless = "    import time\n    while 1234 in documents.ids:\n        time.sleep(1)\n"
-    done = gridml("run", program(tmp_path, endless), "--silence", "5", "--epochs", "1", "--run-dir", root)
+    source = program(tmp_path, endless)
+    done = gridml("run", source, "--silence", "5", "--epochs", "1", "--run-dir", root, limit_s=350)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "its process lives, but it has trained nothing for" in done.stderr and "failed 3 times" in done.stderr

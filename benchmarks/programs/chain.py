@@ -1,11 +1,17 @@
 """Vertices whose field is a number chain, and sums over it: a vertex trained twice, never, or from a wrong value makes
-other numbers at the end, and so does one that is credited in another epoch than the one it was trained in."""
+other numbers at the end, and so does one that is credited in another epoch than the one it was trained in.
+
+CHAIN_S in the environment is how many seconds a batch takes."""
+
+import os
+import time
 
 import numpy as np
 
 import gridml
 
 COUNT, WORDS, EPOCHS = 700, 40, 3
+BATCH_S = float(os.environ.get("CHAIN_S", "0"))
 
 
 class Word(gridml.Vertex):
@@ -26,6 +32,7 @@ def following(link: np.ndarray) -> np.ndarray:
 
 @gridml.update(batch=10)
 def train(documents: gridml.Batch[Document], words: gridml.Batch[Word]) -> None:
+    time.sleep(BATCH_S)
     documents.link = following(documents.link)
     documents.seen = documents.seen + np.array([1, -2], np.int16)
     np.add.at(words.total, documents.words.index, np.repeat(documents.link % 1_000_003, 3))

@@ -5,6 +5,7 @@ A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or
 
 from gridml.aggregates.add import Add
 from gridml.aggregates.base import Aggregate, Companion, Merge, TensorMerge, Tensors
+from gridml.aggregates.clipped import Clipped
 from gridml.aggregates.easgd import Easgd
 from gridml.aggregates.fedbuff import FedBuff
 from gridml.aggregates.maximum import Maximum
@@ -16,6 +17,7 @@ from gridml.aggregates.rule_set import MergeResult, RuleSet, VertexState
 from gridml.aggregates.stale_mean import StaleMean
 
 add = Add
+clipped = Clipped
 easgd = Easgd
 fedbuff = FedBuff
 maximum = Maximum
@@ -27,6 +29,7 @@ stale_mean = StaleMean
 __all__ = [
     "Aggregate",
     "ByName",
+    "Clipped",
     "Companion",
     "Merge",
     "MergeResult",
@@ -36,6 +39,7 @@ __all__ = [
     "VertexState",
     "add",
     "by_name",
+    "clipped",
     "easgd",
     "fedbuff",
     "maximum",

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import final
 
 from gridml.aggregates import kernels
-from gridml.aggregates.base import KAPPA, Aggregate, TensorMerge
+from gridml.aggregates.base import KAPPA, Aggregate, Merge, TensorMerge
 from gridml.errors import UsageError
 
 
@@ -36,6 +36,10 @@ class StaleMean(Aggregate):
         if t.merge.fast_forward:
             # Not v + (b−v) + (p−b), which rounds: one worker must be plain SGD to the last bit.
             return kernels.fast_forward(t.out, t.base, t.replica, t.scale)
-        alpha = self.kappa / (self.kappa + t.merge.staleness)
-        overshoot = 1 + (self.rho - 1) * (1 - alpha)
-        return kernels.blend(t.out, t.value, t.base, t.replica, alpha, alpha * overshoot * t.scale)
+        pull, step = self.weights(t.merge)
+        return kernels.blend(t.out, t.value, t.base, t.replica, pull, step * t.scale)
+
+    def weights(self, merge: Merge) -> tuple[float, float]:
+        """Return (α, αρ'): how far the master goes back to the base, and how much of the step it takes."""
+        alpha = self.kappa / (self.kappa + merge.staleness)
+        return alpha, alpha * (1 + (self.rho - 1) * (1 - alpha))

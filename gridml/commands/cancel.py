@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import typer
+import os
 
-from gridml.commands.arguments import RunArgument
+from gridml.commands.arguments import RunArgument, say
 from gridml.errors import LedgerError, RunError, UsageError
 
 EXAMPLE = "Example: gridml cancel runs/mnist-20260401-120000"
@@ -17,12 +17,12 @@ def cancel(run: RunArgument) -> None:
     from master.store.rundir import RunDirectory, command
 
     directory, then = RunDirectory(run), command("resume", run)
-    if not directory.ledger.is_file():
+    if not os.path.isfile(directory.ledger):
         raise LedgerError(f"{run} is not a run: it has no ledger. Name the directory that gridml run made.")
     try:
         if (master := holder(run)) is not None:
             (run / "cancel").touch()
-            typer.echo(f"Asked the master ({master}) to stop. Go on later with: {then}")
+            say(f"Asked the master ({master}) to stop. Go on later with: {then}")
             return
         batch = batch_of(run)
         withdrawn = None if batch is None else batch.withdraw(directory)
@@ -33,4 +33,4 @@ def cancel(run: RunArgument) -> None:
         gone = ", and its job is no longer in the queue" if submitted else ""
         look = f"{command('status', run)} says how it stands."
         raise RunError(f"no master drives {run}{gone}: there is nothing to cancel. {look}")
-    typer.echo(f"No master drove it. Out of the queue: {withdrawn}. Go on later with: {then}")
+    say(f"No master drove it. Out of the queue: {withdrawn}. Go on later with: {then}")

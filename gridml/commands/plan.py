@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -103,7 +102,9 @@ def plan(
 
         plot_plan(chosen, plot)
     if as_json:
-        typer.echo(json.dumps(chosen.to_json(), indent=2))
+        from master.views.json_text import json_text
+
+        typer.echo(json_text(chosen.to_json(), indent=2))
     else:
         from master.views.render_plan import print_plan
 

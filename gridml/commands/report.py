@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +20,7 @@ def report(
     ] = None,
 ) -> None:
     """What a run did, how fast, and what was lost; also while it goes on."""
+    from master.views.json_text import json_text
     from master.views.report import report
     from master.views.terminal import print_report
 
@@ -30,6 +30,6 @@ def report(
 
         plot_report(figures, run, plot)
     if as_json:
-        typer.echo(json.dumps(figures.to_json(), indent=2))
+        typer.echo(json_text(figures.to_json(), indent=2))
     else:
         print_report(figures)

@@ -104,6 +104,7 @@ def simulate(
     from master.simulation.status_line import status_line
     from master.simulation.world import play_scenario
     from master.store.rundir import RunDirectory
+    from master.views.json_text import json_text
     from master.views.terminal import print_report
     from remote.stepped import Trainer
 
@@ -153,7 +154,7 @@ def simulate(
         raise UsageError("this simulation does not fit into memory; expected fewer --vertices or --workers.") from None
     result = result_of(world, root)
     if as_json:
-        typer.echo(json.dumps(result.to_json(), indent=2))
+        typer.echo(json_text(result.to_json(), indent=2))
     else:
         print_report(result.report)
         typer.echo(result.summary())
@@ -178,11 +179,10 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
     """Run after run until so many workers were killed. Raises LedgerError, naming the seed, for one that is wrong."""
     import dataclasses
 
-    from rich.console import Console
-
     from master.simulation.campaign import Played, campaign
+    from master.views.console import PlainConsole
 
-    with Console(stderr=True).status("playing") as status:
+    with PlainConsole(stderr=True).status("playing") as status:
 
         def notify(played: Played) -> None:
             status.update(f"{played.kills:,} of {kills:,} kills, {played.runs:,} runs, all exact")

@@ -144,7 +144,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     own = {field.name: values[field.name] for field in _own_fields(plugin.options)}
     options = plugin.options(**{n: tuple(value) if isinstance(value, list) else value for n, value in own.items()})
     workers = values["workers"]
-    if values["silence"] < LEAST_SILENCE_S:
+    if not values["silence"] >= LEAST_SILENCE_S:
         raise UsageError(
             f"--silence is {values['silence']:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing "
             "while it starts."

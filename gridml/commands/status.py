@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
 import typer
 
-from gridml.commands.arguments import Json, RunArgument
+from gridml.commands.arguments import Json, RunArgument, say
 
 EXAMPLE = "Example: gridml status runs/mnist-20260401-120000"
 
@@ -20,6 +18,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     from master.store.run_facts import read_clock, read_facts, read_now
     from master.store.rundir import RunDirectory, command
     from master.store.status import RunStatus
+    from master.views.json_text import json_text
     from master.views.live import line
     from master.views.progress import at_rest, read_progress
 
@@ -39,15 +38,15 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     if as_json:
         answer = {"run_dir": str(run), **progress.to_json(), "stopped_because": reason, "master": master}
         answer["master_job"] = None if job is None else dataclasses.asdict(job)
-        typer.echo(json.dumps(answer, indent=2))
+        typer.echo(json_text(answer, indent=2))
         return
-    typer.echo(f"{run}: {progress.status}")
-    typer.echo(line(progress))
+    say(f"{run}: {progress.status}")
+    say(line(progress))
     for avoided in progress.avoided:
-        typer.echo(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
+        say(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
     if reason:
-        typer.echo(reason)
+        say(reason)
     if job is not None:
-        typer.echo(f"Its master is {job}")
+        say(f"Its master is {job}")
     elif progress.status in (RunStatus.STOPPED, RunStatus.SUBMITTED):
-        typer.echo(f"No master drives it. Go on from its last credit with: {command('resume', run)}")
+        say(f"No master drives it. Go on from its last credit with: {command('resume', run)}")

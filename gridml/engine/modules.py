@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import MethodType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.errors import ProgramError
+from gridml.errors import ProgramError, UserCodeError
 from gridml.model.vertex import Vertex, VertexId, VertexType
+from gridml.protocol.text import described
 
 Array = NDArray[Any]
+
+
+def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what a user's factory makes. Raises UserCodeError when it fails."""
+    try:
+        return make(*arguments)
+    except (Exception, SystemExit) as error:  # a run that ends with its status would pass for a success
+        raise UserCodeError(f"{what} failed: {described(error)}. Mend it in the program.") from error
 
 
 class Modules:
@@ -24,23 +34,29 @@ class Modules:
         self._base_rates: dict[int, list[list[float]]] = {}
 
     def make(self, index: int) -> None:
-        """Make vertex `index` unless it is there. Raises ProgramError when its factory makes no module."""
+        """Make vertex `index` unless it is there.
+
+        Raises ProgramError when its factory makes no module, UserCodeError when it fails.
+        """
         if index in self._made:
             return
         import torch
 
         made, optimisers = {}, []
         for name, declared in self.vertex_type.modules.items():
-            module = declared.factory()
+            field = f"{self.vertex_type.name}.{name}"
+            module = _call(f"the factory of {field}", declared.factory)
             if not isinstance(module, torch.nn.Module):
                 raise ProgramError(
-                    f"the factory of {self.vertex_type.name}.{name} made a {type(module).__name__}; expected a "
-                    f"torch.nn.Module."
+                    f"the factory of {field} made a {type(module).__name__}; expected a torch.nn.Module."
                 )
             module.average_with = MethodType(average_with, module)  # type: ignore[assignment]
             made[name] = module
             if declared.optimiser is not None:
-                optimisers.append(declared.optimiser(module.parameters()))
+                optimiser = _call(f"the optimiser of {field}", declared.optimiser, module.parameters())
+                if not isinstance(optimiser, torch.optim.Optimizer):
+                    raise ProgramError(f"{field} got {optimiser!r} as its optimiser; expected a torch.optim.Optimizer.")
+                optimisers.append(optimiser)
         self._made[index] = made
         self._optimisers[index] = optimisers
         self._base_rates[index] = [[group["lr"] for group in o.param_groups] for o in optimisers]

@@ -17,6 +17,7 @@ from gridml.errors import ProgramError
 from gridml.model.digest import array_digest
 from gridml.model.order import Units
 from gridml.model.vertex import Vertex, VertexType, array, describe
+from gridml.protocol.text import described
 
 Array = NDArray[Any]
 
@@ -75,8 +76,8 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
 
     Raises ProgramError for offsets that do not start at 0, decrease, or do not end at len(targets).
     """
-    offsets, targets = np.asarray(offsets), np.asanyarray(targets)
-    if len(targets) == 0:
+    offsets, targets = _array("the offsets of csr", offsets), _array("the targets of csr", targets)
+    if targets.ndim == 1 and not len(targets):
         targets = targets.astype(np.int64)  # an empty list has no dtype of its own
     if offsets.dtype.kind not in "iu" or targets.dtype.kind not in "iu" or targets.ndim != 1:
         raise ProgramError(
@@ -95,7 +96,7 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
             f"csr got offsets that do not describe {len(targets)} targets; expected a non-decreasing array "
             f"from 0 to {len(targets)}, one longer than the number of vertices."
         )
-    weight = None if weight is None else np.asanyarray(weight)
+    weight = None if weight is None else _array("the weights of csr", weight)
     if weight is not None and weight.shape != targets.shape:
         raise ProgramError(
             f"csr got weights of shape {weight.shape} for {len(targets):,} targets; give one number for each edge."
@@ -127,6 +128,8 @@ class Graph:
         type without arrays that of its first edge field, and 1 where it has neither. Adding to a type again copies its
         arrays. Raises ProgramError for unknown, missing or unequally long fields.
         """
+        if not (isinstance(cls, type) and issubclass(cls, Vertex) and cls is not Vertex):
+            raise ProgramError(f"graph.add got {cls!r}; expected a vertex type, a subclass of gridml.Vertex.")
         vertex_type = describe(cls)
         table = self.tables.setdefault(vertex_type.name, Table(vertex_type))
         if table.type.cls is not cls:
@@ -143,9 +146,11 @@ class Graph:
         }
         lengths = {name: len(column) for name, column in columns.items()}
         if count is not None:
-            if count < 0:
-                raise ProgramError(f"graph.add({vertex_type.name}, ...) got count={count}; expected 0 or more.")
-            lengths["count"] = count
+            if not isinstance(count, int | np.integer) or count < 0:
+                raise ProgramError(
+                    f"graph.add({vertex_type.name}, ...) got count={count!r}; expected a whole number, 0 or more."
+                )
+            lengths["count"] = int(count)
         if len(set(lengths.values())) > 1:
             by_field = ", ".join(f"{name}: {n:,}" for name, n in lengths.items())
             raise ProgramError(
@@ -181,10 +186,10 @@ class Graph:
                 low, high = int(ends.min()), int(ends.max())
                 if low < 0 or high >= there:
                     bad = low if low < 0 else high
+                    numbers = f" (0 to {there - 1})" if there else ""
                     raise ProgramError(
                         f"{table.type.name}.{name} has an edge to {target} {bad}, but there are {there:,} {target} "
-                        f"vertices "
-                        f"(0 to {there - 1}). Add the missing vertices or correct the targets."
+                        f"vertices{numbers}. Add the missing vertices or correct the targets."
                     )
 
     @property
@@ -214,13 +219,24 @@ class Graph:
         return dict(sorted({**of_fields, **of_edges}.items()))
 
 
+def _array(name: str, value: Any) -> Array:
+    """Return what a user gave as an array. Raises ProgramError for what is none, and for a mask, which would be
+    lost."""
+    try:
+        values: Array = np.asanyarray(value)
+    except Exception as error:  # lists of unequal length, a tensor that needs a gradient, an object's own __array__
+        raise ProgramError(f"{name} got {type(value).__name__}, expected an array: {described(error)}") from error
+    if isinstance(values, np.ma.MaskedArray):
+        raise ProgramError(f"{name} got a masked array, whose mask would be lost. Give its values: filled(...).")
+    return values
+
+
 def _column(type_name: str, declared: array, value: Any) -> Array:
-    column = value if isinstance(value, np.ndarray) else np.asarray(value)
+    column = _array(f"{type_name}.{declared.name}", value)
     if column.shape[1:] != declared.shape or column.ndim == 0:
-        raise ProgramError(
-            f"{type_name}.{declared.name} got an array of shape {column.shape}; expected (count, "
-            f"{', '.join(map(str, declared.shape))}) as declared."
-        )
+        got = f"an array of shape {column.shape}" if column.ndim else f"{type(value).__name__}, which is no array"
+        wanted = ", ".join(["count", *map(str, declared.shape)]) + ("" if declared.shape else ",")
+        raise ProgramError(f"{type_name}.{declared.name} got {got}; expected ({wanted}) as declared.")
     if column.dtype != declared.dtype:
         column = _converted(f"{type_name}.{declared.name}", column, declared.dtype)
     return column
@@ -269,7 +285,7 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
     elif isinstance(value, Edges):
         edges = value
     else:
-        targets = np.asarray(value)
+        targets = _array(f"{vertex_type.name}.{name}", value)
         if targets.ndim not in (1, 2) or targets.dtype.kind not in "iu":
             raise ProgramError(
                 f"{vertex_type.name}.{name} got {targets.dtype} targets of shape {targets.shape}; expected integers "

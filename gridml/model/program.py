@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import math
+import stat
 import sys
 import traceback
 import typing
@@ -17,10 +19,16 @@ from gridml.errors import DataError, GridmlError, ProgramError, UsageError, User
 from gridml.model.batch import Batch
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
-from gridml.model.vertex import Vertex, VertexType, describe, reachable
+from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
+from gridml.protocol.text import TRACEBACK, described, printable
 
 Metrics = dict[str, Any]
 Schedule = Callable[[float], float]
+
+MOST_BATCH = 10**9
+_GRIDML = Path(__file__).parents[1]  # its folder
+MOST_EPOCHS = 10**6
+MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
 
 
 def linear_decay(share: float) -> float:
@@ -64,8 +72,9 @@ class Update:
 
     @cached_property
     def _signature(self) -> tuple[type[Vertex], list[Parameter]]:
-        name = self.function.__name__
+        name = getattr(self.function, "__name__", "update")
         hints = _hints(self.function, name)
+        check_plain(self.function, name)
         arguments = list(hints)
         if not arguments:
             raise ProgramError(f"{name} takes no argument; its first is the vertex, or Batch of vertices, it runs on.")
@@ -141,8 +150,11 @@ def update(
     """
     if function is not None:
         return Update(function, None, 1)
-    if batch is None or batch < 1 or not 1 <= min_batch <= batch:
-        raise ProgramError(f"update got batch={batch}, min_batch={min_batch}; expected 1 <= min_batch <= batch.")
+    if type(batch) is not int or type(min_batch) is not int or not 1 <= min_batch <= batch <= MOST_BATCH:
+        raise ProgramError(
+            f"update got batch={batch!r}, min_batch={min_batch!r}; expected 1 <= min_batch <= batch "
+            f"<= {MOST_BATCH:,}, whole numbers."
+        )
     return lambda f: Update(f, batch, min_batch)
 
 
@@ -165,12 +177,14 @@ class Program:
     def __post_init__(self) -> None:
         if not isinstance(self.update, Update):
             raise ProgramError(f"Program got {self.update!r} as its update; decorate the function with @gridml.update.")
-        given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate}
+        given: dict[str, Any] = {"graph": self.graph, "evaluate": self.evaluate, "schedule": self.schedule}
         for name, value in given.items():
-            if not callable(value) and (name == "graph" or value is not None):
+            if not callable(value) and (name != "evaluate" or value is not None):
                 raise ProgramError(f"Program got {value!r} as its {name}; expected the function, without calling it.")
-        if self.epochs < 1:
-            raise ProgramError(f"Program got epochs={self.epochs}; expected at least 1.")
+        if type(self.epochs) is not int or self.epochs < 1:
+            raise ProgramError(f"Program got epochs={self.epochs!r}; expected at least 1, as a whole number.")
+        if self.epochs > MOST_EPOCHS:
+            raise ProgramError(f"Program got epochs={self.epochs}; expected at most {MOST_EPOCHS:,}.")
         if self.shuffle not in (None, *typing.get_args(Shuffle)):
             raise ProgramError(f"Program got shuffle={self.shuffle!r}; expected one of {typing.get_args(Shuffle)}.")
 
@@ -187,14 +201,25 @@ class Program:
             made = self.graph()
         except GridmlError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # a run that ends with its status would pass for a success
             raise UserCodeError(
-                f"graph failed: {type(error).__name__}: {error}. Nothing was started.", user_traceback(error, source)
+                f"graph failed: {described(error)}. Nothing was started.", user_traceback(error, source)
             ) from error
         if not isinstance(made, Graph):
             raise ProgramError(f"graph returned {type(made).__name__}; expected the gridml.Graph it built.")
         made.check()
+        self._check_evaluate(made)
         return made
+
+    def _check_evaluate(self, graph: Graph) -> None:
+        """Raise ProgramError where evaluate wants vertices that the graph does not have."""
+        for argument, hint in _hints(self.evaluate, "evaluate").items() if self.evaluate is not None else ():
+            cls, _ = _vertex_class(hint, "evaluate", argument)
+            if describe(cls).name not in graph.tables:
+                raise ProgramError(
+                    f"argument {argument} of evaluate is {cls.__name__}, of which the graph has no vertices. Add them "
+                    f"in graph(), or leave the argument out."
+                )
 
     def check(self) -> None:
         """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
@@ -205,10 +230,22 @@ class Program:
                 f"or an aggregate), and no local one has a field declared gridml.array(..., mutable=True)."
             )
         _ = self.update.parameters
+        for share in (0.0, 0.5, 1.0):
+            self._check_schedule(share)
         if self.evaluate is not None:
             name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
             for argument, hint in _hints(self.evaluate, name).items():
                 _vertex_class(hint, name, argument)
+
+    def _check_schedule(self, share: float) -> None:
+        wanted = "expected the factor of the learning rate, a finite number of at least 0"
+        try:
+            factor = self.schedule(share)
+            if math.isfinite(factor) and factor >= 0:
+                return
+        except Exception as error:
+            raise ProgramError(f"schedule({share}) failed: {described(error)}; {wanted}.") from error
+        raise ProgramError(f"schedule({share}) returned {factor!r}; {wanted}.")
 
     @cached_property
     def uses_torch(self) -> bool:
@@ -225,10 +262,8 @@ def load(path: Path) -> Program:
 
     Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
     """
-    if not path.is_file():
-        raise UsageError(
-            f"no such file: {path}. Expected the Python file of a program, as in `gridml run examples/mnist.py`."
-        )
+    if (problem := _problem(path)) is not None:
+        raise UsageError(f"{problem}. Expected the Python file of a program, as in `gridml run examples/mnist.py`.")
     name = f"gridml_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -243,10 +278,10 @@ def load(path: Path) -> Program:
     except DataError:
         del sys.modules[name]
         raise  # it says all there is to say
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, GeneratorExit) as error:
         del sys.modules[name]
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
-    programs = {name: value for name, value in vars(loaded).items() if isinstance(value, Program)}
+    programs: dict[str, Program] = {n: v for n, v in vars(loaded).items() if issubclass(type(v), Program)}
     distinct = {id(p): name for name, p in programs.items()}
     if len(distinct) != 1:
         names = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
@@ -258,11 +293,31 @@ def load(path: Path) -> Program:
     return program
 
 
+def _is_ours(file: str) -> bool:
+    return file == "<string>" or Path(file).is_relative_to(_GRIDML)  # where dataclasses make their methods
+
+
+def _problem(path: Path) -> str | None:
+    """Return why a program cannot be read from a path, None where it can."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"no such file: {path}"
+    except (OSError, ValueError) as error:
+        return f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+    if not stat.S_ISREG(mode):
+        return f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}"
+    if (length := len(path.name.encode(errors="surrogateescape"))) > MOST_NAME:
+        return f"the name of {path} has {length} bytes, which is more than {MOST_NAME}"
+    return None
+
+
 def user_traceback(error: BaseException, path: Path) -> str:
-    """Return the traceback of an error from the first frame in the user's file on: our own frames are no help to
-    them."""
+    """Return the traceback of an error from the first frame in the user's file on, printable and short: frames of
+    gridml's are no help to them, and of an error that it raises on purpose the message is enough."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [i for i, f in enumerate(frames) if Path(f.filename).resolve() == path.resolve()]
-    shown = frames[own[0] :] if own else []
+    shown = [f for f in frames[own[0] :] if not _is_ours(f.filename)] if own else []
     lines = ["Traceback (most recent call last):\n", *traceback.format_list(shown)] if shown else []
-    return "".join([*lines, *traceback.format_exception_only(error)]).rstrip()
+    words = [str(error)] if isinstance(error, GridmlError) else traceback.format_exception_only(error)
+    return printable("".join([*lines, *words]).rstrip(), TRACEBACK)

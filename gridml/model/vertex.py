@@ -7,6 +7,7 @@ chunk.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -16,6 +17,9 @@ import numpy as np
 
 from gridml.aggregates import Aggregate, ByName
 from gridml.errors import NotFiniteError, ProgramError
+from gridml.protocol.text import printable
+
+MOST_NAME = 100  # bytes of the name of a type, or of a field: a file is called by both
 
 
 class VertexId(NamedTuple):
@@ -23,6 +27,18 @@ class VertexId(NamedTuple):
 
     type: str
     index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
+
+
+def _dtype(given: Any) -> np.dtype[Any]:
+    """Return a dtype in this machine's byte order. Raises ProgramError for what numpy takes for none, and for None,
+    which it takes for float64."""
+    try:
+        if given is not None:
+            dtype: np.dtype[Any] = np.dtype(given).newbyteorder("=")
+            return dtype
+    except (TypeError, ValueError):
+        pass
+    raise ProgramError(f"got {given!r} for a dtype; expected one of numpy's, such as 'float32'.")
 
 
 class array:
@@ -33,12 +49,14 @@ class array:
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False) -> None:
-        self.dtype = np.dtype(dtype).newbyteorder("=")
+        self.dtype = _dtype(dtype)
         if self.dtype.kind not in "biuf" or self.dtype.itemsize > 8:
             raise ProgramError(
                 f"gridml.array got dtype {self.dtype}; expected bool, an integer or a floating-point dtype of at most "
                 f"64 bits. Store other things as such numbers, for example a complex one as two."
             )
+        if not isinstance(shape, tuple | list) or not all(type(n) is int and n >= 1 for n in shape):
+            raise ProgramError(f"gridml.array got shape {shape!r}; expected whole numbers from 1, such as (28, 28).")
         self.shape = tuple(shape)
         self.mutable = mutable
         self.name = ""
@@ -81,8 +99,12 @@ class edge:
     """
 
     def __init__(self, target: type[Vertex] | str, *, weight: Any = None) -> None:
+        if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, Vertex)):
+            raise ProgramError(f"gridml.edge got {target!r}; expected the vertex type that the edges lead to.")
         self.target = target
-        self.weight = None if weight is None else np.dtype(weight)
+        self.weight = None if weight is None else _dtype(weight)
+        if self.weight is not None and self.weight.kind not in "biuf":
+            raise ProgramError(f"gridml.edge got weight {self.weight}; expected the dtype of a number on every edge.")
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -262,6 +284,29 @@ def describe(cls: type[Vertex]) -> VertexType:
     return declared
 
 
+def check_plain(function: Any, name: str, arguments: int | None = None) -> None:
+    """Raise ProgramError where calling `function` would do nothing, as a generator or coroutine, or fail: it is no
+    function, or does not take that many arguments (None: any number, by position)."""
+    if not callable(function):
+        raise ProgramError(f"{name} is {function!r}; expected a function.")
+    if any(test(function) for test in _NOT_PLAIN):
+        raise ProgramError(f"{name} is a generator or a coroutine, so a call would do nothing; write a plain function.")
+    try:
+        taken = inspect.signature(function)
+    except (TypeError, ValueError):  # what is not written in Python need not tell
+        return
+    kinds = {p.kind for p in taken.parameters.values()}
+    if arguments is None and kinds - {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}:
+        raise ProgramError(f"{name} takes {taken}; expected arguments by position, without *, ** or keywords alone.")
+    try:
+        taken.bind(*range(arguments or 0)) if arguments is not None else None
+    except TypeError as error:
+        raise ProgramError(f"{name} takes {taken}, which is not {arguments} arguments: {error}.") from error
+
+
+_NOT_PLAIN = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
+
+
 def _declaration(cls: type[Vertex]) -> VertexType:
     declared = VertexType(cls)
     for base in reversed(cls.__mro__):
@@ -275,6 +320,12 @@ def _declaration(cls: type[Vertex]) -> VertexType:
                 into.pop(name, None)  # declared again by a subclass, perhaps as something else
                 if isinstance(value, descriptor):
                     into[name] = value
+    for name in (cls.__name__, *declared.fields, *declared.edges):
+        if not name.isidentifier() or len(name.encode()) > MOST_NAME:
+            raise ProgramError(
+                f"{printable(cls.__name__, MOST_NAME)} has the name {printable(repr(name), MOST_NAME)}; expected an "
+                f"identifier of at most {MOST_NAME} bytes, since files are called by it."
+            )
     taken = [name for name in (*declared.fields, *declared.edges) if name in RESERVED or name.startswith("_")]
     if taken:
         raise ProgramError(
@@ -287,12 +338,14 @@ def _declaration(cls: type[Vertex]) -> VertexType:
             f"({', '.join(declared.arrays)}). "
             f"Put the arrays on a vertex type of their own."
         )
-    if declared.own_rule and not callable(cls.aggregate):
+    if declared.own_rule and (not callable(cls.aggregate) or isinstance(cls.aggregate, type)):
         raise ProgramError(
             f"{cls.__name__}.aggregate is {cls.aggregate!r}; expected a rule such as gridml.stale_mean(), "
             f"gridml.by_name({{...}}) "
             f"or a method aggregate(self, replica, merge)."
         )
+    if declared.own_rule:
+        check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)
     if declared.replicated and declared.edges:
         raise ProgramError(
             f"{cls.__name__} is replicated and has edges ({', '.join(declared.edges)}); edges start at local vertices. "

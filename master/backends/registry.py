@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gridml.errors import GridmlError, LedgerError
+from gridml.errors import GridmlError, LedgerError, UsageError
+from gridml.protocol.foreign_files import read_regular
+from gridml.protocol.text import printable
 from gridml.registry import Registry
 from master.backends.base import Backend
 from master.backends.plugin import BackendPlugin, BatchSystem
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+
+LONGEST_SETTINGS = 1 << 20  # bytes
 
 BACKENDS: Registry[BackendPlugin] = Registry(
     "back end",
@@ -29,13 +33,17 @@ def make(settings: Settings, directory: RunDirectory) -> Backend:
 
 
 def read_settings(root: Path) -> Settings:
-    """Return the settings of the run in `root`. Raises LedgerError when they cannot be read."""
+    """Return the settings of the run in `root`. Raises LedgerError when they cannot be read, or make no sense."""
     path = RunDirectory(root).settings
     try:
-        values = json.loads(path.read_text())
+        values = json.loads(read_regular(path, LONGEST_SETTINGS))
         return Settings.from_json(values, BACKENDS.find(values["backend"]).options)
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise LedgerError(f"{path} cannot be read: {error}. It is what gridml run wrote when the run began.") from error
+    except (OSError, ValueError, LookupError, TypeError, RecursionError, UsageError) as error:
+        why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
+        raise LedgerError(
+            f"{path} cannot be read: {printable(why)}. It is what was written when the run began: put it back as it "
+            f"was, or begin again with another --run-dir."
+        ) from error
 
 
 def batch_of(root: Path) -> BatchSystem | None:

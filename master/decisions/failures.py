@@ -1,7 +1,7 @@
 """Whether a range on which f failed is tried again, and by whom; how long a worker that fails is left without work.
 
 The program is at fault where different workers fail on one range, on different machines where the run has several.
-Otherwise the worker is, and it is avoided, as HTCondor avoids hosts.
+Otherwise the worker is, and it is avoided, as batch systems avoid hosts.
 """
 
 from __future__ import annotations

@@ -19,9 +19,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 OUTLIER = 5.0  # a step this many times the usual one is an outlier
-ITSELF = 0.75  # of the replica's own length: as far as a step may go while nothing is known of others; zeros go 1.0
+ITSELF = 0.75  # of the replica's own length: a step that goes further nearly replaces it; that to zeros has length 1
+AMONG = 2.0  # times the usual step: so far one may go however long the replica is
 FAR = 1000.0  # bounds: what goes further is no step of training
 STILL = 1e-4  # of the shortest step that any other worker took: what goes no further has trained nothing
+PATIENT_S = 60.0  # for so long a push that changes nothing waits for another worker to find the same
 REMEMBERED = 4  # steps of each worker that are looked back on
 MAJORITY = 2  # other workers that must agree before anybody is blamed
 
@@ -47,7 +49,7 @@ class Step:
     """A push's step in one group of tensors, named for people.
 
     `sumsq` is Σ(p−b)², saturating; from `overflow` on it is no number of the tensors' dtype. `own` is the length of the
-    replica that was trained from, 0 where a step need not be short against it or a majority of others says more.
+    replica that was trained from, 0 where a step need not be short against it.
     """
 
     group: str
@@ -59,11 +61,12 @@ class Step:
 
 class Passage(NamedTuple):
     """What becomes of a push: the scale of its step, None to refuse it, and why. `blamed`: a majority of others does
-    otherwise."""
+    otherwise. `failed`: it counts as a failure on what it was trained on."""
 
     scale: float | None
     reason: str
     blamed: bool = False
+    failed: bool = False
 
 
 def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone: bool) -> Passage:
@@ -73,45 +76,80 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
     taken whole, which keeps one worker exactly plain SGD. Otherwise the first push is bounded, too.
     """
     if not_finite is not None:
-        return Passage(None, f"{not_finite} is not finite (NaN or infinity)")
+        return Passage(None, f"{not_finite} is not finite (NaN or infinity)", failed=True)
     if alone:
         return Passage(1.0, "accepted")
-    worst, ratio, by, far = None, 1.0, "", False
+    worst: tuple[float, Step, Bound] | None = None
     for step in steps:
         if step.sumsq >= step.overflow:
-            return Passage(None, f"the step of {step.group} overflows: the square of its length is {step.sumsq:.3g}")
-        length, (longest, of) = math.sqrt(step.sumsq), _bound(step, vertices)
-        if length > ratio * longest:
-            worst, ratio, by, far = step, length / longest, of, length > FAR * max(longest, ITSELF * step.own)
-    if worst is not None:
-        blamed, reason = (
-            len(worst.others) >= MAJORITY,
-            f"the step of {worst.group} is {ratio:.3g} times as long as {by}",
-        )
-        return Passage(None, reason, blamed) if far else Passage(1 / ratio, f"{reason}; shortened to that", blamed)
-    moving = [step for step in steps if _moving(step)]
-    if moving and all(step_size(step.sumsq, vertices) < STILL * _shortest(step) for step in moving):
-        return Passage(None, "its replica is the one that it was given, where others change theirs", True)
+            reason = f"the step of {step.group} overflows: the square of its length is {step.sumsq:.3g}"
+            return Passage(None, reason, len(step.others) >= MAJORITY, failed=True)
+        bound = _bound(step, vertices)
+        ratio = math.sqrt(step.sumsq) / bound.length
+        if ratio > (1.0 if worst is None else worst[0]):
+            worst = ratio, step, bound
+    if worst is None:
+        return Passage(1.0, "accepted")
+    ratio, step, bound = worst
+    length, reason = math.sqrt(step.sumsq), f"the step of {step.group} is {ratio:.3g} times as long as {bound.by}"
+    blamed = len(step.others) >= MAJORITY
+    if length > FAR * max(bound.length, ITSELF * step.own):
+        return Passage(None, reason, blamed, failed=True)
+    return Passage(bound.usual / length, f"{reason}; shortened", blamed)
+
+
+def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) -> Passage:
+    """Decide on a push that brings back what was given out: nothing was trained, unless f has nothing to change.
+
+    Where a majority of others changes it the worker is to blame. Where no other has shown either, its first such push
+    is refused for `PATIENT_S`, so that somebody else can: it may have come first, and would earn the whole run.
+    """
+    moving = [step for step in steps if _shortest(step) > 0 and len(step.others) >= MAJORITY]
+    if moving:
+        still = all(step_size(step.sumsq, vertices) < STILL * _shortest(step) for step in moving)
+        reason = "its replica is the one that it was given, where others change theirs"
+        return Passage(None, reason, blamed=True) if still else Passage(1.0, "it has moved")
+    agreed = any(habit.shortest == 0 for step in steps for habit in step.others)
+    if steps and not agreed and waited_s < PATIENT_S and all(step.sumsq == 0 for step in steps):
+        return Passage(None, "its replica is the one that it was given; another worker has to find the same")
     return Passage(1.0, "accepted")
 
 
-def _bound(step: Step, vertices: int) -> tuple[float, str]:
-    """The length beyond which a step is shortened, infinite where there is no bound, and what it comes from."""
+class Bound(NamedTuple):
+    """The length beyond which a step is an outlier, what it is shortened to then, and where that comes from."""
+
+    length: float
+    usual: float
+    by: str
+
+
+def compares_with_itself(step: Step, vertices: int) -> bool:
+    """Whether the bound depends on the length of the replica, which costs a look at all of it."""
+    return len(step.others) < MAJORITY or step.sumsq > (AMONG * _typical(step, vertices)) ** 2
+
+
+def _typical(step: Step, vertices: int) -> float:
+    """How far a push of so many vertices goes with the median other worker, at most; 0 where none has moved."""
     sizes = sorted(habit.longest for habit in step.others if habit.longest > 0)
-    if sizes:
-        usual = sorted(habit.vertices for habit in step.others)[len(step.others) // 2]
-        # An honest step grows with its vertices at least as a random walk does, and at most as a straight line.
-        reach = math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
-        return OUTLIER * sizes[len(sizes) // 2] * reach, f"{OUTLIER:g} times what {len(sizes)} other workers do"
-    return (ITSELF * step.own, f"{ITSELF:g} times the replica itself") if step.own > 0 else (math.inf, "any")
+    if not sizes:
+        return 0.0
+    usual = sorted(habit.vertices for habit in step.others)[len(step.others) // 2]
+    # An honest step grows with its vertices at least as a random walk does, and at most as a straight line.
+    return sizes[len(sizes) // 2] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
+
+
+def _bound(step: Step, vertices: int) -> Bound:
+    typical, itself = _typical(step, vertices), ITSELF * step.own
+    if not typical:
+        return Bound(itself or math.inf, itself / OUTLIER, f"{ITSELF:g} times the replica itself")
+    others = f"{len(step.others)} other workers"
+    if len(step.others) < MAJORITY:  # which of the two is right nobody can say
+        return Bound(OUTLIER * typical, OUTLIER * typical, f"{OUTLIER:g} times what another worker does")
+    if 0 < itself < OUTLIER * typical:  # early steps are long, and zeros only a few of them away
+        return Bound(max(itself, AMONG * typical), typical, f"the replica and {others} allow")
+    return Bound(OUTLIER * typical, typical, f"{OUTLIER:g} times what {others} do")
 
 
 def _shortest(step: Step) -> float:
     """The shortest step that any other worker took of late, per root vertex."""
     return min((habit.shortest for habit in step.others), default=0.0)
-
-
-def _moving(step: Step) -> bool:
-    """Whether a majority of others has moved these tensors for some time, and none has not."""
-    settled = sum(habit.steps >= REMEMBERED for habit in step.others)
-    return settled >= MAJORITY and _shortest(step) > 0

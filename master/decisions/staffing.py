@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 MAX_HELD = 3  # jobs on hold before any worker has spoken
-MAX_FAILED_STARTS = 5  # workers in a row that end without ever having said a word, while no other works
+MAX_FAILED_STARTS = 5  # workers in a row that end and had no work yet, while no other works
 STUCK = 10  # silences that a batch may last
 MAX_UNFIT = 20  # the same, of machines that lack something, while some other might not
 
@@ -49,11 +49,11 @@ def is_stuck(headway_s: float, now_s: float, limit_s: float) -> tuple[bool, str]
 
 
 def after_failed_start(in_a_row: int, unfit: int = 0, *, others_work: bool = False) -> tuple[bool, str]:
-    """Whether to go on submitting after `in_a_row` workers ended before their first sync, and not because their machine
-    was taken; `unfit` of them because it lacks something. While others work, one bad machine that eats job after job,
-    or messages that were lost together, must not stop them."""
+    """Whether to go on submitting after `in_a_row` workers ended before their first sync, or crashed at nothing, and
+    not because their machine was taken; `unfit` of them because it lacks something. While others work, one bad machine
+    that eats job after job, or messages that were lost together, must not stop them."""
     if unfit >= MAX_UNFIT:
         return False, f"{unfit} machines in a row lack something that the program needs"
     if in_a_row - unfit < MAX_FAILED_STARTS or others_work:
-        return True, f"{in_a_row} workers in a row never spoke"
-    return False, f"{in_a_row - unfit} workers in a row ended before they said a word"
+        return True, f"{in_a_row} workers in a row had no work yet"
+    return False, f"{in_a_row - unfit} workers in a row ended before they had any work"

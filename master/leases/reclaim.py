@@ -10,7 +10,7 @@ from master.decisions import leasing
 from master.decisions.leasing import Delay, Holding, Span
 from master.leases.chunk_sizing import ChunkSizing
 from master.leases.epochs import Epochs
-from master.leases.stragglers import OvertakenRanges
+from master.leases.stragglers import TakenRanges
 from master.records import LeaseState, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 
@@ -38,7 +38,7 @@ class Reclaim:
         self._sizing = sizing
         self._mailboxes = mailboxes
         self._overtake_lease = overtake
-        self._ranges = OvertakenRanges()
+        self._ranges = TakenRanges()
         for span, times in ledger.overtaken_ranges():
             self._ranges.add(span, times)
         for lease in ledger.leases:

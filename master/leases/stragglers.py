@@ -1,4 +1,4 @@
-"""Which ranges were taken from a straggler before."""
+"""Which ranges were taken from a straggler, or from who fell silent, before."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from sortedcontainers import SortedDict
 from master.decisions.leasing import Span
 
 
-class OvertakenRanges:
-    """Ranges that were taken from a straggler, and how often. Finding m of n costs O(m + log n)."""
+class TakenRanges:
+    """Ranges that were taken from their holders, and how often. Finding m of n costs O(m + log n)."""
 
     def __init__(self) -> None:
         self._ranges: dict[int, SortedDict] = {}  # by epoch: start -> (stop, times), no two of which overlap

@@ -24,9 +24,9 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
 from master.simulation import cost_program
 from master.simulation.exact import verify_credits
-from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms, check_seed
+from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Storms
 from master.simulation.world import play_scenario
-from master.store.settings import Settings
+from master.store.settings import Settings, check_seed
 
 _DRAWN, _FAILING, _HOSTILITY = 110, 111, 112  # streams of random numbers: of scenarios, bad and hostile machines
 LEAST_SHARE = 0.01  # of the lives that bring home a push: where fewer do, 5,000 in a row may well fail to

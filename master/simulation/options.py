@@ -17,9 +17,9 @@ from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.backends.traces import most_at_once, read_trace
 from master.planning.plan import parse_seconds
-from master.simulation.scenario import Scenario, Speeds, Storms, check_seed
+from master.simulation.scenario import Scenario, Speeds, Storms
 from master.simulation.stall import check_lives, check_silence
-from master.store.settings import Settings
+from master.store.settings import Settings, check_seed
 
 MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
 MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
@@ -105,6 +105,8 @@ def _pairs(
         if number is None or not math.isfinite(number) or number < 0:
             raise UsageError(f"{option} has {part.strip()!r}; expected a number of at least 0.")
         pairs.append((name, number))
+    if len(dict(pairs)) < len(pairs):
+        raise UsageError(f"{option} is {text!r}; expected each name once.")
     return pairs
 
 
@@ -132,6 +134,9 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
 def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
     """Return everything around the run. Raises UsageError for what makes no sense, or can never finish."""
     worth = parse_costs(options.cost, no_push=options.no_push)
+    for option, share in (("--grace-share", options.grace_share), ("--storm-share", options.storm_share)):
+        if not 0 <= share <= 1 and (option == "--grace-share" or options.storm_every is None):
+            raise UsageError(f"{option} is {share}; expected a share from 0 to 1.")
     speeds = Speeds(options.fast, options.fast_factor, options.spread)
     if worth.exec_s / speeds.fastest < TICK_S:
         raise UsageError(

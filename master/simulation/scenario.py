@@ -16,24 +16,18 @@ from gridml.errors import UsageError
 from gridml.testing.faulty_network import Chances
 from master.backends.script import PlannedLife, Script
 from master.simulation.crash_points import POINTS
+from master.store.settings import check_seed
 
 Numbers = NDArray[np.float64]
 # Streams of random numbers, apart from those of scripts.
 _SPEED, _STORM, _CRASH, _WIRE, _ABSENT, _LIVES, _HOSTILE = range(100, 107)
 MOST_TIMES, MOST_SIGMA = 1000.0, 2.0  # by which the speeds of machines may differ, and the logarithm's deviation
-MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
 LEAST_STORM_S, LEAST_STORM = 1.0, 1e-3  # seconds between two storms, and the share that one takes
 _FAR = 5.0  # standard deviations that nothing lies beyond: one in three million does
 _SPARED = 20.0  # storms that would have taken a machine on average and did not: one in half a billion escapes them
 # Kinds of machines in the words of real workers: without AVX, and with it.
 PLAIN, VECTORS = "x86_64", "x86_64 avx"
 _WAKING = 0.25  # the share of masters that are killed as they take over
-
-
-def check_seed(seed: int) -> None:
-    """Raise UsageError for a seed that not every generator takes."""
-    if not 0 <= seed <= MOST_SEED:
-        raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
 @dataclass(frozen=True)

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from rich.console import Console
-
 from gridml.errors import LedgerError
 from master.store.ledger import last_sign
 from master.store.reader import connect
 from master.store.run_facts import read_clock
+from master.views.console import PlainConsole
 from master.views.progress import read_progress
 from master.views.render import duration
 
@@ -24,7 +23,7 @@ Report = Callable[[str, str], None]
 @contextlib.contextmanager
 def status_line(root: Path, *, quiet: bool) -> Iterator[Report]:
     """Yield what a simulation in `root` is to report its events to, by topic and text."""
-    console = Console(stderr=True)
+    console = PlainConsole(stderr=True)
     if quiet or not console.is_terminal:
         yield lambda topic, text: None if quiet or topic not in SHOWN else console.print(f"{topic}: {text}")
         return

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gridml.protocol.text import printable
 from master.store.ledger import Ledger
 
 Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
+
+
+def _at_once(path: str, flags: int) -> int:
+    """Open a file without waiting for somebody to read it, as a FIFO would."""
+    return os.open(path, flags | os.O_NONBLOCK, 0o666)
 
 
 class Journal:
@@ -17,7 +24,9 @@ class Journal:
 
     def __init__(self, ledger: Ledger, path: Path, report: Report) -> None:
         self._ledger = ledger
-        self._file = path.open("a", buffering=1, encoding="utf-8", errors="backslashreplace")
+        self._file = open(  # noqa: SIM115
+            path, "a", buffering=1, encoding="utf-8", errors="backslashreplace", opener=_at_once
+        )
         self._report = report
 
     def event(self, now: float, topic: str, text: str) -> None:
@@ -27,7 +36,7 @@ class Journal:
 
     def tell(self, topic: str, text: str) -> None:
         """Tell of what the ledger has already, or need not have. In the file only an event begins at a line's begin."""
-        lines = text.replace("\n", "\n    ")
+        lines = printable(text).replace("\n", "\n    ")
         self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {lines}\n")
         self._report(topic, text)
 

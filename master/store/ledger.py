@@ -30,6 +30,7 @@ from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import superseded
 from master.store.status import ORPHANED
+from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.write_batch import WriteBatch, failed_from
 
 SCHEMA_VERSION = 4
@@ -55,6 +56,8 @@ CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT
   trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
   bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
   avoided_until_s REAL, avoided_because TEXT);
+CREATE TABLE blames (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE quarantined (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NOT NULL, lease INTEGER NOT NULL,
   epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, message TEXT NOT NULL,
   traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reason TEXT NOT NULL);
@@ -285,6 +288,10 @@ class Ledger:
     def epochs_closed(self) -> int:
         return int(self._one("SELECT count(*) FROM epochs WHERE closed_s IS NOT NULL"))
 
+    def epoch_ends(self) -> list[tuple[int, int]]:
+        """(epoch, version) of closed epochs, oldest first."""
+        return list(self._db.execute("SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL ORDER BY epoch"))
+
     def unevaluated(self) -> list[tuple[int, int]]:
         """(epoch, version) of closed epochs without metrics, oldest first."""
         return list(
@@ -405,6 +412,21 @@ class Ledger:
         since undone."""
         return version in self._kept or self._one("SELECT 1 FROM versions WHERE version = ?", version) is not None
 
+    def go_back(self, to: int, version: int, sha256: str | None, at_s: float, because: str) -> Undone:
+        """Undo what was credited after version `to`, whose replica is now `version`, too. All leases end."""
+        self._write_batch()
+        undone = undo_credits(self._db, to, at_s, because)
+        self._read_mirror()
+        for span in uncredited(self._db):
+            self.free(span)
+        self.add_version(version, sha256, 0, at_s)
+        self.set("undone_to", to)
+        return undone
+
+    def points(self) -> list[Point]:
+        """The versions that the run can go back to, newest first."""
+        return points(self._db)
+
     def credited_at(self, version: int) -> int | None:
         """Vertices of the run credited in a version, None when it is not kept any more."""
         kept = self._kept.get(version)
@@ -498,6 +520,18 @@ class Ledger:
         cursor = self._db.execute("SELECT * FROM workers ORDER BY submitted_s, worker")
         names = [column[0] for column in cursor.description]
         return [dict(zip(names, row, strict=True)) for row in cursor]
+
+    def add_blame(self, worker: str, lease: int, reason: str, at_s: float) -> None:
+        """Write down that a push was shortened or refused for what was in it."""
+        self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
+
+    def quarantine(self, worker: str, reason: str, at_s: float) -> None:
+        """Write down that a worker is trusted no more."""
+        self._db.execute("INSERT OR IGNORE INTO quarantined VALUES (?, ?, ?)", (worker, at_s, reason))
+
+    def quarantined(self) -> list[str]:
+        """The workers that are trusted no more."""
+        return [worker for (worker,) in self._db.execute("SELECT worker FROM quarantined")]
 
     def add_failure(self, lease: LeaseState, machine: str, failure: Failure, reason: str, at_s: float) -> None:
         """Write down that f failed on what is not credited of a lease, and what came of it."""

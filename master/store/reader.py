@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import fcntl
+import os
 import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gridml.errors import LedgerError
+from gridml.errors import GridmlError, LedgerError
+from gridml.protocol.text import described
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import SCHEMA_VERSION
-from master.store.rundir import RunDirectory, command
+from master.store.rundir import RunDirectory, command, open_lock
 from master.store.status import RunStatus
+
+LONGEST_HOLDER = 1000  # characters
 
 
 def connect(root: Path) -> sqlite3.Connection:
     """A connection to a run's ledger that cannot write. Raises LedgerError when there is none, or it is damaged."""
     path = RunDirectory(root).ledger
-    if not path.is_file():
+    if not os.path.isfile(path):
         if (master := holder(root)) is not None:
             raise LedgerError(
                 f"{root} has not begun yet: {master} is still building its graph. Look again in a moment."
@@ -42,17 +46,27 @@ def connect(root: Path) -> sqlite3.Connection:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns what SQLite says of a ledger that cannot be read into a LedgerError, or a StorageError."""
+    """Turns what SQLite says of a ledger that cannot be read, and what comes of values that no master writes, into an
+    error for people."""
     try:
         yield
-    except sqlite3.Error as error:
-        trouble, said = diagnose(error, path.parent)
-        if trouble is not Trouble.DAMAGED:
-            raise explain(error, path.parent, "look again") from error
+    except (ValueError, TypeError, LookupError, AttributeError) as error:
+        backup = path.with_name("ledger.backup.db")
         raise LedgerError(
-            f"{path} cannot be read: {said}. If nobody drives the run, {command('resume', path.parent)} mends it or "
-            f"says how."
+            f"{path} holds what no master of gridml writes ({described(error)}). If something else has changed it, put "
+            f"back a copy, such as {backup}; if nothing has, this is a defect of gridml: report it, with the ledger."
         ) from error
+    except sqlite3.Error as error:
+        raise unreadable(path, error) from error
+
+
+def unreadable(path: Path, error: sqlite3.Error) -> GridmlError:
+    """Return what a person can do about a ledger that SQLite does not read."""
+    trouble, said = diagnose(error, path.parent)
+    if trouble is not Trouble.DAMAGED:
+        return explain(error, path.parent, "look again")
+    again = command("resume", path.parent)
+    return LedgerError(f"{path} cannot be read: {said}. If nobody drives the run, {again} mends it or says how.")
 
 
 @contextmanager
@@ -82,11 +96,11 @@ def holder(root: Path) -> str | None:
     Found by asking for the master's lock, shared with others who ask; it is given back at once.
     """
     try:
-        with (root / "master.lock").open() as file:
+        with os.fdopen(open_lock(root, os.O_RDONLY)) as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
             except OSError:
-                return file.read().strip() or "another process"
+                return file.read(LONGEST_HOLDER).strip() or "another process"
             return None
     except FileNotFoundError:
         return None

@@ -39,6 +39,7 @@ class Replica:
 
     def load(self, version: int, sha256: str | None, next_version: int = 0) -> None:
         """Go on from a version's file. Raises DamagedError."""
+        self._bases.clear()
         self.state = self._versions.read(version, sha256)
         self.version, self.next_version = version, max(next_version, version + 1)
 

@@ -33,6 +33,14 @@ def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
 
 
+def read_metrics(text: str | None) -> dict[str, Any]:
+    """Return the metrics of an epoch from its row, none before it was evaluated. Raises ValueError for other JSON."""
+    metrics = {} if text is None else json.loads(text)
+    if not isinstance(metrics, dict):
+        raise ValueError(f"the metrics of an epoch are {type(metrics).__name__}, expected an object")
+    return metrics
+
+
 def read_status(db: sqlite3.Connection, root: Path) -> RunStatus:
     """Return how the run in `root` stands, which a master that was killed could not write."""
     return RunStatus(standing(root, read_facts(db).get("status", RunStatus.RUNNING)))

@@ -6,6 +6,7 @@ import fcntl
 import os
 import shlex
 import socket
+import stat
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -113,18 +114,31 @@ class RunDirectory:
 
     def create(self) -> None:
         """Make the folder. Raises UsageError when it holds a run already, or cannot be made."""
-        if self.ledger.exists():
+        if os.path.lexists(self.ledger):  # unlike Path.exists, it says of a name that is too long that nothing is there
             raise UsageError(
                 f"{self.root} holds a run already. Go on with it: {command('resume', self.root)}; or name another "
                 f"--run-dir."
             )
         try:
+            self._check_empty()
             self.logs.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
+            (self.root / "README.txt").write_text(_README)
+        except (OSError, ValueError) as error:
             raise UsageError(
                 f"the run directory {self.root} cannot be made: {error}. Name another with --run-dir."
             ) from error
-        (self.root / "README.txt").write_text(_README)
+
+    def _check_empty(self) -> None:
+        """Raise UsageError where something else lies in the folder than what a start that failed has left."""
+        if not self.root.is_dir():
+            return
+        readme = self.root / "README.txt"
+        began = readme.is_file() and readme.read_bytes()[:100].startswith(_README.partition("\n")[0].encode())
+        if not began and (other := next(self.root.iterdir(), None)) is not None:
+            raise UsageError(
+                f"the run directory {self.root} holds other files, such as {other.name}, which a run would be mixed "
+                f"with. Name another with --run-dir, a new or empty one."
+            )
 
     def on_network_disk(self, mounts: Path = Path("/proc/mounts")) -> str | None:
         """The kind of network file system the run lies on, None for a local disk (or where that cannot be told)."""
@@ -147,11 +161,28 @@ class RunDirectory:
         return file_system if is_network else None
 
 
+def open_lock(root: Path, flags: int) -> int:
+    """Return a handle of the file that says who drives a run. Raises FileNotFoundError where there is none, RunError
+    where something else is in its place."""
+    path = root / "master.lock"
+    try:
+        handle = os.open(path, flags | os.O_NONBLOCK | os.O_CLOEXEC, 0o666)
+        if stat.S_ISREG(os.fstat(handle).st_mode):
+            return handle
+        os.close(handle)
+        why = "it is no regular file"
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        why = error.strerror or str(error)
+    raise RunError(f"{path} cannot be opened: {why}. See that it is a file of the user who runs it, or remove it.")
+
+
 class MasterLock:
     """Holds a run for one master. Raises RunError, naming the holder, when another one has it."""
 
     def __init__(self, run: RunDirectory) -> None:
-        self._file = (run.root / "master.lock").open("a+")
+        self._file = os.fdopen(open_lock(run.root, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -82,7 +82,7 @@ class ReplicaState:
 def initial(graph: Graph, seed: int) -> ReplicaState:
     """Return the replica before any training: modules from their factories under `seed`, arrays as they were added.
 
-    Raises ProgramError for a tensor whose name cannot be told from a buffer's.
+    Raises ProgramError for a tensor whose name cannot be told from a buffer's, and for one that is not finite.
     """
     state = ReplicaState()
     for table in graph.replicated:
@@ -103,6 +103,9 @@ def initial(graph: Graph, seed: int) -> ReplicaState:
                 state.modules[type_name, index] = VertexState(tensors)
         else:
             state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
+    for name, tensor in state.tensors():
+        if not np.isfinite(tensor).all():
+            raise ProgramError(f"{name} begins with NaN or infinity, and no push can mend that; give it finite values")
     return state
 
 
@@ -180,6 +183,13 @@ class Versions:
         for version in self._files():
             if version not in kept:
                 self.remove(version)
+
+    def copy(self, version: int, sha256: str | None, to: int, credited: int) -> str:
+        """Make an older version, in which so many vertices are credited, a new one in which every vertex has changed;
+        return its SHA-256. Raises DamagedError."""
+        state = self.read(version, sha256)
+        changed = {name: np.full_like(versions, to) for name, versions in state.changed.items()}
+        return self.write(to, replace(state, changed=changed), credited)
 
     def remove(self, version: int) -> None:
         self.path(version).unlink(missing_ok=True)

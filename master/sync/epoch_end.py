@@ -45,6 +45,11 @@ class EpochEnd:
             self._hook("after-backup")
             self._store.sweep()
 
+    def forget(self) -> None:
+        """Evaluate anew: epochs that had ended may go on."""
+        self._evaluating = None
+        self._backed_up = self._store.ledger.epochs_closed()
+
     def evaluate(self, now: float) -> bool:
         """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""
         if self._evaluating is not None:

@@ -21,9 +21,13 @@ from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.vertex import Vertex, describe
+from gridml.protocol.text import described, printable
 from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
+
+MOST_METRICS, MOST_NUMBERS, MOST_NAME = 1_000, 10_000, 128  # of an evaluation: the ledger keeps them, people read them
+_KEPT = "The training is kept; mend evaluate and resume the run."
 
 
 def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) -> Metrics:
@@ -39,22 +43,38 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) 
         arguments.append(_argument(name, hints.get(name), graph, state, torch=program.uses_torch))
     try:
         metrics = program.evaluate(*arguments)
-    except Exception as error:
-        raise UserCodeError(
-            f"evaluate failed: {type(error).__name__}: {error}. The training is kept; mend evaluate and resume the "
-            f"run.",
-            user_traceback(error, source),
-        ) from error
+    except (Exception, SystemExit) as error:  # a run that ends with its status would pass for a success
+        raise UserCodeError(f"evaluate failed: {described(error)}. {_KEPT}", user_traceback(error, source)) from error
+    return _plain_metrics(metrics)
+
+
+def _plain_metrics(metrics: Any) -> Metrics:
+    """Return what evaluate returned as JSON has it. Raises ProgramError for what is no dict of numbers by name."""
     if not isinstance(metrics, dict):
-        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name.")
-    return {str(name): _plain(name, value) for name, value in metrics.items()}
+        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name. {_KEPT}")
+    if len(metrics) > MOST_METRICS:
+        raise ProgramError(f"evaluate returned {len(metrics):,} metrics; expected at most {MOST_METRICS:,}. {_KEPT}")
+    for name in metrics:
+        if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME or not name.isprintable():
+            raise ProgramError(
+                f"evaluate returned a metric called {printable(repr(name), MOST_NAME)}; expected a name of 1 to "
+                f"{MOST_NAME} printable characters. {_KEPT}"
+            )
+    return {name: _plain(name, value) for name, value in metrics.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
-    array = np.asarray(value)
-    if array.dtype.kind not in "fiub" or array.ndim > 1:
-        raise ProgramError(f"evaluate returned {value!r} as {name}; expected a number or a list of numbers.")
-    return array.tolist()
+    wanted = f"expected a number, or a list of at most {MOST_NUMBERS:,}. {_KEPT}"
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # a tensor that needs a gradient, a list of lists of unequal length
+        raise ProgramError(
+            f"evaluate returned {type(value).__name__} as {name}: {described(error)}; {wanted}"
+        ) from error
+    if array.dtype.kind not in "fiub" or array.ndim > 1 or array.size > MOST_NUMBERS:
+        got = f"{type(value).__name__} of {array.dtype} {array.shape}"
+        raise ProgramError(f"evaluate returned {got} as {name}; {wanted}")
+    return array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()
 
 
 def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch: bool) -> Any:

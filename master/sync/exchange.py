@@ -23,10 +23,12 @@ from master.mailboxes import message_limits
 from master.records import WorkerRecord, WorkerTable
 from master.store.spec import RunSpec
 from master.store.store import Store
+from master.sync.conduct import Conduct
 from master.sync.draft import Draft, Malformed
 from master.sync.failures import Failures
 from master.sync.merger import Merger
 from master.sync.pushes import Pushes
+from master.sync.recovery import Recovery
 from master.sync.replies import Replies
 from master.sync.set_aside import SetAside
 from master.sync.version_use import VersionKeeper, VersionUse
@@ -55,7 +57,9 @@ class Exchange:
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
         self._keeper = VersionKeeper(store, leases.epochs, self.versions)
-        self._pushes = Pushes(store, leases, self.merger, self.failures, environment.hook)
+        self.conduct = Conduct(store.ledger)
+        self.recovery = Recovery(store, leases, self.failures, self.conduct)
+        self._pushes = Pushes(store, leases, self.merger, self.failures, self.recovery, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)
         mailboxes.limit(self.limits.payload)
@@ -82,14 +86,14 @@ class Exchange:
         # Chunks are cut only now, so that they hold the fields that were just credited.
         cutting = cpu()
         with self.ledger.transaction():
-            self._grant([d for d in drafts if granting and not d.dropping and self._is_expected(d.record)], now)
+            self._grant([d for d in drafts if granting and not d.dropping and self._is_trusted(d.record)], now)
         cutting = cpu() - cutting
         if grants := sum(draft.grant is not None for draft in drafts):
             self.grant_s = _running_mean(self.grant_s, cutting / grants)
         hook("after-grants")
         leave = self._leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
-            self.replies.send(draft, leave=leave)
+            self.replies.send(draft, leave=leave or self.conduct.quarantined(draft.record.name))
         for problem in malformed:
             self._mailboxes.discard(problem.message.worker, problem.message.number)
         hook("after-answers")
@@ -106,6 +110,7 @@ class Exchange:
         held = [*self.ledger.leases.of(record.name).values()]
         versions = self.versions.forget(record)
         self._measures.speeds.drop(record)
+        self.conduct.forget(record.name)
         for lease in held:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)
@@ -122,6 +127,7 @@ class Exchange:
             lease, at = held.get(heartbeat.lease), heartbeat.upto + 1
         if lease is None:
             return False
+        at = None if at is None else min(max(at, lease.upto + 1), lease.stop)  # whatever the heartbeat says
         self.failures.record(lease, Failure(lease.id, lease.term, why, last_words, -1, -1), now, upto=at)
         return True
 
@@ -178,6 +184,10 @@ class Exchange:
         if not heard and self._is_expected(record):
             self._nonsensical.append((record, why))
 
+    def _is_trusted(self, record: WorkerRecord) -> bool:
+        """Whether a worker may be given work."""
+        return self._is_expected(record) and not self.conduct.quarantined(record.name)
+
     def _is_expected(self, record: WorkerRecord) -> bool:
         """Whether a record is that of a worker that has not ended, and not one of nobody."""
         return self._workers.get(record.name) is record
@@ -198,6 +208,7 @@ class Exchange:
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:
+                self.recovery.fail(lease, sync.have)
                 self.failures.record(lease, sync.failure, now)
         if sync.leaving:
             record.took_leave = True

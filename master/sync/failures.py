@@ -31,8 +31,8 @@ class Failures:
 
     def take_replaceable(self) -> list[tuple[WorkerRecord, str]]:
         """Return (worker, reason) of those that fail what others do, since this was last asked."""
-        replaceable, self._replaceable = self._replaceable, []
-        return replaceable
+        taken, self._replaceable = self._replaceable, []
+        return taken
 
     def stop(self, error: UserCodeError) -> None:
         """End the run at the next turn."""

@@ -6,6 +6,7 @@ group. Integers are in none: they are facts, and have no length.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,6 @@ from gridml.protocol.push import ReplicaPart
 from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
-Named = Iterable[tuple[str, Array]]
 
 
 @dataclass(frozen=True)
@@ -52,6 +52,11 @@ def pushed_from(part: ReplicaPart, base: ReplicaState) -> Iterator[tuple[str, Ar
             yield f"{type_name}/{name}", base.arrays[type_name][name][rows.ids]
 
 
-def length(tensors: Named) -> float:
-    """Return the length of all tensors together, as one vector."""
-    return float(np.sqrt(sum(float(np.square(tensor, dtype=np.float64).sum()) for _, tensor in tensors)))
+def length(tensors: Iterable[tuple[str, Array]]) -> float:
+    """Return the length of some tensors together, as one vector; infinite where it overflows."""
+    square = 0.0
+    with np.errstate(over="ignore"):
+        for _, tensor in tensors:
+            line = np.ravel(tensor if tensor.itemsize > 2 else tensor.astype(np.float32))
+            square += float(np.dot(line, line))
+    return math.sqrt(square)

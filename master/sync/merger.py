@@ -15,7 +15,7 @@ from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerg
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
-from master.decisions.gate import MAJORITY, Passage, Step, gate, step_size
+from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
 from master.store.versions import ReplicaState
 from master.sync.groups import Group, grouped, length, pushed_from
@@ -50,6 +50,7 @@ class Merger:
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         self.habits = Habits()
         self._workers = workers
+        self._still_since_s: float | None = None  # when the first push came that changed nothing
 
     def prepare(self) -> None:
         """Compile the kernels that the first push would otherwise wait for."""
@@ -82,7 +83,7 @@ class Merger:
         return None
 
     def merge(
-        self, part: ReplicaPart, base: ReplicaState, merge: Merge, worker: str = ""
+        self, part: ReplicaPart, base: ReplicaState, merge: Merge, worker: str = "", now: float = 0.0
     ) -> tuple[Merged | None, Passage]:
         """Return (what the push makes of the replica, why); None when the gate refuses it. Nothing is changed yet.
 
@@ -96,20 +97,32 @@ class Merger:
         passage = gate(merged.not_finite, steps, merge.vertices, alone=alone)
         if passage.scale is None:
             return None, passage
+        sizes = {group: step_size(sumsq, merge.vertices) for group, sumsq in merged.sumsqs.items()}
+        still = stands_still(steps, merge.vertices, self._waited(now, stands=not any(sizes.values())))
+        self.habits.add(worker, sizes, merge.vertices)
+        if still.scale is None:
+            return None, still
         if passage.scale < 1.0:
             merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=merged.sumsqs)
             if merged.not_finite is not None:
-                return None, Passage(None, f"{merged.not_finite} is not finite after merging")
-        sizes = {group: step_size(sumsq, merge.vertices) for group, sumsq in merged.sumsqs.items()}
-        self.habits.add(worker, sizes, merge.vertices)
+                return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
         return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), passage
+
+    def _waited(self, now: float, *, stands: bool) -> float:
+        """For how long pushes that change nothing have come."""
+        if not stands:
+            return 0.0
+        self._still_since_s = now if self._still_since_s is None else self._still_since_s
+        return now - self._still_since_s
 
     def _step(self, group: Group, merged: Merged, push: PushMerge, worker: str) -> Step:
         """Return what the gate is told of a push's step in one group."""
-        others, own = self.habits.others(worker, group.name), 0.0
-        if group.near and len(others) < MAJORITY:
-            own = length(pair for pair in pushed_from(push.part, push.base) if self._groups.get(pair[0]) == group)
-        return Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, own, others)
+        others = self.habits.others(worker, group.name)
+        step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, 0.0, others)
+        if group.near and compares_with_itself(step, push.merge.vertices):
+            ours = (pair for pair in pushed_from(push.part, push.base) if self._groups.get(pair[0]) == group)
+            return replace(step, own=length(ours))
+        return step
 
     @cached_property
     def _groups(self) -> dict[str, Group]:

@@ -20,6 +20,7 @@ from gridml.model.graph import Table
 from gridml.model.program import user_traceback
 from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, VertexKey
+from gridml.protocol.text import described
 from master.store.replica import Replica
 from master.store.versions import ReplicaState
 
@@ -138,8 +139,8 @@ def _call(table: Table, master: Vertex, replica: Vertex, merge: Merge) -> None:
     """Run g. Raises UserCodeError with the user's traceback when it fails."""
     try:
         master.aggregate(replica, merge)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise UserCodeError(
-            f"{table.type.name}.aggregate failed on {tuple(master.get_id())}: {type(error).__name__}: {error}",
+            f"{table.type.name}.aggregate failed on {tuple(master.get_id())}: {described(error)}",
             user_traceback(error, Path(inspect.getfile(type(master)))),
         ) from error

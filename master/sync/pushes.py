@@ -13,6 +13,7 @@ from gridml.protocol.messages import Failure, Push, Verdict
 from gridml.protocol.push import Fields
 from gridml.protocol.text import TRACEBACK, described, printable
 from master.decisions.admission import LeaseFacts, admit
+from master.decisions.gate import Passage
 from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
@@ -20,6 +21,7 @@ from master.store.store import Store
 from master.sync.draft import Draft
 from master.sync.failures import Failures
 from master.sync.merger import Merged, Merger
+from master.sync.recovery import Recovery
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
 
@@ -36,8 +38,12 @@ class Accepted:
 class Pushes:
     """Merges the pushes of a group of messages. Methods must be called inside the ledger's transaction."""
 
-    def __init__(self, store: Store, leases: Leases, merger: Merger, failures: Failures, hook: Hook) -> None:
+    def __init__(
+        self, store: Store, leases: Leases, merger: Merger, failures: Failures, recovery: Recovery, hook: Hook
+    ) -> None:
         self._store = store
+        self._recovery = recovery
+        self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
         self._failures = failures
@@ -69,24 +75,22 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        outcome, trace = None, ""
-        try:
-            problem, outcome = self._try(draft, lease, merge)
-        except UserCodeError as error:  # g does not fail on what others push, perhaps
-            problem, trace = printable(str(error)), printable(error.traceback_text, TRACEBACK)
-        except OURS:
-            raise
-        except Exception as error:  # nothing has been changed: this push is refused, and all else stands
-            draft.problem = problem = f"it cannot be merged: {described(error)}"
+        passage, outcome, trace = self._tried(draft, lease, merge, now)
+        if passage.blamed:
+            self._conduct.blame(draft.record, lease, passage.reason, now)
         if outcome is None:
-            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, problem, True
-            failure = Failure(lease.id, lease.term, problem, trace, -1, -1)
-            self._failures.record(lease, failure, now, upto=push.upto)
+            draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
+            if passage.failed:
+                self._recovery.fail(lease, push.base)
+                failure = Failure(lease.id, lease.term, passage.reason, trace, -1, -1)
+                self._failures.record(lease, failure, now, upto=push.upto)
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
+        self._recovery.succeed(push)
+        self._conduct.credit(draft.record, push.vertices, now, blamed=passage.blamed)
         self._leases.credit(lease, now)
         if draft.record.failures:
             self._failures.clear(draft.record)
@@ -116,12 +120,27 @@ class Pushes:
         holder = worker if later_attempt else lease.worker
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
-    def _try(self, draft: Draft, lease: LeaseState, merge: Merge) -> tuple[str, tuple[Merged, Fields] | None]:
-        """(reason, what the push would change), None when its content is wrong or the gate refuses it.
+    def _tried(
+        self, draft: Draft, lease: LeaseState, merge: Merge, now: float
+    ) -> tuple[Passage, tuple[Merged, Fields] | None, str]:
+        """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
+        because nothing has been changed yet."""
+        try:
+            return *self._try(draft, lease, merge, now), ""
+        except UserCodeError as error:  # g does not fail on what others push, perhaps
+            trace = printable(error.traceback_text, TRACEBACK)
+            return Passage(None, printable(str(error)), failed=True), None, trace
+        except OURS:
+            raise
+        except Exception as error:
+            draft.problem = f"it cannot be merged: {described(error)}"
+            return Passage(None, draft.problem, failed=True), None, ""
 
-        Nothing is changed yet. Raises UserCodeError when g fails, and whatever a push may bring about that nobody has
-        thought of.
-        """
+    def _try(
+        self, draft: Draft, lease: LeaseState, merge: Merge, now: float
+    ) -> tuple[Passage, tuple[Merged, Fields] | None]:
+        """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
+        yet."""
         push, replica = draft.push, self._store.replica
         part, fields = draft.content.replica, draft.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
@@ -132,10 +151,13 @@ class Pushes:
             or self._store.fields.check(fields, lease.cut.local, trained)
         )
         if problem is not None:
-            return problem, None
+            return Passage(None, problem, failed=True), None
+        too_fast = self._conduct.check(draft.record, push.vertices, now)
+        if too_fast is not None:
+            return Passage(None, too_fast, blamed=True), None
         base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
-        merged, passage = self._merger.merge(part, base, merge, draft.sync.worker)
-        return passage.reason, None if merged is None else (merged, fields)
+        merged, passage = self._merger.merge(part, base, merge, draft.sync.worker, now)
+        return passage, None if merged is None else (merged, fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Write the version that was credited; epochs that this completes are flushed and closed."""

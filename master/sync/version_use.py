@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable
 
 from gridml.protocol.attempts import job_of
+from master.decisions.keeping import to_go_back_to
 from master.leases.epochs import Epochs
 from master.records import WorkerRecord
 from master.store.ledger import Ledger
@@ -97,7 +98,7 @@ class VersionUse:
 
 
 class VersionKeeper:
-    """Removes versions that nobody needs: the newest, those to be evaluated and those in use stay."""
+    """Removes versions that nobody needs: the newest, those to be evaluated or gone back to and those in use stay."""
 
     def __init__(self, store: Store, epochs: Epochs, use: VersionUse) -> None:
         self._store = store
@@ -111,6 +112,8 @@ class VersionKeeper:
         if len(kept) < self._enough:
             return
         needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated()}
+        ends = [version for _, version in ledger.epoch_ends()]
+        needed |= to_go_back_to(kept, ends, replica.version, replica.state.nbytes)
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
         spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.state.nbytes)))
         if len(old) >= spare:

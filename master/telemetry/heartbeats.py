@@ -10,6 +10,9 @@ from gridml.carriers.base import Heartbeat
 from master.decisions.staffing import is_silent, is_stuck, patience_s
 from master.records import Standing, WorkerRecord, WorkerTable
 
+STARTS_S = 30.0  # that a worker may take to say its first word, however short a silence is asked for
+MOST_DOUBLINGS = 6  # of the silence that is borne: two hours, of the usual two minutes
+
 
 class Lost(NamedTuple):
     """A worker to give up, and why; `stuck`: its process lives."""
@@ -21,15 +24,23 @@ class Lost(NamedTuple):
 
 class Heartbeats:
     """Finds the silent ones and the stuck ones among the workers that run. `read` reads the heartbeat of one; `limit_s`
-    is how long it may be silent.
+    is how long it may be silent, and `doublings` how often that is doubled for the range it trains: f may hold Python's
+    lock for long there, so that whoever gets it falls silent.
 
     Whom to look at when is kept in a heap, so that a turn costs those that are nearly silent, and not everybody.
     """
 
-    def __init__(self, workers: WorkerTable, read: Callable[[str], Heartbeat | None], limit_s: float) -> None:
+    def __init__(
+        self,
+        workers: WorkerTable,
+        read: Callable[[str], Heartbeat | None],
+        limit_s: float,
+        doublings: Callable[[str], int] = lambda worker: 0,
+    ) -> None:
         self._workers = workers
         self._read = read
         self._limit_s = limit_s
+        self._doublings = doublings
         self._looks: list[tuple[float, str]] = []  # (when it could be silent for half the limit, who)
 
     def watch(self, record: WorkerRecord, now: float) -> None:
@@ -54,9 +65,10 @@ class Heartbeats:
             if record is None or record.standing is not Standing.RUNNING or record.look_s != look_s:
                 continue  # it runs no more, or another look was planned since
             again.append(record)
-            if now - record.sign_s <= patience_s(self._limit_s, out_of_reach=record.out_of_reach) / 2:
+            limit_s = self._limit(record)
+            if now - record.sign_s <= patience_s(limit_s, out_of_reach=record.out_of_reach) / 2:
                 continue  # it was heard since
-            silent, reason = is_silent(record.sign_s, now, self._limit_s, out_of_reach=record.out_of_reach)
+            silent, reason = is_silent(record.sign_s, now, limit_s, out_of_reach=record.out_of_reach)
             heartbeat = self._read(name) if silent or not record.heartbeat_read else None
             if silent and heartbeat not in (None, record.heartbeat):
                 assert heartbeat is not None
@@ -72,8 +84,13 @@ class Heartbeats:
             self._plan(record)
         return lost
 
+    def _limit(self, record: WorkerRecord) -> float:
+        """How long a worker may be silent; while it starts it has no heartbeat yet."""
+        least_s = 0.0 if record.spoke else STARTS_S
+        return max(least_s, self._limit_s * 2.0 ** min(self._doublings(record.name), MOST_DOUBLINGS))
+
     def _plan(self, record: WorkerRecord) -> None:
         """Plan the next look at a worker: half way to its being silent, then at its end."""
-        patience = patience_s(self._limit_s, out_of_reach=record.out_of_reach)
+        patience = patience_s(self._limit(record), out_of_reach=record.out_of_reach)
         record.look_s = record.sign_s + (patience if record.heartbeat_read else patience / 2)
         heappush(self._looks, (record.look_s, record.name))

@@ -6,8 +6,8 @@ Views are fed twice a second at most, from the loop of the run itself: no thread
 from __future__ import annotations
 
 import contextlib
-import json
 import sqlite3
+import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -23,8 +23,10 @@ from rich.table import Table
 from rich.text import Text
 
 from gridml.errors import LedgerError
+from gridml.protocol.text import printable
 from master.store.reader import connect
 from master.store.run_facts import read_ahead
+from master.views.json_text import json_text
 from master.views.progress import Progress, read_progress
 from master.views.render import duration
 
@@ -96,10 +98,10 @@ class Lines(View):
         self._out = out
 
     def event(self, at_s: float, topic: str, text: str) -> None:
-        print(f"{_hour(at_s)}  {topic:9} {text}", file=self._out, flush=True)
+        print(printable(f"{_hour(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
 
     def progress(self, now: float, progress: Progress) -> None:
-        print(f"{_hour(now)}  {'progress':9} {line(progress)}", file=self._out, flush=True)
+        print(printable(f"{_hour(now)}  {'progress':9} {line(progress)}", sys.maxsize), file=self._out, flush=True)
 
 
 @final
@@ -119,7 +121,7 @@ class JsonLines(View):
         self._write(now, "progress", progress.to_json())
 
     def _write(self, at_s: float, topic: str, content: dict[str, Any]) -> None:
-        print(json.dumps(json_line(at_s, topic, content)), file=self._out, flush=True)
+        print(json_text(json_line(at_s, topic, content)), file=self._out, flush=True)
 
 
 def json_line(at_s: float, topic: str, content: dict[str, Any]) -> dict[str, Any]:

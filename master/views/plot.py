@@ -52,6 +52,8 @@ def new_figure(inches: tuple[float, float]) -> Any:
 
 def save(figure: Any, file: Path) -> None:
     """Write a figure in the format that the file's ending says. Raises UsageError when that cannot be done."""
+    if file.suffix.lower() not in (".png", ".pdf", ".svg"):  # one of its own would be added, elsewhere than was said
+        raise UsageError(f"{file} cannot be written: its name says no format. Name a .png, .pdf or .svg.")
     try:
         figure.savefig(file)
     except (OSError, ValueError) as error:
@@ -90,7 +92,7 @@ def _digits(axes: Any, lists: dict[str, list[float]]) -> None:
         axes.bar(np.arange(len(values)) + i * width, values, width, label=name)
     least = min(min(values) for values in lists.values())
     most = max(max(values) for values in lists.values())
-    if 0 < least < most:
+    if 0 < least < most < np.inf:
         axes.set_ylim(least - 0.5 * (most - least), most + 0.1 * (most - least))
     axes.set_xticks(range(max(map(len, lists.values()))))
     axes.set_title(f"{next(iter(lists))} after the last epoch" if len(lists) == 1 else "after the last epoch")

@@ -6,12 +6,13 @@ import re
 import sys
 
 from rich import box
-from rich.console import Console, Group, RenderableType
+from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from chunk_model.lifetime import Lifetime
 from master.planning.plan import Plan
+from master.views.console import PlainConsole
 from master.views.render import duration
 
 WIDTH = 100  # of what goes into a file or a pipe
@@ -19,7 +20,7 @@ WIDTH = 100  # of what goes into a file or a pipe
 
 def print_plan(plan: Plan) -> None:
     """Print a plan on standard output."""
-    Console(width=None if sys.stdout.isatty() else WIDTH, soft_wrap=False).print(render_plan(plan))
+    PlainConsole(width=None if sys.stdout.isatty() else WIDTH).print(render_plan(plan))
 
 
 def render_plan(plan: Plan) -> RenderableType:

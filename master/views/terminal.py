@@ -5,7 +5,6 @@ What drives a run is imported only for that: following one takes no more than re
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sqlite3
@@ -18,12 +17,14 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
-from rich.console import Console
 
-from master.store.reader import connect, holder
+from gridml.protocol.text import printable
+from master.store.reader import connect, explained, holder
 from master.store.run_facts import read_ahead, read_facts
 from master.store.rundir import RunDirectory, command
 from master.store.status import RunStatus
+from master.views.console import PlainConsole
+from master.views.json_text import json_text
 from master.views.live import Follower, JsonLines, Lines, Screen, View, json_line
 from master.views.render import render_report
 from master.views.report import Report, report
@@ -102,13 +103,13 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
-        typer.echo(then if began else "Stopped before it began.", err=True)
+        typer.echo(printable(then) if began else "Stopped before it began.", err=True)
         if is_job and stopped.number == signal.SIGTERM:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None
     if as_json:
-        typer.echo(json.dumps(json_line(time.time(), "report", {"report": report(root).to_json()})))
+        typer.echo(json_text(json_line(time.time(), "report", {"report": report(root).to_json()})))
     else:
         print_report(report(root))
 
@@ -118,7 +119,7 @@ def follow(run: Path, *, as_json: bool) -> None:
     connection = connect(run)
     try:
         comes_again = _master_comes_again(run)
-        with view_of(run.name, as_json=as_json) as view:
+        with explained(RunDirectory(run).ledger), view_of(run.name, as_json=as_json) as view:
             newest = connection.execute("SELECT coalesce(max(rowid), 0) FROM events").fetchone()[0]
             seen = max(0, newest - 10)
             driven, held, seen_s = True, False, time.monotonic()
@@ -142,7 +143,7 @@ def follow(run: Path, *, as_json: bool) -> None:
                     if driven:
                         time.sleep(LOOK_S)
     except KeyboardInterrupt:
-        typer.echo(f"The run goes on. Look again with: {command('watch', run)}", err=True)
+        typer.echo(printable(f"The run goes on. Look again with: {command('watch', run)}"), err=True)
         raise typer.Exit(130) from None
     finally:
         connection.close()
@@ -168,10 +169,10 @@ def view_of(title: str, *, as_json: bool) -> View:
     """Return what shows a run here: events as JSON, a live screen, or lines."""
     if as_json:
         return JsonLines(sys.stdout)
-    return Screen(Console(), title) if sys.stdout.isatty() else Lines(sys.stdout)
+    return Screen(PlainConsole(), title) if sys.stdout.isatty() else Lines(sys.stdout)
 
 
 def print_report(report: Report) -> None:
     """Print a report as tables on standard output."""
     # A file or a pipe gets the tables as wide as they are.
-    Console(width=None if sys.stdout.isatty() else 132).print(render_report(report))
+    PlainConsole(width=None if sys.stdout.isatty() else 132).print(render_report(report))

@@ -19,7 +19,7 @@ import pytest
 from gridml import cli
 from master.views import terminal
 
-COMMANDS = ("run", "resume", "status", "watch", "report", "cancel")
+COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback")
 COUNT, EPOCHS = 600, 2
 
 # Counts documents; what runs on the workers waits at a gate, so that a test decides when a run can come to its end.
@@ -168,7 +168,7 @@ def test_a_working_directory_where_no_run_can_be_made(
     assert status == 2 and "cannot be made" in err and "--run-dir" in err and "Traceback" not in err
 
 
-@pytest.mark.parametrize("command", ["resume", "status", "watch", "report", "cancel"])
+@pytest.mark.parametrize("command", ["resume", "status", "watch", "report", "cancel", "rollback"])
 def test_a_directory_that_is_no_run(gridml: Callable[..., Answer], tmp_path: Path, command: str) -> None:
     status, _, err = gridml(command, tmp_path)
     assert status == 7 and "is not a run" in err and "Traceback" not in err

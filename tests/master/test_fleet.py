@@ -11,7 +11,7 @@ from gridml.errors import RunError
 from master.backends.base import JobEvent, State
 from master.decisions.staffing import MAX_FAILED_STARTS
 from master.fleet import Fleet, Workplace
-from master.records import WorkerRecord, WorkerTable
+from master.records import Standing, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -48,6 +48,8 @@ class Nobody:
         return []
 
     def avoid(self, machines: list[str]) -> None: ...
+
+    def cancel(self, worker: str) -> None: ...
 
     def advice(self, detail: str) -> str:
         return "Release it."
@@ -108,5 +110,63 @@ def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fle
     fleet.hear([JobEvent(3.0, "w1", State.EVICTED)], 3.0)
     for k in range(MAX_FAILED_STARTS - 1):
         lost(f"w{50 + k}", 4.0)
-    with pytest.raises(RunError, match="5 workers in a row ended before they said a word"):
+    with pytest.raises(RunError, match="5 workers in a row ended before they had any work"):
         lost("w60", 5.0)
+
+
+def test_a_range_at_which_workers_fall_silent_is_given_more_time(fleet: Fleet, workers: WorkerTable) -> None:
+    ledger = fleet._ledger
+    with ledger.transaction():
+        ledger.open_epoch(0, 100, 0.0)
+        ledger.lease(ledger.spans[0], 50, "w1", 0.0, "test")
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
+    fleet.give_up(61.0)
+    fleet.give_up(121.0)
+    assert workers.of("w1").standing is Standing.GIVEN_UP
+    with ledger.transaction():
+        for lease in [*ledger.leases]:
+            ledger.end_lease(lease, 121.0, "silent")
+        ledger.lease(ledger.spans[0], 20, "w2", 0.0, "test")
+    fleet.hear([JobEvent(200.0, "w2", State.RUNNING)], 200.0)
+    for now in (261.0, 321.0, 439.0):
+        fleet.give_up(now)
+        assert workers.of("w2").standing is Standing.RUNNING
+    fleet.give_up(441.0)
+    assert workers.of("w2").standing is Standing.GIVEN_UP
+
+
+class AtWork(Nobody):
+    """Of the exchange it is wanted here whether a worker was at work when it ended."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        super().__init__(ledger)
+        self.at_work = True
+        self.counted: list[str] = []
+
+    def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
+        self.counted += [why] if self.at_work else []
+        return self.at_work
+
+
+@pytest.mark.parametrize("state", [State.LOST, State.FINISHED])
+def test_who_ends_at_work_has_failed_whatever_its_exit_status(fleet: Fleet, state: State) -> None:
+    exchange = fleet._exchange = cast(Any, AtWork(fleet._ledger))
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING), JobEvent(2.0, "w1", state, detail="so", exit_code=0)], 2.0)
+    fleet.hear([JobEvent(1.0, "w2", State.RUNNING), JobEvent(2.0, "w2", State.EVICTED, exit_code=0)], 2.0)
+    assert exchange.counted == ["the worker ended with so"]
+
+
+def test_workers_that_crash_at_nothing_stop_a_run(fleet: Fleet, workers: WorkerTable) -> None:
+    exchange = fleet._exchange = cast(Any, AtWork(fleet._ledger))
+    exchange.at_work = False
+
+    def crash(worker: str) -> None:
+        fleet.hear([JobEvent(1.0, worker, State.RUNNING)], 1.0)
+        speak(workers.of(worker), 1.0)
+        fleet.hear([JobEvent(1.0, worker, State.LOST, exit_code=1)], 1.0)
+
+    fleet.hear([JobEvent(0.0, "w1", State.EVICTED), JobEvent(0.0, "w2", State.EVICTED)], 0.0)
+    for k in range(MAX_FAILED_STARTS - 1):
+        crash(f"w{10 + k}")
+    with pytest.raises(RunError, match="5 workers in a row ended before they had any work"):
+        crash("w60")

@@ -19,7 +19,7 @@ from master.backends.condor.backend import AGAIN_S, FAREWELL_S
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.schedd import RUN, bindings, explained
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
-from master.backends.condor.submit_description import as_text, attributes, quoted, word
+from master.backends.condor.submit_description import as_text, attributes, lines, quoted, word
 from master.backends.plugin import MasterJob
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, RunDirectory
@@ -42,7 +42,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     root = directory.root.absolute()
     script = Path(sys.executable).parent / "gridml"
     begin = "" if os.access(script, os.X_OK) else f"{_WITHOUT_SCRIPT} "
-    return {
+    commands = {
         **{f"+{name}": value for name, value in attributes(options).items()},
         "universe": "local",
         "initialdir": os.getcwd(),  # a program may open files beside it
@@ -60,6 +60,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "+OtherJobRemoveRequirements": '"GridmlMaster =?= $(Cluster)"',
         f"+{_MARK}": quoted(str(root)),
     }
+    return lines(commands)
 
 
 def write(directory: RunDirectory, commands: Mapping[str, str]) -> None:

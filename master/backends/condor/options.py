@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from gridml.errors import UsageError
+from gridml.protocol.text import printable
 from master.backends.base import BackendFacts, BackendOptions
 
+LONGEST_LINE = 8_000  # characters of a value
+MOST_COUNT = 2**31 - 1  # which a job's ad holds as an integer
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")
 _COUNTS = ("request_cpus", "max_idle", "grace_s", "job_lease_s", *_MAY_BE_0)
-MOST = 10**6  # cores, jobs, chunks, seconds
+
+
+def check_line(what: str, value: Any) -> None:
+    """Raise UsageError for text, or a path, or several of them, that is not one line of what prints: a submit
+    description has a line for each command, and another line is another command."""
+    for text in value if isinstance(value, tuple) else (value,):
+        if isinstance(text, str | Path) and not (str(text).isprintable() and len(str(text)) <= LONGEST_LINE):
+            raise UsageError(
+                f"{what} is {printable(repr(str(text)), 200)}; expected one line of at most {LONGEST_LINE:,} printable "
+                f"characters, as a submit description has for each command."
+            )
+
+
+def _option(name: str) -> str:
+    """Return how a field is called on the command line."""
+    return "--attribute" if name == "attributes" else f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
 @dataclass(frozen=True)
@@ -65,17 +84,19 @@ class CondorOptions(BackendOptions):
     ] = 300
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            check_line(_option(field.name), getattr(self, field.name))
         for name in _COUNTS:
-            option, low = f"--{name.removesuffix('_s').replace('_', '-')}", int(name not in _MAY_BE_0)
+            option, low = _option(name), int(name not in _MAY_BE_0)
             if getattr(self, name) < low:
                 raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
-            if getattr(self, name) > MOST:
-                raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST:,}.")
+            if getattr(self, name) > MOST_COUNT:
+                raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST_COUNT:,}.")
         # The submit description is read in the run directory.
         if self.packed is not None:
             object.__setattr__(self, "packed", self.packed.absolute())
         object.__setattr__(self, "send", tuple(path.absolute() for path in self.send))
-        if self.container_image and Path(self.container_image).exists():
+        if self.container_image and os.path.exists(self.container_image):
             object.__setattr__(self, "container_image", str(Path(self.container_image).absolute()))
 
     @property

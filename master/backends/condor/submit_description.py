@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 import zipfile
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from pathlib import Path
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
 from gridml.protocol import bundle, outbox
-from master.backends.condor.options import CondorOptions
+from master.backends.condor.options import CondorOptions, check_line
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -45,7 +46,7 @@ exit 69
 
 def description(settings: Settings, directory: RunDirectory, marks: Mapping[str, str]) -> dict[str, str]:
     """Return the submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all jobs of the
-    run."""
+    run. Raises UsageError for a value that is not one line, whatever it is made of."""
     options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
     kept = directory.program(settings.program).absolute()
     sent = [CODE, str(kept if kept.is_file() else settings.program), *(str(path) for path in options.send)]
@@ -93,12 +94,19 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     for name in ("requirements", "rank", "container_image"):
         if getattr(options, name):
             commands[name] = str(getattr(options, name))
-    return {**commands, **{f"+{name}": value for name, value in {**attributes(options), **marks}.items()}}
+    return lines({**commands, **{f"+{name}": value for name, value in {**attributes(options), **marks}.items()}})
+
+
+def lines(commands: dict[str, str]) -> dict[str, str]:
+    """Return submit commands as they are. Raises UsageError for one whose value is more than a line."""
+    for name, value in commands.items():
+        check_line(name, value)
+    return commands
 
 
 def attributes(options: CondorOptions) -> dict[str, str]:
     """Return what the user wants in the ad of every job of the run."""
-    project = {"ProjectName": f'"{options.project}"'} if options.project else {}
+    project = {"ProjectName": quoted(options.project)} if options.project else {}
     return {**dict(map(attribute, options.attributes)), **project}
 
 
@@ -114,7 +122,7 @@ def check(options: CondorOptions, program: Path) -> None:
         )
     image = Path(options.container_image or "")
     needed = [*options.send, *filter(None, [options.packed]), *([image] if image.is_absolute() else [])]
-    missing = next((path for path in needed if not path.exists()), None)
+    missing = next((path for path in needed if not os.path.exists(path)), None)
     if missing is not None:
         raise UsageError(f"{missing} cannot be sent with the jobs: it is not there. Name a file that is.")
 
@@ -139,8 +147,8 @@ def quoted(text: str) -> str:
 
 def as_text(commands: Mapping[str, str], file: str = DESCRIPTION, queue: str = f"worker from {NAMES}") -> str:
     """Return the description as a file for `condor_submit`."""
-    lines = [f"{name} = {value}" for name, value in commands.items()]
-    return "\n".join([f"# condor_submit {file}", *lines, f"queue {queue}".rstrip(), ""])
+    written = [f"{name} = {value}" for name, value in commands.items()]
+    return "\n".join([f"# condor_submit {file}", *written, f"queue {queue}".rstrip(), ""])
 
 
 def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:

@@ -19,6 +19,7 @@ from gridml.aggregates import (
     Merge,
     add,
     by_name,
+    clipped,
     easgd,
     fedbuff,
     kernels,
@@ -46,7 +47,7 @@ from gridml.testing.aggregates import (
 
 RULES: list[Aggregate] = [
     mean(), stale_mean(), stale_mean(kappa=2, rho=1), fedbuff(), fedbuff(least=1), nesterov(), easgd(), add(),
-    maximum(), pooled(), pooled(variance=True),
+    maximum(), pooled(), pooled(variance=True), clipped(), clipped(radius=0.1),
 ]  # fmt: skip
 CASES = [(rule, dtype) for rule in RULES for dtype in DTYPES if rule.takes(np.dtype(dtype))]
 FLOATS = [(rule, dtype) for rule, dtype in CASES if dtype in TOLERANCE]
@@ -385,3 +386,41 @@ def test_statistics_of_modules_are_pooled_at_any_depth(name: str) -> None:
 
 def test_an_array_field_may_be_called_like_a_statistic() -> None:
     assert rule_for("Word/running_mean", np.ones(3, np.float32), None) == stale_mean()
+
+
+def pushes_of(rule: Aggregate, steps: list[float], live: int = 3) -> list[float]:
+    """The master's value after each push of so long a step, from the newest version."""
+    rules = FlatRules({"w": rule})
+    master = {"w": np.zeros(4, np.float32)}
+    master |= rules.buffers(master)
+    values = []
+    for step in steps:
+        base = {"w": master["w"].copy()}
+        pushed = {"w": base["w"] + np.float32(step)}
+        master = dict(rules.merge(master, pushed, base, Merge(1, 1, 64, 0, live)).tensors)
+        values.append(float(master["w"][0]))
+    return values
+
+
+def test_a_clipped_push_goes_no_further_from_the_centre_than_the_radius() -> None:
+    usual = pushes_of(clipped(), [1.0] * 30)
+    hostile = pushes_of(clipped(), [1.0] * 29 + [-1e6])
+    assert hostile[-2] == usual[-2]
+    assert abs(hostile[-1] - usual[-1]) < 2.0
+
+
+def test_a_third_of_hostile_pushes_does_not_turn_a_clipped_run() -> None:
+    steps = [1.0, 1.1, -50.0] * 60
+    assert pushes_of(stale_mean(), steps)[-1] < 0
+    assert pushes_of(clipped(), steps)[-1] > 0
+
+
+def test_one_live_worker_is_clipped_by_nothing() -> None:
+    steps = [1.0, -1e6, 3.0]
+    assert pushes_of(clipped(), steps, live=1) == pushes_of(stale_mean(), steps, live=1)
+
+
+def test_a_radius_that_is_none_is_refused() -> None:
+    for radius in (0.0, -1.0, np.inf, np.nan):
+        with pytest.raises(UsageError, match="expected a number above 0"):
+            clipped(radius=radius)

@@ -136,7 +136,7 @@ def test_nothing_of_the_users_is_overwritten(gridml: Callable[..., Answer], tmp_
     kept.parent.mkdir(parents=True)
     kept.write_text("precious = 2\n")
     status, _, err = gridml(*SMALL, "--run-dir", "other")
-    assert status == 2 and "is there already" in err and kept.read_text() == "precious = 2\n"
+    assert status == 2 and "holds other files" in err and kept.read_text() == "precious = 2\n"
 
 
 def test_a_simulation_that_memory_cannot_hold_gets_one_message(

@@ -13,6 +13,7 @@ import typer
 
 from gridml import cli
 from gridml.commands.start import start_command
+from gridml.errors import UsageError
 from master.backends.base import Backend, BackendFacts, BackendOptions
 from master.backends.plugin import BackendPlugin, Command
 from master.backends.registry import BACKENDS
@@ -82,6 +83,14 @@ def test_every_option_reaches_the_settings() -> None:
         address="host:22",
         options=options,
     )
+
+
+@pytest.mark.parametrize("text", ["0", "-1", "4.9", "nan", "inf"])
+def test_a_silence_in_which_no_worker_could_start_is_refused(text: str) -> None:
+    app = typer.Typer()
+    app.command()(start_command(LabPlugin()))
+    with pytest.raises(UsageError, match=f"--silence is {text}; expected at"):
+        app([str(PROGRAM), "--silence", text], standalone_mode=False)
 
 
 def test_an_address_has_its_older_name_too() -> None:

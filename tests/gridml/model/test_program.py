@@ -77,8 +77,8 @@ def test_string_annotations_are_understood(write: Write) -> None:
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    for path in (tmp_path / "missing.py", tmp_path):
-        with pytest.raises(UsageError, match="no such file"):
+    for path, said in ((tmp_path / "missing.py", "no such file"), (tmp_path, "is a folder")):
+        with pytest.raises(UsageError, match=said):
             load(path)
 
 

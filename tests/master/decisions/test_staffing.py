@@ -38,7 +38,7 @@ def test_workers_that_never_speak_end_the_run() -> None:
     assert after_failed_start(MAX_FAILED_STARTS - 1)[0]
     again, reason = after_failed_start(MAX_FAILED_STARTS)
     assert not again
-    assert reason == "5 workers in a row ended before they said a word"
+    assert reason == "5 workers in a row ended before they had any work"
     assert after_failed_start(10 * MAX_FAILED_STARTS, others_work=True)[0]
     assert not after_failed_start(MAX_UNFIT, MAX_UNFIT, others_work=True)[0]
 

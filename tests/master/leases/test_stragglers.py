@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.decisions.leasing import Span
-from master.leases.stragglers import OvertakenRanges
+from master.leases.stragglers import TakenRanges
 
 LENGTH = 40
 ranges = st.builds(
@@ -19,7 +19,7 @@ ranges = st.builds(
 
 @given(st.lists(st.tuples(ranges, st.integers(1, 5))), st.lists(ranges), st.booleans())
 def test_ranges_count_as_their_positions_do(taken: list[tuple[Span, int]], spans: list[Span], drop: bool) -> None:
-    overtaken, plain = OvertakenRanges(), {epoch: [0] * LENGTH for epoch in (0, 1)}
+    overtaken, plain = TakenRanges(), {epoch: [0] * LENGTH for epoch in (0, 1)}
     for span, count in taken:
         overtaken.add(span, count)
         plain[span.epoch][span.start : span.stop] = [count] * span.count
@@ -32,7 +32,7 @@ def test_ranges_count_as_their_positions_do(taken: list[tuple[Span, int]], spans
 
 
 def test_what_is_covered_only_partly_is_kept_outside() -> None:
-    overtaken = OvertakenRanges()
+    overtaken = TakenRanges()
     overtaken.add(Span(0, 0, 100), 3)
     overtaken.add(Span(0, 40, 60), 1)
     spans = Span(0, 0, 40), Span(0, 40, 60), Span(0, 60, 100), Span(0, 59, 61), Span(0, 100, 200), Span(1, 0, 100)

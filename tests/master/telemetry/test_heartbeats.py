@@ -9,7 +9,7 @@ import pytest
 from gridml.carriers.base import Heartbeat
 from master.decisions.staffing import STUCK
 from master.records import Standing, WorkerRecord, WorkerTable
-from master.telemetry.heartbeats import Heartbeats, Lost
+from master.telemetry.heartbeats import MOST_DOUBLINGS, STARTS_S, Heartbeats, Lost
 
 LIMIT = 120.0
 
@@ -164,3 +164,32 @@ def test_nobody_loses_sight_of_who_does_not_run(heartbeats: Heartbeats, workers:
     heartbeats.lose_sight(w1)
     heartbeats.lose_sight(workers.of("stranger"))
     assert heartbeats.lost(1e9) == []
+
+
+def test_a_range_at_which_workers_fall_silent_is_borne_twice_as_long(
+    workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]
+) -> None:
+    heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 2)
+    workers.move(w1, Standing.RUNNING)
+    heartbeats.watch(w1, 0.0)
+    assert every_second(heartbeats, 1000) == 4 * LIMIT + 1
+
+
+def test_it_is_not_borne_for_ever(workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]) -> None:
+    heartbeats = Heartbeats(workers, read.get, LIMIT, lambda worker: 1000)
+    workers.move(w1, Standing.RUNNING)
+    heartbeats.watch(w1, 0.0)
+    assert heartbeats.lost(LIMIT * 2**MOST_DOUBLINGS / 2 + 1) == []
+    assert given_up(heartbeats, LIMIT * 2**MOST_DOUBLINGS + 1) == ["w1"]
+
+
+def test_who_starts_has_time_for_it_however_short_a_silence_is(
+    workers: WorkerTable, w1: WorkerRecord, read: dict[str, Heartbeat]
+) -> None:
+    heartbeats = Heartbeats(workers, read.get, 5.0)
+    workers.move(w1, Standing.RUNNING)
+    heartbeats.watch(w1, 0.0)
+    assert every_second(heartbeats, 100) == STARTS_S + 1
+    w1.spoke = True
+    heartbeats.watch(w1, 100.0)
+    assert every_second(heartbeats, 200, since=100.0) == 106.0

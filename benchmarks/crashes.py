@@ -1,0 +1,247 @@
+"""Kills of the master and power cuts of its disk, each followed by a resume that must end exact.
+
+Three sorts, all on a run whose outcome shows every vertex trained twice, never, or from a wrong value
+(`benchmarks/programs/chain.py`, `chain_bsp.py`):
+
+- SIGKILL of a master at a random instant or at one of its crash points, one after another until the run has finished.
+  Its workers are stepped in its process and die with it; the ledger and every file are synchronised as always.
+- what is on the disk at every operation on a file, one by one, taken while a run goes on.
+- power cuts: the blocks of the disk at a random instant under a real master with real worker processes, on a disk that
+  has every block it was sent, and on one that loses what was not flushed (`benchmarks/loop_disks.py`).
+
+    python -m benchmarks.crashes [KILLS [CUTS]]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from benchmarks.exact_run import (
+    GRIDML,
+    PROGRAMS,
+    Outcome,
+    Result,
+    drive,
+    environment_of,
+    go_on,
+    isolated,
+    new_world,
+    settings_of,
+    shell,
+    wrong_on_disk,
+)
+from benchmarks.loop_disks import NoDisks, disk
+from benchmarks.table import Cell, write
+from master.launch import resume, start
+from master.simulation.crash_points import POINTS
+
+CHAINS = (PROGRAMS / "chain.py", PROGRAMS / "chain_bsp.py")
+LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
+BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds
+CUT_EVERY_S = 0.15
+OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "shutil.rmtree")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Kills of the master, and power cuts.", allow_abbrev=False)
+    parser.add_argument("kills", nargs="?", type=int, default=1000)
+    parser.add_argument("cuts", nargs="?", type=int, default=200)
+    options = parser.parse_args()
+    rows, notes, bad = [], [], []
+    folder = Path(tempfile.mkdtemp(prefix="crashes-"))
+    try:
+        for program in CHAINS:
+            results = list(kills(program, folder, options.kills // 2, seed=1))
+            killed, ended = Counter(point for point, _ in results), [r for _, r in results if r is not None]
+            rows.append(row(f"SIGKILL at a random instant, {program.stem}", killed["an instant"], ended))
+            at_points = sum(killed.values()) - killed["an instant"]
+            rows.append(row(f"SIGKILL at a crash point, {program.stem}", at_points, ended))
+            bad += [result for result in ended if result.outcome is not Outcome.EXACT]
+            results_at = list(every_operation(program, folder))
+            rows.append(row(f"at each operation on a file, {program.stem}", len(results_at), results_at))
+            bad += [result for result in results_at if result.outcome is not Outcome.EXACT]
+        for volatile in (False, True):
+            name = "power cut, unflushed blocks lost" if volatile else "power cut, every block kept"
+            try:
+                cut = list(power_cuts(folder / "disk", options.cuts // 2, volatile=volatile, seed=1))
+            except NoDisks as error:
+                notes.append(f"{name}: not here: {error}")
+                continue
+            rows.append(row(name, len(cut), cut))
+            bad += [result for result in cut if result.outcome is not Outcome.EXACT]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    for result in bad:
+        print(f"{result.outcome}: {result.text}")
+    write("crashes", "Masters killed and disks cut off: how the run ended", rows, notes)
+    sys.exit(bool(bad))
+
+
+def row(what: str, times: int, results: list[Result]) -> dict[str, Cell]:
+    """A line of the table: how often it was done, and the ends that runs came to."""
+    counts = Counter(result.outcome for result in results)
+    others = sum(counts.values()) - counts[Outcome.EXACT]
+    return {"what": what, "times": times, "runs ended": len(results), "exact": counts[Outcome.EXACT], "others": others}
+
+
+# --- kills
+
+
+def kills(program: Path, folder: Path, count: int, seed: int) -> Iterator[tuple[str, Result | None]]:
+    """Kill masters `count` times; yield where each was, and the result of a run that one has finished."""
+    rng, done, root = random.Random(seed), 0, folder / "run"
+    life = 0
+    while done < count:
+        shutil.rmtree(root, ignore_errors=True)
+        for life in range(1, 10_000):
+            point = rng.choice(("an instant", rng.choice(POINTS)))
+            late = rng.randint(1, 12) if point != "an instant" else rng.uniform(0.0, LIFE_S)
+            last = done >= count
+            status = one_life(program, root, life, None if last else (point, late))
+            if status is None:
+                done += 1
+                yield point, None
+            else:
+                yield point, status
+                break
+
+
+def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None) -> Result | None:
+    """A master's life in a process of its own; None if it was killed, else how the run ended."""
+
+    def live() -> Result:
+        world = new_world(program, life)
+        left = end[1] if end is not None else 0.0
+
+        def reached(point: str) -> None:
+            nonlocal left
+            if end is not None and point == end[0]:
+                left -= 1
+                if left == 0:
+                    os.kill(os.getpid(), signal.SIGKILL)
+
+        environment = replace(environment_of(world, reached), durable=True)
+        if end is not None and end[0] == "an instant":
+            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+            signal.setitimer(signal.ITIMER_REAL, max(0.001, end[1]))
+        if (root / "ledger.db").exists():
+            run = resume(root, environment)
+        else:
+            shutil.rmtree(root, ignore_errors=True)
+            run = start(settings_of(program), root, environment)
+        drive(world, run)
+        problem = wrong_on_disk(program, root)
+        return Result(Outcome.EXACT if problem is None else Outcome.WRONG, problem or "")
+
+    result = isolated(live)
+    killed = result.outcome is Outcome.CRASHED and result.text == signal.SIGKILL.name
+    return None if killed else result
+
+
+# --- what is on the disk at each operation
+
+
+def every_operation(program: Path, folder: Path, every: int = 1) -> Iterator[Result]:
+    """Play a run; at every `every`-th operation on a file go on, in a copy, with what is on the disk then."""
+    root, results = folder / "played", folder / "results"
+    images = folder / "images"
+    images.mkdir()
+    copying, count = False, 0
+
+    def hear(event: str, arguments: tuple[object, ...]) -> None:
+        nonlocal copying, count
+        if copying or event not in OPERATIONS or not str(arguments[0]).startswith(str(root)):
+            return
+        if event == "open" and not (isinstance(arguments[2], int) and arguments[2] & (os.O_WRONLY | os.O_RDWR)):
+            return
+        copying = True
+        count += 1
+        with contextlib.suppress(FileNotFoundError):
+            if count % every == 0 and (root / "ledger.db").exists():
+                shutil.copytree(root, images / f"{count:05d}")
+        copying = False
+
+    def play() -> Result:
+        sys.addaudithook(hear)  # for the rest of this process, which is a copy
+        world = new_world(program)
+        drive(world, start(settings_of(program), root, environment_of(world)))
+        return Result(Outcome.EXACT)
+
+    shutil.rmtree(root, ignore_errors=True)
+    yield isolated(play)
+    for image in sorted(images.iterdir()):
+        yield isolated(lambda image=image: go_on(program, image, None))  # type: ignore[misc]
+        shutil.rmtree(image)
+    shutil.rmtree(images)
+    shutil.rmtree(results, ignore_errors=True)
+
+
+# --- power cuts
+
+
+def power_cuts(folder: Path, count: int, *, volatile: bool, seed: int) -> Iterator[Result]:
+    """Cut the power `count` times under real masters and workers, and go on with each on the disk that is left.
+
+    Raises NoDisks.
+    """
+    rng, program, done = random.Random(seed), CHAINS[0], 0
+    with disk(folder, volatile=volatile) as made:
+        while done < count:
+            clones: list[Path] = []
+            with running(program, made.root / f"run{done}") as (process, root):
+                while process.poll() is None and done + len(clones) < count:
+                    time.sleep(rng.uniform(0, 2 * CUT_EVERY_S))
+                    if (root / "ledger.db").exists():
+                        clones.append(made.cut(f"cut{done + len(clones)}"))
+            for clone in clones:
+                with made.after_cut(clone) as place:
+                    yield resumed(program, place / root.name)
+            done += len(clones)
+            shutil.rmtree(root)
+
+
+@contextlib.contextmanager
+def running(program: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes], Path]]:
+    """A run of real processes."""
+    command = [str(GRIDML), "run", str(program), "--workers", "2", "--chunk", "120", "--push-every", "40",
+               "--run-dir", str(root)]  # fmt: skip
+    environment = {**shell(), "CHAIN_S": str(BATCH_S)}
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    try:
+        yield process, root
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def resumed(program: Path, root: Path) -> Result:
+    """Resume a run with its own command, and compare it with what there must be."""
+    if not (root / "ledger.db").exists():
+        return Result(Outcome.EXACT, "it had not begun")
+    done = subprocess.run(
+        [str(GRIDML), "resume", str(root)], env=shell(), capture_output=True, text=True, timeout=120, check=False
+    )
+    if done.returncode:
+        return Result(Outcome.UNADVISED, done.stderr)
+    problem = wrong_on_disk(program, root)
+    return Result(Outcome.EXACT if problem is None else Outcome.WRONG, problem or "")
+
+
+if __name__ == "__main__":
+    main()

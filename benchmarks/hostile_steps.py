@@ -1,0 +1,217 @@
+"""What one hostile worker of n can do to a run by the steps that it pushes, with the defence and without it.
+
+    python -m benchmarks.hostile_steps [SEED ...]
+
+Real training on simulated machines: the real master, the real session, torch; only the time is simulated. The hostile
+worker speaks the protocol to the letter and lies in its replica alone. Its machine is never taken away; who comes in
+its place once it is in quarantine is honest.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.table import Cell, write
+from chunk_model.costs import Costs
+from gridml.carriers.base import WorkerMailbox
+from gridml.engine.engine import Snapshot
+from gridml.errors import GridmlError
+from gridml.model.program import Program, load
+from gridml.protocol.push import ReplicaPart
+from gridml.protocol.worker_state import WorkerOptions
+from master.backends.script import Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.decisions.gate import OUTLIER, Passage
+from master.simulation.scenario import Scenario, Speeds
+from master.simulation.world import play_scenario
+from master.store.reader import opened
+from master.store.settings import Settings
+from remote.session import SessionOptions
+from remote.stepped import Dice, SteppedEngine, SteppedWorker, Trainer
+
+Array = NDArray[np.floating]
+Attack = Callable[[Array, Array, float, np.random.Generator], Array]  # (replica, base, length of the step, dice)
+PROGRAMS = Path(__file__).parent / "programs"
+COSTS = Costs(exec_s=0.001, start_s=0.5, push_s=0.02, boot_s=1.0)
+HOSTILE = "w1"
+JUST_BELOW = 0.98 * OUTLIER
+
+
+def _towards(base: Array, direction: Array, length: float) -> Array:
+    norm = float(np.linalg.norm(direction))
+    return base + direction * (length / norm if norm else 0.0)
+
+
+ATTACKS: dict[str, Attack | None] = {
+    "none": None,
+    "zeros": lambda p, b, s, rng: np.zeros_like(p),
+    "1e30": lambda p, b, s, rng: np.full_like(p, 1e30),
+    "unchanged": lambda p, b, s, rng: b,
+    "sign flip": lambda p, b, s, rng: 2 * b - p,
+    "scaled x5": lambda p, b, s, rng: b + 5 * (p - b),
+    "sign flip x5": lambda p, b, s, rng: b - JUST_BELOW * (p - b),
+    "noise at the bound": lambda p, b, s, rng: _towards(b, rng.normal(size=p.shape), JUST_BELOW * s),
+    "drift at the bound": lambda p, b, s, rng: _towards(
+        b, np.random.default_rng(p.size).normal(size=p.shape), JUST_BELOW * s
+    ),
+}
+
+
+class HostileEngine(SteppedEngine):
+    """An engine that trains like any other, and pushes something else."""
+
+    def __init__(self, program: Program, dice: Dice, attack: Attack) -> None:
+        super().__init__(program, dice)
+        self._attack = attack
+        self._rng = np.random.default_rng(1)
+        self._base: dict[str, Array] = {}
+
+    def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
+        for tensors in newest.modules.values():
+            self._base.update({name: values.copy() for name, values in tensors.items()})
+        super()._take(newest, pushed, live)
+
+    def wire(self, snapshot: Snapshot) -> ReplicaPart:
+        part = super().wire(snapshot)
+        modules = {}
+        for key, tensors in part.modules.items():
+            lies = {name: self._lie(name, values) for name, values in tensors.items()}
+            self._base.update(lies)  # where it is a fast-forward
+            modules[key] = lies
+        return ReplicaPart(modules, part.rows)
+
+    def _lie(self, name: str, values: Array) -> Array:
+        if values.dtype.kind != "f":
+            return values
+        length = float(np.linalg.norm(values - self._base[name]))
+        return self._attack(values, self._base[name], length, self._rng).astype(values.dtype)
+
+
+class HostileTrainer:
+    """Makes honest workers, and one that is not; where that trains nothing it is a thousand times as fast."""
+
+    def __init__(self, source: Path, seed: int, attack: Attack | None) -> None:
+        self._honest = Trainer(source, COSTS, seed)
+        self._program = load(source)
+        self._source = source
+        self._attack = attack
+
+    def __call__(
+        self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
+    ) -> SteppedWorker:
+        if options.worker != HOSTILE or self._attack is None:
+            return self._honest(options, mailbox, clock, speed)
+        engine = HostileEngine(self._program, Dice("hostile", torch=self._program.uses_torch), self._attack)
+        chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
+        idle = self._attack is ATTACKS["unchanged"]
+        return SteppedWorker(chosen, engine, mailbox, clock, COSTS, 1000.0 if idle else speed)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended."""
+
+    accuracy: float
+    ended: str
+    credited: float  # share of the credits that went to the hostile worker
+    blames: int
+    quarantined: tuple[str, ...]
+
+
+@contextlib.contextmanager
+def undefended() -> Iterator[None]:
+    """Let everything pass that is finite."""
+
+    def gate(not_finite: str | None, *_: object, **__: object) -> Passage:
+        return Passage(None, f"{not_finite} is not finite") if not_finite else Passage(1.0, "accepted")
+
+    with (
+        mock.patch("master.sync.merger.gate", gate),
+        mock.patch("master.sync.merger.stands_still", lambda *_: Passage(1.0, "")),
+        mock.patch("master.sync.conduct.too_fast", lambda *_: (False, "")),
+        mock.patch("master.sync.recovery.go_back", lambda *_: (None, "")),
+    ):
+        yield
+
+
+def play(program: Path, workers: int, attack: str, seed: int, *, defended: bool = True) -> Outcome:
+    """Play one run to its end."""
+    scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
+    settings = Settings(program, "simulated", workers, seed=seed, options=SimulatedOptions(None, None))
+    ended = "finished"
+    with tempfile.TemporaryDirectory() as folder, contextlib.nullcontext() if defended else undefended():
+        root = Path(folder) / "run"
+        try:
+            play_scenario(settings, scenario, root, trainer=HostileTrainer(program, seed, ATTACKS[attack]))
+        except GridmlError as error:
+            ended = str(error).splitlines()[0]
+        return _outcome(root, ended)
+
+
+def _outcome(root: Path, ended: str) -> Outcome:
+    with opened(root) as ledger:
+        metrics = ledger.execute("SELECT metrics FROM epochs WHERE metrics NOT NULL ORDER BY epoch DESC").fetchone()
+        accuracy = 0.0 if metrics is None else json.loads(metrics[0])["accuracy"]
+        mine = "SELECT coalesce(sum(stop - start), 0) FROM credits WHERE worker = ?"
+        total = ledger.execute("SELECT coalesce(sum(stop - start), 1) FROM credits").fetchone()[0]
+        return Outcome(
+            accuracy,
+            ended,
+            ledger.execute(mine, (HOSTILE,)).fetchone()[0] / total,
+            ledger.execute("SELECT count(*) FROM blames").fetchone()[0],
+            tuple(worker for (worker,) in ledger.execute("SELECT worker FROM quarantined ORDER BY at_s")),
+        )
+
+
+def main() -> None:
+    seeds = [int(seed) for seed in sys.argv[1:]] or [1]
+    rows: list[dict[str, Cell]] = []
+    for program, workers in (("small_lenet", 3), ("rows_transformer", 3), ("small_lenet", 8)):
+        for attack in ATTACKS:
+            with_it = [play(PROGRAMS / f"{program}.py", workers, attack, seed) for seed in seeds]
+            without = play(PROGRAMS / f"{program}.py", workers, attack, seeds[0], defended=False)
+            rows.append(_row(program, workers, attack, with_it, without))
+            print(rows[-1], flush=True)
+    write(
+        "hostile_steps",
+        "What one hostile worker of n does to a run by its steps",
+        rows,
+        [
+            f"seeds {', '.join(map(str, seeds))}, the worst of them where it is defended; the first without",
+            "credits: share of all credits that the hostile worker earned; after: its pushes that were shortened or "
+            "refused before it was in quarantine; alarms: honest workers in quarantine",
+            "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
+        ],
+    )
+
+
+def _row(program: str, workers: int, attack: str, with_it: list[Outcome], bare: Outcome) -> dict[str, Cell]:
+    worst = min(with_it, key=lambda o: o.accuracy)
+    return {
+        "program": program,
+        "workers": workers,
+        "attack": attack,
+        "accuracy %": round(100 * worst.accuracy, 1),
+        "ended": worst.ended[:40],
+        "credits %": round(100 * max(o.credited for o in with_it), 1),
+        "blamed": max(o.blames for o in with_it),
+        "quarantined": all(HOSTILE in o.quarantined for o in with_it),
+        "alarms": sum(len(set(o.quarantined) - {HOSTILE}) for o in with_it),
+        "accuracy % without": round(100 * bare.accuracy, 1),
+        "ended without": bare.ended[:40],
+        "credits % without": round(100 * bare.credited, 1),
+    }
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""One of three workers pushes what it did not train, from its first push on: the run ends exact, and without it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunk_model.costs import Costs
+from gridml.carriers.base import WorkerMailbox
+from gridml.engine.engine import BatchFailed, Snapshot
+from gridml.errors import UserCodeError
+from gridml.model.program import Program, load
+from gridml.protocol.push import ReplicaPart, RowValues
+from gridml.protocol.worker_state import WorkerOptions
+from master.backends.script import Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.simulation.exact import verify_credits
+from master.simulation.scenario import Scenario
+from master.simulation.world import play_scenario
+from master.store.reader import opened
+from master.store.settings import Settings
+from remote.session import SessionOptions
+from remote.stepped import Dice, SteppedEngine, SteppedWorker, Trainer
+
+COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
+HOSTILE = "w1"
+Lie = Callable[[np.ndarray], np.ndarray]
+
+
+class Liar(SteppedEngine):
+    """Trains nothing, and pushes what it likes."""
+
+    def __init__(self, program: Program, lie: Lie) -> None:
+        super().__init__(program, Dice("liar", torch=program.uses_torch))
+        self._lie = lie
+
+    def train(self, start: int, stop: int, factor: float) -> None:
+        try:
+            super().train(start, stop, factor)
+        except BatchFailed:
+            self._mark(start, stop)
+
+    def wire(self, snapshot: Snapshot) -> ReplicaPart:
+        part = super().wire(snapshot)
+        modules = {key: {n: self._told(v) for n, v in tensors.items()} for key, tensors in part.modules.items()}
+        rows = {
+            name: RowValues(r.ids, {n: self._told(v) for n, v in r.fields.items()}) for name, r in part.rows.items()
+        }
+        return ReplicaPart(modules, rows)
+
+    def _told(self, values: np.ndarray) -> np.ndarray:
+        return self._lie(values).astype(values.dtype) if values.dtype.kind == "f" else values
+
+
+class Company:
+    """Two honest workers, and one that is not."""
+
+    def __init__(self, source: Path, lie: Lie) -> None:
+        self._honest, self._source, self._lie = Trainer(source, COSTS), source, lie
+
+    def __call__(
+        self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
+    ) -> SteppedWorker:
+        if options.worker != HOSTILE:
+            return self._honest(options, mailbox, clock, speed)
+        chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
+        return SteppedWorker(chosen, Liar(load(self._source), self._lie), mailbox, clock, COSTS, speed)
+
+
+def play(file: Path, root: Path, lie: Lie | None) -> None:
+    settings = Settings(file, "simulated", 3, chunk=100, push_every=50, options=SimulatedOptions(None, None))
+    company = Trainer(file, COSTS) if lie is None else Company(file, lie)
+    play_scenario(settings, Scenario(Steady(3), COSTS), root, trainer=company)
+
+
+def quarantined(root: Path) -> dict[str, str]:
+    with opened(root) as db:
+        return dict(db.execute("SELECT worker, reason FROM quarantined"))
+
+
+def metric(root: Path, name: str) -> float:
+    with opened(root) as db:
+        row = db.execute("SELECT metrics FROM epochs ORDER BY epoch DESC").fetchone()
+    return float(json.loads(row[0])[name])
+
+
+def test_zeros_are_shortened_and_their_worker_is_quarantined(tmp_path: Path, programs: Path) -> None:
+    root = tmp_path / "run"
+    play(programs / "perceptron.py", root, np.zeros_like)
+    assert verify_credits(root).credited == 3000
+    assert quarantined(root).keys() == {HOSTILE}
+    assert metric(root, "accuracy") > 0.9
+    with opened(root) as db:
+        blamed = db.execute("SELECT DISTINCT worker FROM blames").fetchall()
+        job = db.execute("SELECT cancelled, detail FROM workers WHERE worker = ?", (HOSTILE,)).fetchone()
+        others = db.execute("SELECT count(*) FROM workers").fetchone()[0]
+        events = db.execute("SELECT text FROM events WHERE topic = 'quarantine'").fetchall()
+        late = db.execute(
+            "SELECT count(*) FROM credits JOIN quarantined USING (worker) WHERE credits.at_s > quarantined.at_s"
+        ).fetchone()[0]
+    assert blamed == [(HOSTILE,)]
+    assert job[0] and others == 4, "another one came in its place"
+    assert "are not what others bring" in events[0][0] and late == 0
+
+
+def test_honest_workers_are_never_blamed(tmp_path: Path, programs: Path) -> None:
+    root = tmp_path / "run"
+    settings = Settings(programs / "perceptron.py", "simulated", 4, options=SimulatedOptions(None, None))
+    trainer = Trainer(programs / "perceptron.py", COSTS)
+    play_scenario(settings, Scenario(Steady(4), COSTS), root, trainer=trainer)
+    with opened(root) as db:
+        assert db.execute("SELECT count(*) FROM blames").fetchone()[0] == 0
+
+
+def test_what_several_workers_fail_on_is_undone_and_who_pushed_it_is_quarantined(
+    tmp_path: Path, programs: Path
+) -> None:
+    root = tmp_path / "run"
+    play(programs / "fragile.py", root, lambda values: np.full_like(values, 1e15))
+    assert verify_credits(root).credited == 4000
+    assert metric(root, "sum") == 4000.0
+    assert HOSTILE in quarantined(root)
+    with opened(root) as db:
+        events = [text for (text,) in db.execute("SELECT text FROM events WHERE topic = 'rollback'")]
+        undone_by = db.execute("SELECT count(*) FROM credits WHERE worker = ?", (HOSTILE,)).fetchone()[0]
+    assert 1 <= len(events) <= 3
+    assert "nobody succeeds on one" in events[0]
+    assert undone_by == 0
+
+
+def test_a_program_that_always_fails_stops_as_ever(tmp_path: Path, programs: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text((programs / "fragile.py").read_text().replace("ABSURD = 2000, 2, 1e9", "ABSURD = 2000, 2, -1"))
+    with pytest.raises(UserCodeError, match="ValueError: the sum is 0"):
+        play(broken, tmp_path / "run", None)
+    with opened(tmp_path / "run") as db:
+        assert db.execute("SELECT count(*) FROM events WHERE topic = 'rollback'").fetchone()[0] == 0
+
+
+def test_a_program_that_fails_from_some_point_on_stops_too(tmp_path: Path, programs: Path) -> None:
+    broken = tmp_path / "broken.py"
+    broken.write_text((programs / "fragile.py").read_text().replace("ABSURD = 2000, 2, 1e9", "ABSURD = 2000, 2, 900"))
+    with pytest.raises(UserCodeError, match="ValueError: the sum is"):
+        play(broken, tmp_path / "run", None)
+    verify_credits(tmp_path / "run")

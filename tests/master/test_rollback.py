@@ -1,0 +1,154 @@
+"""A run is taken back to a version that is kept, and goes on from there to an exact end."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from chunk_model.costs import Costs
+from gridml.errors import LedgerError, RunError, UsageError
+from gridml.protocol import bundle
+from master.backends.script import Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.decisions.keeping import KEPT_BYTES, LEAST, to_go_back_to
+from master.launch import resume
+from master.rollback import rollback
+from master.simulation.exact import verify_credits
+from master.simulation.scenario import Scenario
+from master.simulation.world import World, play_scenario
+from master.store.reader import opened
+from master.store.rundir import MasterLock, RunDirectory
+from master.store.settings import Settings
+from master.store.undo import points
+from remote.stepped import Trainer
+
+COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02)
+
+
+@pytest.fixture
+def play(tmp_path: Path, programs: Path) -> Callable[..., Path]:
+    """Plays a program to its end with three workers; returns the run."""
+
+    def play(name: str, workers: int = 3) -> Path:
+        file, root = programs / f"{name}.py", tmp_path / "run"
+        settings = Settings(file, "simulated", workers, chunk=200, options=SimulatedOptions(None, None))
+        play_scenario(settings, Scenario(Steady(workers), COSTS), root, trainer=Trainer(file, COSTS))
+        return root
+
+    return play
+
+
+def go_on(root: Path, programs: Path, name: str) -> None:
+    """Resume a run on other machines."""
+    file = programs / f"{name}.py"
+    settings = Settings(file, "simulated", 3, chunk=200, options=SimulatedOptions(None, None))
+    world = World(settings, Scenario(Steady(3), COSTS, seed=1), Trainer(file, COSTS))
+    run = resume(root, world.environment(lambda topic, text: None))
+    world.drive(run)
+    with run:
+        run.finish()
+
+
+def counted(root: Path) -> np.ndarray:
+    return bundle.decode((root / "final.safetensors").read_bytes())[1]["Word/count"]
+
+
+@pytest.mark.parametrize("which", ["e1", "e2", "newest but one", "oldest", "newest"])
+def test_what_is_undone_is_trained_again_and_the_end_is_exact(
+    play: Callable[..., Path], programs: Path, which: str
+) -> None:
+    root = play("tallies")
+    expected = counted(root)
+    with opened(root) as db:
+        kept = points(db)
+    to = {"newest but one": kept[1], "oldest": kept[-1], "newest": kept[0]}.get(which)
+    done = rollback(root, which if to is None else f"v{to.version}", lambda: 2e6)
+    exact = verify_credits(root)
+    assert exact.credited == done.point.credited == 6000 - done.undone.vertices
+    if which[0] == "e":
+        assert exact.finished == int(which[1]) == done.point.epoch + 1
+    assert not (root / "final.safetensors").exists()
+    go_on(root, programs, "tallies")
+    assert verify_credits(root).credited == 6000
+    np.testing.assert_array_equal(counted(root), expected)
+    with opened(root) as db:
+        assert [json.loads(m)["counted"] for (m,) in db.execute("SELECT metrics FROM epochs ORDER BY epoch")] == [
+            8000,
+            16000,
+            24000,
+        ]
+
+
+def test_twice_back_is_exact_too(play: Callable[..., Path], programs: Path) -> None:
+    root = play("tallies")
+    expected = counted(root)
+    for to in ("e2", "e1"):
+        rollback(root, to, lambda: 2e6)
+    go_on(root, programs, "tallies")
+    rollback(root, "e2", lambda: 3e6)
+    go_on(root, programs, "tallies")
+    np.testing.assert_array_equal(counted(root), expected)
+
+
+def test_a_number_is_never_given_twice(play: Callable[..., Path]) -> None:
+    root = play("tallies")
+    with opened(root) as db:
+        newest = max(point.version for point in points(db))
+    rollback(root, "e1", lambda: 2e6)
+    with opened(root) as db:
+        kept = points(db)
+        leases = db.execute("SELECT count(*) FROM leases WHERE closed_s IS NULL").fetchone()[0]
+    assert kept[0].version == newest + 1, "its replica is that of e1, its number new"
+    assert max(point.version for point in kept[1:]) < newest and leases == 0
+    _, new = bundle.decode((root / "versions" / f"v{newest + 1:08d}.safetensors").read_bytes())
+    assert (new["@changed/Word"] == newest + 1).all(), "every worker lacks all of it"
+
+
+def test_fields_go_back_no_further_than_they_are_kept(play: Callable[..., Path], programs: Path) -> None:
+    root = play("counts")
+    before = verify_credits(root)
+    with pytest.raises(UsageError, match="are kept since version"):
+        rollback(root, "e1")
+    assert verify_credits(root) == before
+
+
+@pytest.mark.parametrize("to", ["e9", "v99999", "x", "", "e", "v", "-1", "e0", "last"])
+def test_what_is_not_kept_is_refused_with_what_is(play: Callable[..., Path], to: str) -> None:
+    root = play("tallies")
+    with pytest.raises(UsageError, match=r"expected the end of an epoch \(e3 e2 e1\) or a version \(v"):
+        rollback(root, to)
+
+
+def test_not_under_a_master_and_only_a_run(play: Callable[..., Path], tmp_path: Path) -> None:
+    root = play("tallies")
+    lock = MasterLock(RunDirectory(root))
+    with pytest.raises(RunError, match="another master holds"):
+        rollback(root, "e1")
+    lock.release()
+    with pytest.raises(LedgerError, match="is not a run"):
+        rollback(tmp_path, "e1")
+
+
+# --- which versions are kept
+
+
+def test_ends_of_epochs_and_a_series_that_thins_out_are_kept() -> None:
+    kept: set[int] = set()
+    for newest in range(1000):
+        kept = to_go_back_to({*kept, newest}, [100, 333], newest, 1)
+    assert {100, 333, 997, 998, 999} <= kept
+    assert len(kept) < 25
+    ages = sorted(999 - v for v in kept)
+    assert all(later <= 3 * earlier + 3 for earlier, later in itertools.pairwise(ages))
+
+
+def test_bytes_are_bounded_and_the_newest_stay() -> None:
+    kept = to_go_back_to(range(1000), range(0, 1000, 10), 999, KEPT_BYTES // 8)
+    assert len(kept) == 8
+    assert {990, 999, 998} <= kept
+    assert len(to_go_back_to(range(1000), range(0, 1000, 10), 999, 10 * KEPT_BYTES)) == LEAST
