@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
+from gridml.testing.hostile_files import FILE_ATTACKS
 from gridml.testing.virtual_clock import VirtualClock
 
 PAYLOAD = b"a message"
@@ -89,3 +91,11 @@ def test_a_mailbox_that_is_opened_again_is_a_new_one(carrier: Carrier) -> None:
     carrier.worker.send(1, PAYLOAD)
     os.utime(carrier.root / "mail" / "w1", ns=(before, before))
     assert carrier.collected(SETTLED_S) == [1]
+
+
+def test_only_folders_that_are_called_as_a_worker_are_mailboxes(tmp_path: Path) -> None:
+    """A folder called caf\xe9 ended the master: the name is no UTF-8, and went into a file."""
+    master, rng = DirectoryMailboxes(tmp_path), random.Random(1)
+    FILE_ATTACKS["mailboxes of nobody"](rng, tmp_path / "mail" / "w1", "")
+    assert len(os.listdir(tmp_path / "mail")) > 6
+    assert [message.worker for message in master.collect()] == ["w1.99", "w999999", "x" * 200]
