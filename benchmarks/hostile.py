@@ -43,7 +43,7 @@ from master.views.report import report
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
 HONEST = 2  # workers
 MACHINE = "hostile-machine"
-A_TURN = 4  # messages at most between two looks of the master's, which takes the newest
+A_TURN = 10  # messages at most between two looks of the master's, which takes the newest
 EARLY = 1.25  # the messages come so much faster than the credits, so that all have come before the end
 
 
