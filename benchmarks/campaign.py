@@ -1,4 +1,5 @@
-"""A million simulated kills beside every other fault, in many small runs; each run's credits are checked.
+"""A million simulated kills beside every other fault and hostile messages, in many small runs; each run's credits are
+checked.
 
     python -m benchmarks.campaign [KILLS [SEED]]
 
@@ -26,12 +27,15 @@ def main() -> None:
         nonlocal shown_s
         if time.monotonic() - shown_s >= EVERY_S:
             shown_s = time.monotonic()
-            print(f"{played.kills:,} of {kills:,} kills in {played.runs} runs", flush=True)
+            print(
+                f"{played.kills:,} of {kills:,} kills, {played.hostile:,} hostile values in {played.runs} runs",
+                flush=True,
+            )
 
     sums = campaign(kills, seed, report=report)
     write(
         "campaign",
-        f"{sums.kills:,} simulated kills, every run exact",
+        f"{sums.kills:,} simulated kills and {sums.hostile:,} hostile values, every run exact",
         [
             {
                 "seeds": f"{seed} to {seed + sums.runs - 1}",
@@ -41,6 +45,7 @@ def main() -> None:
                 "masters": sums.masters,
                 "messages": sums.sent,
                 "lost": sums.lost,
+                "hostile values": sums.hostile,
                 "credits": sums.credits,
                 "vertices": sums.credited,
                 "CPU s": round(time.process_time() - began_cpu_s),
@@ -52,6 +57,9 @@ def main() -> None:
             "while they wake",
             "checked after each death of a master and at the end: credited, free and leased ranges are a partition of "
             "every epoch, and every vertex of a finished one is credited once",
+            "in three quarters of the runs up to two fifths of the machines are hostile: beside every other message "
+            "and heartbeat of their workers come up to four, with values in any field that no honest worker sends "
+            "(wrong types, texts that no encoder takes, numbers that no arithmetic does, lies), or bytes that are no message",
             "masters: those that were started; lost: messages and answers of which no copy arrived whole",
         ],
     )

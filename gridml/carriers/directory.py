@@ -35,6 +35,7 @@ from gridml.carriers.mailbox_files import (
     unpack_heartbeat,
 )
 from gridml.protocol import bundle
+from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, remove
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
@@ -146,8 +147,9 @@ class DirectoryMailboxes(MasterMailboxes):
         changed, mtimes = [], dict[str, int]()
         with os.scandir(self._mail) as mailboxes:
             for mailbox in mailboxes:
-                # One with a dot is being removed; whatever is no folder is no mailbox.
-                if not mailbox.name.startswith(".") and mailbox.is_dir(follow_symlinks=False):
+                # One with a dot is being removed; whatever is no folder, or has another name, is no mailbox.
+                name = mailbox.name
+                if (name in self._empty or is_attempt(name, job_of(name))) and mailbox.is_dir(follow_symlinks=False):
                     with contextlib.suppress(FileNotFoundError):
                         mtimes[mailbox.name] = mailbox.stat(follow_symlinks=False).st_mtime_ns
         now_s = self._clock()  # later than the mtimes, earlier than the listings: a message cannot slip between

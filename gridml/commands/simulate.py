@@ -193,5 +193,6 @@ def _campaign(kills: int, seed: int, *, as_json: bool) -> None:
         return
     typer.echo(
         f"{sums.kills:,} kills in {sums.runs:,} runs (seeds {seed} to {seed + sums.runs - 1}), {sums.masters:,} "
-        f"masters, {sums.sent:,} messages and answers, {sums.lost:,} of them lost: every vertex was credited once."
+        f"masters, {sums.sent:,} messages and answers, {sums.lost:,} of them lost, {sums.hostile:,} hostile "
+        "values: every vertex was credited once."
     )

@@ -21,4 +21,4 @@ def is_attempt(worker: str, job: str) -> bool:
 def attempt_of(worker: str) -> int:
     """Which attempt of its job a worker is: how often that was started before."""
     number = worker.partition(".")[2]
-    return int(number) if number.isdigit() else 0
+    return int(number) if number.isdecimal() else 0

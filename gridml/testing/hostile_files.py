@@ -89,7 +89,7 @@ def no_mailbox(rng: random.Random, box: Path, name: str) -> None:
 
 def mailboxes_of_nobody(rng: random.Random, box: Path, name: str) -> None:
     """Mailboxes that the master never made, with a message in each."""
-    for other in (b"w999999", b"caf\xe9", b"\x1b[2J", b"a\nb", b"w1.99", b"-rf", b"x" * 200):
+    for other in (b"w999999", b"caf\xe9", b"\x1b[2J", b"a\nb", b"w1.99", b"w1.\xc2\xb2", b"-rf", b"x" * 200):
         with contextlib.suppress(FileExistsError):
             made = Path(os.fsdecode(os.fsencode(box.parent) + b"/" + other))
             made.mkdir()

@@ -72,6 +72,10 @@ class HostileWorker:
             self._make_mailbox()  # what it did to its own is in its way
         return None if self.gone else name
 
+    def close(self) -> None:
+        """Release its mailbox."""
+        self._mailbox.close()
+
     def _make_mailbox(self) -> bool:
         """Make its mailbox again where it has removed that itself; return whether it had."""
         if not self._removed or self._folder is None:
@@ -154,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         while worker.sent.total() < options.messages and worker.step() is not None:
             time.sleep(options.every)
     finally:
-        mailbox.close()
+        worker.close()
     print(dict(worker.sent))
     return 0
 

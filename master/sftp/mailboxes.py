@@ -11,6 +11,7 @@ from pathlib import Path
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.forwarding import Forwarding
 from gridml.protocol.attempts import job_of
+from master.sftp.quota import Quota
 from master.sftp.server import MailServer
 
 
@@ -26,6 +27,10 @@ class SftpMailboxes(Forwarding):
         self._server.make(job_of(worker))
         self._open[job_of(worker)].add(worker)
         super().open(worker)
+
+    def limit(self, longest: int) -> None:
+        super().limit(longest)
+        self._server.quota = Quota(longest)
 
     def clear(self) -> None:
         self._open.clear()

@@ -13,8 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-FILES = 64  # in a mailbox; an honest worker has a message, the next one half written, a heartbeat and an answer
-MESSAGES = 6  # of the longest, in bytes: those, and the copies that a broken line leaves behind
+from gridml.carriers.mailbox_files import QUOTA
+
+MESSAGES = 6  # of the longest, in bytes: one, the next half written, an answer, and what a broken line leaves behind
 
 
 @dataclass(frozen=True)
@@ -22,7 +23,7 @@ class Quota:
     """Bytes of the `longest` file, which a sparse one would have as well; and for each mailbox bytes and files."""
 
     longest: int = 1 << 31
-    files: int = FILES
+    files: int = QUOTA
 
     @property
     def bytes(self) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gridml.carriers.base import Message
 from gridml.protocol import bundle
+from gridml.protocol.text import printable
 
 KEPT = 16  # messages; the next one takes the place of the oldest
 LONGEST = 1 << 24  # bytes of a message that are kept
@@ -26,5 +27,5 @@ class SetAside:
         words = f"message {message.number} of {message.worker}, {len(message.payload):,} bytes: {reason}\n"
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
-            bundle.write_atomic(place.with_suffix(".txt"), words.encode(), durable=False)
+            bundle.write_atomic(place.with_suffix(".txt"), printable(words).encode(), durable=False)
             bundle.write_atomic(place.with_suffix(".message"), message.payload[:LONGEST], durable=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.mailbox_files import QUOTA, message_name
+from gridml.testing.hostile_files import FILE_ATTACKS
 from gridml.testing.virtual_clock import VirtualClock
 
 PAYLOAD = b"a message"
@@ -135,3 +137,11 @@ def test_a_reply_where_a_folder_lies_is_a_problem_of_its_worker(carrier: Carrier
     carrier.master.answer("w1", 1, b"welcome")
     (problem,) = carrier.master.collect()
     assert problem.problem and problem.number == 0
+
+
+def test_only_folders_that_are_called_as_a_worker_are_mailboxes(tmp_path: Path) -> None:
+    """A folder called caf\xe9 ended the master: the name is no UTF-8, and went into a file."""
+    master, rng = DirectoryMailboxes(tmp_path), random.Random(1)
+    FILE_ATTACKS["mailboxes of nobody"](rng, tmp_path / "mail" / "w1", "")
+    assert len(os.listdir(tmp_path / "mail")) > 6
+    assert [message.worker for message in master.collect()] == ["w1.99", "w999999", "x" * 200]

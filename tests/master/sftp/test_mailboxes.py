@@ -65,3 +65,16 @@ def test_the_next_master_takes_the_keys_over(mailboxes: SftpMailboxes, tmp_path:
         assert (tmp_path / "sftp" / "w1").read_text() == before
     finally:
         later.stop()
+
+
+def test_no_file_is_longer_than_the_longest_message(mailboxes: SftpMailboxes, tmp_path: Path) -> None:
+    mailboxes.limit(1_000)
+    mailboxes.open("w1")
+    line = SftpLine(Credential.read(tmp_path / "sftp" / "w1"), 5.0)
+    try:
+        SftpLink(line).put("mail/w1/message", b"x" * 1_000)
+        with pytest.raises(OSError):
+            SftpLink(line).put("mail/w1/message", b"x" * 1_001)
+        assert (tmp_path / "mail" / "w1" / "message").stat().st_size == 1_000
+    finally:
+        line.close()

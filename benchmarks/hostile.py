@@ -1,0 +1,227 @@
+"""A hostile worker beside two honest ones: LeNet on MNIST on real worker processes, with and without it.
+
+The hostile one speaks into its own mailbox, each turn of the master's, for as long as the run lasts: whenever it is
+given up another one takes its place. Its messages are spread over the run by what is credited.
+
+    python -m benchmarks.hostile [MESSAGES [SEEDS [EPOCHS]]]
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from benchmarks.table import Cell, write
+from gridml.carriers.base import Message
+from gridml.carriers.directory import DirectoryMailbox
+from gridml.carriers.forwarding import Forwarding
+from gridml.errors import LedgerError
+from gridml.testing.hostile_attacks import ATTACKS
+from gridml.testing.hostile_files import FILE_ATTACKS
+from gridml.testing.hostile_worker import HostileWorker
+from master.backends.base import Backend, JobEvent, State
+from master.backends.local import Local
+from master.backends.local_plugin import worker_command
+from master.backends.script import Steady
+from master.environment import Environment
+from master.launch import start
+from master.mailboxes import run_mailboxes
+from master.run import Run
+from master.simulation.exact import verify_credits
+from master.store.reader import opened
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+from master.views.report import report
+
+MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
+HONEST = 2  # workers
+MACHINE = "hostile-machine"
+A_TURN = 10  # messages at most between two looks of the master's, which takes the newest
+EARLY = 1.25  # the messages come so much faster than the credits, so that all have come before the end
+
+
+@dataclass
+class Siege:
+    """A machine whose workers are hostile, at most one at a time; `messages` are to be sent in all, each an attack of
+    `attacks` (by default of any sort), drawn from `seed`."""
+
+    messages: int
+    seed: int
+    attacks: Sequence[str] | None = None
+    root: Path = Path()
+    run: Run | None = None
+    sent: Counter[str] = field(default_factory=Counter)
+    collected: int = 0
+    workers: int = 0
+    worker: HostileWorker | None = None
+
+    def enter(self, name: str) -> None:
+        """Take the place of a worker."""
+        mailbox, folder = DirectoryMailbox(self.root, name), self.root / "mail" / name
+        self.worker = HostileWorker(name, mailbox, self.seed, folder, self.attacks)
+        self.workers += 1
+
+    def leave(self) -> None:
+        """It was given up."""
+        if self.worker is not None:
+            self.sent += self.worker.sent
+            self.worker.close()
+            self.worker = None
+
+    def step(self) -> None:
+        """Attack as often as is due, a few times at most."""
+        if self.worker is None or self.run is None:
+            return
+        due = min(1.0, EARLY * self.run.ledger.credited / self.run.total) * self.messages
+        for _ in range(A_TURN):
+            if self.sent.total() + self.worker.sent.total() < due:
+                self.worker.step()
+
+
+class Besieged(Forwarding):
+    """The master's mailboxes, of which the hostile worker uses its own just before they are looked into."""
+
+    def __init__(self, siege: Siege, settings: Settings, directory: RunDirectory) -> None:
+        super().__init__(run_mailboxes(settings, directory))
+        self._siege = siege
+
+    def collect(self) -> list[Message]:
+        self._siege.step()
+        messages = super().collect()
+        worker = self._siege.worker
+        self._siege.collected += sum(worker is not None and m.worker == worker.stance.worker for m in messages)
+        return messages
+
+
+class Pool(Backend):
+    """Real processes on `HONEST` machines, and one that is hostile."""
+
+    name = "local"
+
+    def __init__(self, siege: Siege, settings: Settings, directory: RunDirectory) -> None:
+        siege.root = directory.root
+        self._siege = siege
+        self._local = Local(worker_command(settings, directory), Steady(HONEST), directory.logs)
+        self._living: set[str] = set()
+        self._events: list[JobEvent] = []
+
+    def submit(self, worker: str) -> None:
+        if len(self._living) < HONEST:
+            self._living.add(worker)
+            self._local.submit(worker)
+            return
+        self._siege.enter(worker)
+        self._say(worker, State.QUEUED)
+        self._say(worker, State.RUNNING)
+
+    def poll(self) -> list[JobEvent]:
+        events, self._events = self._events + self._local.poll(), []
+        self._living -= {event.worker for event in events if event.state.ended}
+        return events
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        hostile = self._siege.worker
+        if hostile is not None and hostile.stance.worker == worker:
+            self._siege.leave()
+            self._say(worker, State.EVICTED)
+        else:
+            self._local.cancel(worker, grace_s=grace_s)
+
+    def close(self) -> None:
+        self._siege.leave()
+        self._local.close()
+
+    def _say(self, worker: str, state: State) -> None:
+        cancelled = state is State.EVICTED
+        self._events.append(JobEvent(time.monotonic(), worker, state, MACHINE, state.value, cancelled=cancelled))
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a run ended: its accuracy in percent, and the share of its credits that hostile workers had, in percent."""
+
+    accuracy: float
+    seconds: float
+    hostile_credits: float
+
+
+def besieged(settings: Settings, root: Path, siege: Siege | None) -> Ended:
+    """Drive a run to its end, with a siege or without. Raises LedgerError where its credits are not exact, and
+    whatever the run raises."""
+    environment = Environment(lambda settings, directory: Pool(siege or Siege(0, 0), settings, directory))
+    if siege is not None:
+        environment = replace(environment, mailboxes=lambda settings, place: Besieged(siege, settings, place))
+    began_s = time.monotonic()
+    with start(settings, root, environment) as run:
+        if siege is not None:
+            siege.run = run
+        run.finish()
+        total = run.total
+    seconds = time.monotonic() - began_s
+    exact = verify_credits(root)
+    if (exact.credited, exact.finished) != (total, exact.epochs):
+        raise LedgerError(f"{exact.credited} of {total} vertices are credited, in {exact.finished} of {exact.epochs}")
+    return Ended(100 * report(root).epochs[-1].metrics["accuracy"], seconds, 100 * _hostile_credits(root) / total)
+
+
+def _hostile_credits(root: Path) -> int:
+    with opened(root) as db:
+        query = "SELECT sum(stop - start) FROM credits JOIN workers USING (worker) WHERE machine = ?"
+        return int(db.execute(query, (MACHINE,)).fetchone()[0] or 0)
+
+
+def compare(messages: int, seed: int, epochs: int) -> list[dict[str, Cell]]:
+    """Return a row of the run without a hostile worker, and one of the run with it."""
+    rows: list[dict[str, Cell]] = []
+    for siege in (None, Siege(messages, seed)):
+        root = Path(tempfile.mkdtemp(prefix="hostile-"))
+        settings = Settings(MNIST, workers=HONEST + (siege is not None), epochs=epochs, seed=seed)
+        ended = besieged(settings, root / "run", siege)
+        shutil.rmtree(root)
+        row: dict[str, Cell] = {
+            "hostile": "no" if siege is None else "yes",
+            "seed": seed,
+            "accuracy": round(ended.accuracy, 2),
+            "seconds": round(ended.seconds),
+        }
+        if siege is not None:
+            row |= {
+                "messages": siege.sent.total(),
+                "sorts": len(siege.sent),
+                "collected": siege.collected,
+                "hostile workers": siege.workers,
+                "their credits %": round(ended.hostile_credits, 2),
+            }
+        rows.append(row)
+        print(rows[-1], flush=True)
+    return rows
+
+
+def main() -> None:
+    given = [int(argument) for argument in sys.argv[1:]]
+    messages, seeds, epochs = [*given, *(10_000, 3, 6)[len(given) :]]
+    rows = [row for seed in range(seeds) for row in compare(messages, seed, epochs)]
+    means = [statistics.mean(float(row["accuracy"] or 0) for row in rows[first::2]) for first in (0, 1)]
+    write(
+        "hostile",
+        f"A hostile worker beside two honest ones: LeNet on MNIST, {epochs} epochs",
+        rows,
+        [
+            f"mean accuracy {means[0]:.2f} without, {means[1]:.2f} with it",
+            f"messages: of {len(ATTACKS) + len(FILE_ATTACKS)} sorts of attacks (gridml.testing), and honest requests "
+            "for work; collected: those that the master took out of the mailbox, the newest each turn",
+            "hostile workers: one after another, as each was given up; their credits: of all vertices of the run",
+            "every run credited each of its vertices exactly once (checked in the ledger's rows)",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
