@@ -65,6 +65,7 @@ class Recovery:
             for worker in undone.workers:
                 if worker not in victims:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)
+        ledger.backup()  # the copy there was may need a version that is undone
         replica.load(newest, sha256)
         for version in gone:
             replica.forget(version)
