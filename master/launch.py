@@ -18,7 +18,7 @@ from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
 from master.store.ledger import Ledger
-from master.store.reader import unreadable
+from master.store.reader import explained
 from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.settings import Settings
@@ -126,7 +126,8 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
         if isinstance(error, OSError):
             raise _unusable(root, error) from error
         if isinstance(error, sqlite3.Error):
-            raise unreadable(directory.ledger, error) from error
+            with explained(directory.ledger):
+                raise
         raise
 
 

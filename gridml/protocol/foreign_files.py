@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import os
-import shutil
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
+_MOVED = itertools.count()  # folders, in this process's life
 THEIRS = frozenset(
     {
         errno.ELOOP,
@@ -42,20 +42,27 @@ def read_regular(path: Path, longest: int) -> bytes:
     Raises FileNotFoundError where there is nothing, ForeignFile for anything else, and OSError for what this machine or
     its disk refuses. Reads nothing of what is too long.
     """
-    with _opened(path) as (handle, size):
+    handle = _open(path)
+    try:
+        size = _size(handle, path)
         if size > longest:
             raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
         content = _read(handle, size + 1)
         if len(content) > size:
             raise ForeignFile(f"{path.name} grew while it was read")
         return content
+    finally:
+        os.close(handle)
 
 
 def read_end(path: Path, longest: int) -> bytes:
     """Return the last `longest` bytes of a regular file, or all where it has fewer. Raises as `read_regular` does."""
-    with _opened(path) as (handle, size):
-        os.lseek(handle, max(0, size - longest), os.SEEK_SET)
+    handle = _open(path)
+    try:
+        os.lseek(handle, max(0, _size(handle, path) - longest), os.SEEK_SET)
         return _read(handle, longest)
+    finally:
+        os.close(handle)
 
 
 def remove(path: Path) -> None:
@@ -68,26 +75,50 @@ def remove(path: Path) -> None:
     except OSError as error:
         if error.errno not in THEIRS:
             raise
-        with contextlib.suppress(OSError, RecursionError):  # a tree deeper than Python's stack stays
-            shutil.rmtree(path)
+        with contextlib.suppress(OSError):
+            _remove_tree(path)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """A handle of a regular file, and its size in bytes."""
+def _open(path: Path) -> int:
+    """A handle of whatever lies there, which was neither followed nor waited for."""
     try:
-        handle = os.open(path, _FLAGS)
+        return os.open(path, _FLAGS)
     except OSError as error:
         if error.errno not in THEIRS:
             raise
         raise ForeignFile(f"{path.name} cannot be opened: {error.strerror}") from error
+
+
+def _size(handle: int, path: Path) -> int:
+    """The bytes of a regular file."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise ForeignFile(f"{path.name} is no regular file")
+    return status.st_size
+
+
+def _remove_tree(path: Path) -> None:
+    """Remove a folder with all that is in it. Folders in it are moved beside it first, so that however deep they lie
+    takes neither stack nor handles."""
+    parent = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise ForeignFile(f"{path.name} is no regular file")
-        yield handle, status.st_size
+        names = [path.name]
+        while names:
+            name = names.pop()
+            folder = os.open(name, _FLAGS | os.O_DIRECTORY, dir_fd=parent)
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in [*entries]:
+                        if entry.is_dir(follow_symlinks=False):
+                            names.append(f".removed.{os.getpid()}.{next(_MOVED)}")
+                            os.rename(entry.name, names[-1], src_dir_fd=folder, dst_dir_fd=parent)
+                        else:
+                            os.unlink(entry.name, dir_fd=folder)
+            finally:
+                os.close(folder)
+            os.rmdir(name, dir_fd=parent)
     finally:
-        os.close(handle)
+        os.close(parent)
 
 
 def _read(handle: int, longest: int) -> bytes:

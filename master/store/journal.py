@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from gridml.protocol.text import printable
 from master.store.ledger import Ledger
 
 Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
@@ -24,7 +23,7 @@ class Journal:
 
     def __init__(self, ledger: Ledger, path: Path, report: Report) -> None:
         self._ledger = ledger
-        self._file = open(path, "a", buffering=1, errors="backslashreplace", opener=_at_once)  # noqa: SIM115
+        self._file = open(path, "a", buffering=1, encoding="utf-8", errors="backslashreplace", opener=_at_once)  # noqa: SIM115
         self._report = report
 
     def event(self, now: float, topic: str, text: str) -> None:
@@ -33,8 +32,9 @@ class Journal:
         self.tell(topic, text)
 
     def tell(self, topic: str, text: str) -> None:
-        """Tell of what the ledger has already, or need not have."""
-        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {printable(text)}\n")
+        """Tell of what the ledger has already, or need not have. In the file only an event begins at a line's begin."""
+        lines = text.replace("\n", "\n    ")
+        self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {lines}\n")
         self._report(topic, text)
 
     def close(self) -> None:

@@ -56,13 +56,10 @@ def explained(path: Path) -> Iterator[None]:
             f"back a copy, such as {backup}; if nothing has, this is a defect of gridml: report it, with the ledger."
         ) from error
     except sqlite3.Error as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: sqlite3.Error) -> LedgerError:
-    """Return what a person can do about a ledger that SQLite does not read."""
-    again = command("resume", path.parent)
-    return LedgerError(f"{path} cannot be read: {error}. If nobody drives the run, {again} mends it or says how.")
+        raise LedgerError(
+            f"{path} cannot be read: {error}. If nobody drives the run, {command('resume', path.parent)} mends it or "
+            f"says how."
+        ) from error
 
 
 @contextmanager

@@ -10,12 +10,13 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
-from gridml.model.program import MOST_EPOCHS
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
 
+MOST_WORKERS = 10**6  # that a master can keep count of
+MOST = 10**9  # epochs, and vertices of a chunk
+MOST_SILENT_S = 1e9
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
-_MOST = {"epochs": MOST_EPOCHS, "chunk": NO_PUSH, "push_every": NO_PUSH}  # beyond, sums leave 64 bits
 
 
 def check_seed(seed: int) -> None:
@@ -47,16 +48,21 @@ class Settings:
     options: BackendOptions = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:
-        for name, low in (("workers", 1), ("epochs", 1), ("chunk", 1), ("push_every", 1)):
-            value = getattr(self, name)
-            if value is not None and value < low:
-                raise UsageError(f"--{name.replace('_', '-')} is {value}; expected at least {low}.")
-            if value is not None and value > _MOST.get(name, value):
-                raise UsageError(f"--{name.replace('_', '-')} is {value}; expected at most {_MOST[name]:,}.")
-        check_seed(self.seed)
+        for name, most in (("workers", MOST_WORKERS), ("epochs", MOST), ("chunk", MOST), ("push_every", NO_PUSH)):
+            value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            if value is not None and value < 1:
+                raise UsageError(f"{option} is {value}; expected at least 1.")
+            if value is not None and value > most:
+                raise UsageError(f"{option} is {value:,}; expected at most {most:,}.")
         for name, option in (("push_budget", "push_budget"), ("silent_s", "--silence")):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{option} is {getattr(self, name)}; expected a number above 0.")
+        if not self.silent_s <= MOST_SILENT_S:
+            raise UsageError(
+                f"--silence is {self.silent_s:g}; expected at most {MOST_SILENT_S:g} seconds: longer than that, who is "
+                "gone would never be given up."
+            )
+        check_seed(self.seed)
         if not self.carrier:
             object.__setattr__(self, "carrier", self.facts.carriers[0])
         if self.carrier != self.facts.carriers[0] or self.address is not None:
