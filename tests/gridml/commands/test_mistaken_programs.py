@@ -66,7 +66,7 @@ DECLARED = [  # (what stands there, what is written instead, what is said)
         (PROGRAM, PROGRAM.replace("EPOCHS", epochs), f"Program got epochs={epochs}; expected at least 1")
         for epochs in ("0", "-1", "1.5", "'3'", "None", "True")
     ),
-    (PROGRAM, PROGRAM.replace("EPOCHS", "10**30"), "expected at most 1,000,000"),
+    (PROGRAM, PROGRAM.replace("EPOCHS", "10**30"), "expected at most 1,000,000,000"),
     (PROGRAM, PROGRAM.replace("EPOCHS", "1, schedule=5"), "Program got 5 as its schedule; expected the function"),
     (PROGRAM, PROGRAM.replace("EPOCHS", "1, schedule=lambda s: 1 / 0"), "schedule(0.0) failed: ZeroDivisionError"),
     (PROGRAM, PROGRAM.replace("EPOCHS", "1, schedule=lambda s: None"), "schedule(0.0) failed: TypeError"),
