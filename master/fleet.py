@@ -50,6 +50,7 @@ class Fleet:
         self._submitted, spoke = self._ledger.worker_counts()
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
+        self._failing_since_s = 0.0  # when the first of them ended
         self._stop: RunError | None = None  # why there is no use in going on
 
     @property
@@ -216,15 +217,24 @@ class Fleet:
         if (record.spoke and not crashed) or (event.state is State.EVICTED and not event.cancelled):
             self._failed_starts = self._unfit = 0
             return
+        if not self._failed_starts:
+            self._failing_since_s = now
         self._failed_starts += 1
         self._unfit += event.exit_code == UNFIT
-        others_work = any(other.alive and other.spoke for other in self._workers)
+        others_work = any(other.alive and self._works(other) for other in self._workers)
         again, reason = after_failed_start(self._failed_starts, self._unfit, others_work=others_work)
         if not again:
             log = self._place.directory.log(record.name)
             self._stop = RunError(
                 f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(record.name)}"
             )
+
+    def _works(self, record: WorkerRecord) -> bool:
+        """Whether a worker has spoken, or may yet: it ran before the first of those that ended without a word did. To
+        import what a program needs takes longer than a bad machine takes to eat some jobs."""
+        if record.spoke or record.started_s is None:
+            return record.spoke
+        return record.standing is Standing.RUNNING and record.started_s < self._failing_since_s
 
     def _crashed(self, record: WorkerRecord, event: JobEvent, now: float) -> bool:
         """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit

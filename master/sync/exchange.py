@@ -111,6 +111,7 @@ class Exchange:
         versions = self.versions.forget(record)
         self._measures.speeds.drop(record)
         self.conduct.forget(record.name)
+        self.merger.habits.forget(record.name)  # a machine has one vote, however many workers it goes through
         for lease in held:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)

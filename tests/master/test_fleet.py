@@ -114,6 +114,20 @@ def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fle
         lost("w60", 5.0)
 
 
+def test_a_machine_that_eats_workers_stops_no_run_in_which_others_have_just_begun(fleet: Fleet) -> None:
+    """Five workers that are given up for nonsense within a second, while all others import torch, ended a run."""
+
+    def lost(worker: str, at_s: float) -> None:
+        fleet.hear([JobEvent(at_s, worker, State.RUNNING), JobEvent(at_s, worker, State.LOST)], at_s)
+
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING), JobEvent(1.0, "w2", State.RUNNING)], 1.0)
+    for k in range(3 * MAX_FAILED_STARTS):
+        lost(f"w{10 + k}", 2.0 + 0.1 * k)
+    fleet.hear([JobEvent(9.0, "w1", State.LOST), JobEvent(9.0, "w70", State.RUNNING)], 9.0)  # w70 came later
+    with pytest.raises(RunError, match=r"\d+ workers in a row ended before they had any work"):
+        fleet.hear([JobEvent(9.0, "w2", State.LOST)], 9.0)
+
+
 def test_a_range_at_which_workers_fall_silent_is_given_more_time(fleet: Fleet, workers: WorkerTable) -> None:
     ledger = fleet._ledger
     with ledger.transaction():

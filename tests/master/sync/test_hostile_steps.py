@@ -57,23 +57,27 @@ class Liar(SteppedEngine):
 
 
 class Company:
-    """Two honest workers, and one that is not."""
+    """Two honest workers, and one that is not; with `chunks` that leaves after so many, and so do those after it."""
 
-    def __init__(self, source: Path, lie: Lie) -> None:
+    def __init__(self, source: Path, lie: Lie, chunks: int | None = None) -> None:
         self._honest, self._source, self._lie = Trainer(source, COSTS), source, lie
+        self._chunks = chunks
 
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:
-        if options.worker != HOSTILE:
+        if options.worker in ("w2", "w3") or (options.worker != HOSTILE and self._chunks is None):
             return self._honest(options, mailbox, clock, speed)
-        chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
+        chunks = self._chunks or options.chunks
+        chosen = SessionOptions(options.worker, options.kind, chunks, options.patience_s, self._source)
         return SteppedWorker(chosen, Liar(load(self._source), self._lie), mailbox, clock, COSTS, speed)
 
 
-def play(file: Path, root: Path, lie: Lie | None) -> None:
-    settings = Settings(file, "simulated", 3, chunk=100, push_every=50, options=SimulatedOptions(None, None))
-    company = Trainer(file, COSTS) if lie is None else Company(file, lie)
+def play(file: Path, root: Path, lie: Lie | None, chunks: int | None = None, epochs: int | None = None) -> None:
+    settings = Settings(
+        file, "simulated", 3, epochs=epochs, chunk=100, push_every=50, options=SimulatedOptions(None, None)
+    )
+    company = Trainer(file, COSTS) if lie is None else Company(file, lie, chunks)
     play_scenario(settings, Scenario(Steady(3), COSTS), root, trainer=company)
 
 
@@ -105,6 +109,18 @@ def test_zeros_are_shortened_and_their_worker_is_quarantined(tmp_path: Path, pro
     assert blamed == [(HOSTILE,)]
     assert job[0] and others == 4, "another one came in its place"
     assert "are not what others bring" in events[0][0] and late == 0
+
+
+def test_one_machine_has_one_vote_however_many_workers_it_goes_through(tmp_path: Path, programs: Path) -> None:
+    """Each of its workers pushed twice, left, and was a measure for others all the same: soon they were the most."""
+    root = tmp_path / "run"
+    play(programs / "perceptron.py", root, lambda values: values * -1, chunks=1, epochs=6)
+    with opened(root) as db:
+        workers = db.execute("SELECT count(*) FROM workers").fetchone()[0]
+        blamed = {worker for (worker,) in db.execute("SELECT DISTINCT worker FROM blames")}
+    assert workers > 8
+    assert not blamed & {"w2", "w3"}
+    assert metric(root, "accuracy") > 0.9
 
 
 def test_honest_workers_are_never_blamed(tmp_path: Path, programs: Path) -> None:
