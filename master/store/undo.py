@@ -79,6 +79,7 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
         "DELETE FROM epochs WHERE credited = 0 AND epoch > (SELECT min(epoch) FROM epochs WHERE credited < vertices)"
     )
     db.execute("DELETE FROM versions WHERE version > ?", (version,))
+    db.execute("DELETE FROM patches WHERE version > ?", (version,))
     db.execute("DELETE FROM spans")
     return Undone(version, sum(by_worker.values()), tuple(sorted(by_worker)))
 
