@@ -61,6 +61,8 @@ ATTACKS: dict[str, Attack | None] = {
     "scaled x5": lambda p, b, s, rng: b + 5 * (p - b),
     "sign flip x5": lambda p, b, s, rng: b - JUST_BELOW * (p - b),
     "noise at the bound": lambda p, b, s, rng: _towards(b, rng.normal(size=p.shape), JUST_BELOW * s),
+    "noise, honest length": lambda p, b, s, rng: _towards(b, rng.normal(size=p.shape), s),
+    "drift, honest length": lambda p, b, s, rng: _towards(b, np.random.default_rng(p.size).normal(size=p.shape), s),
     "drift at the bound": lambda p, b, s, rng: _towards(
         b, np.random.default_rng(p.size).normal(size=p.shape), JUST_BELOW * s
     ),

@@ -123,6 +123,30 @@ def test_one_machine_has_one_vote_however_many_workers_it_goes_through(tmp_path:
     assert metric(root, "accuracy") > 0.9
 
 
+class Sprinter:
+    """Three workers, one of which brings far more than its machine can have trained."""
+
+    def __init__(self, source: Path, costs: Costs) -> None:
+        self._trainer = Trainer(source, costs)
+
+    def __call__(
+        self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
+    ) -> SteppedWorker:
+        return self._trainer(options, mailbox, clock, 1000.0 if options.worker == HOSTILE else speed)
+
+
+def test_who_brings_more_than_a_machine_of_its_kind_can_train_is_quarantined(tmp_path: Path, programs: Path) -> None:
+    file, root, costs = programs / "perceptron.py", tmp_path / "run", Costs(exec_s=0.01, start_s=0.01, push_s=0.01)
+    options = SimulatedOptions(None, None)
+    settings = Settings(file, "simulated", 3, chunk=96, push_every=32, epochs=12, options=options)
+    play_scenario(settings, Scenario(Steady(3), costs), root, trainer=Sprinter(file, costs))
+    assert verify_credits(root).credited == 12_000
+    assert quarantined(root).keys() == {HOSTILE}
+    with opened(root) as db:
+        reasons = [reason for (reason,) in db.execute("SELECT reason FROM blames")]
+    assert all("more than 10 times what the fastest other worker of its kind trains" in reason for reason in reasons)
+
+
 def test_honest_workers_are_never_blamed(tmp_path: Path, programs: Path) -> None:
     root = tmp_path / "run"
     settings = Settings(programs / "perceptron.py", "simulated", 4, options=SimulatedOptions(None, None))
