@@ -14,7 +14,8 @@ import resource
 import shlex
 import sqlite3
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
@@ -92,6 +93,15 @@ def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str
     return StorageError(
         f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
     )
+
+
+@contextmanager
+def explained(root: Path, then: str | None = None) -> Iterator[None]:
+    """What befalls the run in `root` inside, as `explain` says it."""
+    try:
+        yield
+    except (sqlite3.Error, DamagedError, OSError) as error:
+        raise explain(error, root, then) from error
 
 
 def _place(error: Exception, root: Path) -> Path:

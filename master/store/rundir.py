@@ -154,7 +154,7 @@ class MasterLock:
         self._file = (run.root / "master.lock").open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown process"
             self._file.close()

@@ -14,6 +14,9 @@ import pytest
 
 from gridml.errors import DamagedError, LedgerError, StorageError
 from gridml.protocol import bundle
+from master.backends.base import Backend, JobEvent
+from master.environment import Environment
+from master.launch import resume
 from master.store import ledger as ledger_module
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import Ledger
@@ -126,6 +129,31 @@ def test_a_disk_that_is_mounted_for_reading_is_no_damage(mounted: Path) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
     said = refusal(ledger)
     assert "may not be written" in said and "how it is mounted" in said
+
+
+def test_a_run_that_is_resumed_there_says_so_too(mounted: Path) -> None:
+    made_on(mounted).close()
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    with pytest.raises(StorageError, match="may not be written"):
+        resume(mounted, Environment(lambda settings, directory: Steadfast()))
+
+
+class Steadfast(Backend):
+    """A back end that is never asked for anything."""
+
+    name = "steadfast"
+
+    def submit(self, worker: str) -> None:
+        raise AssertionError(worker)
+
+    def poll(self) -> list[JobEvent]:
+        raise AssertionError
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        raise AssertionError(worker)
+
+    def close(self) -> None:
+        raise AssertionError
 
 
 def test_a_folder_in_the_place_of_the_journal_is_no_damage(ledger: Ledger) -> None:
