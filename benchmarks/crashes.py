@@ -54,6 +54,7 @@ from master.simulation.crash_points import POINTS
 LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
 BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds
 CUT_EVERY_S = 0.15
+BY_COMMAND = 10  # of so many power cuts one is followed by the command itself with real workers; that takes seconds
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "shutil.rmtree")
 
 
@@ -203,9 +204,12 @@ def power_cuts(folder: Path, count: int, *, volatile: bool, seed: int) -> Iterat
                     time.sleep(rng.uniform(0, 2 * CUT_EVERY_S))
                     if (root / "ledger.db").exists():
                         clones.append(made.cut(f"cut{done + len(clones)}"))
-            for clone in clones:
+            for number, clone in enumerate(clones, done):
                 with made.after_cut(clone) as place:
-                    yield resumed(program, place / root.name)
+                    left = folder / "left"
+                    shutil.copytree(place / root.name, left)
+                yield resumed(program, left, by_command=number % BY_COMMAND == 0)
+                shutil.rmtree(left)
             done += len(clones)
             shutil.rmtree(root)
 
@@ -227,10 +231,12 @@ def running(program: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes]
         process.wait()
 
 
-def resumed(program: Path, root: Path) -> Result:
-    """Resume a run with its own command, and compare it with what there must be."""
+def resumed(program: Path, root: Path, *, by_command: bool) -> Result:
+    """Resume a run with its own command, or in a copy of this process, and compare it with what there must be."""
     if not (root / "ledger.db").exists():
         return Result(Outcome.EXACT, "it had not begun")
+    if not by_command:
+        return isolated(lambda: go_on(program, root, None))
     done = subprocess.run(
         [str(GRIDML), "resume", str(root)], env=shell(), capture_output=True, text=True, timeout=120, check=False
     )
