@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from master.store.ledger import last_sign
 from master.store.reader import standing
+from master.store.sealed import unseal
 from master.store.status import RunStatus
 
 
@@ -29,7 +29,7 @@ class RunClock:
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
-    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
+    return {key: unseal(value) for key, value in db.execute("SELECT key, value FROM run")}
 
 
 def read_status(db: sqlite3.Connection, root: Path) -> RunStatus:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import sqlite3
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from master.backends.base import State
 from master.store.run_facts import read_facts
+from master.store.sealed import unseal
 from master.store.status import RunStatus
 from master.views.report import measured_goodput
 
@@ -91,7 +91,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         goodput=measured_goodput(all_credited, trained, train_s, worker_s),
         seconds_left=(total - all_credited) / per_second if total and per_second else None,
         evaluated=None if evaluation is None else evaluation[0] + 1,
-        metrics={} if evaluation is None else json.loads(evaluation[1]),
+        metrics={} if evaluation is None else unseal(evaluation[1]),
     )
 
 

@@ -6,7 +6,6 @@ A report can be made at any time, beside a running master too.
 from __future__ import annotations
 
 import dataclasses
-import json
 import sqlite3
 import time
 from collections.abc import Mapping, Sequence
@@ -21,6 +20,7 @@ from master.backends.base import State
 from master.backends.registry import read_settings
 from master.store.reader import opened
 from master.store.run_facts import RunClock, read_clock, read_facts, read_status
+from master.store.sealed import unseal
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
 
@@ -249,7 +249,7 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
                 staleness=staleness,
                 opened_s=clock.at(row["opened_s"]),
                 closed_s=None if closed_s is None else clock.at(closed_s),
-                metrics={} if row["metrics"] is None else json.loads(row["metrics"]),
+                metrics={} if row["metrics"] is None else unseal(row["metrics"]),
             )
         )
     return epochs
