@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 import os
 import random
 import shutil
@@ -53,6 +54,7 @@ from master.simulation.crash_points import POINTS
 LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
 BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds
 CUT_EVERY_S = 0.15
+BY_COMMAND = 10  # of so many power cuts one is followed by the command itself with real workers; that takes seconds
 OPERATIONS = ("open", "os.rename", "os.remove", "os.mkdir", "os.truncate", "shutil.rmtree")
 
 
@@ -105,24 +107,21 @@ def row(what: str, times: int, results: list[Result]) -> dict[str, Cell]:
 def kills(program: Path, folder: Path, count: int, seed: int) -> Iterator[tuple[str, Result | None]]:
     """Kill masters `count` times; yield where each was, and the result of a run that one has finished."""
     rng, done, root = random.Random(seed), 0, folder / "run"
-    life = 0
     while done < count:
         shutil.rmtree(root, ignore_errors=True)
-        for life in range(1, 10_000):
+        for life in itertools.count(1):
             point = rng.choice(("an instant", rng.choice(POINTS)))
             late = rng.randint(1, 12) if point != "an instant" else rng.uniform(0.0, LIFE_S)
-            last = done >= count
-            status = one_life(program, root, life, None if last else (point, late))
-            if status is None:
-                done += 1
-                yield point, None
-            else:
-                yield point, status
+            result = one_life(program, root, life, (point, late) if done < count else None)
+            done += result is None
+            yield point, result
+            if result is not None:
                 break
 
 
 def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None) -> Result | None:
-    """A master's life in a process of its own; None if it was killed, else how the run ended."""
+    """Let a master live in a process of its own until its `end`: at so many seconds ("an instant"), or when it has
+    reached a crash point so often. Return None if it was killed there, else how the run ended."""
 
     def live() -> Result:
         world = new_world(program, life)
@@ -136,9 +135,6 @@ def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None
                     os.kill(os.getpid(), signal.SIGKILL)
 
         environment = replace(environment_of(world, reached), durable=True)
-        if end is not None and end[0] == "an instant":
-            signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGKILL))
-            signal.setitimer(signal.ITIMER_REAL, max(0.001, end[1]))
         if (root / "ledger.db").exists():
             run = resume(root, environment)
         else:
@@ -148,9 +144,11 @@ def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None
         problem = wrong_on_disk(program, root)
         return Result(Outcome.EXACT if problem is None else Outcome.WRONG, problem or "")
 
+    if end is not None and end[0] == "an instant":
+        result = isolated(live, limit_s=end[1])  # from outside, so that it comes inside of SQLite's code, too
+        return None if result.outcome is Outcome.STUCK else result
     result = isolated(live)
-    killed = result.outcome is Outcome.CRASHED and result.text == signal.SIGKILL.name
-    return None if killed else result
+    return None if result == Result(Outcome.CRASHED, signal.SIGKILL.name) else result
 
 
 # --- what is on the disk at each operation
@@ -158,8 +156,7 @@ def one_life(program: Path, root: Path, life: int, end: tuple[str, float] | None
 
 def every_operation(program: Path, folder: Path, every: int = 1) -> Iterator[Result]:
     """Play a run; at every `every`-th operation on a file go on, in a copy, with what is on the disk then."""
-    root, results = folder / "played", folder / "results"
-    images = folder / "images"
+    root, images = folder / "played", folder / "images"
     images.mkdir()
     copying, count = False, 0
 
@@ -188,7 +185,6 @@ def every_operation(program: Path, folder: Path, every: int = 1) -> Iterator[Res
         yield isolated(lambda image=image: go_on(program, image, None))  # type: ignore[misc]
         shutil.rmtree(image)
     shutil.rmtree(images)
-    shutil.rmtree(results, ignore_errors=True)
 
 
 # --- power cuts
@@ -208,9 +204,12 @@ def power_cuts(folder: Path, count: int, *, volatile: bool, seed: int) -> Iterat
                     time.sleep(rng.uniform(0, 2 * CUT_EVERY_S))
                     if (root / "ledger.db").exists():
                         clones.append(made.cut(f"cut{done + len(clones)}"))
-            for clone in clones:
+            for number, clone in enumerate(clones, done):
                 with made.after_cut(clone) as place:
-                    yield resumed(program, place / root.name)
+                    left = folder / "left"
+                    shutil.copytree(place / root.name, left)
+                yield resumed(program, left, by_command=number % BY_COMMAND == 0)
+                shutil.rmtree(left)
             done += len(clones)
             shutil.rmtree(root)
 
@@ -232,10 +231,12 @@ def running(program: Path, root: Path) -> Iterator[tuple[subprocess.Popen[bytes]
         process.wait()
 
 
-def resumed(program: Path, root: Path) -> Result:
-    """Resume a run with its own command, and compare it with what there must be."""
+def resumed(program: Path, root: Path, *, by_command: bool) -> Result:
+    """Resume a run with its own command, or in a copy of this process, and compare it with what there must be."""
     if not (root / "ledger.db").exists():
         return Result(Outcome.EXACT, "it had not begun")
+    if not by_command:
+        return isolated(lambda: go_on(program, root, None))
     done = subprocess.run(
         [str(GRIDML), "resume", str(root)], env=shell(), capture_output=True, text=True, timeout=120, check=False
     )

@@ -104,7 +104,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
 def resume(root: Path, environment: Environment, program_file: Path | None = None) -> Run:
     """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
     directory = RunDirectory(root)
-    if not os.path.isfile(directory.ledger):
+    if not os.path.isfile(directory.ledger) and not os.path.isfile(directory.ledger_copy):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     with explained(root):
         lock = MasterLock(directory)

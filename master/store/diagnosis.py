@@ -26,6 +26,7 @@ from gridml.model.digest import block_digests
 from gridml.protocol import bundle
 from master.store.exact import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
+from master.store.sealed import check_sealed
 
 
 class Trouble(StrEnum):
@@ -186,8 +187,9 @@ def is_whole(run: RunDirectory) -> bool:
     them."""
     try:
         with closing(sqlite3.connect(f"{run.ledger_copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
-            if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
+            if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
                 return False
+            check_sealed(db)
             count_credits(db)
             check_patches(db)
             newest = db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchall()
@@ -200,5 +202,5 @@ def is_whole(run: RunDirectory) -> bool:
             block_digests(np.load(run.fields / base_name(field, version), mmap_mode="r")) == json.loads(digests)
             for version, field, digests in bases
         )
-    except (sqlite3.Error, OSError, ValueError, TypeError):
+    except (sqlite3.Error, OSError, ValueError, TypeError, EOFError, SyntaxError):  # NumPy's for a broken header
         return False

@@ -28,7 +28,8 @@ from master.store.diagnosis import explain
 from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
-from master.store.rundir import superseded
+from master.store.rundir import RunDirectory, superseded
+from master.store.sealed import check_sealed, seal, unseal
 from master.store.status import ORPHANED
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.write_batch import WriteBatch, failed_from
@@ -77,6 +78,8 @@ class Ledger:
         self.path = path
         self._durable = durable
         if not create and not path.is_file():
+            if RunDirectory(path.parent).ledger_copy.is_file():
+                raise explain(DamagedError(f"{path} is gone", path), path.parent)
             raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
@@ -103,9 +106,10 @@ class Ledger:
             raise LedgerError(
                 f"{self.path} has schema {schema}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
             )
-        verdict = self._db.execute("PRAGMA quick_check(1)").fetchone()[0]
+        verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
             raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
+        check_sealed(self._db)
 
     def _read_mirror(self) -> None:
         self.leases = LeaseTable(
@@ -235,7 +239,7 @@ class Ledger:
             with copy:
                 self._db.backup(copy)
             with copy:
-                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', 'true')")
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?)", (seal(True),))
             copy.close()
         except sqlite3.Error as error:
             raise self.explain(error) from error
@@ -253,14 +257,11 @@ class Ledger:
     # --- the run as a whole
 
     def set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, json.dumps(value)))
+        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, seal(value)))
 
     def get(self, key: str, default: Any = None) -> Any:
         value = self._one("SELECT value FROM run WHERE key = ?", key)
-        try:
-            return default if value is None else json.loads(value)
-        except ValueError as error:
-            raise DamagedError(f"{self.path} is damaged: its {key} is {value!r:.99}", self.path) from error
+        return default if value is None else unseal(value)
 
     def last_sign(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""
@@ -309,7 +310,7 @@ class Ledger:
         )
 
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
-        self._db.execute("UPDATE epochs SET metrics = ? WHERE epoch = ?", (json.dumps(metrics), epoch))
+        self._db.execute("UPDATE epochs SET metrics = ? WHERE epoch = ?", (seal(metrics), epoch))
 
     def epochs(self) -> list[dict[str, Any]]:
         columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 from master.store.ledger import last_sign
 from master.store.reader import standing
+from master.store.sealed import unseal
 from master.store.status import RunStatus
 from master.store.wall_clock import AHEAD
 
@@ -30,12 +30,13 @@ class RunClock:
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
-    return {key: json.loads(value) for key, value in db.execute("SELECT key, value FROM run")}
+    return {key: unseal(value) for key, value in db.execute("SELECT key, value FROM run")}
 
 
-def read_metrics(text: str | None) -> dict[str, Any]:
-    """Return the metrics of an epoch from its row, none before it was evaluated. Raises ValueError for other JSON."""
-    metrics = {} if text is None else json.loads(text)
+def read_metrics(sealed: str | None) -> dict[str, Any]:
+    """Return the metrics of an epoch from its row, none before it was evaluated. Raises ValueError for other JSON, and
+    as `unseal` does."""
+    metrics = {} if sealed is None else unseal(sealed)
     if not isinstance(metrics, dict):
         raise ValueError(f"the metrics of an epoch are {type(metrics).__name__}, expected an object")
     return metrics
