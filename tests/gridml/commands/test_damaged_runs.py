@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from gridml import cli
+from master.store.sealed import seal
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
 Damage = Callable[[Path], Any]
@@ -159,12 +160,12 @@ READ: list[tuple[Damage, str]] = [
     (sql("PRAGMA user_version=99"), "schema 99"),
     (sql("DROP TABLE epochs"), "no such table: epochs"),
     (sql("DROP TABLE run"), "no such table: run"),
-    (sql("UPDATE run SET value='\"bogus\"' WHERE key='status'"), "'bogus' is not a valid RunStatus"),
-    (sql("UPDATE run SET value='{' WHERE key='status'"), "what no master of gridml writes"),
-    (sql("UPDATE run SET value='\"x\"' WHERE key='total'"), "what no master of gridml writes"),
-    (sql("UPDATE run SET value='null' WHERE key='started_s'"), "what no master of gridml writes"),
-    (sql("UPDATE epochs SET metrics='{'"), "what no master of gridml writes"),
-    (sql("UPDATE epochs SET metrics='[1]'"), "the metrics of an epoch are list, expected an object"),
+    (sql(f"UPDATE run SET value='{seal('bogus')}' WHERE key='status'"), "'bogus' is not a valid RunStatus"),
+    (sql("UPDATE run SET value='{' WHERE key='status'"), "is not what was written"),
+    (sql(f"UPDATE run SET value='{seal('x')}' WHERE key='total'"), "what no master of gridml writes"),
+    (sql(f"UPDATE run SET value='{seal(None)}' WHERE key='started_s'"), "what no master of gridml writes"),
+    (sql("UPDATE epochs SET metrics='{'"), "is not what was written"),
+    (sql(f"UPDATE epochs SET metrics='{seal([1])}'"), "the metrics of an epoch are list, expected an object"),
     (sql("UPDATE workers SET started_s='x'"), "what no master of gridml writes"),
     (sql("DELETE FROM epochs"), "what no master of gridml writes"),
     (written("ledger.db", b""), "ledger.db"),
@@ -247,10 +248,10 @@ def test_what_the_ledger_holds_of_others_prints_as_text(
     monkeypatch.chdir(run.parent)
     evil = "[/]\x1b[31m[bold]x"
     with sqlite3.connect(run / "ledger.db") as db:
-        metrics = json.dumps({evil: 1.5, "[bold]y[/bold]": float("nan")})
+        metrics = seal({evil: 1.5, "[bold]y[/bold]": float("nan")})
         db.execute("UPDATE epochs SET metrics = ?", (metrics,))
         db.execute("UPDATE workers SET machine = ?, detail = ?, state = 'evicted'", (evil, evil))
-        db.execute("INSERT INTO failures VALUES (1e9, 'w1', 1, 0, ?, '', 1, 2)", (evil,))
+        db.execute("INSERT INTO failures VALUES (1e9, 'w1', ?, 1, 0, 0, 1, ?, '', 1, 2, '')", (evil, evil))
         db.execute("INSERT INTO events VALUES (1e9, 'warning', ?)", (evil,))
     db.close()
     with pytest.raises(SystemExit) as ended:
