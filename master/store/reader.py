@@ -58,7 +58,7 @@ def explained(path: Path) -> Iterator[None]:
         ) from error
     except sqlite3.Error as error:
         trouble, said = diagnose(error, path.parent)
-        if trouble is not Trouble.DAMAGED:
+        if trouble not in (Trouble.DAMAGED, Trouble.OTHER):
             raise explain(error, path.parent, "look again") from error
         again = command("resume", path.parent)
         problem = f"{path} cannot be read: {said}. If nobody drives the run, {again} mends it or says how."
