@@ -30,10 +30,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks.exact_run import (
+    CHAINS,
     GRIDML,
-    PROGRAMS,
+    MEMORY,
     Outcome,
     Result,
+    begin,
     drive,
     environment_of,
     go_on,
@@ -48,7 +50,6 @@ from benchmarks.table import Cell, write
 from master.launch import resume, start
 from master.simulation.crash_points import POINTS
 
-CHAINS = (PROGRAMS / "chain.py", PROGRAMS / "chain_bsp.py")
 LIFE_S = 0.7  # a master's life is at most about this; a run takes as long
 BATCH_S = 0.04  # of the real workers, so that a run lasts some seconds
 CUT_EVERY_S = 0.15
@@ -61,9 +62,10 @@ def main() -> None:
     parser.add_argument("cuts", nargs="?", type=int, default=200)
     options = parser.parse_args()
     rows, notes, bad = [], [], []
-    folder = Path(tempfile.mkdtemp(prefix="crashes-"))
+    folder = Path(tempfile.mkdtemp(prefix="crashes-", dir=MEMORY))
     try:
         for program in CHAINS:
+            begin(program, folder / program.stem)  # what is compiled once is in every copy of this process
             results = list(kills(program, folder, options.kills // 2, seed=1))
             killed, ended = Counter(point for point, _ in results), [r for _, r in results if r is not None]
             rows.append(row(f"SIGKILL at a random instant, {program.stem}", killed["an instant"], ended))

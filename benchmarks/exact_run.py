@@ -7,6 +7,7 @@ The master is the real one, on real files; workers are stepped (`remote.stepped`
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import importlib.util
 import os
 import re
@@ -42,6 +43,8 @@ from master.views.report import report
 from remote.stepped import Trainer
 
 PROGRAMS = Path(__file__).parent / "programs"
+CHAINS = (PROGRAMS / "chain.py", PROGRAMS / "chain_bsp.py")
+MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where folders are made: nothing here ends the machine
 WORKERS, CHUNK, PUSH_EVERY = 3, 120, 40
 COSTS = Costs(exec_s=0.01)
 LIMIT_S = 30.0  # for a run that takes half a second
@@ -171,7 +174,7 @@ def go_on(program: Path, root: Path, world: World | None) -> Result:
             drive(living, run)
         except GridmlError as error:
             said.append(f"{type(error).__name__}: {error}")
-            if "start the run again with gridml run" in str(error):
+            if re.search(r"start (it|the run) again with gridml run", str(error)):
                 return Result(Outcome.ANEW, "\n".join(said))
             commands = advised(str(error))
             if not commands or len(said) > MOST_ADVICE or not follow(commands):
@@ -302,6 +305,7 @@ def isolated(what: Callable[[], Result], limit_s: float = LIMIT_S) -> Result:
 def _report(what: Callable[[], Result], writing: int) -> None:
     """Write the result to the pipe and end this process, whatever happens."""
     try:
+        faulthandler.disable()
         with open(os.devnull, "w") as nothing:
             os.dup2(nothing.fileno(), 1)
             os.dup2(nothing.fileno(), 2)

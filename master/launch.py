@@ -17,7 +17,7 @@ from master.backends.registry import read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
-from master.store.diagnosis import explain
+from master.store.diagnosis import explained
 from master.store.identity import identity
 from master.store.ledger import Ledger
 from master.store.replica import Replica
@@ -34,11 +34,10 @@ def start(settings: Settings, root: Path, environment: Environment) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     spec, directory, lock = _create(settings, root, environment)
     try:
-        return Run(wire(spec, directory, environment), lock)
-    except BaseException as error:
+        with explained(root):
+            return Run(wire(spec, directory, environment), lock)
+    except BaseException:
         lock.release()
-        if isinstance(error, OSError | sqlite3.Error):
-            raise explain(error, root) from error
         raise
 
 
@@ -58,13 +57,11 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     directory.create()
     lock = MasterLock(directory)
     try:
-        directory.keep_program(settings.program)
-        bundle.write_atomic(directory.settings, _as_text(settings))
-        _make_ledger(spec, directory, environment)
+        with explained(root, "start again with gridml run"):
+            directory.keep_program(settings.program)
+            bundle.write_atomic(directory.settings, _as_text(settings))
+            _make_ledger(spec, directory, environment)
         return spec, directory, lock
-    except OSError as error:
-        lock.release()
-        raise explain(error, root, "start again with gridml run") from error
     except BaseException:
         lock.release()
         raise
@@ -109,8 +106,20 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
     directory = RunDirectory(root)
     if not os.path.isfile(directory.ledger):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
-    lock = MasterLock(directory)
+    with explained(root):
+        lock = MasterLock(directory)
     try:
+        return _resume(directory, environment, program_file, lock)
+    except BaseException as error:
+        if isinstance(error, GridmlError):
+            _leave_word(directory, error)
+        lock.release()
+        raise
+
+
+def _resume(directory: RunDirectory, environment: Environment, program_file: Path | None, lock: MasterLock) -> Run:
+    root = directory.root
+    with explained(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         settings = read_settings(root)
         if program_file is not None:
@@ -120,13 +129,6 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
             sys.path.append(str(settings.program.parent))  # its modules stay where they are
             settings = replace(settings, program=directory.program(settings.program))  # nobody asked for the new one
         return Run(wire(_load(settings), directory, environment), lock)
-    except BaseException as error:
-        if isinstance(error, GridmlError):
-            _leave_word(directory, error)
-        lock.release()
-        if isinstance(error, OSError | sqlite3.Error):
-            raise explain(error, root) from error
-        raise
 
 
 def _was_running(directory: RunDirectory) -> bool:

@@ -232,6 +232,7 @@ class WorkerRecord:
     malformed: int = 0  # messages of it that made no sense
 
     # How it works.
+    idle_until_s: float | None = None  # by then the others should have done what it is too slow for
     kind: str = ""  # of its machine
     speed: float | None = None  # vertices per second of training
     push_s: float = 0.0  # what its last push kept it from training
@@ -254,6 +255,11 @@ class WorkerRecord:
         """Begin its silence anew; it is in reach, and gets on."""
         self.sign_s, self.heartbeat_read, self.out_of_reach = now, False, False
         self.headway_s = now
+
+    @property
+    def candidate(self) -> Candidate:
+        """What its being leased a range is decided by."""
+        return Candidate(self.name, self.machine, self.trained > 0 and not self.failures)
 
     def forget_failures(self) -> None:
         """Let it begin anew."""
@@ -323,11 +329,11 @@ class WorkerTable:
         for record in self._records.values():
             at_work = record.standing is Standing.RUNNING or (record.spoke and record.alive)
             if at_work and (record.failures < AVOIDED or record.avoided_until_s <= now):
-                yield Candidate(record.name, record.machine)
+                yield record.candidate
 
     def may_lease(self, record: WorkerRecord, failed: Sequence[Failed], now: float) -> bool:
         """Whether a worker may be leased a range against which these failures stand."""
-        return not failed or may_lease(failed, Candidate(record.name, record.machine), lambda: self.ready(now))
+        return not failed or may_lease(failed, record.candidate, lambda: self.ready(now))
 
     def arrive(self, record: WorkerRecord, machine: str) -> None:
         """Take note of the machine that a worker runs on: it takes over the failures of the one before it there."""

@@ -7,14 +7,12 @@ ledger; it may be killed at any instant and go on with `resume`.
 from __future__ import annotations
 
 import contextlib
-import sqlite3
-from collections.abc import Iterator
 from types import TracebackType
 
-from gridml.errors import DamagedError, GridmlError, LedgerError, RunError, SupersededError
+from gridml.errors import GridmlError, LedgerError, RunError, SupersededError
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
-from master.store.diagnosis import explain
+from master.store.diagnosis import explained
 from master.store.exact import Credited
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock
@@ -39,7 +37,7 @@ class Run:
             warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
             parts.journal.tell("warning", warning)
         try:
-            with self._explained():
+            with explained(parts.directory.root):
                 parts.takeover.begin(parts.environment.clock(), parts.journal.event)
                 parts.epoch_end.settle()
         except BaseException:
@@ -86,7 +84,7 @@ class Run:
         """
         environment, idle = self.parts.environment, IDLE_S[0]
         try:
-            with self._explained():
+            with explained(self.parts.directory.root):
                 self._staff()
                 self.step()  # the first workers are asked for,
                 self.parts.exchange.merger.prepare()  # and start meanwhile
@@ -197,11 +195,3 @@ class Run:
         with contextlib.suppress(GridmlError), self.ledger.transaction():
             self.ledger.set("status", status)
             self.ledger.set("stopped_because", str(error))
-
-    @contextlib.contextmanager
-    def _explained(self) -> Iterator[None]:
-        """What a disk refuses, as an error meant for a person."""
-        try:
-            yield
-        except (sqlite3.Error, DamagedError, OSError) as error:
-            raise explain(error, self.parts.directory.root) from error

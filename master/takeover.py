@@ -81,15 +81,7 @@ class Takeover:
             if masters:
                 ledger.orphan_workers(until_s, but=survivors)
                 ledger.set("gaps", [*ledger.get("gaps", []), [until_s, now]])
-                kept = f"; {len(survivors)} workers live on" if survivors else ""
-                say(now, "resumed", f"{ledger.credited:,} of {self.leases.epochs.total:,} vertices are credited{kept}")
-            if self.store.undone is not None:
-                why = "it was restored from its copy, or its disk has lost the last changes"
-                say(
-                    now,
-                    "warning",
-                    f"there was a newer ledger than this: {why}. {self.store.undone:,} vertices are trained again",
-                )
+                self._tell(len(survivors), now, say)
             ledger.set("undone", False)
             ledger.set("total", self.leases.epochs.total)
             ledger.set("program", program)
@@ -106,6 +98,15 @@ class Takeover:
             if row["worker"] not in survivors:
                 self.leases.sizing.measures.recall(self.workers.of(row["worker"]), row)
                 mailboxes.close(row["worker"])
+
+    def _tell(self, survivors: int, now: float, say: Say) -> None:
+        """Say where the run goes on, and what is trained again."""
+        kept = f"; {survivors} workers live on" if survivors else ""
+        say(now, "resumed", f"{self.ledger.credited:,} of {self.leases.epochs.total:,} vertices are credited{kept}")
+        if self.store.undone is not None:
+            why = "it was restored from its copy, or its disk has lost the last changes"
+            again = f"{self.store.undone:,} vertices are trained again"
+            say(now, "warning", f"there was a newer ledger than this: {why}. {again}")
 
     def _recall(self, rows: Iterable[Row], survivors: Collection[str]) -> None:
         """Make records of the workers that live on, and take note of the others' names."""

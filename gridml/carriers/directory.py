@@ -16,7 +16,7 @@ import contextlib
 import itertools
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -139,8 +139,7 @@ class DirectoryMailboxes(MasterMailboxes):
                 return Message(worker, sync.number, b"", str(error))
             if bundle.digest(payload) == sync.sha256:
                 return Message(worker, sync.number, payload)
-            with self._of_worker(worker):
-                remove(path)  # damaged: the worker will send it again
+            self._remove(worker, sync.name)  # damaged: the worker will send it again
         return None
 
     def _changed(self) -> list[str]:
@@ -167,44 +166,48 @@ class DirectoryMailboxes(MasterMailboxes):
     def _syncs(self, worker: str) -> list[MessageFile]:
         """Return the syncs in a mailbox, oldest first; one that is gone holds none. More files than an honest worker
         could leave there are cleared away at once: every look would cost what they do."""
-        names: list[str] = []
-        with self._of_worker(worker):
+        try:
             names = os.listdir(self._mail / worker)
+        except OSError as error:
+            self._blame(worker, error)
+            return []
         if len(names) <= QUOTA:
             return message_files(names, "sync")
         kept = [file.name for direction in DIRECTIONS for file in message_files(names, direction)[-1:]]
-        with self._of_worker(worker):
-            for name in {*names} - {*kept, HEARTBEAT}:
-                remove(self._mail / worker / name)
+        for name in {*names} - {*kept, HEARTBEAT}:
+            self._remove(worker, name)
         self._report(worker, f"{len(names):,} files lay in its mailbox, expected at most {QUOTA}")
         return message_files(kept, "sync")
 
-    @contextlib.contextmanager
-    def _of_worker(self, worker: str) -> Iterator[None]:
-        """Take what a worker has done to its own mailbox for its problem, and not for one of our disk."""
+    def _remove(self, worker: str, name: str) -> None:
         try:
-            yield
-        except FileNotFoundError:
-            pass  # the mailbox was closed
+            remove(self._mail / worker / name)
         except OSError as error:
-            if error.errno not in THEIRS:
-                raise
-            self._report(worker, f"its mailbox cannot be used: {error.strerror}")
+            self._blame(worker, error)
+
+    def _blame(self, worker: str, error: OSError) -> None:
+        """Take what a worker did to its own mailbox for its problem. Raises what our disk is to blame for."""
+        if isinstance(error, FileNotFoundError):
+            return  # the mailbox was closed
+        if error.errno not in THEIRS:
+            raise error
+        self._report(worker, f"its mailbox cannot be used: {error.strerror}")
 
     def _report(self, worker: str, problem: str) -> None:
         self._problems.append(Message(worker, 0, b"", problem))
 
     def answer(self, worker: str, number: int, payload: bytes) -> None:
-        with self._of_worker(worker):  # where it was closed nobody waits for this reply
-            path = self._mail / worker / message_name("reply", number, payload)
+        path = self._mail / worker / message_name("reply", number, payload)
+        try:
             bundle.write_atomic(path, payload, durable=False)
+        except OSError as error:
+            self._blame(worker, error)  # where the mailbox was closed nobody waits for this reply
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
-        with self._of_worker(worker):
-            for sync in self._syncs(worker):
-                if sync.number <= number:
-                    remove(self._mail / worker / sync.name)
+        for sync in self._syncs(worker):
+            if sync.number <= number:
+                self._remove(worker, sync.name)
 
     def publish(self, name: str, payload: bytes) -> None:
         bundle.write_atomic(self._chunks / f"{name}{SUFFIX}", payload, durable=False)

@@ -27,7 +27,7 @@ Schedule = Callable[[float], float]
 
 MOST_BATCH = 10**9
 _GRIDML = Path(__file__).parents[1]  # its folder
-MOST_EPOCHS = 10**6
+MOST_EPOCHS = 10**9
 MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
 
 

@@ -12,6 +12,7 @@ Bound = Callable[[Any], Any]
 
 LARGEST = 2**53 - 1  # what JSON, SQLite and floats all hold exactly
 LONGEST_S = 1e9  # seconds, 31 years
+LEAST_VERTEX_S = 1e-12  # seconds to train a vertex: what claims less is not believed
 TICK_S = 1e-9  # what a clock can measure; what is shorter took no time
 
 

@@ -58,7 +58,7 @@ def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[s
         length = int.from_bytes(payload[:8], "little")
         if length > longest_header:
             raise ValueError(f"its header has {length:,} bytes, expected at most {longest_header:,}")
-        header = _JSON.decode(payload[8 : 8 + length].decode())
+        header = json.loads(payload[8 : 8 + length])  # what it says of tensors is checked by safetensors
         message = _JSON.decode(header["__metadata__"]["gridml"])
         tensors = {
             name: _array(t)
@@ -72,9 +72,11 @@ def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[s
 
 
 def _array(tensor: dict[str, Any]) -> Array:
-    array: Array = np.frombuffer(tensor["data"], _DTYPES[tensor["dtype"]])
-    if array.dtype == np.bool_:
-        array = array.view(np.uint8) != 0  # a byte of 2 would be a bool that is neither
+    dtype = _DTYPES[tensor["dtype"]]
+    if dtype is np.bool_:  # a byte of 2 would be a bool that is neither
+        array: Array = np.frombuffer(tensor["data"], np.uint8) != 0
+    else:
+        array = np.frombuffer(tensor["data"], dtype)
     return array.reshape(tensor["shape"])
 
 

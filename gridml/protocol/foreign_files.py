@@ -10,7 +10,6 @@ import errno
 import itertools
 import os
 import stat
-from collections.abc import Iterator
 from pathlib import Path
 
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
@@ -43,20 +42,27 @@ def read_regular(path: Path, longest: int) -> bytes:
     Raises FileNotFoundError where there is nothing, ForeignFile for anything else, and OSError for what this machine or
     its disk refuses. Reads nothing of what is too long.
     """
-    with _opened(path) as (handle, size):
+    handle = _open(path)
+    try:
+        size = _size(handle, path)
         if size > longest:
             raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
         content = _read(handle, size + 1)
         if len(content) > size:
             raise ForeignFile(f"{path.name} grew while it was read")
         return content
+    finally:
+        os.close(handle)
 
 
 def read_end(path: Path, longest: int) -> bytes:
     """Return the last `longest` bytes of a regular file, or all where it has fewer. Raises as `read_regular` does."""
-    with _opened(path) as (handle, size):
-        os.lseek(handle, max(0, size - longest), os.SEEK_SET)
+    handle = _open(path)
+    try:
+        os.lseek(handle, max(0, _size(handle, path) - longest), os.SEEK_SET)
         return _read(handle, longest)
+    finally:
+        os.close(handle)
 
 
 def remove(path: Path) -> None:
@@ -73,22 +79,22 @@ def remove(path: Path) -> None:
             _remove_tree(path)
 
 
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[int, int]]:
-    """A handle of a regular file, and its size in bytes."""
+def _open(path: Path) -> int:
+    """A handle of whatever lies there, which was neither followed nor waited for."""
     try:
-        handle = os.open(path, _FLAGS)
+        return os.open(path, _FLAGS)
     except OSError as error:
         if error.errno not in THEIRS:
             raise
         raise ForeignFile(f"{path.name} cannot be opened: {error.strerror}") from error
-    try:
-        status = os.fstat(handle)
-        if not stat.S_ISREG(status.st_mode):
-            raise ForeignFile(f"{path.name} is no regular file")
-        yield handle, status.st_size
-    finally:
-        os.close(handle)
+
+
+def _size(handle: int, path: Path) -> int:
+    """The bytes of a regular file."""
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode):
+        raise ForeignFile(f"{path.name} is no regular file")
+    return status.st_size
 
 
 def _remove_tree(path: Path) -> None:

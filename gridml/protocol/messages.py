@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from gridml.protocol.bounds import Bound, flag, numbers, record, seconds, text, whole
+from gridml.protocol.bounds import LEAST_VERTEX_S, Bound, flag, numbers, record, seconds, text, whole
 from gridml.protocol.text import MESSAGE, TRACEBACK
 
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
@@ -198,4 +198,13 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "begin_s": seconds,
     "end_s": seconds,
 }
-_SYNC = record(Sync, SYNC_BOUNDS)
+
+
+def _possible(**fields: Any) -> Sync:
+    sync = Sync(**fields)
+    if 0 < sync.train_s < LEAST_VERTEX_S * sync.trained:
+        raise ValueError(f"{sync.trained:,} vertices trained in {sync.train_s:g} s, which nobody can")
+    return sync
+
+
+_SYNC = record(_possible, SYNC_BOUNDS)

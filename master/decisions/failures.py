@@ -1,7 +1,7 @@
 """Whether a range on which f failed is tried again, and by whom; how long a worker that fails is left without work.
 
 The program is at fault where different workers fail on one range, on different machines where the run has several.
-Otherwise the worker is, and it is avoided, as batch systems avoid hosts.
+Otherwise the worker is, and it is avoided.
 """
 
 from __future__ import annotations
@@ -17,18 +17,22 @@ MAX_FAILURES = 8  # in a row, of one process: by their pauses, a minute
 
 
 class Candidate(NamedTuple):
-    """A worker that might be leased a range, and its machine; "" where nobody can say which."""
+    """A worker that might be leased a range, and its machine; "" where nobody can say which. It is `proven` if it has
+    trained something, and failed at nothing since."""
 
     worker: str
     machine: str
+    proven: bool = False
 
 
 class Failed(NamedTuple):
-    """A failure of f on a range, on a vertex before position `upto`: once that is credited, the worker was wrong."""
+    """A failure of f on a range, on a vertex before position `upto`: once that is credited, the worker was wrong. It
+    had been `proven` before, or not."""
 
     worker: str
     machine: str
     upto: int
+    proven: bool = False
 
 
 def standing(failed: Sequence[Failed], upto: int) -> tuple[Failed, ...]:
@@ -37,22 +41,32 @@ def standing(failed: Sequence[Failed], upto: int) -> tuple[Failed, ...]:
 
 
 def may_lease(failed: Sequence[Failed], worker: Candidate, ready: Callable[[], Iterable[Candidate]]) -> bool:
-    """Whether a worker may be leased a range: one that it failed on only when nobody that is `ready` might take it."""
-    if not any(failure.worker == worker.worker or failure.machine == worker.machine for failure in failed):
+    """Whether a worker may be leased a range: one that it failed on only when nobody that is `ready` might take it, and
+    one that as many failed on as end a run only when it is proven, or nobody that might take it is."""
+    own = any(failure.worker == worker.worker or failure.machine == worker.machine for failure in failed)
+    if not own and len(failed) < MAX_TRIES:
         return True
     others = [*ready()]
     who = _identity(failed, [worker, *others])
-    return who(worker) not in {who(failure) for failure in failed} or not _untried(failed, others)
+    tried = {who(failure) for failure in failed}
+    if who(worker) in tried:
+        return not _untried(failed, others)
+    return worker.proven or len(tried) < MAX_TRIES or not any(other.proven for other in _untried(failed, others))
 
 
 def after_failure(failed: Sequence[Failed], ready: Collection[Candidate], *, queued: bool) -> tuple[bool, str]:
     """Whether a range is tried again on which f `failed` so, the last time just now. `ready` are the workers that might
-    take it, and whether more are `queued` for a machine."""
-    who = _identity(failed, ready)
+    take it, and whether more are `queued` for a machine.
+
+    Of those that fail on it one must be proven, or nobody else: bad machines have the most time to try what is left.
+    """
+    who, untried = _identity(failed, ready), _untried(failed, ready)
     workers, tries = len({who(failure) for failure in failed}), len(failed)
     if workers >= MAX_TRIES:
-        return False, f"failed {tries} times, by {workers} workers"
-    if _untried(failed, ready):
+        if any(failure.proven for failure in failed) or not any(other.proven for other in untried):
+            return False, f"failed {tries} times, by {workers} workers"
+        return True, f"{workers} workers failed on it that have trained nothing; another worker will try that has"
+    if untried:
         return True, f"{workers} of {MAX_TRIES} workers failed on it; another worker will try"
     most = TRIES_MEANWHILE if queued else MAX_TRIES
     if tries < most:
@@ -80,9 +94,8 @@ def _identity(failed: Iterable[Failed], ready: Iterable[Candidate]) -> Callable[
     return lambda who: (several and who.machine) or who.worker
 
 
-def _untried(failed: Sequence[Failed], ready: Iterable[Candidate]) -> bool:
-    """Whether anybody that is ready has not failed on a range."""
-    ready = [*ready]
+def _untried(failed: Sequence[Failed], ready: Collection[Candidate]) -> list[Candidate]:
+    """Those that are ready and have not failed on a range."""
     who = _identity(failed, ready)
     tried = {who(failure) for failure in failed}
-    return any(who(candidate) not in tried for candidate in ready)
+    return [candidate for candidate in ready if who(candidate) not in tried]

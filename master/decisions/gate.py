@@ -4,10 +4,11 @@ A step is measured in the tensors of one type that one rule merges: a network's 
 on scales of their own. What is usual is what other workers do, each with one vote however often it pushes: a worker
 moves its own bound by nothing that it does, and that of others no further than honest ones lie apart.
 
-What holds for one of n >= 3 workers: per credited vertex it moves the replica no further than `OUTLIER` times as far as
-the longest recent step of the median other worker. Of two workers nobody can say which is right, so the longer step is
-shortened and neither is blamed. Whole numbers are facts, and have no bound; so has what begins at zero, or is merged by
-a rule that does not average, until another worker has pushed.
+What holds for one of n >= 3 workers: a push moves the replica no further than `OUTLIER` times the longest recent step
+of the median other worker, nor, where that is more than `AMONG` of them, three quarters of the way to zeros; what goes
+further is shortened to what is usual. Of two workers nobody can say which is right, so the longer step is shortened and
+neither is blamed. Whole numbers are facts, and have no bound; what begins at zero, or is merged by a rule that does not
+average, has none but that of its dtype until another worker has pushed.
 """
 
 from __future__ import annotations
@@ -104,9 +105,9 @@ def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) ->
     Where a majority of others changes it the worker is to blame. Where no other has shown either, its first such push
     is refused for `PATIENT_S`, so that somebody else can: it may have come first, and would earn the whole run.
     """
-    moving = [step for step in steps if _shortest(step) > 0 and len(step.others) >= MAJORITY]
+    moving = [(step, least) for step in steps if (least := _shortest(step)) > 0 and len(step.others) >= MAJORITY]
     if moving:
-        still = all(step_size(step.sumsq, vertices) < STILL * _shortest(step) for step in moving)
+        still = all(step_size(step.sumsq, vertices) < STILL * least for step, least in moving)
         reason = "its replica is the one that it was given, where others change theirs"
         return Passage(None, reason, blamed=True) if still else Passage(1.0, "it has moved")
     agreed = any(habit.shortest == 0 for step in steps for habit in step.others)

@@ -144,6 +144,16 @@ def most(
     return int(bound / batch) * batch, f"it is slow: the others have trained {uncredited:,} before it has trained more"
 
 
+IDLE, IDLE_S = 3.0, 10.0
+
+
+def idle_s(uncredited: int, rate: float) -> float:
+    """Seconds that a slow worker may be left without work for the others, who train `rate` vertices per second as they
+    say, to do what is `uncredited`: some times as long as they need. If it is not done then, they are not what they
+    say, and a run must not wait for them for ever."""
+    return IDLE_S + IDLE * uncredited / max(rate, 1e-9)
+
+
 def choose_span(
     spans: Sequence[Span],
     newest_epoch: int,

@@ -16,6 +16,8 @@ from master.records import LeaseState, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 
+MOST_HELD = 2  # leases of one worker: it works on one, and one comes ahead
+
 
 class Leases:
     """Leases of one run. Methods that change the ledger must be called inside its transaction."""
@@ -50,6 +52,8 @@ class Leases:
         again = self._let_go(sync, now, again=not avoided)
         if again is not None or avoided or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
             return again
+        if len(self._ledger.leases.of(record.name)) >= MOST_HELD:
+            return None
         span, reason = self._span(record, now)
         if span is None and not sync.holds and self._reclaim.reclaim(record, self._batches(), now):
             span, reason = self._span(record, now)
@@ -139,6 +143,7 @@ class Leases:
         stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
         lease = self._ledger.lease(span, stop, record.name, now, f"{reason}; {span_reason}")
         self._reclaim.grant(lease, now)
+        record.idle_until_s = None
         self._ledger.worker_sent(record.name, self.chunks.publish(lease))
         return lease
 
@@ -160,7 +165,20 @@ class Leases:
         )
         size, reason = chunk_size(facts)
         most, slow = self._most(span.epoch, record, batch)
-        return (most, slow) if most is not None and most < size else (size, reason)
+        if most is None or most >= size:
+            return size, reason
+        idle, why = self._may_idle(span.epoch, record, now)
+        return (most, slow) if most >= 1 or idle else (size, why)
+
+    def _may_idle(self, epoch: int, record: WorkerRecord, now: float) -> tuple[bool, str]:
+        """Whether a worker that is too slow for what is left may wait until the others have done that."""
+        if record.idle_until_s is None:
+            speeds = self.sizing.measures.speeds
+            record.idle_until_s = now + leasing.idle_s(self._ledger.uncredited(epoch), speeds.total)
+        if now < record.idle_until_s:
+            return True, "the others do the rest"
+        record.idle_until_s = None
+        return False, "it is slow, but the others have not done the rest in the time that they said they need"
 
     def _most(self, epoch: int, record: WorkerRecord, batch: int) -> tuple[int | None, str]:
         """What a worker can train of an epoch while the others train the rest of it; None for no limit."""

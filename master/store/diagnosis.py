@@ -8,17 +8,23 @@ it, to hear the reason.
 from __future__ import annotations
 
 import errno
+import json
 import os
 import resource
 import shlex
 import sqlite3
 import tempfile
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from enum import StrEnum
 from pathlib import Path
 
+import numpy as np
+
 from gridml.errors import DamagedError, GridmlError, LedgerError, StorageError
-from master.store.exact import count_credits
+from gridml.model.digest import block_digests
+from gridml.protocol import bundle
+from master.store.exact import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
 
 
@@ -68,6 +74,7 @@ _BY_SQLITE = {
     sqlite3.SQLITE_NOMEM: Trouble.MEMORY,
     sqlite3.SQLITE_CORRUPT: Trouble.DAMAGED,
     sqlite3.SQLITE_NOTADB: Trouble.DAMAGED,
+    sqlite3.SQLITE_IOERR_SHORT_READ: Trouble.DAMAGED,
 }
 _UNSAID = (sqlite3.SQLITE_IOERR, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY)  # for whatever reason
 
@@ -80,13 +87,21 @@ def explain(error: sqlite3.Error | OSError | DamagedError, root: Path, then: str
     """
     trouble, said = diagnose(error, root)
     if trouble is Trouble.DAMAGED:
-        file = error.file if isinstance(error, DamagedError) else RunDirectory(root).ledger
-        problem = said if isinstance(error, DamagedError) else f"{file} cannot be read: {said}"
-        return LedgerError(f"{problem}. {restoring(root, file)}")
+        problem = said if isinstance(error, DamagedError) else f"{RunDirectory(root).ledger} cannot be read: {said}"
+        return LedgerError(f"{problem}. {restoring(root)}")
     what, advice = _words(trouble, _place(error, root))
     return StorageError(
         f"{what}: {said}. Nothing that was credited is lost: {advice}, then: {then or command('resume', root)}"
     )
+
+
+@contextmanager
+def explained(root: Path, then: str | None = None) -> Iterator[None]:
+    """What befalls the run in `root` inside, as `explain` says it."""
+    try:
+        yield
+    except (sqlite3.Error, DamagedError, OSError) as error:
+        raise explain(error, root, then) from error
 
 
 def _place(error: Exception, root: Path) -> Path:
@@ -101,11 +116,16 @@ def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple
         return Trouble.DAMAGED, str(error)
     if isinstance(error, OSError):
         return _BY_ERRNO.get(error.errno or 0, Trouble.OTHER), str(error)
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the others say more of the same
-    reason = _tried(root) if code in _UNSAID else None
-    if reason is not None:
+    extended = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT if _undecodable(error) else 0)
+    code = extended & 0xFF  # the rest says more of the same
+    if code in _UNSAID and (reason := _tried(root)) is not None:
         return _BY_ERRNO.get(reason.errno or 0, Trouble.OTHER), f"{error} ({reason})"
-    return _BY_SQLITE.get(code, Trouble.OTHER), str(error)
+    return _BY_SQLITE.get(extended, _BY_SQLITE.get(code, Trouble.OTHER)), str(error)
+
+
+def _undecodable(error: sqlite3.Error) -> bool:
+    """Whether a text is not UTF-8, which it was when it was written; Python says so, without a code."""
+    return isinstance(error, sqlite3.OperationalError) and "decode" in str(error)
 
 
 def _tried(root: Path) -> OSError | None:
@@ -143,18 +163,15 @@ def _words(trouble: Trouble, place: Path) -> tuple[str, str]:
     }[trouble]
 
 
-def restoring(root: Path, damaged: Path) -> str:
-    """Say how a run in `root` goes on without the file `damaged`, if it can."""
+def restoring(root: Path) -> str:
+    """Say how a run in `root` goes on that is damaged, if it can."""
     run = RunDirectory(root)
     if not run.ledger_copy.exists():
         return "There is no copy of the ledger; start the run again with gridml run."
-    needed = _needed(run.ledger_copy)
-    if needed is None:
-        return "The copy of the ledger is damaged, too; start the run again with gridml run."
-    if damaged.relative_to(root).as_posix() in needed:
+    if not is_whole(run):
         return (
-            "The copy of the ledger needs it, too. If you have that file from elsewhere, bring it back; else start the "
-            "run again with gridml run."
+            "The copy of the ledger is of no use, either: it is damaged, or a file that it needs. If you have the run "
+            "elsewhere, bring it back; else start it again with gridml run."
         )
     ledger, copy = shlex.quote(str(run.ledger)), shlex.quote(str(run.ledger_copy))
     return (
@@ -164,21 +181,24 @@ def restoring(root: Path, damaged: Path) -> str:
     )
 
 
-def _needed(ledger: Path) -> set[str] | None:
-    """Return the files, from the run directory on, without which a ledger is of no use. None for one that is damaged
-    itself."""
+def is_whole(run: RunDirectory) -> bool:
+    """Return whether the copy of the ledger, and every file that it needs, are what they should be. Reads all of
+    them."""
     try:
-        with closing(sqlite3.connect(f"{ledger.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
+        with closing(sqlite3.connect(f"{run.ledger_copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             if db.execute("PRAGMA quick_check(1)").fetchone()[0] != "ok":
-                return None
+                return False
             count_credits(db)
-            newest = int(db.execute("SELECT max(version) FROM versions").fetchone()[0])
-            bases = db.execute("SELECT field, version FROM bases").fetchall()
-            patches = db.execute("SELECT version FROM patches").fetchall()
-    except (sqlite3.Error, ValueError, TypeError):
-        return None
-    return {
-        f"versions/{version_name(newest)}",
-        *(f"fields/{base_name(field, version)}" for field, version in bases),
-        *(f"fields/{patch_name(version)}" for (version,) in patches),
-    }
+            check_patches(db)
+            newest = db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchall()
+            patches = db.execute("SELECT version, sha256 FROM patches").fetchall()
+            bases = db.execute("SELECT version, field, digests FROM bases").fetchall()
+        files = [(run.versions / version_name(version), sha256) for version, sha256 in newest]
+        files += [(run.fields / patch_name(version), sha256) for version, sha256 in patches]
+        whole = bool(newest) and all(bundle.digest(path.read_bytes()) == sha256 for path, sha256 in files)
+        return whole and all(
+            block_digests(np.load(run.fields / base_name(field, version), mmap_mode="r")) == json.loads(digests)
+            for version, field, digests in bases
+        )
+    except (sqlite3.Error, OSError, ValueError, TypeError):
+        return False

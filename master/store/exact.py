@@ -50,11 +50,25 @@ def count_credits(db: sqlite3.Connection) -> Credited:
     np.add.at(sums, credits[:, 0], credits[:, 2] - credits[:, 1])
     if not np.array_equal(sums, said):
         raise ValueError(f"the epochs say that {said.tolist()} vertices are credited; the rows make {sums.tolist()}")
-    if (closed & (sums != vertices)).any():
-        raise ValueError(f"an epoch is closed of which {sums.tolist()} of {vertices.tolist()} vertices are credited")
+    if not np.array_equal(closed != 0, sums == vertices):
+        raise ValueError(f"{sums.tolist()} of {vertices.tolist()} vertices are credited; closed are {closed.tolist()}")
     for version, credited, total in db.execute(_VERSIONS):
         raise ValueError(f"version {version} says that {credited} vertices are credited; the rows make {total}")
     return Credited(int(sums.sum()), len(epochs), int((sums == vertices).sum()))
+
+
+def check_patches(db: sqlite3.Connection) -> None:
+    """Raise ValueError where there are patches, or a base of fields, and not a patch for every version since."""
+    base = db.execute("SELECT max(version) FROM bases").fetchone()[0]
+    patches = db.execute("SELECT version, epoch FROM patches ORDER BY version").fetchall()
+    if base is None and not patches:
+        return
+    expected = db.execute(
+        "SELECT version, min(epoch) FROM credits WHERE version > ? GROUP BY version ORDER BY version",
+        (-1 if base is None else base,),
+    ).fetchall()
+    if patches != expected:
+        raise ValueError(f"its patches are of the (version, epoch) {patches}; by its credits they should be {expected}")
 
 
 def _rows(db: sqlite3.Connection, query: str, columns: int) -> Ints:

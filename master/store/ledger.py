@@ -25,7 +25,7 @@ from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
 from master.store.diagnosis import explain
-from master.store.exact import Credited, count_credits
+from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import superseded
@@ -80,6 +80,9 @@ class Ledger:
             raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
         try:
             self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
+        except sqlite3.Error as error:
+            raise explain(error, path.parent) from error
+        try:
             # WAL keeps its index in shared memory, which network file systems do not share between machines.
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
@@ -89,6 +92,7 @@ class Ledger:
             self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
             self._read_mirror()
         except (sqlite3.Error, DamagedError) as error:
+            self._db.close()
             raise explain(error, path.parent) from error
 
     def _check(self) -> None:
@@ -152,6 +156,7 @@ class Ledger:
     def count_credits(self) -> Credited:
         """Count what is credited, row by row. Raises DamagedError where the rows contradict one another."""
         try:
+            check_patches(self._db)
             return count_credits(self._db)
         except ValueError as error:
             raise DamagedError(f"{self.path} is damaged: {error}", self.path) from error
@@ -252,7 +257,10 @@ class Ledger:
 
     def get(self, key: str, default: Any = None) -> Any:
         value = self._one("SELECT value FROM run WHERE key = ?", key)
-        return default if value is None else json.loads(value)
+        try:
+            return default if value is None else json.loads(value)
+        except ValueError as error:
+            raise DamagedError(f"{self.path} is damaged: its {key} is {value!r:.99}", self.path) from error
 
     def last_sign(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""

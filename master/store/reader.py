@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gridml.errors import GridmlError, LedgerError
+from gridml.errors import LedgerError
 from gridml.protocol.text import described
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import SCHEMA_VERSION
@@ -57,16 +57,12 @@ def explained(path: Path) -> Iterator[None]:
             f"back a copy, such as {backup}; if nothing has, this is a defect of gridml: report it, with the ledger."
         ) from error
     except sqlite3.Error as error:
-        raise unreadable(path, error) from error
-
-
-def unreadable(path: Path, error: sqlite3.Error) -> GridmlError:
-    """Return what a person can do about a ledger that SQLite does not read."""
-    trouble, said = diagnose(error, path.parent)
-    if trouble is not Trouble.DAMAGED:
-        return explain(error, path.parent, "look again")
-    again = command("resume", path.parent)
-    return LedgerError(f"{path} cannot be read: {said}. If nobody drives the run, {again} mends it or says how.")
+        trouble, said = diagnose(error, path.parent)
+        if trouble is not Trouble.DAMAGED:
+            raise explain(error, path.parent, "look again") from error
+        again = command("resume", path.parent)
+        problem = f"{path} cannot be read: {said}. If nobody drives the run, {again} mends it or says how."
+        raise LedgerError(problem) from error
 
 
 @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import shlex
@@ -171,9 +172,9 @@ def open_lock(root: Path, flags: int) -> int:
             return handle
         os.close(handle)
         why = "it is no regular file"
-    except FileNotFoundError:
-        raise
     except OSError as error:
+        if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
         why = error.strerror or str(error)
     raise RunError(f"{path} cannot be opened: {why}. See that it is a file of the user who runs it, or remove it.")
 
@@ -185,7 +186,7 @@ class MasterLock:
         self._file = os.fdopen(open_lock(run.root, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except BlockingIOError as error:
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown process"
             self._file.close()

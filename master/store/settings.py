@@ -10,15 +10,13 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
-from gridml.model.program import MOST_EPOCHS
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
 
 MOST_WORKERS = 10**6  # that a master can keep count of
+MOST = 10**9  # epochs, and vertices of a chunk
 MOST_SILENT_S = 1e9
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
-# Beyond these, sums leave 64 bits.
-_MOST = {"workers": MOST_WORKERS, "epochs": MOST_EPOCHS, "chunk": NO_PUSH, "push_every": NO_PUSH}
 
 
 def check_seed(seed: int) -> None:
@@ -50,13 +48,12 @@ class Settings:
     options: BackendOptions = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:
-        for name, most in _MOST.items():
+        for name, most in (("workers", MOST_WORKERS), ("epochs", MOST), ("chunk", MOST), ("push_every", NO_PUSH)):
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
             if value is not None and value < 1:
                 raise UsageError(f"{option} is {value}; expected at least 1.")
             if value is not None and value > most:
                 raise UsageError(f"{option} is {value:,}; expected at most {most:,}.")
-        check_seed(self.seed)
         for name, option in (("push_budget", "push_budget"), ("silent_s", "--silence")):
             if not getattr(self, name) > 0:
                 raise UsageError(f"{option} is {getattr(self, name)}; expected a number above 0.")
@@ -65,6 +62,7 @@ class Settings:
                 f"--silence is {self.silent_s:g}; expected at most {MOST_SILENT_S:g} seconds: longer than that, who is "
                 "gone would never be given up."
             )
+        check_seed(self.seed)
         if not self.carrier:
             object.__setattr__(self, "carrier", self.facts.carriers[0])
         if self.carrier != self.facts.carriers[0] or self.address is not None:

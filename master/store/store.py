@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gridml.errors import DamagedError, LedgerError
-from master.store.diagnosis import explain
+from gridml.errors import LedgerError
+from master.store.diagnosis import explained
 from master.store.identity import differences, identity
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
@@ -42,12 +42,10 @@ def open_store(spec: RunSpec, directory: RunDirectory, now: float, *, durable: b
     """
     ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=durable)
     try:
-        ledger.count_credits()
-        _check_identity(ledger, spec)
-        return _opened(ledger, spec, directory, now, durable=durable)
-    except (DamagedError, OSError) as error:
-        ledger.close()
-        raise explain(error, directory.root) from error
+        with explained(directory.root):
+            ledger.count_credits()
+            _check_identity(ledger, spec)
+            return _opened(ledger, spec, directory, now, durable=durable)
     except BaseException:
         ledger.close()
         raise

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import heapq
+import math
 from collections import deque
 from dataclasses import dataclass, field
 
-from master.decisions.conduct import PUSHES, Pace, quarantine, too_fast
+from master.decisions.conduct import PUSHES, SETTLED, WITNESSES, Pace, quarantine, too_fast
 from master.records import LeaseState, WorkerRecord
 from master.store.ledger import Ledger
+
+LOOK_S = 2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
 
 
 @dataclass
@@ -31,6 +35,9 @@ class Conduct:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._workers: dict[str, _Conduct] = {}
+        self._fastest: list[tuple[str, Pace]] = []  # as of the last look
+        self._slowest = math.inf  # of these: who is no faster is too fast for nobody
+        self._look_s = 0.0  # when to look again
         self._quarantined = set(ledger.quarantined())
         self._dismissed: list[tuple[str, str]] = []  # (worker, why) of those that were quarantined of late
 
@@ -48,9 +55,25 @@ class Conduct:
         own = self._of(record)
         if own is None:
             return None
-        pace = Pace(own.vertices + vertices, now - own.began_s, own.pushes + 1, record.kind)
-        fast, reason = too_fast(pace, [each.pace() for name, each in self._workers.items() if name != record.name])
+        if now >= self._look_s:
+            self._look(now)
+        seconds = now - own.began_s
+        if own.vertices + vertices <= self._slowest * seconds:
+            return None
+        pace = Pace(own.vertices + vertices, seconds, own.pushes + 1, record.kind)
+        fast, reason = too_fast(pace, [other for name, other in self._fastest if name != record.name])
         return reason if fast else None
+
+    def _look(self, now: float) -> None:
+        """Find the fastest of each kind that can be compared with: enough of them without the one that is compared."""
+        kinds: dict[str, list[tuple[str, Pace]]] = {}
+        for name, each in self._workers.items():
+            if each.pushes >= SETTLED:
+                kinds.setdefault(each.kind, []).append((name, each.pace()))
+        most = [heapq.nlargest(WITNESSES + 1, paces, key=lambda named: named[1].rate) for paces in kinds.values()]
+        self._fastest = [named for paces in most for named in paces]
+        self._slowest = min((pace.rate for _, pace in self._fastest), default=math.inf)
+        self._look_s = now + LOOK_S
 
     def credit(self, record: WorkerRecord, vertices: int, now: float, *, blamed: bool) -> None:
         """A push of a worker was merged; one that was `blamed` for its length is written down as such already."""

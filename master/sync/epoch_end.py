@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from concurrent.futures import Executor, Future
 
+from gridml.errors import DamagedError
 from gridml.model.program import Metrics
 from master.environment import Hook
 from master.store.journal import Journal
@@ -57,10 +58,14 @@ class EpochEnd:
             if not future.done():
                 return False
             self._evaluating = None
-            metrics = future.result()
+            try:
+                metrics = future.result()
+                topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}"
+            except DamagedError as error:  # the training does not need that version any more
+                metrics, topic, text = {}, "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, metrics)
-                self._journal.event(now, "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}")
+                self._journal.event(now, topic, text)
             return True
         waiting = self._store.ledger.unevaluated() if self._spec.program.evaluate is not None else []
         if waiting:

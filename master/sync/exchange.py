@@ -198,7 +198,7 @@ class Exchange:
         sync, record = draft.sync, draft.record
         if self._is_expected(record):  # not one that has ended, whose last push was brought home
             self.versions.hear(record, sync.have, draft.message.number)
-            self._measures.hear(record, sync, now)
+            self._measures.hear(record, sync, now, worked=draft.verdict is Verdict.MERGED)
             record.spoke = True
             record.show_life(now)
         self.ledger.worker_reported(sync, now, len(draft.message.payload))

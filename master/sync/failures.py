@@ -42,7 +42,8 @@ class Failures:
         """Free the range of a lease for whoever may try it again, or stop the run; leave its worker without a lease
         for a while. It failed before position `upto` as far as is known."""
         record = self._workers.of(lease.worker)
-        failed = Failed(record.name, record.machine, self._position(lease, failure) if upto is None else upto)
+        at = self._position(lease, failure) if upto is None else upto
+        failed = Failed(record.name, record.machine, at, record.candidate.proven)
         queued = self._workers.count(Standing.QUEUED) > 0
         ready = [*self._workers.ready(now)]
         again, reason = after_failure((*lease.failed, failed), ready, queued=queued)

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from master.decisions.gate import REMEMBERED, Habit
 
-WORKERS = 64  # that are remembered: those that pushed last
+WORKERS = 16  # that are remembered, those that pushed last: enough votes, and few to count at each push
 
 
 class Habits:

@@ -90,6 +90,8 @@ class Merger:
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
         part = ReplicaPart(part.modules, {name: rows for name, rows in part.rows.items() if rows.fields})
+        if not part and not self._all_groups:
+            return Merged(fast_forward=merge.fast_forward), Passage(1.0, "nothing is replicated that has a length")
         push = PushMerge(part, base, merge)
         merged = self._apply(push)
         alone = self._workers == 1 and self.habits.alone(worker)

@@ -67,6 +67,7 @@ class Recovery:
             for worker in undone.workers:
                 if worker not in victims:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)
+        ledger.backup()  # the copy there was may need a version that is undone
         replica.load(newest, sha256)
         self._store.fields.show(base, ledger.patches())
         for version in gone:

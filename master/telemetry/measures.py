@@ -15,6 +15,7 @@ import numpy as np
 
 from chunk_model.costs import Costs
 from chunk_model.observations import Observations
+from gridml.protocol.bounds import LEAST_VERTEX_S, LONGEST_S  # so no decision has to reckon with infinite seconds
 from gridml.protocol.messages import Sync
 from master.backends.base import State
 from master.decisions.leasing import Delay
@@ -25,10 +26,9 @@ REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
 KINDS = 16  # that are told apart: their names come from other machines
 LIVES = 512  # in a sample
-# Seconds that a worker may tell. What cannot be is not believed, so no decision has to reckon with infinite ones.
-LEAST_VERTEX_S, LONGEST_S = 1e-12, 1e9
 UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker has told,
 UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
+SLACK, SLACK_S = 1.1, 1.0  # by which a worker's clock and ours may differ
 _FADING = 0.999  # training is weighed over the last thousand or so syncs
 
 
@@ -234,8 +234,9 @@ class Measures:
         last_s = record.message_s or record.started_s or now
         self.end(record, last_s, died=died)
 
-    def hear(self, record: WorkerRecord, sync: Sync, now: float) -> None:
-        """Take what a worker says of itself, as far as it can be true."""
+    def hear(self, record: WorkerRecord, sync: Sync, now: float, *, worked: bool = True) -> None:
+        """Take what a worker says of itself, as far as it can be true. What it says of its costs is believed only when
+        it has `worked`, and its work came with it; and nothing has taken longer than the worker lives."""
         if sync.kind != record.kind:
             record.kind = self._kind(sync.kind)
             if record.life is not None:
@@ -243,7 +244,10 @@ class Measures:
         kinds = self._kinds(record)
         if record.message_s is None and record.started_s is not None:
             self._boot(record, now - record.started_s)
-        record.message_s = now
+        record.message_s, record.push_s = now, sync.push_s
+        if not worked:
+            return
+        most_s = LONGEST_S if record.started_s is None else SLACK * max(0.0, now - record.started_s) + SLACK_S
         if sync.trained < record.trained:  # another process of the same worker
             record.trained, record.train_s, record.begun = 0, 0.0, 0
         if _a_speed(sync.trained - record.trained, sync.train_s - record.train_s):
@@ -252,17 +256,16 @@ class Measures:
             if _a_speed(sync.trained, sync.train_s):
                 self.speeds.put(record, sync.trained / sync.train_s)
         record.trained, record.train_s = sync.trained, sync.train_s
-        if sync.begun != record.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= LONGEST_S:
+        if sync.begun != record.begun and sync.begun_vertices > 0 and 0 <= sync.begin_s <= most_s:
             for kind in kinds:
                 kind.begun.append((sync.begun_vertices, sync.begin_s))
-                if sync.begun > 1 and 0 <= sync.end_s <= LONGEST_S:
+                if sync.begun > 1 and 0 <= sync.end_s <= most_s:
                     kind.ends.append(sync.end_s)
         record.begun = sync.begun
-        record.push_s = sync.push_s
-        if sync.push is not None and 0 < sync.travel_s <= LONGEST_S:  # a push before this one was answered
+        if sync.push is not None and 0 < sync.travel_s <= most_s:  # a push before this one was answered
             for kind in kinds:
                 kind.travels.append(sync.travel_s)
-                if 0 < sync.push_s <= LONGEST_S:
+                if 0 < sync.push_s <= most_s:
                     kind.pushes.append(sync.push_s)
 
     def costs(self, name: str = "", *, many: bool = True) -> Costs | None:

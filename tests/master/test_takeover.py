@@ -19,6 +19,7 @@ from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import Backend, JobEvent, State
+from master.decisions.failures import Failed
 from master.environment import Environment
 from master.fleet import RESERVED_S
 from master.launch import resume, start
@@ -122,6 +123,22 @@ def test_a_master_that_nobody_started_keeps_the_program_as_it_was(
         assert run.parts.spec.settings.program == program
     assert (root / "program" / program.name).read_text() == program.read_text()
     assert backend.kept == [True, True, False]
+
+
+def test_failures_stand_after_a_killed_master_and_not_when_a_person_resumes(
+    program: Path, tmp_path: Path, environment: Environment
+) -> None:
+    root, failed = tmp_path / "run", Failed("w1", "slot-1", 5)
+    with begun(program, root, environment) as run, run.ledger.transaction():
+        run.ledger.end_lease(run.ledger.lease(run.ledger.spans[0], 5, "w1", 1.0, "test"), 1.0, "test", failed=failed)
+        run.ledger.set("avoided_machines", ["slot-1"])
+    with begun_again(root, environment) as run:
+        assert [span.failed for span in run.ledger.spans] == [(failed,), ()]
+        assert run.ledger.get("avoided_machines") == ["slot-1"]
+        run.ledger.set("status", "failed")
+    with begun_again(root, environment) as run:
+        assert [span.failed for span in run.ledger.spans] == [()]
+        assert run.ledger.get("avoided_machines") == []
 
 
 def test_a_ledger_that_was_restored_inherits_nobody(

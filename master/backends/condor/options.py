@@ -14,9 +14,9 @@ from gridml.protocol.text import printable
 from master.backends.base import BackendFacts, BackendOptions
 
 LONGEST_LINE = 8_000  # characters of a value
-MOST_COUNT = 2**31 - 1  # which a job's ad holds as an integer
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")
 _COUNTS = ("request_cpus", "max_idle", "grace_s", "job_lease_s", *_MAY_BE_0)
+MOST = 10**6  # cores, jobs, chunks, seconds
 
 
 def check_line(what: str, value: Any) -> None:
@@ -90,8 +90,8 @@ class CondorOptions(BackendOptions):
             option, low = _option(name), int(name not in _MAY_BE_0)
             if getattr(self, name) < low:
                 raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
-            if getattr(self, name) > MOST_COUNT:
-                raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST_COUNT:,}.")
+            if getattr(self, name) > MOST:
+                raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST:,}.")
         # The submit description is read in the run directory.
         if self.packed is not None:
             object.__setattr__(self, "packed", self.packed.absolute())

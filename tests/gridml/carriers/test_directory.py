@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import random
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
+from gridml.carriers.mailbox_files import QUOTA, message_name
 from gridml.testing.hostile_files import FILE_ATTACKS
 from gridml.testing.virtual_clock import VirtualClock
 
@@ -91,6 +93,50 @@ def test_a_mailbox_that_is_opened_again_is_a_new_one(carrier: Carrier) -> None:
     carrier.worker.send(1, PAYLOAD)
     os.utime(carrier.root / "mail" / "w1", ns=(before, before))
     assert carrier.collected(SETTLED_S) == [1]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.ENOTDIR, errno.ELOOP])
+def test_a_mailbox_that_its_worker_has_closed_to_us_is_a_problem(
+    carrier: Carrier, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: object) -> list[str]:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    (message,) = carrier.master.collect()
+    assert (message.worker, message.number) == ("w1", 0) and os.strerror(number) in message.problem
+    carrier.master.answer("w1", 1, b"welcome")
+    carrier.master.discard("w1", 1)
+
+
+@pytest.mark.parametrize("number", [errno.EMFILE, errno.EIO, errno.ENOSPC])
+def test_what_our_disk_refuses_is_no_problem_of_a_worker(
+    carrier: Carrier, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    def refuse(path: object) -> list[str]:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "listdir", refuse)
+    with pytest.raises(OSError, match=os.strerror(number)):
+        carrier.master.collect()
+
+
+def test_of_a_flood_of_whole_messages_the_newest_is_left_and_told_of_once(carrier: Carrier) -> None:
+    for number in range(1, 2 * QUOTA):
+        carrier.worker.send(number, PAYLOAD)
+    problem, message = carrier.master.collect()
+    assert (problem.number, message.number, message.payload) == (0, 2 * QUOTA - 1, PAYLOAD)
+    assert problem.problem.startswith(f"{2 * QUOTA:,} files")  # with the heartbeat
+    assert [message.number for message in carrier.master.collect()] == [2 * QUOTA - 1]
+    assert len([*(carrier.root / "mail" / "w1").iterdir()]) == 2  # and the heartbeat
+
+
+def test_a_reply_where_a_folder_lies_is_a_problem_of_its_worker(carrier: Carrier) -> None:
+    carrier.worker.send(1, PAYLOAD)
+    (carrier.root / "mail" / "w1" / message_name("reply", 1, b"welcome")).mkdir()
+    carrier.master.answer("w1", 1, b"welcome")
+    (problem,) = carrier.master.collect()
+    assert problem.problem and problem.number == 0
 
 
 def test_only_folders_that_are_called_as_a_worker_are_mailboxes(tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def a_deep_tree(path: Path, depth: int) -> None:
 
 
 def test_a_tree_deeper_than_paths_are_long_is_removed(tmp_path: Path) -> None:
-    a_deep_tree(tmp_path, 3000)
+    a_deep_tree(tmp_path, 1500)
     remove(tmp_path / "it")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

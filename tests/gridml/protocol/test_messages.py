@@ -124,6 +124,12 @@ def test_a_value_is_taken_within_its_bounds(path: tuple[str, ...], value: object
     assert getattr(sync.failure if path[0] == "failure" else sync, path[-1]) == taken
 
 
+def test_nobody_trains_in_next_to_no_time() -> None:
+    assert sync_from({**over_the_wire(SYNC), "trained": 2**50, "train_s": 0.0}).train_s == 0.0  # no clock was there
+    with pytest.raises(ValueError, match="which nobody can"):
+        sync_from({**over_the_wire(SYNC), "trained": 2**50, "train_s": 1e-9})
+
+
 def test_unknown_and_missing_fields_are_refused() -> None:
     with pytest.raises(ValueError, match="not a sync"):
         sync_from({**over_the_wire(SYNC), "colour": "red"})

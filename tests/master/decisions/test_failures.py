@@ -53,6 +53,19 @@ def test_what_one_worker_fails_again_adds_nothing(all_: Names) -> None:
     assert after_failure(failed(*[all_[0]] * 50), candidates(all_), queued=False)[0]
 
 
+@pytest.mark.parametrize("all_", [APART, TOGETHER])
+def test_bad_machines_do_not_end_a_run_while_one_that_works_has_not_tried(all_: Names) -> None:
+    good = Candidate("w9", "z", proven=True)
+    crowd = [*candidates(all_), good] if all_ is APART else [*candidates(all_), good._replace(machine="here")]
+    again, reason = after_failure(failed(*all_[:3]), crowd, queued=False)
+    assert again and reason == "3 workers failed on it that have trained nothing; another worker will try that has"
+    assert not may_lease(failed(*all_[:3]), crowd[3], lambda: iter(crowd)), "it might be bad as well"
+    assert may_lease(failed(*all_[:3]), crowd[4], lambda: iter(crowd))
+    last = Failed(*crowd[4][:2], 10, proven=True)
+    assert not after_failure((*failed(*all_[:3]), last), crowd, queued=False)[0]
+    assert not after_failure((*failed(*all_[:2]), last), crowd, queued=False)[0]
+
+
 def test_workers_of_one_machine_count_once_where_there_are_several_machines() -> None:
     crowd = [*TOGETHER, ("w5", "there")]
     assert after_failure(failed(*TOGETHER), candidates(crowd), queued=False)[0]
@@ -132,11 +145,25 @@ def test_a_range_that_everybody_fails_on_stops_the_run(workers: int, machines: i
     for _ in range(MAX_TRIES):
         may = [who for who in crowd if may_lease(so_far, who, lambda: iter(crowd))]
         assert may, "nobody may take it: it would never end"
-        so_far += (Failed(*data.draw(st.sampled_from(may)), 1),)
+        so_far += (Failed(*data.draw(st.sampled_from(may))[:2], 1),)
         again, reason = after_failure(so_far, crowd, queued=False)
         others = [who for who in crowd if may_lease(so_far, who, lambda: iter(crowd)) and who[:2] != so_far[-1][:2]]
         assert others or "another worker will try" not in reason
     assert not again
+
+
+@given(Workers, st.integers(1, 5), st.lists(st.integers(0, 5), max_size=40))
+def test_no_number_of_bad_workers_stops_a_run_in_which_one_works(bad: int, machines: int, asks: list[int]) -> None:
+    """On machines of its own, or all on one."""
+    crowd = [Candidate(f"w{k}", f"m{k % machines}") for k in range(bad)]
+    crowd.append(Candidate("good", "m0" if machines == 1 else "other", proven=True))
+    so_far: tuple[Failed, ...] = ()
+    for ask in asks:
+        who = crowd[ask % len(crowd)]
+        if may_lease(so_far, who, lambda: iter(crowd)):
+            so_far = standing(so_far, 1) if who.proven else (*so_far, Failed(*who[:2], 1))
+            assert not so_far or after_failure(so_far, crowd, queued=False)[0]
+    assert may_lease(so_far, crowd[-1], lambda: iter(crowd))
 
 
 @given(st.integers(2, 6), st.integers(1, 6), st.integers(0, 5), st.lists(st.integers(0, 5), max_size=40))
@@ -152,5 +179,5 @@ def test_one_bad_worker_never_stops_a_run(workers: int, machines: int, bad: int,
         if who != crowd[bad]:
             so_far = standing(so_far, 1)
             continue
-        so_far += (Failed(*who, 1),)
+        so_far += (Failed(*who[:2], 1),)
         assert after_failure(so_far, crowd, queued=False)[0]

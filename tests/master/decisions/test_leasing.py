@@ -311,3 +311,9 @@ def test_equal_rates_that_differ_by_rounding_are_equal() -> None:
     total = sum([rate] * others)
     for slower in (rate, math.nextafter(rate, 0.0), rate * (1 - 1e-12)):
         assert most(10**6, slower, others, total, 1)[0] is None
+
+
+def test_a_slow_worker_is_not_left_idle_for_ever_for_those_who_only_say_that_they_are_fast() -> None:
+    assert leasing.idle_s(1000, 100.0) == pytest.approx(leasing.IDLE_S + leasing.IDLE * 10)
+    assert leasing.idle_s(1000, 1e12) == pytest.approx(leasing.IDLE_S)
+    assert leasing.idle_s(1, 0.0) < 1e10

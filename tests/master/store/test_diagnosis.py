@@ -13,6 +13,10 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import DamagedError, LedgerError, StorageError
+from gridml.protocol import bundle
+from master.backends.base import Backend, JobEvent
+from master.environment import Environment
+from master.launch import resume
 from master.store import ledger as ledger_module
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import Ledger
@@ -127,6 +131,31 @@ def test_a_disk_that_is_mounted_for_reading_is_no_damage(mounted: Path) -> None:
     assert "may not be written" in said and "how it is mounted" in said
 
 
+def test_a_run_that_is_resumed_there_says_so_too(mounted: Path) -> None:
+    made_on(mounted).close()
+    subprocess.run(["mount", "-o", "remount,ro", str(mounted)], check=True)
+    with pytest.raises(StorageError, match="may not be written"):
+        resume(mounted, Environment(lambda settings, directory: Steadfast()))
+
+
+class Steadfast(Backend):
+    """A back end that is never asked for anything."""
+
+    name = "steadfast"
+
+    def submit(self, worker: str) -> None:
+        raise AssertionError(worker)
+
+    def poll(self) -> list[JobEvent]:
+        raise AssertionError
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        raise AssertionError(worker)
+
+    def close(self) -> None:
+        raise AssertionError
+
+
 def test_a_folder_in_the_place_of_the_journal_is_no_damage(ledger: Ledger) -> None:
     ledger.close()
     (ledger.path.parent / "ledger.db-wal").mkdir()
@@ -166,12 +195,18 @@ def test_every_trouble_has_words(tmp_path: Path) -> None:
 
 def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
     root = ledger.path.parent
+    (root / "versions").mkdir()
+    newest = root / "versions" / "v00000000.safetensors"
     damaged = DamagedError("versions/v3 is damaged", root / "versions" / "v00000003.safetensors")
+    with ledger.transaction():
+        ledger._db.execute("UPDATE versions SET sha256 = ?", (bundle.digest(b"replica"),))
     assert "no copy of the ledger" in str(explain(damaged, root))
     ledger.backup()
+    newest.write_bytes(b"replica")
     said = explain(damaged, root)
     assert isinstance(said, LedgerError) and "rm -f" in str(said) and "cp " in str(said)
-    needed = DamagedError("versions/v0 is damaged", root / "versions" / "v00000000.safetensors")
-    assert "needs it, too" in str(explain(needed, root))
+    newest.write_bytes(b"Replica")  # which the copy needs, too
+    assert "of no use, either" in str(explain(damaged, root))
+    newest.write_bytes(b"replica")
     (root / "ledger.backup.db").write_bytes(b"nothing")
-    assert "damaged, too" in str(explain(damaged, root))
+    assert "of no use, either" in str(explain(damaged, root))

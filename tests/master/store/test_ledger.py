@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import LedgerError, StorageError
+from gridml.protocol import bundle
 from gridml.protocol.messages import Sync
 from master.decisions.failures import Failed
 from master.decisions.leasing import Span
@@ -29,7 +30,7 @@ def made(path: Path) -> Ledger:
     """A ledger of one epoch of 20 vertices."""
     ledger = Ledger(path, shared_disk=False, create=True, durable=False)
     with ledger.transaction():
-        ledger.add_version(0, "0" * 64, 0, 0.0)
+        ledger.add_version(0, bundle.digest(b"replica"), 0, 0.0)
         ledger.open_epoch(0, COUNT, 0.0)
     return ledger
 
@@ -98,7 +99,9 @@ def test_the_next_transaction_writes_nothing_of_one_that_failed(
     before = reread(ledger)
 
     def no_room(self: WriteBatch, *arguments: object) -> None:
-        raise sqlite3.OperationalError("database or disk is full")
+        error = sqlite3.OperationalError("database or disk is full")
+        error.sqlite_errorcode = sqlite3.SQLITE_FULL
+        raise error
 
     def fail() -> None:
         with ledger.transaction(), monkeypatch.context() as patched:
@@ -369,6 +372,8 @@ def scribbled(path: Path) -> None:
 def test_a_damaged_file_is_told_with_what_to_do(ledger: Ledger, damage: Callable[[Path], None], copied: bool) -> None:
     if copied:
         ledger.backup()
+        (ledger.path.parent / "versions").mkdir()
+        (ledger.path.parent / "versions" / "v00000000.safetensors").write_bytes(b"replica")
     ledger.close()
     damage(ledger.path)
     advice = "cp .*ledger.backup.db.*gridml resume" if copied else "start the run again with gridml run"

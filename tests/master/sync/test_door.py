@@ -23,7 +23,8 @@ from gridml.carriers.base import Message
 from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.mailbox_files import QUOTA
 from gridml.engine.engine import Engine
-from gridml.model.program import load
+from gridml.errors import UserCodeError
+from gridml.model.program import Program, load
 from gridml.protocol import bundle, outbox
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.messages import Failure, Lease, Push, Reply, Sync, Verdict, reply_from, to_json
@@ -80,6 +81,18 @@ class Pool(Backend):
         """There are no processes."""
 
 
+class Unhurried(Engine):
+    """It trains twenty vertices in a second."""
+
+    def __init__(self, program: Program, clock: VirtualClock) -> None:
+        super().__init__(program)
+        self._time = clock
+
+    def train(self, start: int, stop: int, factor: float) -> None:
+        self._time.sleep(0.05 * (stop - start))
+        super().train(start, stop, factor)
+
+
 class Scene:
     """A run of two workers: `w1` writes what it likes, `w2` is honest."""
 
@@ -104,15 +117,17 @@ class Scene:
         self.mailbox = DirectoryMailbox(root, "w1")
         self.honest = DirectoryMailbox(root, "w2")
         courier = StepCourier(self.honest, self.clock)
-        engine = Engine(load(PROGRAM))
+        engine = Unhurried(load(PROGRAM), self.clock)
         session = Session(SessionOptions("w2", source=PROGRAM), engine, self.honest, courier, lambda: False, self.clock)
         self.life = session.life()
+        self.beside: Callable[[], None] = lambda: None  # what else happens while the master rests
 
     def rest(self, seconds: float) -> None:
         """While the master rests the honest worker trains."""
         self.turns += 1
         assert self.turns < TURNS, "the run does not end"
         self.clock.sleep(max(seconds, 0.1))
+        self.beside()
         for action in self.life:
             if isinstance(action, Wait):
                 return
@@ -484,13 +499,16 @@ def test_any_name_of_a_tensor_is_refused_and_printable(scene: Scene, name: str) 
     scene.finish()
 
 
-def test_a_push_that_cannot_be_handled_is_refused_and_no_other(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", [ZeroDivisionError("\x1b[2J" + "x" * 10_000), UserCodeError("g fails: \udce9")])
+def test_a_push_that_cannot_be_handled_is_refused_and_no_other(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     merger, theirs = scene.run.parts.exchange.merger, scene.lease()
     merge = type(merger).merge
 
     def failing(self: Any, part: Any, base: Any, how: Any) -> Any:
         if how.vertices == 1:  # the honest worker pushes two
-            raise ZeroDivisionError("\x1b[2J" + "x" * 10_000)
+            raise error
         return merge(self, part, base, how)
 
     monkeypatch.setattr(type(merger), "merge", failing)
@@ -504,8 +522,19 @@ def test_a_push_that_cannot_be_handled_is_refused_and_no_other(scene: Scene, mon
     assert scene.run.step()
     assert scene.run.ledger.credited == before + 2  # the honest worker's push came in the same turn
     reply = scene.reply(number)
-    assert reply.verdict is Verdict.REFUSED and "ZeroDivisionError" in reply.reason
-    assert (scene.root / "set-aside" / "00.message").exists()
+    assert reply.verdict is Verdict.REFUSED and str(error)[:4] in reply.reason.replace("\\x1b", "\x1b")
+    assert (scene.root / "set-aside" / "00.message").exists() == isinstance(error, ZeroDivisionError)
+    scene.finish()
+
+
+def test_nonsense_that_came_while_no_master_was_there_ends_none(scene: Scene) -> None:
+    lease = scene.lease()
+    scene.write(b"nonsense")
+    os.mkfifo(scene.folder / name_of(9))
+    for _ in range(2):
+        scene.resume()
+    assert scene.run.ledger.leases.get(lease.id) is None
+    assert not [path for path in scene.folder.iterdir() if path.name.startswith("sync")]
     scene.finish()
 
 
@@ -527,6 +556,33 @@ def test_nobody_of_the_run_is_leased_nothing(scene: Scene) -> None:
     scene.run.step()
     ghost.close()
     assert not scene.run.ledger.leases.of("ghost")
+    scene.finish()
+
+
+CLAIMS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "nothing": lambda turn: {},
+    "to train a billion vertices a second": lambda turn: {"trained": turn * 10**6, "train_s": turn * 1e-3},
+    "to take years to begin": lambda turn: {
+        "trained": turn, "train_s": 1.0 * turn, "begun": turn, "begun_vertices": 1, "begin_s": 1e9, "end_s": 1e9
+    },
+    "that its pushes travel for years": lambda turn: {"travel_s": 1e9, "push_s": 1e9, "kind": "of its own"},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("claim", CLAIMS.values(), ids=CLAIMS)
+def test_who_holds_a_lease_and_only_claims_to_work_stops_nobody(
+    scene: Scene, claim: Callable[[int], dict[str, Any]]
+) -> None:
+    held = [scene.lease().id]
+
+    def talk() -> None:
+        if scene.folder.exists():
+            answer = scene.mailbox.receive(scene.number)
+            lease = None if answer is None else reply_from(bundle.decode(answer)[0]).lease
+            held.extend([] if lease is None else [lease.id])
+            scene.say(holds=held, wants=True, **claim(scene.turns))
+
+    scene.beside = talk
     scene.finish()
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,13 +119,72 @@ def test_evaluate_cannot_spoil_the_replica() -> None:
     assert state.arrays["Word"]["count"].tolist() == [0, 1, 2]
 
 
-@pytest.mark.parametrize("returned", [None, 3, {"a": "text"}, {"a": np.zeros((2, 2))}, {"a": None}])
+NO_METRICS = [
+    None,
+    3,
+    [("a", 1)],
+    {"a": "text"},
+    {"a": np.zeros((2, 2))},
+    {"a": None},
+    {"a": b"x"},
+    {"a": 1j},
+    {"a": 10**30},
+    {"a": {}},
+    {"a": object()},
+    {"a": [1, [2]]},
+    {"a": iter([1])},
+    {"a": np.datetime64("2020")},
+    {"a": np.zeros(10_001)},
+    {"a": torch.zeros(1, requires_grad=True)},
+    {"": 1},
+    {5: 1},
+    {None: 1},
+    {"a\nb": 1},
+    {"a\x1b[31m": 1},
+    {"a\udcff": 1},
+    {"a" * 129: 1},
+    {str(number): 1 for number in range(1_001)},
+]
+
+
+@pytest.mark.parametrize("returned", NO_METRICS, ids=lambda returned: type(returned).__name__)
 def test_what_is_no_dict_of_numbers_is_refused(returned: Any) -> None:
     def evaluation(words: gridml.Batch[Word]) -> Any:
         return returned
 
-    with pytest.raises(ProgramError, match="evaluate returned"):
+    with pytest.raises(ProgramError, match=r"evaluate returned .* The training is kept") as caught:
         metrics_of(evaluation, texts(), count)
+    assert str(caught.value).isprintable() and len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("value", [np.float128(1.5), np.array(1.5), np.float16(1.5), [1.5], (1.5,), np.nan, -np.inf])
+def test_what_is_a_number_can_be_kept(value: Any) -> None:
+    """In the ledger, as JSON."""
+
+    def evaluation(words: gridml.Batch[Word]) -> Any:
+        return {"[bold]any[/] name": value}
+
+    kept = json.loads(json.dumps(metrics_of(evaluation, texts(), count)))
+    assert np.array_equal(kept["[bold]any[/] name"], value, equal_nan=True)
+
+
+@pytest.mark.parametrize("status", [0, 1, None])
+def test_an_evaluate_that_ends_the_process_is_no_success(status: int | None) -> None:
+    def evaluation(words: gridml.Batch[Word]) -> Any:
+        sys.exit(status)
+
+    with pytest.raises(UserCodeError, match="evaluate failed: SystemExit"):
+        metrics_of(evaluation, texts(), count)
+
+
+def test_words_of_an_error_are_printable_and_short() -> None:
+    def evaluation(words: gridml.Batch[Word]) -> Any:
+        raise ValueError(os.fsdecode(b"caf\xe9.txt") + "\x1b[31m" + "x" * 30_000_000)
+
+    with pytest.raises(UserCodeError, match="evaluate failed: ValueError: caf") as caught:
+        metrics_of(evaluation, texts(), count)
+    for text in (str(caught.value), caught.value.traceback_text):
+        assert len(text) < 30_000 and text.replace("\n", "").isprintable()
 
 
 def test_the_users_traceback_is_shown() -> None:

@@ -171,7 +171,9 @@ class Pool(Backend):
 
     def submit(self, worker: str) -> None:
         self._world.reached("submit")
-        self._world.workers.append(Worker(self._world, worker, self))
+        started = Worker(self._world, worker, self)
+        started.fail_where(self._world.fails)
+        self._world.workers.append(started)
         self.say(worker, State.RUNNING)
 
     def say(self, worker: str, state: State, *, late: bool = False, exit_code: int | None = None) -> None:
@@ -212,6 +214,19 @@ class Worker:
         self.life = self.session.life()
         self.waits = attempt_of(name) > 0  # for its mailbox, as a restarted job does
 
+    def fail_where(self, fails: Callable[[str, Sequence[int]], bool]) -> None:
+        """Let f raise at each batch of which `fails` says so, by the worker's name and the vertices."""
+        engine, train = self.engine, self.engine.train
+
+        def failing(start: int, stop: int, factor: float) -> None:
+            assert engine.chunk is not None
+            ids = engine.chunk.tables[engine.program.update.driver.__name__].ids[start:stop].tolist()
+            if fails(self.name, ids):
+                raise BatchFailed(ids[0], ids[-1]) from ValueError("f failed")
+            train(start, stop, factor)
+
+        engine.train = failing  # type: ignore[method-assign]
+
     def fail_once(self) -> None:
         """Let f raise at the next batch."""
         engine = self.engine
@@ -235,6 +250,7 @@ class World:
         self.clock = VirtualClock(1000.0)
         self.deliveries = iter(deliveries)
         self.deadly: tuple[str, int] | None = None
+        self.fails: Callable[[str, Sequence[int]], bool] = lambda worker, vertices: False
         self.calm = False
         self.workers: list[Worker] = []
         self.masters: list[Run] = []
@@ -512,6 +528,42 @@ def quick(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]
 def test_a_quiet_run_finishes() -> None:
     for program in ("tally", "books", "ring", "twins"):
         play(program, Case([], [], 2, None, 2))
+
+
+def undisturbed(
+    program: str, workers: int, chunk: int | None, fails: Callable[[str, Sequence[int]], bool]
+) -> dict[str, int]:
+    """Play a run in which nothing happens but that f fails where it is said; returns the failures by worker."""
+    root, source = Path(tempfile.mkdtemp(prefix="exchange")), PROGRAMS / f"{program}.py"
+    try:
+        world = World(source, root / "run", Settings(source, workers=workers, chunk=chunk, push_every=2), [])
+        try:
+            world.calm, world.fails = True, fails
+            world.run.finish()
+            world.check()
+            return dict(world.run.ledger._db.execute("SELECT worker, count(*) FROM failures GROUP BY worker"))
+        finally:
+            world.close()
+    finally:
+        shutil.rmtree(root)
+
+
+@quick(40)
+@given(st.sampled_from(["tally", "books", "ring"]), st.integers(2, 5), st.integers(0, 4), st.sampled_from([None, 4, 6]))
+def test_one_bad_worker_never_stops_a_run(program: str, workers: int, bad: int, chunk: int | None) -> None:
+    name = f"w{bad % workers + 1}"
+    failures = undisturbed(program, workers, chunk, lambda worker, vertices: worker == name)
+    assert set(failures) <= {name}
+    assert sum(failures.values()) <= 20, "it is avoided"
+
+
+@quick(40)
+@given(st.sampled_from(["tally", "books", "ring"]), st.integers(1, 5), st.integers(0, 7), st.sampled_from([None, 4, 6]))
+def test_a_vertex_that_everybody_fails_on_stops_the_run(
+    program: str, workers: int, vertex: int, chunk: int | None
+) -> None:
+    with pytest.raises(UserCodeError, match=r"chunk .* failed 3 times.*f failed"):
+        undisturbed(program, workers, chunk, lambda worker, vertices: vertex in vertices)
 
 
 @quick(300)

@@ -316,7 +316,7 @@ def test_a_workers_habits_are_forgotten_with_it(tmp_path: Path) -> None:
     assert not push(merger, replica, "c", 100.0)[1].blamed, "one other is no majority"
     for k in range(100):
         merger.habits.add(f"w{k}", {"Word/vector (StaleMean)": 1.0}, 10)
-    assert len(merger.habits.others("", "Word/vector (StaleMean)")) == 64
+    assert len(merger.habits.others("", "Word/vector (StaleMean)")) == 16
 
 
 # --- the user's own g

@@ -334,3 +334,20 @@ def test_a_held_worker_of_an_earlier_master_lives_anew_when_it_is_released(w1: W
     assert measures.lives.exposure_s(1000.0) == 0
     measures.run(w1, 1000.0)
     assert measures.lives.exposure_s(1010.0) == 10.0
+
+
+def test_what_comes_without_work_is_not_believed(w1: WorkerRecord) -> None:
+    measures = Measures()
+    measures.run(w1, 100.0)
+    claims = sync(trained=10**9, train_s=1.0, begun=1, begun_vertices=8, begin_s=5.0, push_s=0.5)
+    measures.hear(w1, claims, 200.0, worked=False)
+    assert (measures.exec_s(), w1.speed, w1.message_s, w1.push_s) == (None, None, 200.0, 0.5)
+    measures.hear(w1, claims._replace(trained=100, train_s=50.0), 210.0)
+    assert measures.exec_s() == pytest.approx(0.5) and [*measures.all.begun] == [(8, 5.0)]
+
+
+def test_nothing_takes_longer_than_a_worker_lives(w1: WorkerRecord) -> None:
+    measures = Measures()
+    measures.run(w1, 100.0)
+    measures.hear(w1, sync(trained=10, train_s=5.0, begun=2, begun_vertices=8, begin_s=1e6, end_s=1e6), 200.0)
+    assert not measures.all.begun and not measures.all.ends

@@ -227,3 +227,16 @@ def test_a_ledger_that_cannot_be_read_does_not_end_the_run(tmp_path: Path) -> No
         clock.now_s = 30.0
         follower.tick()
     assert out.getvalue() == ""
+
+
+def test_workers_that_are_avoided_show_until_they_may_try_again(ledger: Ledger) -> None:
+    with ledger.transaction():
+        for worker, failures in (("w1", 1), ("w2", 3)):
+            ledger.worker_submitted(worker, 0.0)
+            ledger.worker_event(JobEvent(1.0, worker, State.RUNNING, "slot-1"), 1.0)
+            ledger.worker_failed(worker, failures, 20.0, f"failed {failures} times in a row; no lease for 10 s")
+    (avoided,) = at(ledger, 10.0).avoided
+    assert (avoided.worker, avoided.machine, avoided.failures, avoided.seconds_left) == ("w2", "slot-1", 3, 10.0)
+    assert ", 1 avoided" in line(at(ledger, 10.0))
+    assert at(ledger, 10.0).to_json()["avoided"][0]["because"] == "failed 3 times in a row; no lease for 10 s"
+    assert at(ledger, 20.0).avoided == [] and "avoided" not in line(at(ledger, 20.0))

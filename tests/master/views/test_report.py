@@ -130,6 +130,19 @@ def test_kills_are_told_apart_from_crashes_and_cancellations(finished: Path) -> 
     ]
 
 
+def test_who_failed_and_was_avoided_is_in_the_report(finished: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger.worker_failed("w4", 4, 130.0, "failed 4 times in a row; no lease for 2 s")
+    ledger.close()
+    shown = report(finished).to_json()
+    assert [(f["worker"], f["machine"], f["reason"]) for f in shown["failures"]] == [
+        ("w4", "slot-4", "another worker will try")
+    ]
+    because = "failed 4 times in a row; no lease for 2 s"
+    assert shown["avoided"] == [{"worker": "w4", "machine": "slot-10", "failures": 4, "because": because}]
+
+
 def test_speed_is_counted_from_credited_work(finished: Path) -> None:
     shown = report(finished)
     assert (shown.wall_s, shown.worker_s) == (20.0, 20.0 + 13.0 + 4.0 + 1.0 + 1.0)

@@ -1,0 +1,195 @@
+"""Damaged files and full disks: how a run goes on from them.
+
+Every class of positions in every file that a master reads gets flipped bits, and every file is deleted, emptied, cut,
+lengthened and zeroed, at five moments of a run; then it is resumed, what an error advises is done, and the end is
+compared with what there must be (`benchmarks/exact_run.py`, `benchmarks/damage.py`). With half of the damages the
+workers have outlived their master.
+
+A disk that is full is one that is filled just before a run writes a file of some sort; then there is room again.
+
+    python -m benchmarks.disks [SAMPLES]
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import random
+import re
+import shutil
+import sys
+import tempfile
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+from benchmarks.damage import Damage, damages
+from benchmarks.exact_run import (
+    CHAINS,
+    MEMORY,
+    MOMENTS,
+    Moment,
+    Outcome,
+    Result,
+    drive,
+    environment_of,
+    go_on,
+    interrupt,
+    isolated,
+    new_world,
+    settings_of,
+)
+from benchmarks.loop_disks import NoDisks, small_disk
+from benchmarks.table import Cell, write
+from gridml.errors import GridmlError, StorageError
+from master.launch import start
+
+GOOD = (Outcome.EXACT, Outcome.ADVISED, Outcome.ANEW)
+SMALL_MB = 3
+# What is about to be written when the disk is filled: what Python says of it beforehand.
+WRITTEN = {
+    "a version": r"open .*/versions/\.v",
+    "a patch": r"open .*/fields/\.?patch",
+    "a field": r"open .*/fields/.*\.npy",
+    "the ledger's copy": r"sqlite3.connect .*ledger\.backup\.tmp",
+    "the trained replica": r"open .*/\.?final\.safetensors",
+    "the ledger": r"point before-commit",
+    "the ledger after an epoch": r"point after-commit",
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Damaged files and full disks.", allow_abbrev=False)
+    parser.add_argument("samples", nargs="?", type=int, default=1, help="flipped bits in each class of positions")
+    options = parser.parse_args()
+    results: dict[str, list[Result]] = defaultdict(list)
+    notes, folder = [], Path(tempfile.mkdtemp(prefix="disks-", dir=MEMORY))
+    try:
+        for program in CHAINS:
+            for moment in MOMENTS:
+                for damage, result in damaged(program, moment, folder, options.samples, seed=1):
+                    results[class_of(damage)].append(result)
+                    if result.outcome not in GOOD:
+                        where = f"{program.stem}, {moment.name}: {damage.file}, {damage.position}, {damage.how}"
+                        print(f"{where}: {result.outcome}\n{result.text}", flush=True)
+        try:
+            for what, result in full_disks(folder):
+                results[f"disk full before {what}"].append(result)
+        except NoDisks as error:
+            notes.append(f"full disks: not here: {error}")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    rows = [row(name, results[name]) for name in sorted(results)]
+    rows.append(row("all", [result for ends in results.values() for result in ends]))
+    notes.append("begun anew: refused, and neither the file nor a copy of the ledger that does without it is left")
+    write("disks", "Damaged files and full disks: how the run ended", rows, notes)
+    sys.exit(any(result.outcome not in GOOD for ends in results.values() for result in ends))
+
+
+def row(name: str, results: list[Result]) -> dict[str, Cell]:
+    """A line of the table: how the runs ended."""
+    counts = Counter(result.outcome for result in results)
+    return {
+        "damaged": name,
+        "times": len(results),
+        "exact": counts[Outcome.EXACT],
+        "exact after advice": counts[Outcome.ADVISED],
+        "begun anew": counts[Outcome.ANEW],
+        "silently wrong": counts[Outcome.WRONG],
+        "others": sum(counts[other] for other in (Outcome.UNADVISED, Outcome.CRASHED, Outcome.STUCK)),
+    }
+
+
+def class_of(damage: Damage) -> str:
+    """Return the line of the table that a damage belongs to: files of one sort are one, and so are the tables of the
+    ledger, but for their cells."""
+    name = re.sub(r"v\d{8}", "v*", re.sub(r"patch-\d{8}", "patch-*", damage.file))
+    name = re.sub(r"(\w+)\.(\w+)(@\d+)?(\.\w+)?\.npy", "*.npy", name)
+    name = name.replace("chain_bsp.py", "chain.py")
+    position = damage.how if damage.position == "whole file" else damage.position
+    tree, colon, part = position.partition(": ")
+    if name.endswith(".db") and part in ("page header", "cell pointers", "free bytes", "inner cells"):
+        position = f"{'an index' if tree.startswith('index') else 'a table'}{colon}{part}"
+    return f"{name}, {position}"
+
+
+def damaged(
+    program: Path, moment: Moment, folder: Path, samples: int, seed: int, most: int | None = None
+) -> Iterator[tuple[Damage, Result]]:
+    """Interrupt a run at a moment; yield every damage to what is on the disk then (`most` of them, drawn), and how the
+    run goes on from it."""
+    rng = random.Random(seed)
+    root, image, case = folder / "root", folder / "image", folder / "case"
+    for old in (root, image, case):
+        shutil.rmtree(old, ignore_errors=True)
+    world = interrupt(program, root, image, moment)
+    every = list(damages(image, samples, rng))
+    for damage in every if most is None else rng.sample(every, min(most, len(every))):
+        survivors = world if rng.random() < 0.5 else None
+
+        def play(damage: Damage = damage, survivors: object = survivors) -> Result:
+            damage.do(case)
+            return go_on(program, case, world if survivors is not None else None)
+
+        shutil.rmtree(case, ignore_errors=True)
+        shutil.copytree(image, case)
+        yield damage, isolated(play)
+
+
+def full_disks(folder: Path) -> Iterator[tuple[str, Result]]:
+    """Yield what was to be written when the disk was full, and how the run went on. Raises NoDisks."""
+    for program in CHAINS:
+        for what, event in WRITTEN.items():
+            for nth in (1, 5):
+                with small_disk(SMALL_MB, folder / "small") as place:
+                    result = isolated(lambda: fill_before(program, place / "run", event, nth))  # noqa: B023
+                yield what, result
+
+
+def fill_before(program: Path, root: Path, event: str, nth: int) -> Result:
+    """Fill the disk of `root` when an event comes for the nth time there; make room when the master has ended; go on.
+
+    Must be called in a process of its own, which is listened to for the rest of its life.
+    """
+    filler, seen, filling = root.parent / "filler", 0, False
+
+    def hear(name: str, subject: object) -> None:
+        nonlocal seen, filling
+        if filling or not (root / "ledger.db").exists() or not re.match(event, f"{name} {subject}"):
+            return
+        filling = True
+        seen += 1
+        if seen == nth:
+            fill(filler)
+        filling = False
+
+    sys.addaudithook(lambda name, arguments: hear(name, arguments[0]) if name in ("open", "sqlite3.connect") else None)
+    world, said = new_world(program), ""
+    try:
+        drive(world, start(settings_of(program), root, environment_of(world, lambda point: hear("point", point))))
+    except StorageError as error:
+        said = str(error)
+        if "make room" not in said:
+            return Result(Outcome.UNADVISED, said)
+    except GridmlError as error:
+        return Result(Outcome.UNADVISED, f"{type(error).__name__}: {error}")
+    filler.unlink(missing_ok=True)
+    filling = True  # and not once more
+    result = go_on(program, root, None)
+    if result.outcome is Outcome.EXACT and said:
+        return Result(Outcome.ADVISED, said)
+    return result
+
+
+def fill(filler: Path) -> None:
+    """Take every byte that is left."""
+    with filler.open("wb", buffering=0) as file, contextlib.suppress(OSError):
+        for size in (1 << 16, 1 << 12, 1):
+            with contextlib.suppress(OSError):
+                while os.write(file.fileno(), bytes(size)):
+                    pass
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,273 @@
+"""Run directories that something has damaged: what reads them says of which file, and what to do."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridml import cli
+
+PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
+Damage = Callable[[Path], Any]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that has come to its end, on real workers."""
+    root = tmp_path_factory.mktemp("finished") / "r"
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["run", str(PROGRAM), "--epochs", "1", "--run-dir", str(root), "--json"])
+    assert ended.value.code == 0
+    return root
+
+
+@pytest.fixture
+def run(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "r"))
+
+
+def bare(run: Path, name: str) -> Path:
+    """A path of the run with nothing there."""
+    path = run / name
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    return path
+
+
+def written(name: str, content: bytes) -> Damage:
+    return lambda run: (run / name).write_bytes(content)
+
+
+def folder(name: str) -> Damage:
+    return lambda run: (bare(run, name) / "x").mkdir(parents=True)
+
+
+def fifo(name: str) -> Damage:
+    return lambda run: os.mkfifo(bare(run, name))
+
+
+def loop(name: str) -> Damage:
+    return lambda run: (path := bare(run, name)).symlink_to(path)
+
+
+def file(name: str) -> Damage:
+    return lambda run: bare(run, name).write_text("x")
+
+
+def setting(**values: Any) -> Damage:
+    def damage(run: Path) -> None:
+        path = run / "settings.json"
+        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+
+    return damage
+
+
+def without(name: str) -> Damage:
+    def damage(run: Path) -> None:
+        path = run / "settings.json"
+        path.write_text(json.dumps({n: v for n, v in json.loads(path.read_text()).items() if n != name}))
+
+    return damage
+
+
+def sql(query: str) -> Damage:
+    def damage(run: Path) -> None:
+        with sqlite3.connect(run / "ledger.db") as db:
+            db.execute(query)
+        db.close()
+
+    return damage
+
+
+def field(change: Callable[[Path], Any]) -> Damage:
+    return lambda run: [change(path) for path in (run / "fields").glob("*.npy")]
+
+
+def version(change: Callable[[Path], Any]) -> Damage:
+    return lambda run: [change(path) for path in (run / "versions").glob("v*")]
+
+
+SETTINGS: list[tuple[Damage, str]] = [
+    (written("settings.json", b""), "cannot be read: Expecting value"),
+    (written("settings.json", b'{"backend":'), "cannot be read: Expecting value"),
+    (written("settings.json", b"[]"), "cannot be read"),
+    (written("settings.json", b"null"), "cannot be read"),
+    (written("settings.json", b"{}"), "it has no 'backend'"),
+    (written("settings.json", b"\x00\xff\xfe"), "cannot be read"),
+    (written("settings.json", b"[" * 200_000), "cannot be read"),
+    (written("settings.json", b"9" * 10_000), "cannot be read"),
+    (written("settings.json", b" " * (2 << 20)), "expected at most"),
+    (folder("settings.json"), "no regular file"),
+    (fifo("settings.json"), "no regular file"),
+    (loop("settings.json"), "cannot be opened"),
+    (lambda run: bare(run, "settings.json"), "No such file"),
+    (without("backend"), "it has no 'backend'"),
+    (without("program"), "program"),
+    (without("local"), "it has no 'local'"),
+    (setting(backend=5), "there is no back end 5"),
+    (setting(backend=[]), "cannot be read"),
+    (setting(backend="\x1b[31m"), r"there is no back end '\x1b[31m'"),
+    (setting(local=5), "got 5 for LocalOptions, expected an object"),
+    (setting(local=None), "got None for LocalOptions, expected an object"),
+    (setting(local={"colour": 1}), "colour"),
+    (setting(local={"threads": 0}), "--threads is 0"),
+    (setting(workers="2"), "workers is '2', expected int"),
+    (setting(workers=True), "workers is True, expected int"),
+    (setting(workers=-1), "--workers is -1; expected at least 1"),
+    (setting(seed="x"), "seed is 'x', expected int"),
+    (setting(seed=-1), "--seed is -1; expected a whole number"),
+    (setting(silent_s=float("nan")), "nan"),
+    (setting(silent_s="x"), "silent_s is 'x', expected float"),
+    (setting(program=5), "program is 5, expected Path"),
+    (setting(carrier=5), "carrier is 5, expected str"),
+    (setting(carrier="x"), "--carrier is 'x'; expected directory"),
+    (setting(colour="red"), "colour"),
+]
+
+
+@pytest.mark.parametrize("command", ["report", "resume"])
+@pytest.mark.parametrize(("damage", "said"), SETTINGS, ids=str)
+def test_damaged_settings(mistake: Callable[..., str], run: Path, damage: Damage, said: str, command: str) -> None:
+    damage(run)
+    mistake([command, "r"], 7, "r/settings.json cannot be read", said, "put it back as it was, or begin again")
+
+
+PROGRAMS: list[tuple[Damage, str]] = [
+    (setting(program="/nothing.py"), "no such file: /nothing.py"),
+    (setting(program="/tmp"), "/tmp is a folder"),
+    (setting(program="a\0b"), "embedded null byte"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), PROGRAMS, ids=str)
+def test_a_program_that_is_gone(mistake: Callable[..., str], run: Path, damage: Damage, said: str) -> None:
+    damage(run)
+    mistake(["resume", "r"], 2, said)
+
+
+READ: list[tuple[Damage, str]] = [
+    (sql("PRAGMA user_version=2"), "schema 2"),
+    (sql("PRAGMA user_version=99"), "schema 99"),
+    (sql("DROP TABLE epochs"), "no such table: epochs"),
+    (sql("DROP TABLE run"), "no such table: run"),
+    (sql("UPDATE run SET value='\"bogus\"' WHERE key='status'"), "'bogus' is not a valid RunStatus"),
+    (sql("UPDATE run SET value='{' WHERE key='status'"), "what no master of gridml writes"),
+    (sql("UPDATE run SET value='\"x\"' WHERE key='total'"), "what no master of gridml writes"),
+    (sql("UPDATE run SET value='null' WHERE key='started_s'"), "what no master of gridml writes"),
+    (sql("UPDATE epochs SET metrics='{'"), "what no master of gridml writes"),
+    (sql("UPDATE epochs SET metrics='[1]'"), "the metrics of an epoch are list, expected an object"),
+    (sql("UPDATE workers SET started_s='x'"), "what no master of gridml writes"),
+    (sql("DELETE FROM epochs"), "what no master of gridml writes"),
+    (written("ledger.db", b""), "ledger.db"),
+    (written("ledger.db", b"hello" * 1000), "file is not a database"),
+    (written("ledger.db", bytes(8192)), "ledger.db"),
+    (folder("ledger.db"), "is not a run: it has no ledger.db"),
+    (fifo("ledger.db"), "is not a run: it has no ledger.db"),
+    (loop("ledger.db"), "is not a run: it has no ledger.db"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), READ, ids=str)
+def test_a_damaged_ledger_is_no_traceback_to_who_reads(
+    mistake: Callable[..., str], run: Path, damage: Damage, said: str
+) -> None:
+    damage(run)
+    mistake(["report", "r"], 7, "ledger.db", said)
+
+
+LOCKS = [folder("master.lock"), fifo("master.lock"), loop("master.lock")]
+
+
+@pytest.mark.parametrize("command", ["status", "report", "watch", "resume"])
+@pytest.mark.parametrize("damage", LOCKS, ids=str)
+def test_what_is_in_the_place_of_the_lock(mistake: Callable[..., str], run: Path, damage: Damage, command: str) -> None:
+    damage(run)
+    mistake([command, "r"], 8, "r/master.lock cannot be opened", "or remove it")
+
+
+PLACES = [
+    (folder("events.log"), "events.log"),
+    (fifo("events.log"), "events.log"),
+    (loop("events.log"), "events.log"),
+    (folder("final.safetensors"), "final.safetensors"),
+    (file("versions"), "versions"),
+    (file("fields"), "fields"),
+    (file("mail"), "mail"),
+    (file("chunks"), "chunks"),
+]
+
+
+@pytest.mark.parametrize(("damage", "said"), PLACES, ids=str)
+def test_a_master_that_cannot_use_a_file(mistake: Callable[..., str], run: Path, damage: Damage, said: str) -> None:
+    damage(run)
+    mistake(["resume", "r"], 6, said)
+
+
+STATE: list[Damage] = [
+    field(lambda path: np.save(path, np.zeros(3000))),
+    field(lambda path: np.save(path, np.zeros(3, int))),
+    version(lambda path: path.write_bytes(b"")),
+    version(lambda path: path.write_bytes(path.read_bytes()[:-1])),
+    version(lambda path: path.unlink()),
+]
+
+
+@pytest.mark.parametrize("damage", STATE, ids=str)
+def test_state_that_is_damaged_is_refused(mistake: Callable[..., str], run: Path, damage: Damage) -> None:
+    """Or made again, where the ledger says of what: then the run is finished as before."""
+    damage(run)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", "r", "--json"])
+    assert ended.value.code in (0, 7)
+
+
+NOT_A_RUN = ["", "nothing", "n" * 300, "a/" * 3000, "\udcff", "[bold]", "/dev/null", "/proc/self", "a\nb", "\x1b[31m"]
+
+
+@pytest.mark.parametrize("command", ["status", "report", "watch", "resume", "cancel"])
+@pytest.mark.parametrize("name", NOT_A_RUN)
+def test_what_is_no_run(mistake: Callable[..., str], command: str, name: str) -> None:
+    mistake([command, name], 7, "is not a run", "gridml run")
+
+
+@pytest.mark.parametrize("command", [["report", "r"], ["status", "r"], ["watch", "r"]])
+def test_what_the_ledger_holds_of_others_prints_as_text(
+    run: Path, command: list[str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Names of metrics and machines, and words of workers: no markup, no terminal escapes."""
+    monkeypatch.chdir(run.parent)
+    evil = "[/]\x1b[31m[bold]x"
+    with sqlite3.connect(run / "ledger.db") as db:
+        metrics = json.dumps({evil: 1.5, "[bold]y[/bold]": float("nan")})
+        db.execute("UPDATE epochs SET metrics = ?", (metrics,))
+        db.execute("UPDATE workers SET machine = ?, detail = ?, state = 'evicted'", (evil, evil))
+        db.execute("INSERT INTO failures VALUES (1e9, 'w1', 1, 0, ?, '', 1, 2)", (evil,))
+        db.execute("INSERT INTO events VALUES (1e9, 'warning', ?)", (evil,))
+    db.close()
+    with pytest.raises(SystemExit) as ended:
+        cli.main(command)
+    out, err = capfd.readouterr()
+    assert ended.value.code == 0, err
+    assert "[bold]y[/bold]" in out.replace("\n", "") and r"\x1b[31m[bold]x" in out and "\x1b" not in out
+
+
+def test_metrics_that_are_no_numbers_are_json_all_the_same(
+    run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(run.parent)
+    sql("""UPDATE epochs SET metrics = '{"loss": NaN, "each": [1.0, Infinity]}'""")(run)
+    for command in (["report", "r", "--json"], ["status", "r", "--json"]):
+        with pytest.raises(SystemExit):
+            cli.main(command)
+        found = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
+        metrics = found["metrics"] if "metrics" in found else found["epochs"][0]["metrics"]
+        assert metrics == {"loss": None, "each": [1.0, None]}

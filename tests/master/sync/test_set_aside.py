@@ -1,0 +1,30 @@
+"""Messages that were set aside: the last few, with their reasons, and never a reason to stop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from gridml.carriers.base import Message
+from master.sync.set_aside import KEPT, LONGEST, SetAside
+
+
+def test_the_last_few_are_kept_with_their_reasons(tmp_path: Path) -> None:
+    aside = SetAside(tmp_path / "set-aside")
+    assert not (tmp_path / "set-aside").exists()
+    for number in range(KEPT + 3):
+        aside.keep(Message("w1", number, b"%d" % number), "nonsense")
+    files = sorted(path.name for path in (tmp_path / "set-aside").iterdir())
+    assert files == sorted(f"{i:02d}.{kind}" for i in range(KEPT) for kind in ("txt", "message"))
+    assert (tmp_path / "set-aside" / "02.message").read_bytes() == b"%d" % (KEPT + 2)
+    words = (tmp_path / "set-aside" / "02.txt").read_text()
+    assert words == f"message {KEPT + 2} of w1, 2 bytes: nonsense\n"
+
+
+def test_of_a_long_one_the_beginning_is_kept(tmp_path: Path) -> None:
+    SetAside(tmp_path).keep(Message("w1", 1, bytes(LONGEST + 1)), "too long")
+    assert (tmp_path / "00.message").stat().st_size == LONGEST
+
+
+def test_a_folder_that_cannot_be_made_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "set-aside").write_text("in the way")
+    SetAside(tmp_path / "set-aside").keep(Message("w1", 1, b""), "nonsense")
