@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from gridml.protocol.text import printable
 from master.store.ledger import Ledger
 
 Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
