@@ -59,7 +59,8 @@ def main() -> None:
             "every epoch, and every vertex of a finished one is credited once",
             "in three quarters of the runs up to two fifths of the machines are hostile: beside every other message "
             "and heartbeat of their workers come up to four, with values in any field that no honest worker sends "
-            "(wrong types, texts that no encoder takes, numbers that no arithmetic does, lies), or bytes that are none",
+            "(wrong types, texts that no encoder takes, numbers that no arithmetic does, lies), or bytes that are no "
+            "message",
             "masters: those that were started; lost: messages and answers of which no copy arrived whole",
         ],
     )
