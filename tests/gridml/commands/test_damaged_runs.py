@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import shutil
 import sqlite3
@@ -265,7 +266,7 @@ def test_metrics_that_are_no_numbers_are_json_all_the_same(
     run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
-    sql("""UPDATE epochs SET metrics = '{"loss": NaN, "each": [1.0, Infinity]}'""")(run)
+    sql(f"UPDATE epochs SET metrics = '{seal({'loss': math.nan, 'each': [1.0, math.inf]})}'")(run)
     for command in (["report", "r", "--json"], ["status", "r", "--json"]):
         with pytest.raises(SystemExit):
             cli.main(command)
