@@ -19,6 +19,7 @@ from master.sync.exchange import Exchange
 from master.telemetry.heartbeats import Heartbeats
 from master.telemetry.measures import Measures, died
 
+NO_LOG = 1000  # jobs that may have been submitted and have left no log
 RESERVED_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
 Say = Callable[[float, str, str], None]  # (time in seconds, topic, text) of an event; in a transaction
 
@@ -48,6 +49,8 @@ class Fleet:
         self._silent_ranges = TakenRanges()  # from who fell silent at them
         self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s, self._times_silent)
         self._submitted, spoke = self._ledger.worker_counts()
+        if self._ledger.get("undone", False):  # a worker of the time that is lost may live, and has its name still
+            self._submitted = max(self._submitted, place.directory.newest_log()) + NO_LOG
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
         self._failing_since_s = 0.0  # when the first of them ended

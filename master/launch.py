@@ -59,7 +59,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     try:
         with explained(root, "start again with gridml run"):
             directory.keep_program(settings.program)
-            bundle.write_atomic(directory.settings, _as_text(settings))
+            _write_settings(directory, settings)
             _make_ledger(spec, directory, environment)
         return spec, directory, lock
     except BaseException:
@@ -72,8 +72,11 @@ def _load(settings: Settings) -> RunSpec:
     return RunSpec(settings, program, program.build(settings.program))
 
 
-def _as_text(settings: Settings) -> bytes:
-    return (json.dumps(settings.to_json(), indent=2) + "\n").encode()
+def _write_settings(directory: RunDirectory, settings: Settings) -> None:
+    """Write the settings of a run, and a copy of them: nothing else says what was asked for."""
+    text = (json.dumps(settings.to_json(), indent=2) + "\n").encode()
+    for path in (directory.settings_copy, directory.settings):
+        bundle.write_atomic(path, text)
 
 
 def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environment) -> None:
@@ -124,7 +127,7 @@ def _resume(directory: RunDirectory, environment: Environment, program_file: Pat
         settings = read_settings(root)
         if program_file is not None:
             settings = replace(settings, program=program_file)
-            bundle.write_atomic(directory.settings, _as_text(settings))
+            _write_settings(directory, settings)
         elif environment.unattended and _was_running(directory) and _altered(directory, settings.program):
             sys.path.append(str(settings.program.parent))  # its modules stay where they are
             settings = replace(settings, program=directory.program(settings.program))  # nobody asked for the new one

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError, UsageError
@@ -11,7 +12,7 @@ from gridml.protocol.text import printable
 from gridml.registry import Registry
 from master.backends.base import Backend
 from master.backends.plugin import BackendPlugin, BatchSystem
-from master.store.rundir import RunDirectory
+from master.store.rundir import RunDirectory, command
 from master.store.settings import Settings
 
 LONGEST_SETTINGS = 1 << 20  # bytes
@@ -42,8 +43,15 @@ def read_settings(root: Path) -> Settings:
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise LedgerError(
             f"{path} cannot be read: {printable(why)}. It is what was written when the run began: put it back as it "
-            f"was, or begin again with another --run-dir."
+            f"was, or begin again with another --run-dir.{_restoring(RunDirectory(root))}"
         ) from error
+
+
+def _restoring(run: RunDirectory) -> str:
+    if not run.settings_copy.is_file():
+        return ""
+    path, copy = shlex.quote(str(run.settings)), shlex.quote(str(run.settings_copy))
+    return f" A copy is beside it. Restore it: rm -rf {path} && cp {copy} {path} && {command('resume', run.root)}"
 
 
 def batch_of(root: Path) -> BatchSystem | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import re
 import shlex
 import socket
 import stat
@@ -74,6 +75,10 @@ class RunDirectory:
         return self.root / "settings.json"
 
     @property
+    def settings_copy(self) -> Path:
+        return self.root / "settings.backup.json"
+
+    @property
     def versions(self) -> Path:
         return self.root / "versions"
 
@@ -108,6 +113,11 @@ class RunDirectory:
     def recovered(self) -> Path:
         """Where jobs leave the push that they got no answer to, under their names."""
         return self.root / "recovered"
+
+    def newest_log(self) -> int:
+        """Return the highest number of a job that has a log, 0 without any."""
+        names = (re.fullmatch(r"w(\d{1,15})\.log", path.name) for path in self.logs.iterdir())
+        return max((int(name[1]) for name in names if name is not None), default=0)
 
     def log(self, worker: str) -> Path:
         """What a worker printed; the lives of one job print into one file."""
@@ -218,7 +228,7 @@ def superseded(root: Path) -> SupersededError:
 
 _README = """A gridml run.
 
-settings.json        what was asked for
+settings.json        what was asked for, and settings.backup.json the same
 program/             the program as workers are sent it: as it was when the run began, or was last resumed
 events.log           what happened, a line each
 ledger.db            leases, credits, versions, workers (SQLite): the only truth
