@@ -115,7 +115,13 @@ def test_a_master_that_is_killed_at_any_point_is_followed_by_one_that_goes_on(
     world, root = played(tmp_path, replace(BAD, crash_every_s=1.0), 2 * EPOCHS)
     assert verify_credits(root).credited == VERTICES * 2 * EPOCHS
     assert world.masters == len(killed) + 1
-    if point in ("after-patch", "publish", "after-base", "before-base-commit", "after-base-commit"):  # to which this program does not come: they die a minute later, elsewhere
+    if point in (
+        "after-patch",
+        "publish",
+        "after-base",
+        "before-base-commit",
+        "after-base-commit",
+    ):  # to which this program does not come: they die a minute later, elsewhere
         assert len(killed) >= 4
     else:
         assert len(killed) == 6 and point in killed
