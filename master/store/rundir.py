@@ -15,6 +15,7 @@ from pathlib import Path
 from gridml.errors import RunError, SupersededError, UsageError
 from gridml.protocol import bundle
 from gridml.protocol.attempts import job_of
+from gridml.protocol.foreign_files import THEIRS
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -185,6 +186,8 @@ def open_lock(root: Path, flags: int) -> int:
     except OSError as error:
         if error.errno in (errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+        if flags & os.O_RDWR and error.errno not in THEIRS:
+            raise  # for what the disk refuses there is other advice
         why = error.strerror or str(error)
     raise RunError(f"{path} cannot be opened: {why}. See that it is a file of the user who runs it, or remove it.")
 

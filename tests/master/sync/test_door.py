@@ -35,6 +35,7 @@ from master.decisions.admission import MOST_MALFORMED
 from master.environment import Environment
 from master.launch import resume, start
 from master.mailboxes import run_mailboxes
+from master.records import WorkerRecord
 from master.store.settings import Settings
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
@@ -95,6 +96,11 @@ class Unhurried(Engine):
 
 class Scene:
     """A run of two workers: `w1` writes what it likes, `w2` is honest."""
+
+    @property
+    def record(self) -> WorkerRecord:
+        """The master's record of `w1`."""
+        return self.run.parts.exchange._workers.of("w1")
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -346,7 +352,8 @@ def test_what_lies_in_place_of_a_heartbeat_ends_no_run(scene: Scene, thing: Call
     for _ in range(40):  # it is silent, and looked at
         scene.rest(4.0)
         scene.run.step()
-    scene.run.parts.exchange.crashed("w1", "status 1", "", scene.clock())
+    with scene.run.ledger.transaction():
+        scene.run.parts.exchange.failed(scene.record, "status 1", "", scene.clock())
     scene.finish()
 
 
@@ -506,10 +513,10 @@ def test_a_push_that_cannot_be_handled_is_refused_and_no_other(
     merger, theirs = scene.run.parts.exchange.merger, scene.lease()
     merge = type(merger).merge
 
-    def failing(self: Any, part: Any, base: Any, how: Any) -> Any:
+    def failing(self: Any, part: Any, base: Any, how: Any, *who: Any) -> Any:
         if how.vertices == 1:  # the honest worker pushes two
             raise error
-        return merge(self, part, base, how)
+        return merge(self, part, base, how, *who)
 
     monkeypatch.setattr(type(merger), "merge", failing)
     scene.rest(0)
@@ -670,6 +677,8 @@ def test_any_tensors_raise_nothing(held: Held, data: st.DataObject) -> None:
     scene = held.scene
     with scene.run.ledger.transaction():
         held_leases = scene.run.ledger.leases.of("w1")
+        scene.run.ledger.forget_failures()  # of the tensors before
+        scene.record.avoided_until_s = 0.0
     if not held_leases:
         scene.number += 1
         message = bundle.encode(to_json(Sync("w1", wants=True)), {})
