@@ -29,41 +29,13 @@ from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import RunDirectory, superseded
+from master.store.schema import SCHEMA, SCHEMA_VERSION
 from master.store.sealed import check_sealed, seal, unseal
 from master.store.status import ORPHANED
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.write_batch import WriteBatch, failed_from
 
-SCHEMA_VERSION = 4
 BUSY_S = 60.0  # how long another process may hold the file before a master gives up
-_SCHEMA = """
-CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
-CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
-  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT);
-CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, failed TEXT NOT NULL,
-  PRIMARY KEY (epoch, start));
-CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
-  stop INTEGER NOT NULL, upto INTEGER NOT NULL, worker TEXT NOT NULL, sequence INTEGER NOT NULL, version INTEGER,
-  failed TEXT NOT NULL DEFAULT '', trained INTEGER NOT NULL, reason TEXT NOT NULL, opened_s REAL NOT NULL,
-  closed_s REAL, closed_because TEXT, reserved_until_s REAL, overtaken INTEGER NOT NULL DEFAULT 0);
-CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL,
-  version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
-CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
-  at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
-CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
-CREATE TABLE bases (version INTEGER NOT NULL, field TEXT NOT NULL, digests TEXT NOT NULL, PRIMARY KEY (version, field));
-CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
-  cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
-  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
-  bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
-  avoided_until_s REAL, avoided_because TEXT);
-CREATE TABLE blames (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, reason TEXT NOT NULL);
-CREATE TABLE quarantined (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, reason TEXT NOT NULL);
-CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NOT NULL, lease INTEGER NOT NULL,
-  epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, message TEXT NOT NULL,
-  traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reason TEXT NOT NULL);
-CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL);
-"""
 
 
 class Ledger:
@@ -90,7 +62,7 @@ class Ledger:
             self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
             self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
             if create:
-                self._db.executescript(f"BEGIN; {_SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
+                self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
             self._check()
             self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
             self._read_mirror()

@@ -12,8 +12,8 @@ from pathlib import Path
 from gridml.errors import LedgerError
 from gridml.protocol.text import described
 from master.store.diagnosis import Trouble, diagnose, explain
-from master.store.ledger import SCHEMA_VERSION
 from master.store.rundir import RunDirectory, command, open_lock
+from master.store.schema import SCHEMA_VERSION
 from master.store.status import RunStatus
 
 LONGEST_HOLDER = 1000  # characters

@@ -19,7 +19,8 @@ from gridml.protocol.messages import Sync
 from master.decisions.failures import Failed
 from master.decisions.leasing import Span
 from master.records import LeaseState
-from master.store.ledger import SCHEMA_VERSION, Ledger
+from master.store.ledger import Ledger
+from master.store.schema import SCHEMA_VERSION
 from master.store.write_batch import WriteBatch
 
 COUNT = 20
