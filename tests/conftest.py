@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck
+from hypothesis import settings as hypothesis_settings
 
 from master.backends.base import Backend
 from master.backends.local import Local
@@ -18,6 +20,10 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.pool import Pool, personal
 from pools.release import NoCondor
+
+# How fast values are drawn says something of the machine alone, which others may use as well.
+hypothesis_settings.register_profile("gridml", suppress_health_check=[HealthCheck.too_slow])
+hypothesis_settings.load_profile("gridml")
 
 PROGRAMS = Path(__file__).parent / "programs"
 

@@ -382,6 +382,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
 def test_what_was_overtaken_under_one_master_was_overtaken_for_the_next(program: Path, world: World) -> None:
     program.write_text(program.read_text().replace("COUNT, EPOCHS = 4_000, 2", "COUNT, EPOCHS = 10, 1"))
     slow, quick, third = (Attempt(world.root, name) for name in ("w1", "w2", "w3"))
+
     def measured(run: Run) -> None:
         """Have the master know all three by work that was merged: each trains a vertex a second."""
         for attempt in (slow, quick, third):
