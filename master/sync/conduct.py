@@ -112,4 +112,7 @@ class Conduct:
         first word was trained nobody knows when."""
         if record.message_s is None:
             return None
-        return self._workers.setdefault(record.name, _Conduct(record.message_s, record.kind))
+        own = self._workers.get(record.name)
+        if own is None:
+            own = self._workers[record.name] = _Conduct(record.message_s, record.kind)
+        return own
