@@ -35,11 +35,14 @@ def make(settings: Settings, directory: RunDirectory) -> Backend:
 
 def read_settings(root: Path) -> Settings:
     """Return the settings of the run in `root`. Raises LedgerError when they cannot be read, or make no sense."""
-    path = RunDirectory(root).settings
+    path, name = RunDirectory(root).settings, None
     try:
         values = json.loads(read_regular(path, LONGEST_SETTINGS))
+        name = values["backend"]
         return Settings.from_json(values, BACKENDS.find(values["backend"]).options)
     except (OSError, ValueError, LookupError, TypeError, RecursionError, UsageError) as error:
+        if isinstance(name, str) and name.isidentifier() and name not in BACKENDS.all():
+            raise  # its package is missing, and the settings are whole
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise LedgerError(
             f"{path} cannot be read: {printable(why)}. It is what was written when the run began: put it back as it "
