@@ -31,7 +31,7 @@ from chunk_model.sizes import CLOSE, ROUGH, Ints, Sizes, grid
 
 _CURVE = 64  # sizes on the curve
 _LOSS = 0.01  # of the best goodput: what a smaller chunk may lose, where there are pushes …
-_SLACK = 0.003  # … of which the search itself may miss so much
+_SLACK = 0.004  # … of which the search itself may miss so much
 _NEVER = 1e-3  # hopeless: fewer lives than this bring home the smallest chunk, and goodput is below this
 _SELDOM = 0.05  # doubtful: fewer lives than this bring home anything
 _OUTLIVED = 1e-9  # sizes are looked at up to the life that this share of the workers outlasts …

@@ -23,7 +23,9 @@ Ints = NDArray[np.int64]
 ROUGH, CLOSE, FULL = 64, 256, 4096
 # Push intervals as parts of a chunk: even ones, and such that leave a short last push, which pays where a machine that
 # has lived for long is about to die.
-_SHAPES = (1, 0.97, 0.93, 0.85, 0.75, 0.6, 0.5, 0.4, 0.34, 0.28, 0.2)
+_SHAPES = (1, 0.97, 0.94, 0.91, 0.88, 0.84, 0.8, 0.75, 0.68, 0.6, 0.5, 0.45, 0.4, 0.34, 0.3, 0.26, 0.22, 0.19, 0.16)
+# Hills that are climbed: where lives end together there is one for each number of chunks that fit into a life.
+_CLIMBS = 4
 
 
 @dataclass(frozen=True)
@@ -63,8 +65,12 @@ class Sizes:
             points = grid(self.lowest, self.highest, 512 if self.many else 4096)
             return _peak(lambda k: self.goodput(k, None, CLOSE), points, peaks=3), None
         k, j = self._pairs(32, 20, 128)
-        at = int(np.argmax(self.goodput(k, j, ROUGH)))
-        size, interval = int(k[at]), int(j[at])
+        values = _comparable(self.goodput(k, j, ROUGH))
+        ends = [self._climbed(int(k[at]), int(j[at])) for at in _apart(values, k, _CLIMBS)]
+        return max(ends, key=lambda end: float(self.goodput(*end, CLOSE)))
+
+    def _climbed(self, size: int, interval: int) -> tuple[int, int]:
+        """Return a size and an interval not worse than these, each the best beside the other."""
         for _ in range(2):
             size, interval = self._scaled(size, interval)
             interval = self.best_interval(size, interval)
@@ -125,6 +131,17 @@ class Sizes:
 def grid(low: int, high: int, points: int) -> Ints:
     """Return whole numbers from low to high, at most `points`, spread evenly over their logarithm."""
     return np.unique(np.rint(np.geomspace(low, high, points)).astype(np.int64))
+
+
+def _apart(values: Floats, sizes: Ints, most: int) -> list[int]:
+    """Return the places of the highest values, best first, whose sizes differ by more than a quarter."""
+    chosen: list[int] = []
+    for at in np.argsort(-values, kind="stable").tolist():
+        if all(abs(np.log(sizes[at] / sizes[other])) > np.log(1.25) for other in chosen):
+            chosen.append(at)
+            if len(chosen) == most:
+                break
+    return chosen
 
 
 def _peak(value: Callable[[Ints], Floats], at: Ints, peaks: int = 1) -> int:

@@ -10,7 +10,7 @@ from functools import partial
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import chunk_model
@@ -77,6 +77,7 @@ def sweep(life: Lifetime, costs: Costs, work: Work) -> float:
 
 @settings(max_examples=150, deadline=None)
 @given(lifetimes, costs_of_any_kind, st.booleans())
+@example(Weibull(9.0, 9.0), Costs(exec_s=0.1, copy_s=0.0, start_s=0.0, push_s=0.1), True)  # a hill for each number
 def test_within_a_hundredth_of_a_dense_sweep(life: Lifetime, costs: Costs, many: bool) -> None:
     work = Work(many=many)
     try:
