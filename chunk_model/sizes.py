@@ -67,7 +67,7 @@ class Sizes:
         k, j = self._pairs(32, 20, 128)
         values = _comparable(self.goodput(k, j, ROUGH))
         ends = [self._climbed(int(k[at]), int(j[at])) for at in _apart(values, k, _CLIMBS)]
-        return max(ends, key=lambda end: float(self.goodput(*end, CLOSE)))
+        return max(ends, key=lambda end: float(self.goodput(end[0], end[1], CLOSE)))
 
     def _climbed(self, size: int, interval: int) -> tuple[int, int]:
         """Return a size and an interval not worse than these, each the best beside the other."""
