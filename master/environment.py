@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -54,6 +55,7 @@ class Environment:
     durable: bool = True  # without, a simulation need not wait for the disk
     codec: Codec = field(default_factory=BundleCodec)
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
+    chance: Callable[[], float] = random.SystemRandom().random  # from [0, 1); no worker can foretell it
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
 
     def not_before(self, at_s: float) -> Environment:

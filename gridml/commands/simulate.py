@@ -81,6 +81,7 @@ def simulate(
     ] = "0",
     crash_every: Annotated[str | None, _wrong("Kill the master so often on average: 30m.")] = None,
     silence: Annotated[str, _wrong("Silence after which a worker's leases go to others.", default=True)] = "120s",
+    spot_checks: Annotated[float, _wrong("Share of the pushes that other workers train again.", default=True)] = 0.0,
     turn: Annotated[str, _wrong("How often the master looks for messages, in seconds.", default=True)] = "0.05",
     campaign: Annotated[
         int | None,
@@ -137,6 +138,7 @@ def simulate(
         turn=turn,
         travel=travel,
         silence=silence,
+        spot_checks=spot_checks,
     )
     name = "cost" if program is None else program.stem
     root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

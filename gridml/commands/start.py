@@ -36,6 +36,9 @@ _Silence = Annotated[
     float, typer.Option(help="Seconds without a sign of life after which a worker's leases go to others.")
 ]
 LEAST_SILENCE_S = 5.0
+_SpotChecks = Annotated[
+    float, typer.Option(help="Share of the pushes that another machine trains again, to compare; 0.02 is one in fifty.")
+]
 _Carrier = Annotated[
     str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
 ]
@@ -87,6 +90,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
         yield _parameter(field.name, _for_typer(hints[field.name]), default)
     facts = plugin.options().facts
     yield _parameter("silence", _Silence, 120.0)
+    yield _parameter("spot_checks", _SpotChecks, 0.0)
     if facts.carries_files or len(facts.carriers) > 1:
         yield _parameter("carrier", _Carrier, facts.carriers[0])
         yield _parameter("address", _Address, None)
@@ -162,6 +166,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         seed=values["seed"],
         chunk=values["chunk"],
         push_every=values["push_every"],
+        spot_checks=values["spot_checks"],
         options=options,
         **{name: value for name, value in common.items() if value is not None},
     )

@@ -82,7 +82,10 @@ class Sync(NamedTuple):
 
 @dataclass(frozen=True)
 class Lease:
-    """Positions [start, stop) of `epoch` to train; their rows are in the chunk file `chunk` of that SHA-256."""
+    """Positions [start, stop) of `epoch` to train; their rows are in the chunk file `chunk` of that SHA-256.
+
+    One to be trained `afresh` starts from the replica that comes with it, with optimisers that remember nothing.
+    """
 
     id: int
     term: int
@@ -91,6 +94,7 @@ class Lease:
     stop: int
     chunk: str
     sha256: str
+    afresh: bool = False
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,8 @@ class WorkerState:
             self._drop(forget_optimisers=failed or reply.drop_optimiser)
         else:
             if replied.brings and not answered.sync.leaving:  # a goodbye has no snapshot to rebase on
-                self._adopt = Adopt(Use.KEEP if self._work is None else Use.REBASE, reply.pace.live)
+                use = Use.KEEP if self._work is None else Use.REBASE
+                self._adopt = Adopt(use, reply.pace.live, reply.lease is not None and reply.lease.afresh)
             if answered.work is not None and reply.stop_at is not None:
                 answered.work.count = reply.stop_at - answered.work.lease.start
         if reply.leave:

@@ -11,12 +11,14 @@ from master.decisions.failures import Failed
 
 @dataclass(frozen=True)
 class Span:
-    """Positions [start, stop) of an epoch that nobody holds, and the failures of f that stand against them."""
+    """Positions [start, stop) of an epoch that nobody holds, and the failures of f that stand against them. What is set
+    `apart` waits for a worker that it is meant for."""
 
     epoch: int
     start: int
     stop: int
     failed: tuple[Failed, ...] = ()
+    apart: bool = False
 
     @property
     def count(self) -> int:
@@ -161,7 +163,7 @@ def choose_span(
     allowed: Callable[[Span], bool] = lambda span: True,
 ) -> tuple[Span | None, str]:
     """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
-    untouched; but last what is `reserved`, because a worker that is started again may bring it trained.
+    untouched; but last what is `reserved`, because a worker that is started again may bring it trained, or set apart.
 
     `spans` are in the order of epoch and start; those of epochs after `newest_epoch` must wait (for a barrier), and
     those that are not `allowed` are for other workers.
@@ -170,7 +172,9 @@ def choose_span(
         return None, "everything is leased"
 
     def may_come(span: Span) -> bool:
-        return any(r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved)
+        return span.apart or any(
+            r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved
+        )
 
     last: Span | None = None  # what is reserved, of the oldest epoch that has anything
     passed_over = False
@@ -184,7 +188,7 @@ def choose_span(
             return span, "the first that nobody holds"
         last = last or span
     if last is not None:
-        return last, "it was reserved for a worker that is started again, and nothing else is left"
+        return last, f"it was {'set apart' if last.apart else 'reserved'} for another worker, and nothing else is left"
     if passed_over:
         return None, "it failed on all that is left, and others may take that"
     return None, f"epoch {newest_epoch + 1} waits for the one before"

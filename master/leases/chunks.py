@@ -43,10 +43,10 @@ class Chunks:
     def retract(self, lease: LeaseState) -> None:
         self._mailboxes.retract(_name(lease))
 
-    def describe(self, lease: LeaseState) -> Lease:
+    def describe(self, lease: LeaseState, *, afresh: bool = False) -> Lease:
         """Return the lease as its worker is told of it."""
         sha256 = lease.cut.sha256
-        return Lease(lease.id, lease.term, lease.epoch, lease.start, lease.stop, _name(lease), sha256)
+        return Lease(lease.id, lease.term, lease.epoch, lease.start, lease.stop, _name(lease), sha256, afresh)
 
     def _cut(self, lease: LeaseState) -> Chunk:
         order = self._epochs.order(lease.epoch)

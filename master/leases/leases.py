@@ -8,6 +8,7 @@ from gridml.protocol.messages import Sync
 from master.decisions import leasing
 from master.decisions.failures import Failed
 from master.decisions.leasing import ChunkFacts, Span, choose_span, chunk_size
+from master.leases.appointments import Anybody, Appointments
 from master.leases.chunk_sizing import ChunkSizing
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
@@ -31,6 +32,7 @@ class Leases:
         self._ledger = ledger
         self._workers = workers
         self._mailboxes = mailboxes
+        self.appointments: Appointments = Anybody()
 
     @property
     def ahead(self) -> bool:
@@ -50,8 +52,14 @@ class Leases:
         has let go of are ended."""
         avoided = now < record.avoided_until_s
         again = self._let_go(sync, now, again=not avoided)
-        if again is not None or avoided or not sync.wants or sync.leaving or (sync.holds and not self.ahead):
+        if again is not None or avoided or not sync.wants or sync.leaving:
             return again
+        appointed = self.appointments.choose(record, sync)
+        if appointed is not None:
+            span, reason = appointed
+            return None if span is None else self._open(span, span.stop, record, now, reason)
+        if sync.holds and not self.ahead:
+            return None
         if len(self._ledger.leases.of(record.name)) >= MOST_HELD:
             return None
         span, reason = self._span(record, now)
@@ -141,7 +149,10 @@ class Leases:
         if size < 1:
             return None
         stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
-        lease = self._ledger.lease(span, stop, record.name, now, f"{reason}; {span_reason}")
+        return self._open(span, stop, record, now, f"{reason}; {span_reason}")
+
+    def _open(self, span: Span, stop: int, record: WorkerRecord, now: float, reason: str) -> LeaseState:
+        lease = self._ledger.lease(span, stop, record.name, now, reason)
         self._reclaim.grant(lease, now)
         record.idle_until_s = None
         self._ledger.worker_sent(record.name, self.chunks.publish(lease))

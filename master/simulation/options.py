@@ -56,6 +56,7 @@ class SimulationOptions:
     turn: str = "0.05"
     travel: str = "0"
     silence: str = "120"
+    spot_checks: float = 0.0
 
 
 def parse_costs(text: str, *, no_push: bool = False) -> Costs:
@@ -128,6 +129,7 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         chunk=options.chunk,
         push_every=NO_PUSH if options.no_push else options.push_every,
         silent_s=_above_0("--silence", options.silence),
+        spot_checks=options.spot_checks,
     )
 
 

@@ -122,6 +122,7 @@ class World:
             durable=False,
             codec=self.workers.codec,
             cpu=lambda: 0.0,
+            chance=random.Random(f"{self.scenario.seed} {self.masters}").random,
             executor=Inline,
         )
 

@@ -50,12 +50,12 @@ class FreeSpans:
             self._removed.add(_key(span))
 
     def join(self, span: Span) -> None:
-        """One more range, joined to what it touches if the same failures stand against that."""
+        """One more range, joined to what it touches if the same failures stand against that, and it is not apart."""
         if span.count <= 0:
             return
         at = bisect_left(self.spans, _key(span), key=_key)
         for other in self.spans[max(0, at - 1) : at + 1]:
-            alike = other.epoch == span.epoch and other.failed == span.failed
+            alike = other.epoch == span.epoch and other.failed == span.failed and not other.apart
             if alike and (other.stop == span.start or other.start == span.stop):
                 self.remove(other)
                 span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))

@@ -23,6 +23,7 @@ MAY_CHANGE = {
     "push_every": "of pushes to come",
     "push_budget": "of pushes to come",
     "silent_s": "of silences to come",
+    "spot_checks": "of pushes to come",
 }
 
 

@@ -295,6 +295,29 @@ class Ledger:
 
     # --- leases and credits
 
+    def set_apart(self, wanted: Span) -> Span | None:
+        """Set positions apart that are free, and no part of what is apart already; None where they are not. It is
+        forgotten when this master ends."""
+        span = self.free_spans.around(wanted.epoch, wanted.start)
+        if span is None or span.apart or wanted.stop > span.stop:
+            return None
+        apart = replace(wanted, failed=standing(span.failed, wanted.start), apart=True)
+        self.free_spans.remove(span)
+        self.free_spans.add(replace(span, stop=wanted.start))
+        self.free_spans.add(apart)
+        self.free_spans.add(replace(span, start=wanted.stop, failed=standing(span.failed, wanted.stop)))
+        return apart
+
+    def put_back(self, apart: Span) -> None:
+        """Let anybody have positions again that were set apart, if they are still."""
+        if self.is_free(apart):
+            self.free_spans.remove(apart)
+            self.free(replace(apart, apart=False))
+
+    def is_free(self, span: Span) -> bool:
+        """Whether exactly this span is among the free ones."""
+        return self.free_spans.around(span.epoch, span.start) == span
+
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) to a worker; the rest of the span stays free."""
         self.free_spans.remove(span)

@@ -22,7 +22,7 @@ from gridml.errors import DamagedError
 from gridml.model.digest import block_digests
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
-from gridml.protocol.push import Fields, decode_patch, encode_patch
+from gridml.protocol.push import Fields, RowValues, decode_patch, encode_patch
 from master.store.field_files import Base, copy_base, copy_column, create, flush
 from master.store.rundir import base_name, patch_name
 
@@ -112,6 +112,10 @@ class LocalFields:
                 if problem := self._problem(f"{type_name}.{name}", rows.ids, values):
                     return f"{type_name}/{name} {problem}"
         return None
+
+    def values(self, type_name: str, rows: RowValues) -> dict[str, Array]:
+        """Return what the rows of a push held before it, by field."""
+        return {name: self._columns[f"{type_name}.{name}"][rows.ids] for name in rows.fields}
 
     def _problem(self, field: str, ids: Array, values: Array) -> str | None:
         column = self._columns.get(field)

@@ -16,6 +16,7 @@ from master.backends.base import BackendFacts, BackendOptions
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
 MOST_SILENT_S = 1e9
+MOST_CHECKED = 0.5  # of the pushes: what is trained twice must be less than what is trained
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
 
 
@@ -31,7 +32,8 @@ class Settings:
 
     `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take. `carrier` is how
     messages travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
-    that has one. `options` are the back end's own; in JSON they stand under its name.
+    that has one. `spot_checks` is the share of the pushes that are trained a second time. `options` are the back end's
+    own; in JSON they stand under its name.
     """
 
     program: Path
@@ -43,6 +45,7 @@ class Settings:
     push_every: int | None = None
     push_budget: float = 0.03
     silent_s: float = 120.0
+    spot_checks: float = 0.0
     carrier: str = ""
     address: str | None = None
     options: BackendOptions = field(default_factory=BackendOptions)
@@ -61,6 +64,11 @@ class Settings:
             raise UsageError(
                 f"--silence is {self.silent_s:g}; expected at most {MOST_SILENT_S:g} seconds: longer than that, who is "
                 "gone would never be given up."
+            )
+        if not 0 <= self.spot_checks <= MOST_CHECKED:
+            raise UsageError(
+                f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
+                "push in fifty twice."
             )
         check_seed(self.seed)
         if not self.carrier:

@@ -31,6 +31,7 @@ from master.sync.pushes import Pushes
 from master.sync.recovery import Recovery
 from master.sync.replies import Replies
 from master.sync.set_aside import SetAside
+from master.sync.spot_checks import SpotChecks
 from master.sync.version_use import VersionKeeper, VersionUse
 
 
@@ -56,10 +57,15 @@ class Exchange:
         self.merger = Merger(spec.graph, store.replica, spec.settings.workers)
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
-        self._keeper = VersionKeeper(store, leases.epochs, self.versions)
         self.conduct = Conduct(store.ledger)
         self.recovery = Recovery(store, leases, self.failures, self.conduct)
-        self._pushes = Pushes(store, leases, self.merger, self.failures, self.recovery, environment.hook)
+        share, chance = spec.settings.spot_checks, environment.chance
+        self.checks = SpotChecks(
+            store, leases, workers, self.merger, self.recovery, lambda: share > 0 and chance() < share
+        )
+        leases.appointments = self.checks
+        self._keeper = VersionKeeper(store, leases.epochs, self.versions, self.checks)
+        self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)
         mailboxes.limit(self.limits.payload)
@@ -222,6 +228,8 @@ class Exchange:
     def _grant(self, drafts: Sequence[Draft], now: float) -> None:
         for draft in drafts:
             draft.grant = self._leases.grant(draft.record, draft.sync, now)
+            if draft.grant is not None:
+                self.checks.granted(draft.grant)
         for draft in drafts:  # it may have been cut for another worker of the group, or given to it
             if draft.grant is not None and self.ledger.leases.get(draft.grant.id) is not draft.grant:
                 draft.grant = None

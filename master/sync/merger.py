@@ -122,12 +122,12 @@ class Merger:
         others = self.habits.others(worker, group.name)
         step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, 0.0, others)
         if group.near and compares_with_itself(step, push.merge.vertices):
-            ours = (pair for pair in pushed_from(push.part, push.base) if self._groups.get(pair[0]) == group)
+            ours = (pair for pair in pushed_from(push.part, push.base) if self.groups.get(pair[0]) == group)
             return replace(step, own=length(ours))
         return step
 
     @cached_property
-    def _groups(self) -> dict[str, Group]:
+    def groups(self) -> dict[str, Group]:
         """Of every floating-point tensor, as it is named in files."""
         state = self._replica.state
         modules = [
@@ -144,12 +144,12 @@ class Merger:
 
     @cached_property
     def _all_groups(self) -> tuple[Group, ...]:
-        return tuple(dict.fromkeys(self._groups.values()))
+        return tuple(dict.fromkeys(self.groups.values()))
 
     def _add_up(self, sumsqs: dict[str, float], result: MergeResult) -> None:
         """Add what one vertex, or the rows of one type, moved to the sums of its groups."""
         for name, sumsq in result.sumsqs.items():
-            if group := self._groups.get(name):
+            if group := self.groups.get(name):
                 sumsqs[group.name] = sumsqs.get(group.name, 0.0) + sumsq
 
     def flush(self, live: int) -> dict[VertexKey, VertexState]:

@@ -19,9 +19,9 @@ from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.store import Store
 from master.sync.draft import Draft
-from master.sync.failures import Failures
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
+from master.sync.spot_checks import SpotChecks
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
 
@@ -39,14 +39,15 @@ class Pushes:
     """Merges the pushes of a group of messages. Methods must be called inside the ledger's transaction."""
 
     def __init__(
-        self, store: Store, leases: Leases, merger: Merger, failures: Failures, recovery: Recovery, hook: Hook
+        self, store: Store, leases: Leases, checks: SpotChecks, merger: Merger, recovery: Recovery, hook: Hook
     ) -> None:
         self._store = store
         self._recovery = recovery
         self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
-        self._failures = failures
+        self._checks = checks
+        self._failures = recovery.failures
         self._hook = hook
 
     def merge(self, drafts: Sequence[Draft], now: float) -> list[Fields]:
@@ -84,6 +85,10 @@ class Pushes:
                 self._recovery.fail(lease, push.base)
                 failure = Failure(lease.id, lease.term, passage.reason, trace, -1, -1)
                 self._failures.record(lease, failure, now, upto=push.upto)
+            return
+        kept = self._checks.weigh(draft, lease, now)
+        if kept is not None:
+            draft.verdict, draft.reason = Verdict.REFUSED, kept
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)

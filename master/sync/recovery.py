@@ -18,7 +18,7 @@ class Recovery:
     def __init__(self, store: Store, leases: Leases, failures: Failures, conduct: Conduct) -> None:
         self._store = store
         self._leases = leases
-        self._failures = failures
+        self.failures = failures
         self.conduct = conduct
         self._failed: list[FailedOn] = []
         self._succeeded_on: int | None = None
@@ -63,7 +63,7 @@ class Recovery:
             ledger.set("restored", (newest, to))
             ledger.set("taken_back", ledger.get("taken_back", 0) + 1)
             again = f"{undone.vertices:,} vertices are trained again"
-            self._failures.say(now, "rollback", f"back to version {to}, as {reason}; {again}")
+            self.failures.say(now, "rollback", f"back to version {to}, as {reason}; {again}")
             for worker in undone.workers:
                 if worker not in victims:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)
@@ -72,5 +72,5 @@ class Recovery:
         self._store.fields.show(base, ledger.patches())
         for version in gone:
             replica.forget(version)
-        self._failed, self._succeeded_on, self._failures.stop_because = [], to, None
+        self._failed, self._succeeded_on, self.failures.stop_because = [], to, None
         return True

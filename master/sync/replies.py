@@ -39,18 +39,20 @@ class Replies:
     def send(self, draft: Draft, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
-        version = self._store.replica.version
-        lacking = ReplicaPart()
+        version, pace, lacking = self._store.replica.version, self._pace(draft), ReplicaPart()
         if self._store.replica.state and not draft.dropping:
             lacking = self._store.replica.outgoing(*self._lacking(draft))
+        start = self._leases.appointments.start(draft.grant)
+        if start is not None:
+            version, pace, lacking = start.version, start.pace, start.replica
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         reply = Reply(
             version=version,
-            pace=self._pace(draft),
+            pace=pace,
             verdict=draft.verdict,
             reason=draft.reason,
             fast_forward=draft.fast_forward,
-            lease=None if draft.grant is None else self._leases.chunks.describe(draft.grant),
+            lease=None if draft.grant is None else self._leases.chunks.describe(draft.grant, afresh=start is not None),
             stop_at=None if pushed is None else pushed.stop,
             drop_optimiser=draft.drop_optimiser,
             leave=leave,

@@ -1,0 +1,220 @@
+"""Spot checks: pushes that are kept instead of merged, until others have trained the same; and what follows.
+
+The push that is checked is refused, like any other, so what it covers is free again and credited once, to whoever
+trains it again. One check is under way at a time: it holds a replica's worth of tensors or two, and a version. It is
+forgotten when its range goes to somebody else, because nothing else is left, and with the master.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gridml.errors import DamagedError
+from gridml.protocol.messages import NO_PUSH, Pace, Sync
+from gridml.protocol.push import PushContent
+from master.decisions.failures import Candidate
+from master.decisions.leasing import Span
+from master.decisions.spot_checks import Among, Likeness, odd_one_out, suspicious, usual
+from master.leases.appointments import Start
+from master.leases.leases import Leases
+from master.records import LeaseState, WorkerRecord, WorkerTable
+from master.store.store import Store
+from master.sync.draft import Draft
+from master.sync.likeness import likeness
+from master.sync.merger import Merger
+from master.sync.recovery import Recovery
+
+TOPIC = "spot check"  # of events
+REMEMBERED = 16  # checks of each machine that are looked back on
+
+
+@dataclass(frozen=True)
+class Testimony:
+    """What a worker says that training a range comes to; `place` is its machine, or its name where all are on one."""
+
+    worker: str
+    place: str
+    content: PushContent
+
+
+@dataclass
+class Check:
+    """A range that is trained again from version `base` at `pace`, and what was `said` of it so far.
+
+    While nobody has taken it `lease` is None; `promised` is the worker that takes it once it has done what it holds.
+    """
+
+    span: Span
+    base: int
+    pace: Pace
+    by_machine: bool  # the run has several
+    said: list[Testimony] = field(default_factory=list)
+    lease: int | None = None
+    promised: str = ""
+
+    def place(self, who: WorkerRecord | Candidate, name: str) -> str:
+        return (self.by_machine and who.machine) or name
+
+    def concerns(self, who: WorkerRecord | Candidate, name: str) -> bool:
+        """Whether a worker can say something that was not said."""
+        return self.place(who, name) not in {testimony.place for testimony in self.said}
+
+
+class SpotChecks:
+    """Opens a check where one is `due`, and judges it. Methods must be called inside the ledger's transaction."""
+
+    def __init__(
+        self,
+        store: Store,
+        leases: Leases,
+        workers: WorkerTable,
+        merger: Merger,
+        recovery: Recovery,
+        due: Callable[[], bool],
+    ) -> None:
+        self._store = store
+        self._leases = leases
+        self._workers = workers
+        self._merger = merger
+        self._conduct, self._failures = recovery.conduct, recovery.failures
+        self._due = due
+        self._check: Check | None = None
+        self._passed: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+
+    @property
+    def versions(self) -> set[int]:
+        """Versions that somebody is to begin from."""
+        return set() if self._check is None else {self._check.base}
+
+    # --- who trains it again
+
+    def choose(self, record: WorkerRecord, sync: Sync) -> tuple[Span | None, str] | None:
+        """As Appointments do: a worker that can train again what is checked does so, once it has nothing in hand."""
+        check = self._standing()
+        if check is None or check.lease is not None or not check.concerns(record, record.name):
+            return None
+        if check.promised != record.name and self._workers.get(check.promised) is not None:
+            return None
+        check.promised = record.name
+        if sync.holds or self._store.ledger.leases.of(record.name):
+            return None, "it trains a range afresh next, for a spot check"
+        return check.span, f"a spot check of {check.said[0].worker}"
+
+    def granted(self, lease: LeaseState) -> None:
+        """Take note of a grant, which may be what `choose` chose."""
+        check = self._check
+        if check is None or check.lease is not None or lease.worker != check.promised:
+            return
+        if (lease.epoch, lease.start, lease.stop) == (check.span.epoch, check.span.start, check.span.stop):
+            check.lease = lease.id
+
+    def start(self, lease: LeaseState | None) -> Start | None:
+        """Return what a granted lease begins from; None where it goes on from what its worker has."""
+        check = self._check
+        if check is None or lease is None or lease.id != check.lease:
+            return None
+        try:
+            base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
+        except DamagedError:
+            self._check = None
+            return None
+        return Start(check.base, base.part(lease.cut.touched), check.pace)
+
+    # --- what they say
+
+    def weigh(self, draft: Draft, lease: LeaseState, now: float) -> str | None:
+        """Return why a push that could be merged is kept, None to merge it."""
+        check = self._standing()
+        if check is not None and check.lease == lease.id:
+            return self._judge(check, draft, lease, now)
+        if check is None and self._due():
+            return self._open(draft, lease, now)
+        return None
+
+    def _open(self, draft: Draft, lease: LeaseState, now: float) -> str | None:
+        """Keep a push, if there is anybody to compare it with."""
+        record, push, ledger = draft.record, draft.push, self._store.ledger
+        ready = [*self._workers.ready(now)]
+        machines = {candidate.machine for candidate in ready} | {record.machine}
+        credited = ledger.credited_at(push.base) or 0
+        pace = Pace(max(1, self._leases.live), credited, self._leases.epochs.total, NO_PUSH)
+        check = Check(Span(lease.epoch, lease.upto, push.upto), push.base, pace, by_machine=len(machines) > 1)
+        check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
+        if not any(check.concerns(candidate, candidate.worker) for candidate in ready):
+            return None
+        return self._keep(check, lease, now)
+
+    def _keep(self, check: Check, lease: LeaseState, now: float) -> str | None:
+        """Leave the range to another worker."""
+        reason = "kept for a spot check: another worker trains the same"
+        self._leases.end(lease, now, reason)
+        apart = self._store.ledger.set_apart(check.span)
+        assert apart is not None, "what a lease left is free"
+        check.span, check.lease, check.promised = apart, None, ""
+        self._check = check
+        return reason
+
+    def _judge(self, check: Check, draft: Draft, lease: LeaseState, now: float) -> str | None:
+        push, span, record = draft.push, check.span, draft.record
+        mine = Testimony(record.name, check.place(record, record.name), draft.content)
+        self._check = None  # unless it goes on
+        if (lease.upto, push.upto, push.base) != (span.start, span.stop, check.base):
+            return None  # it was cut, or pushed in parts
+        first = check.said[0]
+        expected = usual([[*passed] for place, passed in self._passed.items() if place != first.place])
+        where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
+        if len(check.said) > 1:
+            self._sentence(check, mine, expected, where, now)
+            return None
+        alike = self._likeness(check, first, mine)
+        odd, reason = suspicious(alike, expected)
+        self._say(now, f"{first.worker} and {mine.worker} trained {where}: {reason}", warn=odd)
+        if not odd:
+            self._passed[first.place].append(alike)
+            return None
+        check.said.append(mine)
+        if any(check.concerns(candidate, candidate.worker) for candidate in self._workers.ready(now)):
+            return self._keep(check, lease, now)
+        self._say(now, "there is no third worker to say which of the two is right", warn=True)
+        return None
+
+    def _sentence(self, check: Check, third: Testimony, expected: Likeness, where: str, now: float) -> None:
+        """Blame the odd one out of three."""
+        first, second = check.said
+        among = Among(
+            self._likeness(check, first, second),
+            self._likeness(check, first, third),
+            self._likeness(check, second, third),
+        )
+        odd, reason = odd_one_out(among, expected)
+        self._say(now, f"{first.worker}, {second.worker} and {third.worker} trained {where}: {reason}", warn=True)
+        if odd is None:
+            return
+        if odd > 0:
+            self._passed[first.place].append(among.first_third)
+        self._conduct.quarantine(check.said[odd].worker, f"a spot check of {where}: {reason}", now)
+
+    def _likeness(self, check: Check, one: Testimony, other: Testimony) -> Likeness:
+        """Compare two steps. Raises DamagedError where the version that they were taken from is."""
+        base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
+        return likeness(one.content, other.content, base, self._merger.groups, self._store.fields.values)
+
+    def _say(self, now: float, text: str, *, warn: bool) -> None:
+        """Write down what came of a check; people are told where it is a warning."""
+        (self._failures.say if warn else self._store.ledger.event)(now, TOPIC, text)
+
+    def _standing(self) -> Check | None:
+        """Return the check that is under way, if its range has gone to nobody else, and its version is there."""
+        check, ledger = self._check, self._store.ledger
+        if check is not None:
+            there = ledger.is_free(check.span) if check.lease is None else ledger.leases.get(check.lease) is not None
+            if not there or not ledger.has_version(check.base):
+                self._forget()
+        return self._check
+
+    def _forget(self) -> None:
+        if self._check is not None:
+            self._store.ledger.put_back(self._check.span)
+            self._check = None
