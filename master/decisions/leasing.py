@@ -172,9 +172,8 @@ def choose_span(
         return None, "everything is leased"
 
     def may_come(span: Span) -> bool:
-        return span.apart or any(
-            r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved
-        )
+        meant = span.apart
+        return meant or any(r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved)
 
     last: Span | None = None  # what is reserved, of the oldest epoch that has anything
     passed_over = False

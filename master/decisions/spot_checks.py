@@ -1,8 +1,10 @@
-"""Spot checks: a share of the pushes is trained a second time elsewhere, and the two steps are compared.
+"""Spot checks: a share of the pushes is trained a second time elsewhere, and the steps are compared.
 
-A push that is checked looks like any other to its worker, so it cannot be made for the check. The second worker starts
-from the same replica with an optimiser that remembers nothing, so honest steps are alike and not equal: how alike, the
-checks of other machines tell. A step that is less alike is trained a third time; of three the odd one out is to blame.
+A push that is checked looks like any other to its worker, so it cannot be made for the check. Who repeats it starts
+from the same replica with an optimiser that remembers nothing, so an honest push and its repetition are alike and not
+equal. How alike they usually are, the checks of other machines tell. While too little is known of that, and where a
+push is less alike, others repeat it until two repetitions agree: those are the same training, step by step, so what two
+machines agree on is true, and who brings something else is odd. Where f cannot be repeated no two agree, and nobody is.
 """
 
 from __future__ import annotations
@@ -11,25 +13,29 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-UNLIKE = 0.5  # of the usual likeness: below, a step is suspicious
-MACHINES = 2  # others of which a check must have passed, and
-CHECKS = 4  # of them together, before anybody is compared with them
+UNLIKE = 0.5  # of the usual likeness: a push that is less alike is suspicious
+SAME = 0.9  # the cosine from which on repetitions agree: what is between them is the rounding of different machines
+MACHINES = 2  # others whose pushes must have been confirmed,
+CHECKS = 4  # so often together, before anybody's is compared with them
+ODD = 2  # times that a machine must be odd to be trusted no more: one of a rare sort may round differently once
 
 Likeness = Mapping[str, float]  # by group of tensors: the cosine of the angle between two steps
 
 
-class Among(NamedTuple):
-    """How alike three steps are: the first is the push that was checked, the others began with a fresh optimiser."""
+class Finding(NamedTuple):
+    """What a check comes to: whether it must be repeated `again`, who is `odd`, 0 for the push and i for repetition i,
+    how alike the push is to a repetition that is `confirmed`, None where none is, and why."""
 
-    first_second: Likeness
-    first_third: Likeness
-    second_third: Likeness
+    again: bool
+    odd: tuple[int, ...]
+    confirmed: Likeness | None
+    reason: str
 
 
-def usual(passed: Sequence[Sequence[Likeness]]) -> dict[str, float]:
-    """Return how alike the steps of other machines are to their repetitions, by group, given the checks that each of
-    them passed: every machine has one vote. Empty where too little is known."""
-    machines = [checks for checks in passed if checks]
+def usual(confirmed: Sequence[Sequence[Likeness]]) -> dict[str, float]:
+    """Return how alike the pushes of other machines are to their repetitions, by group, given those of each machine
+    that were confirmed: every machine has one vote. Empty where too little is known."""
+    machines = [checks for checks in confirmed if checks]
     if len(machines) < MACHINES or sum(map(len, machines)) < CHECKS:
         return {}
     groups = dict.fromkeys(group for checks in machines for check in checks for group in check)
@@ -37,37 +43,44 @@ def usual(passed: Sequence[Sequence[Likeness]]) -> dict[str, float]:
         group: [median(seen) for checks in machines if (seen := [check[group] for check in checks if group in check])]
         for group in groups
     }
-    return {group: median(each) for group, each in votes.items() if len(each) >= MACHINES}
+    return {group: median(each) for group, each in votes.items() if len(each) >= MACHINES and median(each) > 0}
 
 
-def suspicious(likeness: Likeness, expected: Likeness) -> tuple[bool, str]:
-    """Whether two steps over the same vertices are less alike than honest ones are, and why."""
-    worst = _least(likeness, expected)
-    if worst is None:
-        return False, "nobody knows yet how alike honest steps are" if not expected else "they are alike"
-    reason = f"the cosine between the two steps of {worst} is {likeness[worst]:.3g}, usually {expected[worst]:.3g}"
-    return likeness[worst] < UNLIKE * expected[worst], reason
+def find(to_push: Sequence[Likeness], repetitions: Mapping[tuple[int, int], Likeness], expected: Likeness) -> Finding:
+    """Judge a push by its repetitions from 1 on: `to_push` says how alike each is to the push, `repetitions` how alike
+    each two of them are; `expected` is what is usual, empty where nobody knows."""
+    if len(to_push) == 1:
+        unlike, reason = _unlike(to_push[0], expected)
+        again = unlike or not expected
+        return Finding(again, (), None if again else to_push[0], reason)
+    agreed = next((pair for pair, alike in repetitions.items() if _agree(alike)), None)
+    if agreed is None:
+        return Finding(True, (), None, "no two repetitions agree")
+    one, other = agreed
+    odd = [each for pair, alike in repetitions.items() if one in pair and not _agree(alike) for each in pair]
+    odd = [each for each in odd if each != one]
+    unlike, reason = _unlike(to_push[one - 1], expected)
+    reason = f"repetitions {one} and {other} of {len(to_push)} agree; {reason}"
+    return Finding(False, (*([0] if unlike else []), *odd), None if unlike else to_push[one - 1], reason)
 
 
-def odd_one_out(among: Among, expected: Likeness) -> tuple[int | None, str]:
-    """(which of the three is to blame, 0 to 2, or None; why). The first two are suspicious together."""
-    group = _least(among.first_second, expected)
-    if group is None:
-        return None, "nobody knows how alike honest steps are"
-    limit = UNLIKE * expected[group]
-    first_second, first_third, second_third = (each.get(group, 1.0) for each in among)
-    reason = f"the cosines between the three steps of {group} are {first_second:.3g}, {first_third:.3g} and " + (
-        f"{second_third:.3g}"
+def convicted(times_odd: int) -> tuple[bool, str]:
+    """Whether a machine that was odd so often is trusted no more, and why."""
+    return times_odd >= ODD, f"in {times_odd} spot checks it was not with what others agree on"
+
+
+def _agree(alike: Likeness) -> bool:
+    return all(cosine >= SAME for cosine in alike.values())
+
+
+def _unlike(likeness: Likeness, expected: Likeness) -> tuple[bool, str]:
+    """Whether a push is less alike to a repetition than is usual, in the group in which it is the least, and why."""
+    shares = {group: likeness[group] / usually for group, usually in expected.items() if group in likeness}
+    if not shares:
+        least = min(likeness.values(), default=1.0)
+        return False, f"the cosine between push and repetition is {least:.3g}, and nobody knows what is usual"
+    worst = min(shares, key=lambda group: shares[group])
+    reason = (
+        f"the cosine between push and repetition of {worst} is {likeness[worst]:.3g}, usually {expected[worst]:.3g}"
     )
-    if first_third < limit and second_third >= expected[group]:  # two fresh starts are the same training
-        return 0, reason
-    if first_third >= limit and second_third < limit:
-        return 1, reason
-    return None, f"{reason}: no two of them agree" if second_third < limit else reason
-
-
-def _least(likeness: Likeness, expected: Likeness) -> str | None:
-    """Return the group that is least alike against what is usual; None where nothing usual is alike at all."""
-    ratios = {group: likeness.get(group, 1.0) / usually for group, usually in expected.items() if usually > 0}
-    known = {group: ratio for group, ratio in ratios.items() if group in likeness}
-    return min(known, key=lambda group: known[group]) if known else None
+    return shares[worst] < UNLIKE, reason

@@ -7,16 +7,17 @@ forgotten when its range goes to somebody else, because nothing else is left, an
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
+from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import combinations
 
 from gridml.errors import DamagedError
 from gridml.protocol.messages import NO_PUSH, Pace, Sync
 from gridml.protocol.push import PushContent
 from master.decisions.failures import Candidate
 from master.decisions.leasing import Span
-from master.decisions.spot_checks import Among, Likeness, odd_one_out, suspicious, usual
+from master.decisions.spot_checks import Likeness, convicted, find, usual
 from master.leases.appointments import Start
 from master.leases.leases import Leases
 from master.records import LeaseState, WorkerRecord, WorkerTable
@@ -41,9 +42,11 @@ class Testimony:
 
 @dataclass
 class Check:
-    """A range that is trained again from version `base` at `pace`, and what was `said` of it so far.
+    """A range that is trained again from version `base` at `pace`, and what was `said` of it: by the push, then by its
+    repetitions.
 
     While nobody has taken it `lease` is None; `promised` is the worker that takes it once it has done what it holds.
+    Who pushed it may repeat it, too, when nobody else is `left` that has not.
     """
 
     span: Span
@@ -51,15 +54,17 @@ class Check:
     pace: Pace
     by_machine: bool  # the run has several
     said: list[Testimony] = field(default_factory=list)
+    left: bool = True
     lease: int | None = None
     promised: str = ""
 
     def place(self, who: WorkerRecord | Candidate, name: str) -> str:
         return (self.by_machine and who.machine) or name
 
-    def concerns(self, who: WorkerRecord | Candidate, name: str) -> bool:
-        """Whether a worker can say something that was not said."""
-        return self.place(who, name) not in {testimony.place for testimony in self.said}
+    def may_repeat(self, place: str) -> bool:
+        """Whether it can still be repeated there: once everywhere."""
+        spoken = self.said if self.left else self.said[1:]
+        return all(testimony.place != place for testimony in spoken)
 
 
 class SpotChecks:
@@ -81,7 +86,8 @@ class SpotChecks:
         self._conduct, self._failures = recovery.conduct, recovery.failures
         self._due = due
         self._check: Check | None = None
-        self._passed: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        self._odd: Counter[str] = Counter()  # how often what was said at a place was
+        self._confirmed: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
     @property
     def versions(self) -> set[int]:
@@ -93,7 +99,7 @@ class SpotChecks:
     def choose(self, record: WorkerRecord, sync: Sync) -> tuple[Span | None, str] | None:
         """As Appointments do: a worker that can train again what is checked does so, once it has nothing in hand."""
         check = self._standing()
-        if check is None or check.lease is not None or not check.concerns(record, record.name):
+        if check is None or check.lease is not None or not check.may_repeat(check.place(record, record.name)):
             return None
         if check.promised != record.name and self._workers.get(check.promised) is not None:
             return None
@@ -134,19 +140,20 @@ class SpotChecks:
         return None
 
     def _open(self, draft: Draft, lease: LeaseState, now: float) -> str | None:
-        """Keep a push, if there is anybody to compare it with."""
+        """Keep a push, if there is anybody else to repeat it."""
         record, push, ledger = draft.record, draft.push, self._store.ledger
-        ready = [*self._workers.ready(now)]
-        machines = {candidate.machine for candidate in ready} | {record.machine}
+        machines = {candidate.machine for candidate in self._workers.ready(now)} | {record.machine}
         credited = ledger.credited_at(push.base) or 0
         pace = Pace(max(1, self._leases.live), credited, self._leases.epochs.total, NO_PUSH)
         check = Check(Span(lease.epoch, lease.upto, push.upto), push.base, pace, by_machine=len(machines) > 1)
         check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
-        if not any(check.concerns(candidate, candidate.worker) for candidate in ready):
-            return None
-        return self._keep(check, lease, now)
+        return self._keep(check, lease, now) if self._anybody(check, now) else None
 
-    def _keep(self, check: Check, lease: LeaseState, now: float) -> str | None:
+    def _anybody(self, check: Check, now: float) -> bool:
+        """Whether there is anybody who could repeat it."""
+        return any(check.may_repeat(check.place(each, each.worker)) for each in self._workers.ready(now))
+
+    def _keep(self, check: Check, lease: LeaseState, now: float) -> str:
         """Leave the range to another worker."""
         reason = "kept for a spot check: another worker trains the same"
         self._leases.end(lease, now, reason)
@@ -158,48 +165,36 @@ class SpotChecks:
 
     def _judge(self, check: Check, draft: Draft, lease: LeaseState, now: float) -> str | None:
         push, span, record = draft.push, check.span, draft.record
-        mine = Testimony(record.name, check.place(record, record.name), draft.content)
         self._check = None  # unless it goes on
         if (lease.upto, push.upto, push.base) != (span.start, span.stop, check.base):
             return None  # it was cut, or pushed in parts
-        first = check.said[0]
-        expected = usual([[*passed] for place, passed in self._passed.items() if place != first.place])
+        check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
+        pushed, *repeated = check.said
+        confirmed = [[*seen] for place, seen in self._confirmed.items() if place != pushed.place]
+        alike = {pair: self._likeness(check, *pair) for pair in combinations(range(1, len(check.said)), 2)}
+        to_push = [self._likeness(check, 0, at) for at in range(1, len(check.said))]
+        finding = find(to_push, alike, usual(confirmed))
         where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
-        if len(check.said) > 1:
-            self._sentence(check, mine, expected, where, now)
-            return None
-        alike = self._likeness(check, first, mine)
-        odd, reason = suspicious(alike, expected)
-        self._say(now, f"{first.worker} and {mine.worker} trained {where}: {reason}", warn=odd)
-        if not odd:
-            self._passed[first.place].append(alike)
-            return None
-        check.said.append(mine)
-        if any(check.concerns(candidate, candidate.worker) for candidate in self._workers.ready(now)):
-            return self._keep(check, lease, now)
-        self._say(now, "there is no third worker to say which of the two is right", warn=True)
+        names = f"{pushed.worker} pushed {where}, {', '.join(each.worker for each in repeated)} repeated it"
+        self._say(now, f"{names}: {finding.reason}", warn=bool(finding.odd))
+        if finding.again:
+            check.left = True
+            check.left = self._anybody(check, now)
+            return self._keep(check, lease, now) if self._anybody(check, now) else None
+        if finding.confirmed is not None:
+            self._confirmed[pushed.place].append(finding.confirmed)
+        for testimony in (check.said[at] for at in finding.odd):
+            self._odd[testimony.place] += 1
+            out, reason = convicted(self._odd[testimony.place])
+            if out:
+                self._conduct.quarantine(testimony.worker, f"{reason}; the last was of {where}", now)
         return None
 
-    def _sentence(self, check: Check, third: Testimony, expected: Likeness, where: str, now: float) -> None:
-        """Blame the odd one out of three."""
-        first, second = check.said
-        among = Among(
-            self._likeness(check, first, second),
-            self._likeness(check, first, third),
-            self._likeness(check, second, third),
-        )
-        odd, reason = odd_one_out(among, expected)
-        self._say(now, f"{first.worker}, {second.worker} and {third.worker} trained {where}: {reason}", warn=True)
-        if odd is None:
-            return
-        if odd > 0:
-            self._passed[first.place].append(among.first_third)
-        self._conduct.quarantine(check.said[odd].worker, f"a spot check of {where}: {reason}", now)
-
-    def _likeness(self, check: Check, one: Testimony, other: Testimony) -> Likeness:
+    def _likeness(self, check: Check, one: int, other: int) -> Likeness:
         """Compare two steps. Raises DamagedError where the version that they were taken from is."""
         base = self._store.replica.base(check.base, self._store.ledger.sha256_of(check.base))
-        return likeness(one.content, other.content, base, self._merger.groups, self._store.fields.values)
+        contents = check.said[one].content, check.said[other].content
+        return likeness(*contents, base, self._merger.groups, self._store.fields.values)
 
     def _say(self, now: float, text: str, *, warn: bool) -> None:
         """Write down what came of a check; people are told where it is a warning."""
