@@ -1,4 +1,7 @@
-"""How alike two pushes over the same vertices from the same version are."""
+"""How alike two pushes over the same vertices from the same version are.
+
+Whole numbers of modules are left out: they are facts (batches that were counted), and no steps.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,6 @@ from master.store.versions import ReplicaState
 from master.sync.groups import Group
 
 Array = NDArray[Any]
-WHOLE_NUMBERS = "whole numbers"  # the group of all tensors that are in none
 
 
 class _Step(NamedTuple):
@@ -40,8 +42,7 @@ def likeness(
     one, other = dict(_steps(first, base, before)), dict(_steps(second, base, before))
     for name in {**one, **other}:
         a, b = _aligned(one.get(name), other.get(name))
-        group = groups[name].name if name in groups else WHOLE_NUMBERS
-        total = sums[name if name.startswith("@") else group]
+        total = sums[groups[name].name if name in groups else name]
         for at, (left, right) in enumerate(((a, b), (a, a), (b, b))):
             total[at] += float(np.vdot(left, right))
     return {group: _cosine(*total) for group, total in sums.items()}
@@ -60,7 +61,8 @@ def _steps(
     """Yield what a push changed, by names as in files; those of local vertices begin with an @."""
     for key, tensors in content.replica.modules.items():
         for name, values in tensors.items():
-            yield name, _Step(_change(values, base.modules[key].tensors[name]))
+            if values.dtype.kind == "f":
+                yield name, _Step(_change(values, base.modules[key].tensors[name]))
     for type_name, rows in content.replica.rows.items():
         old = {name: base.arrays[type_name][name][rows.ids] for name in rows.fields}
         yield from _of_rows(f"{type_name}/", rows, old)

@@ -17,7 +17,7 @@ from gridml.protocol.messages import NO_PUSH, Pace, Sync
 from gridml.protocol.push import PushContent
 from master.decisions.failures import Candidate
 from master.decisions.leasing import Span
-from master.decisions.spot_checks import Likeness, convicted, find, usual
+from master.decisions.spot_checks import Likeness, convicted, find, strays, usual
 from master.leases.appointments import Start
 from master.leases.leases import Leases
 from master.records import LeaseState, WorkerRecord, WorkerTable
@@ -87,7 +87,7 @@ class SpotChecks:
         self._due = due
         self._check: Check | None = None
         self._odd: Counter[str] = Counter()  # how often what was said at a place was
-        self._confirmed: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
+        self._seen: defaultdict[str, deque[Likeness]] = defaultdict(lambda: deque(maxlen=REMEMBERED))
 
     @property
     def versions(self) -> set[int]:
@@ -170,10 +170,10 @@ class SpotChecks:
             return None  # it was cut, or pushed in parts
         check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
         pushed, *repeated = check.said
-        confirmed = [[*seen] for place, seen in self._confirmed.items() if place != pushed.place]
+        others = [[*seen] for place, seen in self._seen.items() if place != pushed.place]
         alike = {pair: self._likeness(check, *pair) for pair in combinations(range(1, len(check.said)), 2)}
         to_push = [self._likeness(check, 0, at) for at in range(1, len(check.said))]
-        finding = find(to_push, alike, usual(confirmed))
+        finding = find(to_push, alike, usual(others))
         where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
         names = f"{pushed.worker} pushed {where}, {', '.join(each.worker for each in repeated)} repeated it"
         self._say(now, f"{names}: {finding.reason}", warn=bool(finding.odd))
@@ -181,14 +181,24 @@ class SpotChecks:
             check.left = True
             check.left = self._anybody(check, now)
             return self._keep(check, lease, now) if self._anybody(check, now) else None
-        if finding.confirmed is not None:
-            self._confirmed[pushed.place].append(finding.confirmed)
+        if finding.likeness is not None:
+            self._seen[pushed.place].append(finding.likeness)
+            others = [[*seen] for place, seen in self._seen.items() if place != pushed.place]
+            out, reason = strays([*self._seen[pushed.place]], others)
+            if out:
+                self._quarantine(pushed, reason, now)
         for testimony in (check.said[at] for at in finding.odd):
             self._odd[testimony.place] += 1
             out, reason = convicted(self._odd[testimony.place])
             if out:
-                self._conduct.quarantine(testimony.worker, f"{reason}; the last was of {where}", now)
+                self._quarantine(testimony, reason, now)
         return None
+
+    def _quarantine(self, testimony: Testimony, reason: str, now: float) -> None:
+        """Trust a worker no more; who comes in its place begins anew."""
+        self._conduct.quarantine(testimony.worker, reason, now)
+        self._seen.pop(testimony.place, None)
+        del self._odd[testimony.place]
 
     def _likeness(self, check: Check, one: int, other: int) -> Likeness:
         """Compare two steps. Raises DamagedError where the version that they were taken from is."""

@@ -406,3 +406,12 @@ def test_whatever_happens_the_invariants_hold(
             elif isinstance(action, Send):
                 life.syncs.append(action.sync)
                 check(action.sync)
+
+
+def test_a_lease_to_be_trained_afresh_forgets_optimisers() -> None:
+    life = Life()
+    life.until(Send)
+    life.reply(Reply(4, Pace(push_every=NO_PUSH), lease=replace(LEASE, afresh=True)), brings=True)
+    assert life.step() == Adopt(Use.KEEP, 1, forget_optimisers=True)
+    life.until(Send)
+    assert [(push.base, push.upto, push.vertices) for push in life.pushes] == [(4, 120, 20)], "one push, at its end"
