@@ -25,6 +25,7 @@ from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Snapshot
 from gridml.errors import GridmlError
+from gridml.model.chunk import Chunk
 from gridml.model.program import Program, load
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
@@ -45,6 +46,13 @@ PROGRAMS = Path(__file__).parent / "programs"
 COSTS = Costs(exec_s=0.001, start_s=0.5, push_s=0.02, boot_s=1.0)
 HOSTILE = "w1"
 JUST_BELOW = 0.98 * OUTLIER
+UNBOUNDED = (
+    "none",
+    "noise, honest length",
+    "drift, honest length",
+    "drift, half of it",
+)  # no bound on lengths can tell
+CHECKED = 0.1
 
 
 def _towards(base: Array, direction: Array, length: float) -> Array:
@@ -63,6 +71,9 @@ ATTACKS: dict[str, Attack | None] = {
     "noise at the bound": lambda p, b, s, rng: _towards(b, rng.normal(size=p.shape), JUST_BELOW * s),
     "noise, honest length": lambda p, b, s, rng: _towards(b, rng.normal(size=p.shape), s),
     "drift, honest length": lambda p, b, s, rng: _towards(b, np.random.default_rng(p.size).normal(size=p.shape), s),
+    "drift, half of it": lambda p, b, s, rng: (
+        0.5 * (p + _towards(b, np.random.default_rng(p.size).normal(size=p.shape), s))
+    ),
     "drift at the bound": lambda p, b, s, rng: _towards(
         b, np.random.default_rng(p.size).normal(size=p.shape), JUST_BELOW * s
     ),
@@ -70,13 +81,23 @@ ATTACKS: dict[str, Attack | None] = {
 
 
 class HostileEngine(SteppedEngine):
-    """An engine that trains like any other, and pushes something else."""
+    """An engine that trains like any other, and pushes something else; but where it can see that it repeats what others
+    trained: there it is honest, and shows in nothing but its own pushes."""
 
     def __init__(self, program: Program, dice: Dice, attack: Attack) -> None:
         super().__init__(program, dice)
         self._attack = attack
+        self._forgot = self._honest = False
         self._rng = np.random.default_rng(1)
         self._base: dict[str, Array] = {}
+
+    def begin(self, chunk: Chunk) -> None:
+        self._honest, self._forgot = self._forgot, False
+        super().begin(chunk)
+
+    def forget_optimisers(self) -> None:
+        self._forgot = True
+        super().forget_optimisers()
 
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
         for tensors in newest.modules.values():
@@ -93,7 +114,7 @@ class HostileEngine(SteppedEngine):
         return ReplicaPart(modules, part.rows)
 
     def _lie(self, name: str, values: Array) -> Array:
-        if values.dtype.kind != "f":
+        if values.dtype.kind != "f" or self._honest:
             return values
         length = float(np.linalg.norm(values - self._base[name]))
         return self._attack(values, self._base[name], length, self._rng).astype(values.dtype)
@@ -146,10 +167,13 @@ def undefended() -> Iterator[None]:
         yield
 
 
-def play(program: Path, workers: int, attack: str, seed: int, *, defended: bool = True) -> Outcome:
-    """Play one run to its end."""
+def play(
+    program: Path, workers: int, attack: str, seed: int, *, defended: bool = True, checked: float = 0.0
+) -> Outcome:
+    """Play one run to its end, with spot checks of a share of the pushes."""
     scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
-    settings = Settings(program, "simulated", workers, seed=seed, options=SimulatedOptions(None, None))
+    options = SimulatedOptions(None, None)
+    settings = Settings(program, "simulated", workers, seed=seed, options=options, spot_checks=checked)
     ended = "finished"
     with tempfile.TemporaryDirectory() as folder, contextlib.nullcontext() if defended else undefended():
         root = Path(folder) / "run"
@@ -184,22 +208,29 @@ def main() -> None:
             without = play(PROGRAMS / f"{program}.py", workers, attack, seeds[0], defended=False)
             rows.append(_row(program, workers, attack, with_it, without))
             print(rows[-1], flush=True)
+            if attack in UNBOUNDED:
+                checked = [play(PROGRAMS / f"{program}.py", workers, attack, seed, checked=CHECKED) for seed in seeds]
+                rows.append(_row(program, workers, f"{attack}; checked", checked, None))
+                print(rows[-1], flush=True)
     write(
         "hostile_steps",
         "What one hostile worker of n does to a run by its steps",
         rows,
         [
             f"seeds {', '.join(map(str, seeds))}, the worst of them where it is defended; the first without",
-            "credits: share of all credits that the hostile worker earned; after: its pushes that were shortened or "
+            "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
             "refused before it was in quarantine; alarms: honest workers in quarantine",
+            f"checked: with --spot-checks {CHECKED}, in which the hostile worker is honest where it repeats what others "
+            "trained, so that only its own pushes show what it does",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
         ],
     )
 
 
-def _row(program: str, workers: int, attack: str, with_it: list[Outcome], bare: Outcome) -> dict[str, Cell]:
+def _row(program: str, workers: int, attack: str, with_it: list[Outcome], bare: Outcome | None) -> dict[str, Cell]:
+    """A line of the table, without what was not played `bare`."""
     worst = min(with_it, key=lambda o: o.accuracy)
-    return {
+    row: dict[str, Cell] = {
         "program": program,
         "workers": workers,
         "attack": attack,
@@ -209,6 +240,10 @@ def _row(program: str, workers: int, attack: str, with_it: list[Outcome], bare: 
         "blamed": max(o.blames for o in with_it),
         "quarantined": all(HOSTILE in o.quarantined for o in with_it),
         "alarms": sum(len(set(o.quarantined) - {HOSTILE}) for o in with_it),
+    }
+    if bare is None:
+        return row
+    return row | {
         "accuracy % without": round(100 * bare.accuracy, 1),
         "ended without": bare.ended[:40],
         "credits % without": round(100 * bare.credited, 1),

@@ -28,7 +28,8 @@ from master.simulation.scenario import Absent, ManyLives, Scenario, Speeds, Stor
 from master.simulation.world import play_scenario
 from master.store.settings import Settings, check_seed
 
-_DRAWN, _FAILING, _HOSTILITY = 110, 111, 112  # streams of random numbers: of scenarios, bad and hostile machines
+# Streams of random numbers: of scenarios, of bad and of hostile machines, of spot checks.
+_DRAWN, _FAILING, _HOSTILITY, _CHECKED = 110, 111, 112, 113
 LEAST_SHARE = 0.01  # of the lives that bring home a push: where fewer do, 5,000 in a row may well fail to
 TICK_S = 1e-9
 MOST_HOSTILE = 0.4  # of the machines
@@ -56,6 +57,7 @@ class DrawnRun:
     chunk: int | None
     push_every: int | None
     silent_s: float
+    spot_checks: float
 
     def settings(self, program: Path, seed: int) -> Settings:
         return Settings(
@@ -66,6 +68,7 @@ class DrawnRun:
             chunk=self.chunk,
             push_every=self.push_every,
             silent_s=self.silent_s,
+            spot_checks=self.spot_checks,
         )
 
 
@@ -168,6 +171,7 @@ def _draw(rng: np.random.Generator, seed: int) -> DrawnRun:
         chunk=[None, max(1, life // 4), life, life, 4 * life, 4 * life][int(rng.integers(6))],
         push_every=[None, max(1, life // 8), max(1, life // 3), max(1, life // 3), 4 * life][int(rng.integers(5))],
         silent_s=life_s * float(rng.uniform(1, 6)),
+        spot_checks=float(np.random.default_rng([seed, _CHECKED]).choice([0.0, 0.0, 0.02, 0.3])),
     )
 
 

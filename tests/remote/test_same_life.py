@@ -19,7 +19,7 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.program import Program, load
 from gridml.protocol import bundle
 from gridml.protocol.codec import InProcessPayload, spoken
-from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
+from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
 from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import SimulatedWorker
@@ -109,6 +109,17 @@ LIVES = {
         syncs=4,
         pushes=3,
         costs=replace(COSTS, exec_s=8.0),
+    ),
+    "a lease to be trained afresh, in one push": Recorded(
+        (
+            (0.5, given(1, 10)),
+            (0.5, merged(1)),
+            (0.5, merged(2, NO_PUSH, lease=replace(lease(2, 12), afresh=True))),
+            (0.5, merged(3)),
+            LEAVE,
+        ),
+        syncs=5,
+        pushes=3,
     ),
     "as many chunks as it was to train": Recorded(
         ((0.5, given(1, 4)), (0.5, merged(1)), (0.5, Reply(1))), syncs=3, pushes=1, chunks=1
