@@ -220,7 +220,7 @@ def main() -> None:
             f"seeds {', '.join(map(str, seeds))}, the worst of them where it is defended; the first without",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
             "refused before it was in quarantine; alarms: honest workers in quarantine",
-            f"checked: with --spot-checks {CHECKED}, in which the hostile worker is honest where it repeats what others "
+            f"checked: with --spot-checks {CHECKED}; the hostile worker is honest where it repeats what others "
             "trained, so that only its own pushes show what it does",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
         ],
