@@ -1,4 +1,5 @@
-"""How far the steps of honest workers lie from what the gate allows: false alarms, and how near they come.
+"""How far the steps of honest workers lie from what the gate and spot checks allow: false alarms, and how near they
+come.
 
     python -m benchmarks.honest_steps [SEEDS]
 
@@ -9,6 +10,8 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections import Counter
+from itertools import product
 from pathlib import Path
 
 from benchmarks.hostile_steps import COSTS, PROGRAMS
@@ -35,37 +38,47 @@ JUDGED_ON = (
 LIFE_S = 10.0  # mean
 
 
-def play(program: Path, workers: int, seed: int, *, deaths: bool) -> tuple[int, int, int, int]:
-    """Play an honest run; return (pushes, shortened or refused, workers in quarantine, times taken back)."""
+CHECKED = 0.1
+COUNTED = {
+    "pushes": "credits",
+    "blamed": "blames",
+    "quarantined": "quarantined",
+    "taken back": "events WHERE topic = 'rollback'",
+    "repetitions": "events WHERE topic = 'spot check'",
+}
+
+
+def play(program: Path, workers: int, seed: int, *, deaths: bool, checked: float) -> Counter[str]:
+    """Play an honest run with spot checks of a share of its pushes; return how often what happened."""
     script = Lives(workers, Exponential(LIFE_S), seed) if deaths else Steady(workers)
     scenario = Scenario(script, COSTS, Speeds(sigma=0.5), travel_s=0.05, seed=seed)
-    settings = Settings(program, "simulated", workers, seed=seed, options=SimulatedOptions(None, None))
+    options = SimulatedOptions(None, None)
+    settings = Settings(program, "simulated", workers, seed=seed, options=options, spot_checks=checked)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "run"
         play_scenario(settings, scenario, root, trainer=Trainer(program, COSTS, seed))
         with opened(root) as ledger:
-            tables = "credits", "blames", "quarantined", "events WHERE topic = 'rollback'"
-            counts = [int(ledger.execute(f"SELECT count(*) FROM {table}").fetchone()[0]) for table in tables]
-    return counts[0], counts[1], counts[2], counts[3]
+            return Counter(
+                {
+                    name: int(ledger.execute(f"SELECT count(*) FROM {rows}").fetchone()[0])
+                    for name, rows in COUNTED.items()
+                }
+            )
 
 
 def main() -> None:
     seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
     rows: list[dict[str, Cell]] = []
     for program in (*FOUND_ON, *JUDGED_ON):
-        runs = [play(program, w, seed, deaths=deaths) for w in (3, 8) for deaths in (False, True) for seed in seeds]
-        pushes, blames, quarantined, back = (sum(column) for column in zip(*runs, strict=True))
-        rows.append(
-            {
-                "program": program.stem,
-                "bounds were": "found on it" if program in FOUND_ON else "judged on it",
-                "runs": len(runs),
-                "pushes": pushes,
-                "blamed": blames,
-                "quarantined": quarantined,
-                "taken back": back,
-            }
-        )
+        total: Counter[str] = Counter()
+        for seed, workers, deaths, checked in product(seeds, (3, 8), (False, True), (0.0, CHECKED)):
+            total.update(play(program, workers, seed, deaths=deaths, checked=checked), runs=1)
+        row: dict[str, Cell] = {
+            "program": program.stem,
+            "bounds were": "found on it" if program in FOUND_ON else "judged on it",
+            "runs": total["runs"],
+        }
+        rows.append(row | {name: total[name] for name in COUNTED})
         print(rows[-1], flush=True)
     write(
         "honest_steps",
@@ -75,6 +88,7 @@ def main() -> None:
             "3 and 8 workers whose speeds vary log-normally by 0.5, with machines that stay and with lives of 10 s on "
             "average",
             "blamed: pushes that were shortened or refused where a majority of others does otherwise",
+            f"half of the runs with --spot-checks {CHECKED}; repetitions: of pushes, by other workers",
         ],
     )
 
