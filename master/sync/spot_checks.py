@@ -134,7 +134,12 @@ class SpotChecks:
         """Return why a push that could be merged is kept, None to merge it."""
         check = self._standing()
         if check is not None and check.lease == lease.id:
-            return self._judge(check, draft, lease, now)
+            self._check = None  # unless it goes on
+            try:
+                return self._judge(check, draft, lease, now)
+            except DamagedError as error:  # the version that all of them started from cannot be read any more
+                self._say(now, f"it comes to nothing: {error}", warn=True)
+                return None
         if check is None and self._due():
             return self._open(draft, lease, now)
         return None
@@ -165,7 +170,6 @@ class SpotChecks:
 
     def _judge(self, check: Check, draft: Draft, lease: LeaseState, now: float) -> str | None:
         push, span, record = draft.push, check.span, draft.record
-        self._check = None  # unless it goes on
         if (lease.upto, push.upto, push.base) != (span.start, span.stop, check.base):
             return None  # it was cut, or pushed in parts
         check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
@@ -195,8 +199,11 @@ class SpotChecks:
         return None
 
     def _quarantine(self, testimony: Testimony, reason: str, now: float) -> None:
-        """Trust a worker no more; who comes in its place begins anew."""
-        self._conduct.quarantine(testimony.worker, reason, now)
+        """Trust a worker no more, or who has come in its place since; the next one there begins anew."""
+        successors = [record.name for record in self._workers if record.alive and record.machine == testimony.place]
+        there = [testimony.worker] if self._workers.get(testimony.worker) is not None else successors
+        for worker in there:
+            self._conduct.quarantine(worker, reason, now)
         self._seen.pop(testimony.place, None)
         del self._odd[testimony.place]
 

@@ -103,17 +103,20 @@ class Drifter(SteppedEngine):
 
 
 class Company:
-    """Honest workers, and one that drifts."""
+    """Honest workers on two machines; on another one drifts, and with `chunks` leaves after so many, as do those after
+    it."""
 
-    def __init__(self, source: Path, *, careful: bool) -> None:
+    def __init__(self, source: Path, *, careful: bool, chunks: int | None = None) -> None:
         self._honest, self._source, self._careful = Trainer(source, COSTS), source, careful
+        self._chunks = chunks
 
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:
-        if options.worker != HOSTILE:
+        if options.worker in ("w2", "w3") or (options.worker != HOSTILE and self._chunks is None):
             return self._honest(options, mailbox, clock, speed)
-        chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
+        chunks = self._chunks or options.chunks
+        chosen = SessionOptions(options.worker, options.kind, chunks, options.patience_s, self._source)
         engine = Drifter(load(self._source), careful=self._careful)
         return SteppedWorker(chosen, engine, mailbox, clock, COSTS, speed)
 
@@ -209,3 +212,14 @@ def test_one_worker_alone_is_checked_by_nobody(tmp_path: Path, programs: Path) -
 def test_a_share_that_makes_no_sense_is_refused(share: float, programs: Path) -> None:
     with pytest.raises(UsageError, match=r"expected a share from 0 to 0\.5"):
         Settings(programs / "perceptron.py", spot_checks=share)
+
+
+def test_a_liar_that_never_stays_is_found_by_its_machine(tmp_path: Path, programs: Path) -> None:
+    """Each of its workers leaves after two chunks, before anything is known of it."""
+    file, root = programs / "perceptron.py", tmp_path / "run"
+    play(file, root, Company(file, careful=False, chunks=2), 0.5, chunk=64, epochs=12)
+    names = quarantined(root)
+    with opened(root) as db:
+        machines = dict(db.execute("SELECT worker, machine FROM workers"))
+    assert names
+    assert {machines[name] for name in names} == {machines[HOSTILE]}
