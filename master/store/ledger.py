@@ -321,7 +321,7 @@ class Ledger:
     def lease(self, span: Span, stop: int, worker: str, at_s: float, reason: str) -> LeaseState:
         """Lease [span.start, stop) to a worker; the rest of the span stays free."""
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, start=stop, failed=standing(span.failed, stop)))
+        self.free_spans.add(replace(span, start=stop, failed=standing(span.failed, stop), apart=False))
         number, self._next_lease = self._next_lease, self._next_lease + 1
         lease = LeaseState(number, self.term, span.epoch, span.start, stop, span.start, worker, failed=span.failed)
         self.leases.add(lease)
@@ -371,8 +371,8 @@ class Ledger:
         span = self.span_left(lease, stop)
         assert span is not None, "it is free"
         self.free_spans.remove(span)
-        self.free_spans.add(replace(span, stop=lease.upto))
-        self.free_spans.add(replace(span, start=stop))
+        self.free_spans.add(replace(span, stop=lease.upto, apart=False))
+        self.free_spans.add(replace(span, start=stop, apart=False))
         lease.stop, lease.worker, lease.reserved_until_s = stop, worker, None
         self.leases.add(lease)
         self._batch.change(lease)

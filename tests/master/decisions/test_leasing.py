@@ -102,6 +102,12 @@ def test_the_oldest_epoch_first_and_none_that_must_wait(free: list[Span], newest
         assert all((chosen.epoch, chosen.start) <= (s.epoch, s.start) for s in ready)
 
 
+def test_what_is_set_apart_is_leased_last() -> None:
+    apart, later = Span(0, 0, 5, apart=True), Span(0, 5, 9)
+    assert choose_span([apart, later], 0)[0] == later
+    assert choose_span([apart, Span(1, 0, 9)], 1)[0] == apart, "before anything of the next epoch"
+
+
 def test_why_there_is_none() -> None:
     assert choose_span([], 0) == (None, "everything is leased")
     assert choose_span([Span(1, 0, 9)], 0) == (None, "epoch 1 waits for the one before")

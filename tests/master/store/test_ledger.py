@@ -7,6 +7,7 @@ import shutil
 import sqlite3
 import tempfile
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ State = tuple[dict[int, Fields], dict[int, Fields], list[Span], int, int, list[t
 
 
 def state(ledger: Ledger) -> State:
-    spans = sorted(ledger.spans, key=lambda s: (s.epoch, s.start))
+    spans = [replace(span, apart=False) for span in sorted(ledger.spans, key=lambda s: (s.epoch, s.start))]
     leases = {lease.id: fields(lease) for lease in ledger.leases}
     reserved = {number: fields(lease) for number, lease in ledger.leases.reserved.items()}
     return leases, reserved, spans, ledger.credited, ledger._next_lease, ledger.overtaken_ranges()
@@ -153,6 +154,7 @@ def test_a_full_disk_is_told_with_what_to_do(ledger: Ledger) -> None:
 # --- the mirror
 
 OPERATIONS = ["lease", "lease", "credit", "credit", "end", "fail", "overtake", "reserve", "reopen", "cut", "open"]
+OPERATIONS += ["set apart", "put back"]
 Operation = st.tuples(st.sampled_from(OPERATIONS), st.integers(0, 9), st.integers(1, COUNT))
 
 
@@ -163,6 +165,12 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
     if operation == "lease" and ledger.spans:
         span = ledger.spans[which % len(ledger.spans)]
         ledger.lease(span, min(span.stop, span.start + much), f"w{which}", 1.0, "test")
+    elif operation == "set apart" and ledger.spans:
+        span = ledger.spans[which % len(ledger.spans)]
+        ledger.set_apart(replace(span, start=span.start + which % span.count))
+    elif operation == "put back":
+        for span in [span for span in ledger.spans if span.apart]:
+            ledger.put_back(span)
     elif operation == "open":
         newest, _ = ledger.newest_epoch()
         if newest < 2:
@@ -216,6 +224,30 @@ def test_free_ranges_join_what_they_touch(ledger: Ledger) -> None:
         for lease in (leases[0], leases[2], leases[1]):
             ledger.end_lease(lease, 1.0, "test")
     assert ledger.spans == [Span(0, 0, COUNT)]
+
+
+def test_a_range_that_is_set_apart_is_joined_to_nothing_until_it_is_put_back(ledger: Ledger) -> None:
+    with ledger.transaction():
+        apart = ledger.set_apart(Span(0, 5, 10))
+        assert apart == Span(0, 5, 10, apart=True)
+        assert ledger.set_apart(Span(0, 6, 8)) is None, "it is apart already"
+        assert ledger.set_apart(Span(0, 0, COUNT + 1)) is None, "there is no such range"
+        lease = ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test")
+        ledger.end_lease(lease, 1.0, "test")
+        assert ledger.spans == [Span(0, 0, 5), apart, Span(0, 10, COUNT)]
+        ledger.put_back(apart)
+        assert ledger.spans == [Span(0, 0, COUNT)]
+        ledger.put_back(apart)
+        assert ledger.spans == [Span(0, 0, COUNT)], "once is enough"
+
+
+def test_what_is_left_of_a_range_that_was_set_apart_is_for_anybody(ledger: Ledger) -> None:
+    with ledger.transaction():
+        apart = ledger.set_apart(Span(0, 5, 10))
+        assert apart is not None
+        ledger.lease(apart, 8, "w1", 0.0, "test")
+        assert Span(0, 8, 10) in ledger.spans
+        assert not ledger.is_free(apart)
 
 
 def test_a_range_in_which_f_failed_stays_apart(ledger: Ledger) -> None:
