@@ -29,7 +29,7 @@ from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import RunDirectory, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION
+from master.store.schema import SCHEMA, SCHEMA_VERSION, check_schema
 from master.store.sealed import check_sealed, seal, unseal
 from master.store.status import ORPHANED
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
@@ -66,6 +66,9 @@ class Ledger:
             self._check()
             self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
             self._read_mirror()
+        except UnicodeDecodeError as error:  # Python's, where SQLite speaks of a name in the schema that is no text
+            self._db.close()
+            raise explain(DamagedError(f"{path} cannot be read: {error}", path), path.parent) from error
         except (sqlite3.Error, DamagedError) as error:
             self._db.close()
             raise explain(error, path.parent) from error
@@ -81,6 +84,7 @@ class Ledger:
         verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
             raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
+        check_schema(self._db)
         check_sealed(self._db)
 
     def _read_mirror(self) -> None:

@@ -19,9 +19,7 @@ def unseal(sealed: str) -> Any:
     """Return the value again. Raises sqlite3.DatabaseError, as SQLite does for what it can see of damage."""
     text, _, checksum = sealed.rpartition(" ")
     if checksum != _checksum(text):
-        error = sqlite3.DatabaseError(f"{sealed!r:.99} is not what was written: its checksum is {_checksum(text)}")
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error
+        raise damage(f"{sealed!r:.99} is not what was written: its checksum is {_checksum(text)}")
     return json.loads(text)
 
 
@@ -29,6 +27,13 @@ def check_sealed(ledger: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError for the first sealed value of a ledger that is not what was written."""
     for (sealed,) in ledger.execute("SELECT value FROM run UNION ALL SELECT metrics FROM epochs WHERE metrics NOTNULL"):
         unseal(sealed)
+
+
+def damage(problem: str) -> sqlite3.DatabaseError:
+    """Return an error such as SQLite's own for what it can see of damage."""
+    error = sqlite3.DatabaseError(problem)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error
 
 
 def _checksum(text: str) -> str:

@@ -140,7 +140,7 @@ def report(root: Path, now: float | None = None) -> Report:
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
     with opened(root) as connection:
-        return _report(connection, root, read_settings(root), now)
+        return _report(connection, root, read_settings(root, read_facts(connection).get("settings")), now)
 
 
 def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> Report:

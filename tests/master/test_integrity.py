@@ -337,22 +337,26 @@ def test_other_data_are_refused_and_nothing_is_lost(killed: Killed, change: tupl
     killed.assert_exact()
 
 
+def change_settings(root: Path, **values: object) -> None:
+    """Change the settings of a run, and their copy alike, as a person does."""
+    text = json.dumps({**json.loads((root / "settings.json").read_text()), **values})
+    for name in ("settings.json", "settings.backup.json"):
+        (root / name).write_text(text)
+
+
 def test_another_seed_is_refused(killed: Killed) -> None:
     killed.until_credited(70)
-    settings = killed.root / "settings.json"
-    settings.write_text(settings.read_text().replace('"seed": 0', '"seed": 1'))
+    change_settings(killed.root, seed=1)
     with pytest.raises(LedgerError, match="seed was 0, and is 1"):
         killed.finish()
-    settings.write_text(settings.read_text().replace('"seed": 1', '"seed": 0'))
+    change_settings(killed.root, seed=0)
     killed.finish()
     killed.assert_exact()
 
 
 def test_what_may_change_does(killed: Killed) -> None:
     killed.until_credited(70)
-    settings = killed.root / "settings.json"
-    values = json.loads(settings.read_text())
-    settings.write_text(json.dumps({**values, "chunk": 9, "push_every": 3, "workers": 2, "silent_s": 99.0}))
+    change_settings(killed.root, chunk=9, push_every=3, workers=2, silent_s=99.0)
     killed.finish()
     killed.assert_exact()
 
