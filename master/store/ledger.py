@@ -418,9 +418,11 @@ class Ledger:
         return None if kept is None else kept[1]
 
     def sha256_of(self, version: int) -> str | None:
-        """The SHA-256 of a version's file, None when it is not kept any more."""
+        """The SHA-256 of a version's file, of one that is not kept any more, too."""
         kept = self._kept.get(version)
-        return None if kept is None else kept[0]
+        sha256: str | None
+        sha256 = self._one("SELECT sha256 FROM versions WHERE version = ?", version) if kept is None else kept[0]
+        return sha256
 
     @property
     def kept_versions(self) -> Collection[int]:

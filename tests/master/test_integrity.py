@@ -25,7 +25,9 @@ from master.launch import resume, start
 from master.run import Run
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
+from master.store.reader import opened
 from master.store.settings import Settings
+from master.store.undo import points
 from master.views.report import report
 from remote.stepped import Trainer
 
@@ -342,6 +344,26 @@ def change_settings(root: Path, **values: object) -> None:
     text = json.dumps({**json.loads((root / "settings.json").read_text()), **values})
     for name in ("settings.json", "settings.backup.json"):
         (root / name).write_text(text)
+
+
+def test_an_older_version_that_is_damaged_costs_the_pushes_that_stand_on_it(killed: Killed) -> None:
+    """A worker cannot be merged from it, and starts from the newest; the run goes on."""
+    damaged: set[Path] = set()
+
+    def damage() -> None:
+        for path in sorted((killed.root / "versions").glob("v*"))[:-1]:
+            if path not in damaged:
+                path.write_bytes(bytes(path.stat().st_size))
+                damaged.add(path)
+
+    with killed.master(damage) as run:
+        run.finish()
+    killed.assert_exact()
+    warned = [said for said in killed.said if "is not kept any more" in said]
+    assert warned and len(warned) == len(set(warned))
+    with opened(killed.root) as ledger:
+        offered = [point.version for point in points(ledger)]
+    assert not any(f"version {version} is not kept" in said for said in warned for version in offered)
 
 
 def test_another_seed_is_refused(killed: Killed) -> None:
