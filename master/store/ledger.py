@@ -215,7 +215,7 @@ class Ledger:
             with copy:
                 self._db.backup(copy)
             with copy:
-                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?)", (seal(True),))
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?, ?)", seal(True))
             copy.close()
         except sqlite3.Error as error:
             raise self.explain(error) from error
@@ -233,11 +233,11 @@ class Ledger:
     # --- the run as a whole
 
     def set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, seal(value)))
+        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?)", (key, *seal(value)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        value = self._one("SELECT value FROM run WHERE key = ?", key)
-        return default if value is None else unseal(value)
+        sealed = self._db.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
+        return default if sealed is None else unseal(*sealed)
 
     def last_sign(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""
@@ -286,10 +286,10 @@ class Ledger:
         )
 
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
-        self._db.execute("UPDATE epochs SET metrics = ? WHERE epoch = ?", (seal(metrics), epoch))
+        self._db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*seal(metrics), epoch))
 
     def epochs(self) -> list[dict[str, Any]]:
-        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics"
+        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics", "metrics_crc32"
         rows = self._db.execute(f"SELECT {', '.join(columns)} FROM epochs ORDER BY epoch")
         return [dict(zip(columns, row, strict=True)) for row in rows]
 

@@ -11,9 +11,9 @@ from master.store.sealed import damage
 
 SCHEMA_VERSION = 4
 SCHEMA = """
-CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
-  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT);
+  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT, metrics_crc32 INTEGER);
 CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, failed TEXT NOT NULL,
   PRIMARY KEY (epoch, start));
 CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,

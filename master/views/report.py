@@ -269,7 +269,7 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
                 staleness=staleness,
                 opened_s=clock.at(row["opened_s"]),
                 closed_s=None if closed_s is None else clock.at(closed_s),
-                metrics=read_metrics(row["metrics"]),
+                metrics=read_metrics(row["metrics"], row["metrics_crc32"]),
             )
         )
     return epochs

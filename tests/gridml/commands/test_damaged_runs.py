@@ -95,6 +95,14 @@ def sql(query: str) -> Damage:
     return damage
 
 
+def fact(key: str, value: Any) -> Damage:
+    return sql(f"UPDATE run SET (value, crc32) = {tuple(seal(value))} WHERE key = '{key}'")
+
+
+def metrics(value: Any) -> Damage:
+    return sql(f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(seal(value))}")
+
+
 def field(change: Callable[[Path], Any]) -> Damage:
     return lambda run: [change(path) for path in (run / "fields").glob("*.npy")]
 
@@ -209,12 +217,21 @@ READ: list[tuple[Damage, str]] = [
     (sql("PRAGMA user_version=99"), "schema 99"),
     (sql("DROP TABLE epochs"), "no such table: epochs"),
     (sql("DROP TABLE run"), "no such table: run"),
-    (sql(f"UPDATE run SET value='{seal('bogus')}' WHERE key='status'"), "'bogus' is not a valid RunStatus"),
+    (
+        fact("status", "bogus"),
+        "'bogus' is not a valid RunStatus",
+    ),
     (sql("UPDATE run SET value='{' WHERE key='status'"), "is not what was written"),
-    (sql(f"UPDATE run SET value='{seal('x')}' WHERE key='total'"), "what no master of gridml writes"),
-    (sql(f"UPDATE run SET value='{seal(None)}' WHERE key='started_s'"), "what no master of gridml writes"),
+    (fact("total", "x"), "what no master of gridml writes"),
+    (
+        fact("started_s", None),
+        "what no master of gridml writes",
+    ),
     (sql("UPDATE epochs SET metrics='{'"), "is not what was written"),
-    (sql(f"UPDATE epochs SET metrics='{seal([1])}'"), "the metrics of an epoch are list, expected an object"),
+    (
+        metrics([1]),
+        "the metrics of an epoch are list, expected an object",
+    ),
     (sql("UPDATE workers SET started_s='x'"), "what no master of gridml writes"),
     (sql("DELETE FROM epochs"), "what no master of gridml writes"),
     (written("ledger.db", b""), "ledger.db"),
@@ -318,8 +335,8 @@ def test_what_the_ledger_holds_of_others_prints_as_text(
     monkeypatch.chdir(run.parent)
     evil = "[/]\x1b[31m[bold]x"
     with sqlite3.connect(run / "ledger.db") as db:
-        metrics = seal({evil: 1.5, "[bold]y[/bold]": float("nan")})
-        db.execute("UPDATE epochs SET metrics = ?", (metrics,))
+        values = seal({evil: 1.5, "[bold]y[/bold]": float("nan")})
+        db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ?", values)
         db.execute("UPDATE workers SET machine = ?, detail = ?, state = 'evicted'", (evil, evil))
         db.execute("INSERT INTO failures VALUES (1e9, 'w1', ?, 1, 0, 0, 1, ?, '', 1, 2, '')", (evil, evil))
         db.execute("INSERT INTO events VALUES (1e9, 'warning', ?)", (evil,))
@@ -335,10 +352,10 @@ def test_metrics_that_are_no_numbers_are_json_all_the_same(
     run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
-    sql(f"UPDATE epochs SET metrics = '{seal({'loss': math.nan, 'each': [1.0, math.inf]})}'")(run)
+    metrics({"loss": math.nan, "each": [1.0, math.inf]})(run)
     for command in (["report", "r", "--json"], ["status", "r", "--json"]):
         with pytest.raises(SystemExit):
             cli.main(command)
         found = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
-        metrics = found["metrics"] if "metrics" in found else found["epochs"][0]["metrics"]
-        assert metrics == {"loss": None, "each": [1.0, None]}
+        shown = found["metrics"] if "metrics" in found else found["epochs"][0]["metrics"]
+        assert shown == {"loss": None, "each": [1.0, None]}
