@@ -10,6 +10,7 @@ its place once it is in quarantine is honest.
 from __future__ import annotations
 
 import contextlib
+import json
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -35,7 +36,6 @@ from master.decisions.gate import OUTLIER, Passage
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.reader import opened
-from master.store.sealed import unseal
 from master.store.settings import Settings
 from remote.session import SessionOptions
 from remote.stepped import Dice, SteppedEngine, SteppedWorker, Trainer
@@ -187,7 +187,7 @@ def play(
 def _outcome(root: Path, ended: str) -> Outcome:
     with opened(root) as ledger:
         metrics = ledger.execute("SELECT metrics FROM epochs WHERE metrics NOT NULL ORDER BY epoch DESC").fetchone()
-        accuracy = 0.0 if metrics is None else unseal(metrics[0])["accuracy"]
+        accuracy = 0.0 if metrics is None else json.loads(metrics[0])["accuracy"]
         mine = "SELECT coalesce(sum(stop - start), 0) FROM credits WHERE worker = ?"
         total = ledger.execute("SELECT coalesce(sum(stop - start), 1) FROM credits").fetchone()[0]
         return Outcome(

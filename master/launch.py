@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import sqlite3
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
+from master.store.settings_file import copy_settings, write_settings
 from master.store.spec import RunSpec
 from master.store.status import RunStatus
 from master.store.versions import Versions, initial
@@ -34,8 +35,8 @@ def start(settings: Settings, root: Path, environment: Environment) -> Run:
     """Begin a new run in `root`. Raises ProgramError or UsageError before anything is written."""
     spec, directory, lock = _create(settings, root, environment)
     try:
-        with explained(root):
-            return Run(wire(spec, directory, environment), lock)
+        with explained(root), _taken(directory, environment) as ledger:
+            return Run(wire(spec, directory, environment, ledger), lock)
     except BaseException:
         lock.release()
         raise
@@ -44,10 +45,10 @@ def start(settings: Settings, root: Path, environment: Environment) -> Run:
 def create(settings: Settings, root: Path, environment: Environment) -> None:
     """Make a new run in `root` for a master that is still to come: `resume` begins it. Raises as `start` does."""
     _, directory, lock = _create(settings, root, environment)
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=environment.durable)
-    with ledger.transaction():
-        ledger.set("status", RunStatus.SUBMITTED)
-    ledger.close()
+    with _taken(directory, environment) as ledger:
+        with ledger.transaction():
+            ledger.set("status", RunStatus.SUBMITTED)
+        ledger.close()
     lock.release()
 
 
@@ -59,7 +60,6 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     try:
         with explained(root, "start again with gridml run"):
             directory.keep_program(settings.program)
-            _write_settings(directory, settings)
             _make_ledger(spec, directory, environment)
         return spec, directory, lock
     except BaseException:
@@ -72,11 +72,16 @@ def _load(settings: Settings) -> RunSpec:
     return RunSpec(settings, program, program.build(settings.program))
 
 
-def _write_settings(directory: RunDirectory, settings: Settings) -> None:
-    """Write the settings of a run, and a copy of them: nothing else says what was asked for."""
-    text = (json.dumps(settings.to_json(), indent=2) + "\n").encode()
-    for path in (directory.settings_copy, directory.settings):
-        bundle.write_atomic(path, text)
+@contextlib.contextmanager
+def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger]:
+    """A run's ledger, which is closed where no master comes of it."""
+    shared_disk = directory.on_network_disk() is not None
+    ledger = Ledger(directory.ledger, shared_disk=shared_disk, durable=environment.durable)
+    try:
+        yield ledger
+    except BaseException:
+        ledger.close()
+        raise
 
 
 def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environment) -> None:
@@ -91,6 +96,7 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
         sha256 = replica.start(state)
         with ledger.transaction():
             ledger.set("identity", identity(spec))
+            ledger.set("settings", write_settings(directory, spec.settings))
             ledger.set("started_s", now)
             ledger.set("status", RunStatus.RUNNING)
             ledger.add_version(0, sha256, 0, now)
@@ -124,23 +130,27 @@ def _resume(directory: RunDirectory, environment: Environment, program_file: Pat
     root = directory.root
     with explained(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
-        settings = read_settings(root)
-        if program_file is not None:
-            settings = replace(settings, program=program_file)
-            _write_settings(directory, settings)
-        elif environment.unattended and _was_running(directory) and _altered(directory, settings.program):
-            sys.path.append(str(settings.program.parent))  # its modules stay where they are
-            settings = replace(settings, program=directory.program(settings.program))  # nobody asked for the new one
-        return Run(wire(_load(settings), directory, environment), lock)
+        with _taken(directory, environment) as ledger:
+            settings = _settings(directory, ledger, program_file)
+            died = ledger.get("status") == RunStatus.RUNNING  # without a word
+            if program_file is None and environment.unattended and died and _altered(directory, settings.program):
+                sys.path.append(str(settings.program.parent))  # its modules stay where they are
+                settings = replace(settings, program=directory.program(settings.program))  # nobody asked for another
+            return Run(wire(_load(settings), directory, environment, ledger), lock)
 
 
-def _was_running(directory: RunDirectory) -> bool:
-    """Whether the last master was ended without a word."""
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
-    try:
-        return bool(ledger.get("status") == RunStatus.RUNNING)
-    finally:
-        ledger.close()
+def _settings(directory: RunDirectory, ledger: Ledger, program_file: Path | None) -> Settings:
+    """Return the settings of a run as a person wants them now, having written them down."""
+    settings = read_settings(directory.root, ledger.get("settings"))
+    if program_file is None:
+        sha256 = copy_settings(directory)
+    else:
+        settings = replace(settings, program=program_file)
+        sha256 = write_settings(directory, settings)
+    if sha256 != ledger.get("settings"):
+        with ledger.transaction():
+            ledger.set("settings", sha256)
+    return settings
 
 
 def _altered(directory: RunDirectory, program: Path) -> bool:

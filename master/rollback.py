@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.errors import LedgerError, UsageError
+from gridml.errors import DamagedError, LedgerError, UsageError
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.status import RunStatus
@@ -26,8 +26,8 @@ class RolledBack:
 def rollback(root: Path, to: str, clock: Callable[[], float] = time.time) -> RolledBack:
     """Take a run back to "e3", the end of its third epoch, or to version "v57"; `resume` then goes on from there.
 
-    Raises RunError while a master drives it, UsageError for a version that is not kept, or where the fields of local
-    vertices are: they are kept since the end of the last epoch.
+    Raises RunError while a master drives it, LedgerError where the version's file is damaged, UsageError for a version
+    that is not kept, or where the fields of local vertices are: they are kept since the end of the last epoch.
     """
     directory = RunDirectory(root)
     if not directory.ledger.is_file():
@@ -53,7 +53,13 @@ def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> 
         )
     versions, newest = Versions(directory.versions), ledger.next_version
     gone = [version for version in ledger.kept_versions if version > point.version]
-    sha256 = versions.copy(point.version, ledger.sha256_of(point.version), newest, point.credited)
+    try:
+        sha256 = versions.copy(point.version, ledger.sha256_of(point.version), newest, point.credited)
+    except DamagedError as error:
+        with ledger.transaction():
+            ledger.forget_version(point.version)
+        others = command("rollback", directory.root)
+        raise LedgerError(f"{error}. It is not offered any more; the others are those of: {others}") from error
     with ledger.transaction():
         undone = ledger.go_back(point.version, newest, sha256, now, "the run was taken back")
         ledger.set("status", RunStatus.CANCELLED)

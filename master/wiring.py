@@ -12,6 +12,7 @@ from master.fleet import Fleet, Workplace
 from master.leases.leases import Leases
 from master.records import WorkerTable
 from master.store.journal import Journal
+from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store, open_store
@@ -41,9 +42,10 @@ class Parts:
     wall_clock: WallClock
 
 
-def wire(spec: RunSpec, directory: RunDirectory, environment: Environment) -> Parts:
-    """Open the store and put a master together around it. Raises LedgerError, and what the back end raises."""
-    store = open_store(spec, directory, environment.clock(), durable=environment.durable)
+def wire(spec: RunSpec, directory: RunDirectory, environment: Environment, ledger: Ledger) -> Parts:
+    """Open the store and put a master together around it. Raises LedgerError, and what the back end raises; the ledger
+    is left open."""
+    store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
     wall = environment.wall or environment.clock
     environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)

@@ -7,15 +7,15 @@ import shlex
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError, UsageError
-from gridml.protocol.foreign_files import read_regular
 from gridml.protocol.text import printable
 from gridml.registry import Registry
 from master.backends.base import Backend
 from master.backends.plugin import BackendPlugin, BatchSystem
+from master.store.reader import opened
+from master.store.run_facts import read_facts
 from master.store.rundir import RunDirectory, command
 from master.store.settings import Settings
-
-LONGEST_SETTINGS = 1 << 20  # bytes
+from master.store.settings_file import has_copy, settings_text
 
 BACKENDS: Registry[BackendPlugin] = Registry(
     "back end",
@@ -33,11 +33,14 @@ def make(settings: Settings, directory: RunDirectory) -> Backend:
     return BACKENDS.find(settings.backend).make(settings, directory)
 
 
-def read_settings(root: Path) -> Settings:
-    """Return the settings of the run in `root`. Raises LedgerError when they cannot be read, or make no sense."""
-    path, name = RunDirectory(root).settings, None
+def read_settings(root: Path, sha256: str | None) -> Settings:
+    """Return the settings of the run in `root`, whose ledger has that SHA-256 of them.
+
+    Raises LedgerError when they are not what was written, cannot be read, or make no sense.
+    """
+    run, name = RunDirectory(root), None
     try:
-        values = json.loads(read_regular(path, LONGEST_SETTINGS))
+        values = json.loads(settings_text(run, sha256))
         name = values["backend"]
         return Settings.from_json(values, BACKENDS.find(values["backend"]).options)
     except (OSError, ValueError, LookupError, TypeError, RecursionError, UsageError) as error:
@@ -45,23 +48,28 @@ def read_settings(root: Path) -> Settings:
             raise  # its package is missing, and the settings are whole
         why = f"it has no {error}" if isinstance(error, KeyError) else str(error)
         raise LedgerError(
-            f"{path} cannot be read: {printable(why)}. It is what was written when the run began: put it back as it "
-            f"was, or begin again with another --run-dir.{_restoring(RunDirectory(root))}"
+            f"{run.settings} cannot be read: {printable(why)}. It is what was written when the run began: put it back "
+            f"as it was, or begin again with another --run-dir.{_restoring(run, sha256)}"
         ) from error
 
 
-def _restoring(run: RunDirectory) -> str:
-    if not run.settings_copy.is_file():
+def _restoring(run: RunDirectory, sha256: str | None) -> str:
+    if not has_copy(run, sha256):
         return ""
-    path, copy = shlex.quote(str(run.settings)), shlex.quote(str(run.settings_copy))
-    return f" A copy is beside it. Restore it: rm -rf {path} && cp {copy} {path} && {command('resume', run.root)}"
+    path, copy, then = shlex.quote(str(run.settings)), shlex.quote(str(run.settings_copy)), command("resume", run.root)
+    return (
+        f" If you have changed it yourself, change its copy alike: cp {path} {copy} && {then}. If not, the copy is "
+        f"what was written. Restore it: rm -rf {path} && cp {copy} {path} && {then}"
+    )
 
 
 def batch_of(root: Path) -> BatchSystem | None:
     """Return the batch system of a run's back end; None where it has none, or cannot be had here: what a person asks
     of a run must not depend on it."""
     try:
-        return BACKENDS.find(read_settings(root).backend).batch
+        with opened(root) as ledger:
+            sha256 = read_facts(ledger).get("settings")
+        return BACKENDS.find(read_settings(root, sha256).backend).batch
     except GridmlError:
         return None
 

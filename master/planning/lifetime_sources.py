@@ -17,7 +17,7 @@ from chunk_model.trace import TraceError
 from gridml.errors import UsageError
 from master.backends.registry import read_settings
 from master.store.reader import opened
-from master.store.run_facts import read_clock
+from master.store.run_facts import read_clock, read_facts
 from master.store.settings import Settings
 from master.telemetry.measures import died
 
@@ -99,7 +99,7 @@ def run_lives(root: Path, now: float | None = None) -> RunLives:
     lived on: it is censored. Raises LedgerError when the run cannot be read, UsageError when it has had no workers.
     """
     with opened(root) as connection:
-        return _run_lives(connection, root, read_settings(root), now)
+        return _run_lives(connection, root, read_settings(root, read_facts(connection).get("settings")), now)
 
 
 def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> RunLives:

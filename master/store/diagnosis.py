@@ -26,6 +26,7 @@ from gridml.model.digest import block_digests
 from gridml.protocol import bundle
 from master.store.exact import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
+from master.store.schema import check_schema
 from master.store.sealed import check_sealed
 
 
@@ -189,6 +190,7 @@ def is_whole(run: RunDirectory) -> bool:
         with closing(sqlite3.connect(f"{run.ledger_copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
                 return False
+            check_schema(db)
             check_sealed(db)
             count_credits(db)
             check_patches(db)

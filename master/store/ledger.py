@@ -29,7 +29,7 @@ from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import RunDirectory, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION
+from master.store.schema import SCHEMA, SCHEMA_VERSION, check_schema
 from master.store.sealed import check_sealed, seal, unseal
 from master.store.status import ORPHANED
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
@@ -66,6 +66,9 @@ class Ledger:
             self._check()
             self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
             self._read_mirror()
+        except UnicodeDecodeError as error:  # Python's, where SQLite speaks of a name in the schema that is no text
+            self._db.close()
+            raise explain(DamagedError(f"{path} cannot be read: {error}", path), path.parent) from error
         except (sqlite3.Error, DamagedError) as error:
             self._db.close()
             raise explain(error, path.parent) from error
@@ -81,6 +84,7 @@ class Ledger:
         verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
             raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
+        check_schema(self._db)
         check_sealed(self._db)
 
     def _read_mirror(self) -> None:
@@ -211,7 +215,7 @@ class Ledger:
             with copy:
                 self._db.backup(copy)
             with copy:
-                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?)", (seal(True),))
+                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?, ?)", seal(True))
             copy.close()
         except sqlite3.Error as error:
             raise self.explain(error) from error
@@ -229,11 +233,11 @@ class Ledger:
     # --- the run as a whole
 
     def set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?)", (key, seal(value)))
+        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?)", (key, *seal(value)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        value = self._one("SELECT value FROM run WHERE key = ?", key)
-        return default if value is None else unseal(value)
+        sealed = self._db.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
+        return default if sealed is None else unseal(*sealed)
 
     def last_sign(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""
@@ -282,10 +286,10 @@ class Ledger:
         )
 
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
-        self._db.execute("UPDATE epochs SET metrics = ? WHERE epoch = ?", (seal(metrics), epoch))
+        self._db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*seal(metrics), epoch))
 
     def epochs(self) -> list[dict[str, Any]]:
-        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics"
+        columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics", "metrics_crc32"
         rows = self._db.execute(f"SELECT {', '.join(columns)} FROM epochs ORDER BY epoch")
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
@@ -437,9 +441,11 @@ class Ledger:
         return None if kept is None else kept[1]
 
     def sha256_of(self, version: int) -> str | None:
-        """The SHA-256 of a version's file, None when it is not kept any more."""
+        """The SHA-256 of a version's file, of one that is not kept any more, too."""
         kept = self._kept.get(version)
-        return None if kept is None else kept[0]
+        sha256: str | None
+        sha256 = self._one("SELECT sha256 FROM versions WHERE version = ?", version) if kept is None else kept[0]
+        return sha256
 
     @property
     def kept_versions(self) -> Collection[int]:

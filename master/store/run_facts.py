@@ -30,13 +30,13 @@ class RunClock:
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
-    return {key: unseal(value) for key, value in db.execute("SELECT key, value FROM run")}
+    return {key: unseal(*sealed) for key, *sealed in db.execute("SELECT key, value, crc32 FROM run")}
 
 
-def read_metrics(sealed: str | None) -> dict[str, Any]:
+def read_metrics(text: str | None, crc32: int | None) -> dict[str, Any]:
     """Return the metrics of an epoch from its row, none before it was evaluated. Raises ValueError for other JSON, and
     as `unseal` does."""
-    metrics = {} if sealed is None else unseal(sealed)
+    metrics = {} if text is None else unseal(text, crc32)
     if not isinstance(metrics, dict):
         raise ValueError(f"the metrics of an epoch are {type(metrics).__name__}, expected an object")
     return metrics

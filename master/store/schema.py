@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
+from contextlib import closing
+from functools import cache
+from typing import Any
+
+from master.store.sealed import damage
+
 SCHEMA_VERSION = 4
 SCHEMA = """
-CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL);
+CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
-  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT);
+  opened_s REAL, closed_s REAL, version INTEGER, metrics TEXT, metrics_crc32 INTEGER);
 CREATE TABLE spans (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, failed TEXT NOT NULL,
   PRIMARY KEY (epoch, start));
 CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGER NOT NULL, start INTEGER NOT NULL,
@@ -31,3 +38,23 @@ CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NO
   traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL);
 """
+
+
+def check_schema(ledger: sqlite3.Connection) -> None:
+    """Raise sqlite3.DatabaseError where a table is not the one that was made: a flipped bit renames a column."""
+    there = _tables(ledger)
+    for name, table in _made().items():
+        if there.get(name) != table:
+            raise damage(f"its table {name} is {there.get(name, ('missing',))[-1]!r:.99}")
+
+
+@cache
+def _made() -> dict[str, tuple[Any, ...]]:
+    with closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        return _tables(db)
+
+
+def _tables(db: sqlite3.Connection) -> dict[str, tuple[Any, ...]]:
+    """Return tables and indices by name, and the text that made each."""
+    return {row[0]: row for row in db.execute("SELECT name, tbl_name, type, sql FROM sqlite_master")}

@@ -1,35 +1,46 @@
-"""Values of the ledger that nothing else could contradict (figures, facts of a run), as JSON with a checksum: SQLite
-has none for what its cells hold, and a flipped bit makes another figure of a figure."""
+"""Values of the ledger that nothing else could contradict (figures, facts of a run), as JSON, and beside it a checksum:
+SQLite has none for what its cells hold, and a flipped bit makes another figure of a figure."""
 
 from __future__ import annotations
 
 import json
 import sqlite3
 import zlib
-from typing import Any
+from typing import Any, NamedTuple
 
 
-def seal(value: Any) -> str:
-    """Return JSON text, and the CRC-32 of it in hexadecimal."""
+class Sealed(NamedTuple):
+    """JSON text and its CRC-32, each for a column of its own."""
+
+    text: str
+    crc32: int
+
+
+def seal(value: Any) -> Sealed:
+    """Return what two columns hold of a value."""
     text = json.dumps(value)
-    return f"{text} {_checksum(text)}"
+    return Sealed(text, zlib.crc32(text.encode()))
 
 
-def unseal(sealed: str) -> Any:
-    """Return the value again. Raises sqlite3.DatabaseError, as SQLite does for what it can see of damage."""
-    text, _, checksum = sealed.rpartition(" ")
-    if checksum != _checksum(text):
-        error = sqlite3.DatabaseError(f"{sealed!r:.99} is not what was written: its checksum is {_checksum(text)}")
-        error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
-        raise error
+def unseal(text: Any, crc32: Any) -> Any:
+    """Return the value that two columns hold. Raises sqlite3.DatabaseError, as SQLite does for what it can see of
+    damage."""
+    if not isinstance(text, str) or zlib.crc32(text.encode()) != crc32:
+        raise damage(f"{text!r:.99} is not what was written: its checksum is not {crc32!r:.99}")
     return json.loads(text)
 
 
 def check_sealed(ledger: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError for the first sealed value of a ledger that is not what was written."""
-    for (sealed,) in ledger.execute("SELECT value FROM run UNION ALL SELECT metrics FROM epochs WHERE metrics NOTNULL"):
-        unseal(sealed)
+    for sealed in ledger.execute(
+        "SELECT value, crc32 FROM run "
+        "UNION ALL SELECT metrics, metrics_crc32 FROM epochs WHERE metrics NOTNULL OR metrics_crc32 NOTNULL"
+    ):
+        unseal(*sealed)
 
 
-def _checksum(text: str) -> str:
-    return f"{zlib.crc32(text.encode()):08x}"
+def damage(problem: str) -> sqlite3.DatabaseError:
+    """Return an error such as SQLite's own for what it can see of damage."""
+    error = sqlite3.DatabaseError(problem)
+    error.sqlite_errorcode = sqlite3.SQLITE_CORRUPT
+    return error

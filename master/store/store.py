@@ -34,21 +34,16 @@ class Store:
         self.fields.sweep(self.ledger.base(), self.ledger.patches())
 
 
-def open_store(spec: RunSpec, directory: RunDirectory, now: float, *, durable: bool) -> Store:
+def open_store(spec: RunSpec, directory: RunDirectory, ledger: Ledger, now: float, *, durable: bool) -> Store:
     """Take the ledger over, and bring replica and fields to where its last commit left them.
 
     Raises LedgerError when one of them is damaged or missing, or data or settings are not those that the run was begun
     with; before the ledger is taken over, as far as it alone can tell.
     """
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None, durable=durable)
-    try:
-        with explained(directory.root):
-            ledger.count_credits()
-            _check_identity(ledger, spec)
-            return _opened(ledger, spec, directory, now, durable=durable)
-    except BaseException:
-        ledger.close()
-        raise
+    with explained(directory.root):
+        ledger.count_credits()
+        _check_identity(ledger, spec)
+        return _opened(ledger, spec, directory, now, durable=durable)
 
 
 def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
@@ -59,7 +54,8 @@ def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
     if differ:
         raise LedgerError(
             f"{spec.settings.program} is not what {ledger.path.parent} was begun with: {'; '.join(differ)}. Resume it "
-            f"with the data, the program and the seed (in settings.json) that it had, or start another with gridml run."
+            f"with the data, the program and the seed (in settings.json and its copy) that it had, or start another "
+            f"with gridml run."
         )
 
 

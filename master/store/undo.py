@@ -74,7 +74,10 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
         "UPDATE epochs SET credited = (SELECT coalesce(sum(stop - start), 0) FROM credits WHERE credits.epoch = "
         "epochs.epoch)"
     )
-    db.execute("UPDATE epochs SET closed_s = NULL, version = NULL, metrics = NULL WHERE version > ?", (version,))
+    db.execute(
+        "UPDATE epochs SET closed_s = NULL, version = NULL, metrics = NULL, metrics_crc32 = NULL WHERE version > ?",
+        (version,),
+    )
     db.execute(
         "DELETE FROM epochs WHERE credited = 0 AND epoch > (SELECT min(epoch) FROM epochs WHERE credited < vertices)"
     )

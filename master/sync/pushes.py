@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from gridml.aggregates import Merge
-from gridml.errors import GridmlError, UserCodeError
+from gridml.errors import DamagedError, GridmlError, UserCodeError
 from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
 from gridml.protocol.push import Fields
@@ -18,6 +18,7 @@ from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.store import Store
+from master.store.versions import ReplicaState
 from master.sync.draft import Draft
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
@@ -69,6 +70,10 @@ class Pushes:
         draft.verdict, draft.reason = admit(push, worker, facts, base_kept=base_credit is not None)
         if draft.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
+        base = self._base(push.base, now)
+        if base is None:
+            draft.verdict, draft.reason = admit(push, worker, facts, base_kept=False)
+            return
         if ledger.leases.get(lease.id) is None:
             self._failures.say(
                 now, "late", f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
@@ -76,7 +81,7 @@ class Pushes:
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
-        passage, outcome, trace = self._tried(draft, lease, merge, now)
+        passage, outcome, trace = self._tried(draft, lease, merge, base, now)
         if passage.blamed:
             self._conduct.blame(draft.record, lease, passage.reason, now)
         if outcome is None:
@@ -125,13 +130,24 @@ class Pushes:
         holder = worker if later_attempt else lease.worker
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
+    def _base(self, version: int, now: float) -> ReplicaState | None:
+        """Return a version that a push stands on. One that cannot be read is not kept any more: None."""
+        ledger = self._store.ledger
+        try:
+            return self._store.replica.base(version, ledger.sha256_of(version))
+        except (DamagedError, OSError) as error:
+            ledger.forget_version(version)
+            again = "what was trained from it and not credited is trained again"
+            self._failures.say(now, "warning", f"version {version} is not kept any more: {error}; {again}")
+            return None
+
     def _tried(
-        self, draft: Draft, lease: LeaseState, merge: Merge, now: float
+        self, draft: Draft, lease: LeaseState, merge: Merge, base: ReplicaState, now: float
     ) -> tuple[Passage, tuple[Merged, Fields] | None, str]:
         """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
         because nothing has been changed yet."""
         try:
-            return *self._try(draft, lease, merge, now), ""
+            return *self._try(draft, lease, merge, base, now), ""
         except UserCodeError as error:  # g does not fail on what others push, perhaps
             trace = printable(error.traceback_text, TRACEBACK)
             return Passage(None, printable(str(error)), failed=True), None, trace
@@ -142,11 +158,11 @@ class Pushes:
             return Passage(None, draft.problem, failed=True), None, ""
 
     def _try(
-        self, draft: Draft, lease: LeaseState, merge: Merge, now: float
+        self, draft: Draft, lease: LeaseState, merge: Merge, base: ReplicaState, now: float
     ) -> tuple[Passage, tuple[Merged, Fields] | None]:
         """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
         yet."""
-        push, replica = draft.push, self._store.replica
+        push = draft.push
         part, fields = draft.content.replica, draft.content.fields
         trained = self._leases.epochs.driver, self._leases.epochs.vertices(lease.epoch, lease.upto, push.upto)
         problem = (
@@ -160,7 +176,6 @@ class Pushes:
         too_fast = self._conduct.check(draft.record, push.vertices, now)
         if too_fast is not None:
             return Passage(None, too_fast, blamed=True), None
-        base = replica.base(push.base, self._store.ledger.sha256_of(push.base))
         merged, passage = self._merger.merge(part, base, merge, draft.sync.worker, now)
         return passage, None if merged is None else (merged, fields)
 

@@ -72,8 +72,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     ).fetchone() or (0, 0, 0)
     all_credited = one("SELECT coalesce(sum(credited), 0) FROM epochs").fetchone()[0]
     evaluation = one(
-        "SELECT epoch, metrics FROM epochs WHERE metrics IS NOT NULL ORDER BY epoch DESC LIMIT 1"
-    ).fetchone()
+        "SELECT epoch, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL ORDER BY epoch DESC LIMIT 1"
+    ).fetchone() or (None, None, None)
     # A worker that its back end never started is neither alive nor lost.
     states = {
         (s, begun): n for s, begun, n in one("SELECT state, started_s IS NOT NULL, count(*) FROM workers GROUP BY 1, 2")
@@ -103,8 +103,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         per_second=per_second,
         goodput=measured_goodput(all_credited, trained, train_s, worker_s),
         seconds_left=(total - all_credited) / per_second if total and per_second else None,
-        evaluated=None if evaluation is None else evaluation[0] + 1,
-        metrics=read_metrics(None if evaluation is None else evaluation[1]),
+        evaluated=None if evaluation[0] is None else evaluation[0] + 1,
+        metrics=read_metrics(*evaluation[1:]),
         avoided=_avoided(connection, now),
     )
 

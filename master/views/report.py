@@ -140,7 +140,7 @@ def report(root: Path, now: float | None = None) -> Report:
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
     with opened(root) as connection:
-        return _report(connection, root, read_settings(root), now)
+        return _report(connection, root, read_settings(root, read_facts(connection).get("settings")), now)
 
 
 def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float | None) -> Report:
@@ -269,7 +269,7 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
                 staleness=staleness,
                 opened_s=clock.at(row["opened_s"]),
                 closed_s=None if closed_s is None else clock.at(closed_s),
-                metrics=read_metrics(row["metrics"]),
+                metrics=read_metrics(row["metrics"], row["metrics_crc32"]),
             )
         )
     return epochs

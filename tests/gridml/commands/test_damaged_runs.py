@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 import sqlite3
+import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ def written(name: str, content: bytes) -> Damage:
     return lambda run: (run / name).write_bytes(content)
 
 
+def asked(content: bytes) -> Damage:
+    """What a person wrote into the settings and their copy."""
+    return lambda run: [(run / name).write_bytes(content) for name in ("settings.json", "settings.backup.json")]
+
+
 def folder(name: str) -> Damage:
     return lambda run: (bare(run, name) / "x").mkdir(parents=True)
 
@@ -67,16 +73,15 @@ def file(name: str) -> Damage:
 
 def setting(**values: Any) -> Damage:
     def damage(run: Path) -> None:
-        path = run / "settings.json"
-        path.write_text(json.dumps({**json.loads(path.read_text()), **values}))
+        asked(json.dumps({**json.loads((run / "settings.json").read_text()), **values}).encode())(run)
 
     return damage
 
 
 def without(name: str) -> Damage:
     def damage(run: Path) -> None:
-        path = run / "settings.json"
-        path.write_text(json.dumps({n: v for n, v in json.loads(path.read_text()).items() if n != name}))
+        values = json.loads((run / "settings.json").read_text())
+        asked(json.dumps({n: v for n, v in values.items() if n != name}).encode())(run)
 
     return damage
 
@@ -90,6 +95,14 @@ def sql(query: str) -> Damage:
     return damage
 
 
+def fact(key: str, value: Any) -> Damage:
+    return sql(f"UPDATE run SET (value, crc32) = {tuple(seal(value))} WHERE key = '{key}'")
+
+
+def metrics(value: Any) -> Damage:
+    return sql(f"UPDATE epochs SET (metrics, metrics_crc32) = {tuple(seal(value))}")
+
+
 def field(change: Callable[[Path], Any]) -> Damage:
     return lambda run: [change(path) for path in (run / "fields").glob("*.npy")]
 
@@ -99,15 +112,15 @@ def version(change: Callable[[Path], Any]) -> Damage:
 
 
 SETTINGS: list[tuple[Damage, str]] = [
-    (written("settings.json", b""), "cannot be read: Expecting value"),
-    (written("settings.json", b'{"backend":'), "cannot be read: Expecting value"),
-    (written("settings.json", b"[]"), "cannot be read"),
-    (written("settings.json", b"null"), "cannot be read"),
-    (written("settings.json", b"{}"), "it has no 'backend'"),
-    (written("settings.json", b"\x00\xff\xfe"), "cannot be read"),
-    (written("settings.json", b"[" * 200_000), "cannot be read"),
-    (written("settings.json", b"9" * 10_000), "cannot be read"),
-    (written("settings.json", b" " * (2 << 20)), "expected at most"),
+    (asked(b""), "cannot be read: Expecting value"),
+    (asked(b'{"backend":'), "cannot be read: Expecting value"),
+    (asked(b"[]"), "cannot be read"),
+    (asked(b"null"), "cannot be read"),
+    (asked(b"{}"), "it has no 'backend'"),
+    (asked(b"\x00\xff\xfe"), "cannot be read"),
+    (asked(b"[" * 200_000), "cannot be read"),
+    (asked(b"9" * 10_000), "cannot be read"),
+    (asked(b" " * (2 << 20)), "expected at most"),
     (folder("settings.json"), "no regular file"),
     (fifo("settings.json"), "no regular file"),
     (loop("settings.json"), "cannot be opened"),
@@ -156,17 +169,69 @@ def test_a_program_that_is_gone(mistake: Callable[..., str], run: Path, damage: 
     mistake(["resume", "r"], 2, said)
 
 
+DAMAGED_SETTINGS = [
+    lambda run: written("settings.json", (run / "settings.json").read_bytes().replace(b"counts.py", b"countr.py"))(run),
+    lambda run: written("settings.json", (run / "settings.json").read_bytes().replace(b"120.0", b"121.0"))(run),
+    written("settings.json", b""),
+    folder("settings.json"),
+    fifo("settings.json"),
+    loop("settings.json"),
+    lambda run: bare(run, "settings.json"),
+]
+
+
+@pytest.mark.parametrize("damage", DAMAGED_SETTINGS)
+def test_settings_are_used_only_as_they_were_written(mistake: Callable[..., str], run: Path, damage: Damage) -> None:
+    """The file that a bit was flipped in may be read as JSON, and even name a program that is there."""
+    before = (run / "settings.json").read_bytes()
+    damage(run)
+    mistake(["report", "r"], 7, "r/settings.json cannot be read")
+    said = mistake(["resume", "r"], 7, "r/settings.json cannot be read", "Restore it: rm -rf")
+    for line in said.partition("Restore it: ")[2].split(" && ")[:-1]:
+        subprocess.run(["sh", "-c", line], check=True)
+    assert (run / "settings.json").read_bytes() == before
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", "r", "--json"])
+    assert ended.value.code == 0
+
+
+def test_a_damaged_copy_of_the_settings_is_of_no_account(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(run.parent)
+    (run / "settings.backup.json").write_bytes(b"damaged")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", "r", "--json"])
+    assert ended.value.code == 0
+    assert (run / "settings.backup.json").read_bytes() == (run / "settings.json").read_bytes()
+
+
+def test_settings_and_copy_that_are_both_damaged_have_no_copy_to_restore(
+    mistake: Callable[..., str], run: Path
+) -> None:
+    for name in ("settings.json", "settings.backup.json"):
+        (run / name).write_text(name)
+    assert "Restore it" not in mistake(["resume", "r"], 7, "put it back as it was, or begin again")
+
+
 READ: list[tuple[Damage, str]] = [
     (sql("PRAGMA user_version=2"), "schema 2"),
     (sql("PRAGMA user_version=99"), "schema 99"),
     (sql("DROP TABLE epochs"), "no such table: epochs"),
     (sql("DROP TABLE run"), "no such table: run"),
-    (sql(f"UPDATE run SET value='{seal('bogus')}' WHERE key='status'"), "'bogus' is not a valid RunStatus"),
+    (
+        fact("status", "bogus"),
+        "'bogus' is not a valid RunStatus",
+    ),
     (sql("UPDATE run SET value='{' WHERE key='status'"), "is not what was written"),
-    (sql(f"UPDATE run SET value='{seal('x')}' WHERE key='total'"), "what no master of gridml writes"),
-    (sql(f"UPDATE run SET value='{seal(None)}' WHERE key='started_s'"), "what no master of gridml writes"),
+    (fact("total", "x"), "what no master of gridml writes"),
+    (
+        fact("started_s", None),
+        "what no master of gridml writes",
+    ),
     (sql("UPDATE epochs SET metrics='{'"), "is not what was written"),
-    (sql(f"UPDATE epochs SET metrics='{seal([1])}'"), "the metrics of an epoch are list, expected an object"),
+    (
+        metrics([1]),
+        "the metrics of an epoch are list, expected an object",
+    ),
     (sql("UPDATE workers SET started_s='x'"), "what no master of gridml writes"),
     (sql("DELETE FROM epochs"), "what no master of gridml writes"),
     (written("ledger.db", b""), "ledger.db"),
@@ -184,6 +249,27 @@ def test_a_damaged_ledger_is_no_traceback_to_who_reads(
 ) -> None:
     damage(run)
     mistake(["report", "r"], 7, "ledger.db", said)
+
+
+def test_a_schema_that_is_no_text_is_damage(mistake: Callable[..., str], run: Path) -> None:
+    """SQLite names the table in its error, and Python cannot decode that."""
+    ledger = run / "ledger.db"
+    content = ledger.read_bytes()
+    assert content.count(b"TABLE epochs (epoch") == 1
+    ledger.write_bytes(content.replace(b"TABLE epochs (epoch", b"TABLE epochs \xa8epoch"))
+    mistake(["report", "r"], 7, "ledger.db")
+    mistake(["resume", "r"], 7, "ledger.db cannot be read", "Restore it: rm -f")
+
+
+@pytest.mark.parametrize("damage", [(b"sha256 TEXT", b"sha257 TEXT"), (b"credited INTEGER", b"creditee INTEGER")])
+def test_a_column_of_another_name_is_damage(
+    mistake: Callable[..., str], run: Path, damage: tuple[bytes, bytes]
+) -> None:
+    ledger = run / "ledger.db"
+    content = ledger.read_bytes()
+    assert damage[0] in content
+    ledger.write_bytes(content.replace(*damage))
+    mistake(["resume", "r"], 7, "ledger.db cannot be read", "Restore it: rm -f")
 
 
 LOCKS = [folder("master.lock"), fifo("master.lock"), loop("master.lock")]
@@ -249,8 +335,8 @@ def test_what_the_ledger_holds_of_others_prints_as_text(
     monkeypatch.chdir(run.parent)
     evil = "[/]\x1b[31m[bold]x"
     with sqlite3.connect(run / "ledger.db") as db:
-        metrics = seal({evil: 1.5, "[bold]y[/bold]": float("nan")})
-        db.execute("UPDATE epochs SET metrics = ?", (metrics,))
+        values = seal({evil: 1.5, "[bold]y[/bold]": float("nan")})
+        db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ?", values)
         db.execute("UPDATE workers SET machine = ?, detail = ?, state = 'evicted'", (evil, evil))
         db.execute("INSERT INTO failures VALUES (1e9, 'w1', ?, 1, 0, 0, 1, ?, '', 1, 2, '')", (evil, evil))
         db.execute("INSERT INTO events VALUES (1e9, 'warning', ?)", (evil,))
@@ -266,10 +352,10 @@ def test_metrics_that_are_no_numbers_are_json_all_the_same(
     run: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(run.parent)
-    sql(f"UPDATE epochs SET metrics = '{seal({'loss': math.nan, 'each': [1.0, math.inf]})}'")(run)
+    metrics({"loss": math.nan, "each": [1.0, math.inf]})(run)
     for command in (["report", "r", "--json"], ["status", "r", "--json"]):
         with pytest.raises(SystemExit):
             cli.main(command)
         found = json.loads(capfd.readouterr().out, parse_constant=pytest.fail)
-        metrics = found["metrics"] if "metrics" in found else found["epochs"][0]["metrics"]
-        assert metrics == {"loss": None, "each": [1.0, None]}
+        shown = found["metrics"] if "metrics" in found else found["epochs"][0]["metrics"]
+        assert shown == {"loss": None, "each": [1.0, None]}

@@ -12,6 +12,7 @@ from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
+from master.store.rundir import version_name
 from master.store.settings import Settings
 from remote.stepped import Trainer
 
@@ -36,3 +37,18 @@ def test_versions_are_listed_gone_back_to_and_refused(gridml: Callable[..., tupl
     assert "0 vertices were undone" in out and "gridml resume run" in out
     status, _, err = gridml("run", "--to", "e2")
     assert status == 2 and "expected the end of an epoch (e1)" in err
+
+
+def test_a_damaged_version_is_refused_and_not_offered_any_more(gridml: Callable[..., tuple[int, str, str]]) -> None:
+    settings = Settings(PROGRAM, "simulated", 2, options=SimulatedOptions(None, None))
+    play_scenario(settings, Scenario(Steady(2), COSTS), Path("run"), trainer=Trainer(PROGRAM, COSTS))
+    points = json.loads(gridml("run", "--json")[1])
+    first = next(point["version"] for point in points if point["epoch"] == 0)
+    (Path("run") / "versions" / version_name(first)).write_bytes(b"damaged")
+    status, _, err = gridml("run", "--to", "e1")
+    assert status == 7 and "is damaged" in err and "gridml rollback run" in err
+    assert [p["version"] for p in json.loads(gridml("run", "--json")[1])] == [
+        point["version"] for point in points if point["version"] != first
+    ]
+    assert gridml("run", "--to", "e2")[0] == 0
+    assert verify_credits(Path("run")).credited == 4000

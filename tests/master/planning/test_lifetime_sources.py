@@ -14,7 +14,9 @@ from master.backends.base import JobEvent, State
 from master.backends.condor.options import CondorOptions
 from master.planning.lifetime_sources import Source, estimate_lifetime, run_lives
 from master.store.ledger import Ledger
+from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.settings_file import write_settings
 from master.store.status import ORPHANED
 
 BEGAN = 1000.0
@@ -24,7 +26,7 @@ def begin(root: Path, *, settings: Settings | None = None, **facts: object) -> L
     """A run with a ledger that began at second 1000."""
     root.mkdir(exist_ok=True)
     settings = settings or Settings(program=root / "digits.py", workers=3)
-    (root / "settings.json").write_text(json.dumps(settings.to_json()))
+    write_settings(RunDirectory(root), settings)
     ledger = Ledger(root / "ledger.db", shared_disk=False, create=True, durable=False)
     with ledger.transaction():
         for key, value in {"started_s": BEGAN, "status": "finished", "ended_s": BEGAN + 100, **facts}.items():

@@ -22,7 +22,9 @@ from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
 from master.records import LeaseState
 from master.store.ledger import Ledger
+from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.settings_file import write_settings
 from master.views.plot import plot_report
 from master.views.render import duration, render_report
 from master.views.report import coverage, report
@@ -33,7 +35,7 @@ COUNT = 1000
 def begin(root: Path, **facts: object) -> Ledger:
     """A run of two epochs of 1,000 vertices that began at second 100."""
     root.mkdir(exist_ok=True)
-    (root / "settings.json").write_text(json.dumps(Settings(program=root / "digits.py", workers=3).to_json()))
+    write_settings(RunDirectory(root), Settings(program=root / "digits.py", workers=3))
     ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)
     values = {"started_s": 100.0, "status": "running", "total": 2 * COUNT, "masters": 1, **facts}
     with ledger.transaction():
