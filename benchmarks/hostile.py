@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -110,6 +110,8 @@ class Pool(Backend):
         self._siege = siege
         self._local = Local(worker_command(settings, directory), Steady(HONEST), directory.logs)
         self._living: set[str] = set()
+        self._waiting: list[str] = []  # for the hostile machine
+        self._avoided = False
         self._events: list[JobEvent] = []
 
     def submit(self, worker: str) -> None:
@@ -117,11 +119,14 @@ class Pool(Backend):
             self._living.add(worker)
             self._local.submit(worker)
             return
-        self._siege.enter(worker)
         self._say(worker, State.QUEUED)
-        self._say(worker, State.RUNNING)
+        self._waiting.append(worker)
 
     def poll(self) -> list[JobEvent]:
+        if self._waiting and not self._avoided and self._siege.worker is None:
+            worker = self._waiting.pop(0)
+            self._siege.enter(worker)
+            self._say(worker, State.RUNNING)
         events, self._events = self._events + self._local.poll(), []
         self._living -= {event.worker for event in events if event.state.ended}
         return events
@@ -131,8 +136,15 @@ class Pool(Backend):
         if hostile is not None and hostile.stance.worker == worker:
             self._siege.leave()
             self._say(worker, State.EVICTED)
+        elif worker in self._waiting:
+            self._waiting.remove(worker)
+            self._say(worker, State.EVICTED)
         else:
             self._local.cancel(worker, grace_s=grace_s)
+
+    def avoid(self, machines: Collection[str]) -> None:
+        self._avoided = MACHINE in machines
+        self._local.avoid(machines)
 
     def close(self) -> None:
         self._siege.leave()

@@ -26,6 +26,7 @@ ORDER = (
     "ami",
     "master/decisions",
     "master/backends/base.py",  # the contract: what a job is, and what becomes of it
+    "master/machines.py",  # what counts against one
     "master/records.py",  # one of a lease, one of a worker
     "master/store",
     "master/backends/plugin.py",  # the contract: what a back end brings

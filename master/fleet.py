@@ -10,9 +10,10 @@ from gridml.errors import UNFIT, RunError
 from gridml.protocol.foreign_files import ForeignFile, read_end
 from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
+from master.decisions.failures import GivenUpFor, after_give_up
 from master.decisions.staffing import after_failed_start, after_hold, to_submit
 from master.leases.stragglers import TakenRanges
-from master.records import Standing, WorkerRecord, WorkerTable
+from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.sync.exchange import Exchange
@@ -54,6 +55,7 @@ class Fleet:
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
         self._failing_since_s = 0.0  # when the first of them ended
+        self._resting: frozenset[str] | None = None  # machines on which no worker is to start, as the back end knows
         self._stop: RunError | None = None  # why there is no use in going on
 
     @property
@@ -98,23 +100,46 @@ class Fleet:
 
     def give_up(self, now: float) -> None:
         """Give up on workers that are silent for too long (something took them that nobody reported), that are stuck in
-        f, and that fail what others do."""
-        for record, reason, stuck in self._heartbeats.lost(now):
-            self._measures.give_up(record, now, died=not stuck)
-            with self._ledger.transaction():
-                if stuck:
-                    self._exchange.failed(record, reason, "", now)
-                else:
-                    self._bear_longer(record)
-                self._dismiss(record, "stuck" if stuck else "silent", reason, now)
-            self._place.backend.cancel(record.name)
-        for record, reason in self._exchange.failures.take_replaceable():
-            if record.alive:
-                self._measures.give_up(record, now, died=False)
-                with self._ledger.transaction():
-                    self._avoid(record)
-                    self._dismiss(record, "replaced", reason, now)
-                self._place.backend.cancel(record.name)
+        f, that fail what others do, and that are trusted no more; their machines rest for a while, or for good.
+
+        Raises RunError when no machine does any better.
+        """
+        for lost in (*self._heartbeats.lost(now), *self._exchange.take_lost()):
+            if lost.record.alive:
+                self._give_up(lost, now)
+        self.let_machines_rest(now)
+        if self._stop is not None:
+            raise self._stop
+
+    def _give_up(self, lost: Lost, now: float) -> None:
+        """Take its leases from a worker, and its job; whatever it is given up for counts against its machine."""
+        record, because, reason = lost
+        self._measures.give_up(record, now, died=because is GivenUpFor.SILENCE)
+        with self._ledger.transaction():
+            if because is GivenUpFor.SILENCE:
+                self._bear_longer(record)
+            counted = because is GivenUpFor.FAILURES or (
+                because is GivenUpFor.NO_HEADWAY and self._exchange.failed(record, reason, "", now)
+            )
+            if not counted:
+                self._exchange.failures.count(record, reason, now, distrusted=because.distrusted)
+            self._workers.move(record, Standing.GIVEN_UP)
+            self._exchange.release(record, reason, now)
+            self._say(now, because.value, f"{record.name}: {reason}; its leases go to others, its job is removed")
+        self.let_machines_rest(now)  # before its job is: another would take the place at once
+        self._place.backend.cancel(record.name)
+        if because is GivenUpFor.NONSENSE:
+            self._place.mailboxes.close(record.name)
+        again, why = after_give_up(record.strikes, credited=record.trained > 0, others_run=self._workers.any_promises())
+        if not again:
+            self._stop = RunError(f"{why}. The last one, {record.name} on {record.machine}: {reason}")
+
+    def let_machines_rest(self, now: float) -> None:
+        """Ask for no worker on the machines that are to rest, and again on those that have rested."""
+        resting = self._workers.resting(now)
+        if resting != self._resting:
+            self._resting = resting
+            self._place.backend.avoid(resting)
 
     def _times_silent(self, worker: str) -> int:
         """How often the holders of what a worker is to train fell silent."""
@@ -129,43 +154,6 @@ class Fleet:
                 self._silent_ranges.drop(epoch)
         for lease in self._ledger.leases.of(record.name).values():
             self._silent_ranges.add(lease.rest, self._silent_ranges.times(lease.rest) + 1)
-
-    def _dismiss(self, record: WorkerRecord, topic: str, reason: str, now: float) -> None:
-        """Take its leases from a worker that is given up."""
-        self._workers.move(record, Standing.GIVEN_UP)
-        self._exchange.release(record, reason, now)
-        self._say(now, topic, f"{record.name}: {reason}; its leases go to others")
-
-    def _avoid(self, record: WorkerRecord) -> None:
-        """Ask for the workers to come elsewhere than on the machine of one that fails."""
-        avoided = self._ledger.get("avoided_machines", [])
-        if record.machine and record.machine not in avoided:
-            self._ledger.set("avoided_machines", [*avoided, record.machine])
-            self._place.backend.avoid([record.machine])
-
-    def give_up_nonsensical(self, now: float) -> None:
-        """Give up on workers that keep on sending what makes no sense; their mailboxes go with them."""
-        for record, reason in self._exchange.take_nonsensical():
-            self._workers.move(record, Standing.GIVEN_UP)
-            self._measures.end(record, now, died=False)
-            with self._ledger.transaction():
-                self._say(now, "given up", f"{record.name}: {reason}")
-            self._place.backend.cancel(record.name)
-            self._place.mailboxes.close(record.name)
-
-    def dismiss_quarantined(self, now: float) -> None:
-        """Take their leases from workers that are trusted no more, and their jobs; others come in their place."""
-        for worker, reason in self._exchange.conduct.take_dismissed():
-            record = self._workers.get(worker)
-            if record is None:  # it has ended, by itself
-                continue
-            self._workers.move(record, Standing.GIVEN_UP)
-            self._measures.end(record, now, died=False)
-            self._exchange.merger.habits.forget(worker)
-            with self._ledger.transaction():
-                self._exchange.release(record, f"in quarantine: {reason}", now)
-                self._say(now, "quarantine", f"{worker}: {reason}; its leases go to others, its job is removed")
-            self._place.backend.cancel(worker)
 
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing."""
@@ -248,7 +236,7 @@ class Fleet:
         if self._exchange.failed(record, why, self._last_words(record.name), now) or event.state is State.FINISHED:
             return False
         if record.spoke:
-            self._exchange.failures.fail_without_lease(record, now)
+            self._exchange.failures.count(record, why, now)
         return True
 
     def _hold(self, record: WorkerRecord, event: JobEvent, now: float) -> None:

@@ -12,15 +12,16 @@ from collections.abc import Collection, Container, Iterable, Iterator, Mapping, 
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from sortedcontainers import SortedList
 
 from gridml.carriers.base import Heartbeat
-from master.decisions.failures import AVOIDED, Candidate, Failed, may_lease
+from master.decisions.failures import AVOIDED, MAX_FAILURES, Candidate, Failed, GivenUpFor, may_lease, strikes
 from master.decisions.leasing import Span
+from master.machines import MachineTable
 
 Touched = Mapping[str, NDArray[np.int64]]  # vertices by the name of their type
 
@@ -245,6 +246,7 @@ class WorkerRecord:
     machine: str = ""  # that it runs on
     failures: int = 0  # of f in a row, by it and by those before it on its machine,
     failures_before: int = 0  # of which by those
+    distrusted: int = 0  # workers given up for what they sent: those before it on its machine, and it
     avoided_until_s: float = 0.0  # it gets no lease before
 
     @property
@@ -257,12 +259,17 @@ class WorkerRecord:
         self.headway_s = now
 
     @property
+    def strikes(self) -> int:
+        """What counts against it, in failures."""
+        return strikes(self.failures, self.distrusted)
+
+    @property
     def candidate(self) -> Candidate:
         """What its being leased a range is decided by."""
         return Candidate(self.name, self.machine, self.trained > 0 and not self.failures)
 
     def forget_failures(self) -> None:
-        """Let it begin anew."""
+        """Let it begin anew, but for what it and others before it sent."""
         self.failures, self.failures_before, self.avoided_until_s = 0, 0, 0.0
 
     def show_heartbeat(self, heartbeat: Heartbeat, now: float) -> None:
@@ -273,21 +280,19 @@ class WorkerRecord:
             self.place, self.headway_s = place, now
 
 
-@dataclass(frozen=True)
-class FailingMachine:
-    """A machine whose last worker, which has ended, had failed so often in a row; what comes there gets no lease
-    before."""
+class Lost(NamedTuple):
+    """A worker to give up, for what, and why."""
 
-    worker: str
-    failures: int
-    avoided_until_s: float
+    record: WorkerRecord
+    because: GivenUpFor
+    reason: str
 
 
 class WorkerTable:
     """The workers of one master's life by name: records of those that have not ended, names of those that have."""
 
     def __init__(self) -> None:
-        self.failing: dict[str, FailingMachine] = {}  # by name
+        self.machines = MachineTable()
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()
         self._counts: Counter[Standing | None] = Counter()
@@ -328,42 +333,59 @@ class WorkerTable:
         """The workers that might take a range now, or will soon: those that are at work and do not fail."""
         for record in self._records.values():
             at_work = record.standing is Standing.RUNNING or (record.spoke and record.alive)
-            if at_work and (record.failures < AVOIDED or record.avoided_until_s <= now):
+            if at_work and (record.strikes < AVOIDED or record.avoided_until_s <= now):
                 yield record.candidate
+
+    def succeeding(self) -> Iterator[WorkerRecord]:
+        """The workers that trained something, fail at nothing, and are on no machine that is avoided."""
+        for record in self._records.values():
+            if record.trained > 0 and record.alive and not record.failures and record.strikes < MAX_FAILURES:
+                yield record
+
+    def any_promises(self) -> bool:
+        """Whether any worker runs that is on no machine that is avoided."""
+        running = (record for record in self._records.values() if record.standing is Standing.RUNNING)
+        return any(record.strikes < MAX_FAILURES for record in running)
+
+    def resting(self, now: float) -> frozenset[str]:
+        """The machines on which no worker is to start now."""
+        return self.machines.resting(now, self.others_work)
+
+    def others_work(self, machine: str) -> bool:
+        """Whether anybody succeeds elsewhere than on a machine."""
+        return any(record.machine != machine for record in self.succeeding())
 
     def may_lease(self, record: WorkerRecord, failed: Sequence[Failed], now: float) -> bool:
         """Whether a worker may be leased a range against which these failures stand."""
         return not failed or may_lease(failed, record.candidate, lambda: self.ready(now))
 
-    def arrive(self, record: WorkerRecord, machine: str) -> None:
-        """Take note of the machine that a worker runs on: it takes over the failures of the one before it there."""
-        if record.machine == machine:
+    def arrive(self, record: WorkerRecord, name: str) -> None:
+        """Take note of the machine that a worker runs on: what counts against that counts against the worker."""
+        if record.machine == name:
             return  # it is in reach again
-        record.machine = machine
-        before = self.failing.get(machine)
-        if before is not None and before.failures > record.failures:
-            record.failures = record.failures_before = before.failures
-            record.avoided_until_s = before.avoided_until_s
+        record.machine = name
+        machine = self.machines.get(name)
+        if machine is not None:
+            if machine.failures > record.failures:
+                record.failures = record.failures_before = machine.failures
+            record.distrusted = max(record.distrusted, machine.distrusted)
+            record.avoided_until_s = max(record.avoided_until_s, machine.avoided_until_s)
 
     def recall_failures(self, row: Mapping[str, Any]) -> None:
-        """Take up the failures of a worker, or of its machine where it has ended, as its ledger row has them."""
-        failures, until_s = row["failed"], row["avoided_until_s"] or 0.0
-        record, machine = self.get(row["worker"]), (row["machine"] or "").rpartition("@")[2]
+        """Take up the failures of a worker that lives on, as its ledger row has them."""
+        record = self.get(row["worker"])
         if record is not None:
-            record.failures, record.avoided_until_s = failures, until_s
-        elif failures and machine:
-            self.failing[machine] = FailingMachine(row["worker"], failures, until_s)
+            record.failures, record.avoided_until_s = row["failed"], row["avoided_until_s"] or 0.0
 
     def forget_failures(self) -> None:
         """Let every worker and every machine begin anew."""
-        self.failing.clear()
+        self.machines.clear()
         for record in self._records.values():
             record.forget_failures()
+            record.distrusted = 0
 
     def end(self, record: WorkerRecord) -> None:
         """Drop the record of a worker that has ended. Idempotent."""
-        if record.failures and record.machine:
-            self.failing[record.machine] = FailingMachine(record.name, record.failures, record.avoided_until_s)
         self.move(record, None)
         self._records.pop(record.name, None)
         self._ended.add(record.name)

@@ -123,8 +123,6 @@ class Run:
         if parts.exchange.failures.stop_because is not None:
             raise parts.exchange.failures.stop_because
         parts.fleet.give_up(now)
-        parts.fleet.give_up_nonsensical(now)
-        parts.fleet.dismiss_quarantined(now)
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)

@@ -68,7 +68,7 @@ class Takeover:
             self.place.directory.keep_program(self.place.settings.program)
         inherited = self.place.backend.inherit(keep=alike)
         survivors, rows = frozenset(inherited), ledger.workers()
-        self._recall(rows, survivors)
+        self._recall(rows, survivors, now)
         # A master that is killed leaves no word: it lived until the last thing that it wrote down.
         until_s = min(now, ledger.last_sign())
         if masters and alike:
@@ -91,7 +91,7 @@ class Takeover:
                 self.fleet.expect(worker, now)
             if not alike:
                 ledger.drop_reservations()
-        self.place.backend.avoid(ledger.get("avoided_machines", []))
+        self.fleet.let_machines_rest(now)
         if not alike:
             mailboxes.clear()  # messages of workers that this ledger may not even know
         for row in ledger.workers():  # those that the last master left behind have ended by now
@@ -108,8 +108,9 @@ class Takeover:
             again = f"{self.store.undone:,} vertices are trained again"
             say(now, "warning", f"there was a newer ledger than this: {why}. {again}")
 
-    def _recall(self, rows: Iterable[Row], survivors: Collection[str]) -> None:
-        """Make records of the workers that live on, and take note of the others' names."""
+    def _recall(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
+        """Make records of the workers that live on and of the machines that are avoided, and take note of the other
+        workers' names."""
         measures = self.leases.sizing.measures
         for row in rows:
             if row["worker"] in survivors:
@@ -119,6 +120,8 @@ class Takeover:
             else:
                 self.workers.add_ended([row["worker"]])
             self.workers.recall_failures(row)
+        for machine in self.ledger.machines():
+            self.workers.machines.recall(machine, now)
 
     def _hear_what_came_meanwhile(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Merge what was pushed while no master was there, by workers that have since ended, too."""

@@ -44,6 +44,8 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     say(line(progress))
     for avoided in progress.avoided:
         say(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
+    for distrusted in (*progress.quarantined, *progress.avoided_machines):
+        say(str(distrusted))
     if reason:
         say(reason)
     if job is not None:

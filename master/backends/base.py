@@ -133,7 +133,8 @@ class Backend(ABC):
         """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
 
     def avoid(self, machines: Collection[str]) -> None:  # noqa: B027
-        """Start no more workers on these machines (`JobEvent.host`), where that can be asked for."""
+        """Start no workers on these machines (`JobEvent.host`), and on no others but these, until this is called again;
+        where that can be asked for. Who runs there runs on."""
 
     def news(self) -> list[str]:
         """What a person should hear since the last call, and no event says."""

@@ -54,6 +54,7 @@ class Harness(ABC):
 
     patience_s: ClassVar[float] = 0.0  # how long to wait for news at a "poll" of a sequence of steps
     graceful: ClassVar[bool | None] = True  # what an eviction with grace says of it; None: cannot be known
+    avoids: ClassVar[bool] = True  # whether workers can be kept from a machine
     backend: Backend
 
     @abstractmethod
@@ -322,6 +323,27 @@ def a_name_can_be_used_once(harness: Harness) -> None:
         harness.submit("w1", Behaviour.FINISHES)
 
 
+def a_machine_that_is_avoided_takes_no_worker(harness: Harness) -> None:
+    """Until it is avoided no more; who runs there runs on."""
+    if not harness.avoids:
+        return
+    watch = Watch(harness)
+    workers = [f"w{number}" for number in range(MACHINES)]
+    for worker in workers:
+        harness.submit(worker, Behaviour.HANGS)
+    watch.until_settled(*workers)
+    harness.submit("next", Behaviour.HANGS)
+    watch.poll()  # it waits already
+    harness.backend.avoid({watch.last[worker].host for worker in workers})
+    harness.backend.cancel(workers[0])
+    watch.until_ended(workers[0])
+    watch.until_news(harness.patience_s)
+    expect(watch.states("next"), [State.QUEUED], "the states of a worker whose machines are all avoided")
+    expect(watch.last[workers[1]].state, State.RUNNING, "the state of a worker that runs on a machine avoided since")
+    harness.backend.avoid([])
+    watch.until_settled("next")
+
+
 def close_ends_all_and_leaves_no_process(harness: Harness) -> None:
     """Running and waiting workers alike; a second close is harmless, and nothing is submitted any more."""
     watch = Watch(harness)
@@ -361,6 +383,7 @@ CHECKS: tuple[Callable[[Harness], None], ...] = (
     cancel_of_an_unknown_or_ended_worker_is_ignored,
     a_second_cancel_changes_nothing_but_the_grace,
     a_name_can_be_used_once,
+    a_machine_that_is_avoided_takes_no_worker,
     close_ends_all_and_leaves_no_process,
     close_without_workers_is_harmless,
 )

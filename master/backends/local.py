@@ -16,7 +16,7 @@ import signal
 import subprocess
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -141,6 +141,7 @@ class Local(Backend):
         self._events: list[JobEvent] = []
         self._kills: dict[str, Kills] = {}
         self._closed = False
+        self._resting: frozenset[str] = frozenset()  # machines that take no worker
 
     def submit(self, worker: str) -> None:
         """Raises UsageError for a name that was used before or that cannot name a log file, RunError after `close`."""
@@ -180,6 +181,10 @@ class Local(Backend):
                 # The script came first and stays the cause; the master may only shorten the grace.
                 job.ending = Ending(job.ending.asker, job.ending.since_s, now + grace_s, job.ending.graceful)
 
+    def avoid(self, machines: Collection[str]) -> None:
+        """As the contract says: their slots stay empty."""
+        self._resting = frozenset(machines)
+
     def close(self) -> None:
         """Cancels every job with `close_grace_s` of real time and waits for the ends; `poll` still reports them."""
         self._closed = True
@@ -218,7 +223,7 @@ class Local(Backend):
     def _open_slots(self, now: float) -> Iterator[tuple[_Slot, PlannedLife]]:
         """The free slots and the life each offers, now or later."""
         for slot in self._slots:
-            if slot.taken or slot.life is None:
+            if slot.taken or slot.life is None or self._script.machine(slot.number) in self._resting:
                 continue
             if slot.life.closes_s is not None and slot.life.closes_s <= now:  # it came and went with nobody in it
                 slot.life = self._script.life(slot.number, slot.hosted, now)

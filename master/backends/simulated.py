@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
 from typing import Protocol, final
 
@@ -81,6 +81,8 @@ class Pool:
         self._hosted = [0] * script.slots
         self._free: list[tuple[float, int]] = []  # (when it opens, slot)
         self._offers: dict[int, PlannedLife] = {}
+        self._avoided: frozenset[str] = frozenset()
+        self._resting: list[tuple[float, int]] = []  # what would be free, but is avoided
         self._events: list[JobEvent] = []
         self.tally = Tally()
         for slot in range(script.slots):
@@ -111,6 +113,14 @@ class Pool:
             self._events.append(
                 JobEvent(self._clock.now_s, worker, State.EVICTED, detail="cancelled while queued", cancelled=True)
             )
+
+    def avoid(self, machines: Collection[str]) -> None:
+        """Start no worker on these machines, and on no others but these."""
+        self._avoided = frozenset(machines)
+        for free in self._resting:
+            heapq.heappush(self._free, free)
+        self._resting = []
+        self._clock.at(self._clock.now_s, self._match)
 
     def living(self) -> list[str]:
         """Workers that run, then those that are queued."""
@@ -158,6 +168,9 @@ class Pool:
             if ready_s > now or self._start_s + opens_s > now:
                 return
             heapq.heappop(self._free)
+            if self._script.machine(slot) in self._avoided:
+                self._resting.append((opens_s, slot))
+                continue
             life = self._offers.pop(slot)
             if life.closes_s is not None and self._start_s + life.closes_s <= now:  # it came and went
                 self._offer_again(slot, life)
@@ -301,6 +314,9 @@ class Simulated(Backend):
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         self._pool.cancel(worker, grace_s)
+
+    def avoid(self, machines: Collection[str]) -> None:
+        self._pool.avoid(machines)
 
     def leave(self) -> None:
         self._closed = True

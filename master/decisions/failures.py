@@ -1,19 +1,37 @@
-"""Whether a range on which f failed is tried again, and by whom; how long a worker that fails is left without work.
+"""Whether a range on which f failed is tried again, and by whom; how long a worker that fails is left without work, and
+when its machine is to rest.
 
 The program is at fault where different workers fail on one range, on different machines where the run has several.
-Otherwise the worker is, and it is avoided.
+Otherwise the worker is, and its machine with it: whatever a worker is given up for counts against its machine, too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 MAX_TRIES = 3  # different workers whose failures on a range end the run; tries, where there are not so many
 TRIES_MEANWHILE = 9  # tries of those that run while others wait for a machine: by their pauses, a minute
 PAUSE_S, LONGEST_PAUSE_S = 0.25, 300.0  # without a lease after a failure, doubled by each further one in a row
 AVOIDED = 2  # failures in a row from which on nobody waits for a worker's own try
-MAX_FAILURES = 8  # in a row, of one process: by their pauses, a minute
+MAX_FAILURES = 8  # in a row, of one process or on one machine: by their pauses, a minute
+DISTRUST = 2  # failures that a worker counts for which was given up for what it sent
+
+
+class GivenUpFor(StrEnum):
+    """What a worker is given up for; the topic of the event that says so."""
+
+    SILENCE = "silent"
+    NO_HEADWAY = "stuck"
+    FAILURES = "replaced"
+    NONSENSE = "given up"
+    BLAME = "quarantine"
+
+    @property
+    def distrusted(self) -> bool:
+        """Whether it was for what the worker sent: work of its machine makes up for failures, and not for this."""
+        return self in (GivenUpFor.NONSENSE, GivenUpFor.BLAME)
 
 
 class Candidate(NamedTuple):
@@ -75,10 +93,22 @@ def after_failure(failed: Sequence[Failed], ready: Collection[Candidate], *, que
     return False, f"failed {tries} times, and nobody else might take it"
 
 
-def pause(in_a_row: int) -> tuple[float, str]:
-    """Seconds without a lease for a worker, or its machine, that failed so often in a row."""
-    seconds = min(LONGEST_PAUSE_S, PAUSE_S * 2.0 ** min(in_a_row - 1, 60)) if in_a_row else 0.0
-    return seconds, f"failed {in_a_row} times in a row; no lease for {seconds:g} s"
+def strikes(failures: int, distrusted: int) -> int:
+    """What counts against a worker or a machine, in failures: those in a row, and the workers that were given up there
+    for what they sent."""
+    return failures + DISTRUST * distrusted
+
+
+def pause(failures: int, distrusted: int = 0) -> tuple[float, str]:
+    """Seconds without a lease for a worker, and without a worker for its machine, against which so much counts."""
+    against, why = strikes(failures, distrusted), []
+    if failures or not distrusted:
+        why.append(f"failed {failures} times in a row")
+    if distrusted:
+        why.append(f"of its machine's workers {distrusted} given up for what they sent")
+    seconds = min(LONGEST_PAUSE_S, PAUSE_S * 2.0 ** min(against - 1, 60)) if against else 0.0
+    for_good = ", and no worker there while others work elsewhere" if against >= MAX_FAILURES else ""
+    return seconds, f"{', '.join(why)}; no lease for {seconds:g} s{for_good}"
 
 
 def replaceable(in_a_row: int, *, others_work: bool) -> tuple[bool, str]:
@@ -86,6 +116,25 @@ def replaceable(in_a_row: int, *, others_work: bool) -> tuple[bool, str]:
     if in_a_row >= MAX_FAILURES and others_work:
         return True, f"failed {in_a_row} times in a row on what others do"
     return False, "it may try again" if others_work else "nobody does better"
+
+
+def rests(against: int, avoided_until_s: float, now: float, others_work: Callable[[], bool]) -> tuple[bool, str]:
+    """Whether no worker is to start on a machine `against` which so much counts: in its pause, and from so many
+    failures on for the rest of the run, while others work elsewhere. Alone it is tried again after each pause."""
+    if now < avoided_until_s:
+        return True, f"no worker starts there for {avoided_until_s - now:.3g} s"
+    if against >= MAX_FAILURES and others_work():
+        return True, "no worker starts there any more, while others work elsewhere"
+    return False, "it may try again"
+
+
+def after_give_up(against: int, *, credited: bool, others_run: bool) -> tuple[bool, str]:
+    """Whether a run goes on after a worker was given up, `credited` with something or not, on a machine `against` which
+    so much counts now. Where nobody runs against whom less counts, and nothing comes of the tries, there is no use in
+    more of them."""
+    if against >= MAX_FAILURES and not credited and not others_run:
+        return False, "one worker after the other is given up, brings nothing, and no machine does better"
+    return True, "others run" if others_run else "it may try again"
 
 
 def _identity(failed: Iterable[Failed], ready: Iterable[Candidate]) -> Callable[[Candidate | Failed], str]:

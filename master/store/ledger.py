@@ -9,6 +9,7 @@ in memory may be ahead of them.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
@@ -23,6 +24,7 @@ from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
 from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
+from master.machines import MachineRecord
 from master.records import LeaseState, LeaseTable
 from master.store.diagnosis import explain
 from master.store.exact import Credited, check_patches, count_credits
@@ -560,7 +562,7 @@ class Ledger:
             self.free(replace(span, failed=()))
         self._db.execute("UPDATE leases SET failed = '' WHERE failed != ''")
         self._db.execute("UPDATE workers SET failed = 0, avoided_until_s = NULL, avoided_because = NULL")
-        self.set("avoided_machines", [])
+        self._db.execute("DELETE FROM machines")
 
     def worker_failed(self, worker: str, failures: int, until_s: float | None, because: str | None) -> None:
         """Write down how often in a row a worker failed, and until when it gets no lease."""
@@ -568,6 +570,23 @@ class Ledger:
             "UPDATE workers SET failed = ?, avoided_until_s = ?, avoided_because = ? WHERE worker = ?",
             (failures, until_s, because, worker),
         )
+
+    def machine_failed(self, machine: MachineRecord) -> None:
+        """Write down what counts against a machine."""
+        self._db.execute(
+            "INSERT OR REPLACE INTO machines VALUES (:name, :failures, :distrusted, :avoided_until_s, :reason)",
+            dataclasses.asdict(machine),
+        )
+
+    def machine_forgiven(self, name: str) -> None:
+        """Nothing counts against a machine any more."""
+        self._db.execute("DELETE FROM machines WHERE name = ?", (name,))
+
+    def machines(self) -> list[dict[str, Any]]:
+        """What counts against machines, by the fields of their records."""
+        names = "name", "failures", "distrusted", "avoided_until_s", "reason"
+        rows = self._db.execute(f"SELECT {', '.join(names)} FROM machines ORDER BY name")
+        return [dict(zip(names, row, strict=True)) for row in rows]
 
 
 def last_sign(db: sqlite3.Connection) -> float:

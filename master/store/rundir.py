@@ -244,7 +244,9 @@ logs/                what each worker printed
 mail/, chunks/       what travels between master and workers
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
 recovered/           pushes that jobs could not send in time, brought home when they ended
+set-aside/           the last messages of workers that made no sense, and why
 
-gridml report DIR    what the run did, how fast, and what was lost
+gridml report DIR    what the run did, how fast, what was lost, and who is trusted no more
 gridml resume DIR    go on from the last credit
+gridml rollback DIR  go back to a version that is kept, and train again from there
 """

@@ -31,6 +31,8 @@ CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT
   trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
   bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
   avoided_until_s REAL, avoided_because TEXT);
+CREATE TABLE machines (name TEXT PRIMARY KEY, failures INTEGER NOT NULL, distrusted INTEGER NOT NULL,
+  avoided_until_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE blames (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE quarantined (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NOT NULL, lease INTEGER NOT NULL,

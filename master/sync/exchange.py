@@ -17,10 +17,11 @@ from gridml.protocol.messages import Failure, Verdict
 from gridml.protocol.push import NOTHING
 from gridml.protocol.text import described
 from master.decisions.admission import after_malformed
+from master.decisions.failures import GivenUpFor
 from master.environment import Environment
 from master.leases.leases import Leases
 from master.mailboxes import message_limits
-from master.records import WorkerRecord, WorkerTable
+from master.records import Lost, WorkerRecord, WorkerTable
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.conduct import Conduct
@@ -138,10 +139,15 @@ class Exchange:
         self.failures.record(lease, Failure(lease.id, lease.term, why, last_words, -1, -1), now, upto=at)
         return True
 
-    def take_nonsensical(self) -> list[tuple[WorkerRecord, str]]:
-        """Return the workers that are not to be heard any more, and why, since this was last asked."""
-        records, self._nonsensical = self._nonsensical, []
-        return records
+    def take_lost(self) -> list[Lost]:
+        """Return the workers to give up since this was last asked: those that fail what others do, that are not to be
+        heard any more, and that are trusted no more."""
+        nonsensical, self._nonsensical = self._nonsensical, []
+        return [
+            *(Lost(record, GivenUpFor.FAILURES, why) for record, why in self.failures.take_replaceable()),
+            *(Lost(record, GivenUpFor.NONSENSE, why) for record, why in nonsensical),
+            *(Lost(self._workers.of(name), GivenUpFor.BLAME, why) for name, why in self.conduct.take_dismissed()),
+        ]
 
     def _newest(self, messages: Sequence[Message]) -> tuple[list[Draft], list[Malformed]]:
         """The newest message of each worker, opened; and all that make no sense.

@@ -8,6 +8,7 @@ from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
 from master.decisions.failures import AVOIDED, Failed, after_failure, pause, replaceable
 from master.leases.leases import Leases
+from master.machines import MachineRecord
 from master.records import LeaseState, Standing, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import command
@@ -44,7 +45,9 @@ class Failures:
         record = self._workers.of(lease.worker)
         at = self._position(lease, failure) if upto is None else upto
         failed = Failed(record.name, record.machine, at, record.candidate.proven)
-        queued = self._workers.count(Standing.QUEUED) > 0
+        queued = self._workers.count(Standing.QUEUED) > len(
+            self._workers.resting(now)
+        )  # who waits for one that rests waits in vain
         ready = [*self._workers.ready(now)]
         again, reason = after_failure((*lease.failed, failed), ready, queued=queued)
         self._ledger.add_failure(lease, record.machine, failure, reason, now)
@@ -53,44 +56,55 @@ class Failures:
         vertices = f"{self._leases.epochs.driver} {failure.first} to {failure.last} in "
         place = f"{vertices}{chunk}" if failure.first >= 0 else chunk
         self.say(now, "failure", f"{place}, {lease.worker}: {failure.message}; {reason}")
-        self._avoid(record, now)
+        self.count(record, failure.message, now)
         if not again:
             resume = command("resume", self._ledger.path.parent)
             advice = f"Mend the program, then go on from the last credit: {resume}"
             self.stop(UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback))
 
-    def fail_without_lease(self, record: WorkerRecord, now: float) -> None:
-        """Take note that a worker failed, and that nobody knows at what."""
-        self._avoid(record, now)
-
     def clear(self, record: WorkerRecord) -> None:
         """Forget the failures of a worker that was credited just now, and of those before it on its machine."""
         record.forget_failures()
         self._ledger.worker_failed(record.name, 0, None, None)
-        before = self._workers.failing.pop(record.machine, None)
-        if before is not None:
-            self._ledger.worker_failed(before.worker, 0, None, None)
+        machine = self._workers.machines.forgive(record.machine)
+        if machine is None:
+            self._ledger.machine_forgiven(record.machine)
+        else:
+            self._ledger.machine_failed(machine)
 
     def say(self, now: float, topic: str, text: str) -> None:
         """Write an event down, for people too."""
         self._ledger.event(now, topic, text)
         self.news.append((topic, text))
 
-    def _avoid(self, record: WorkerRecord, now: float) -> None:
-        """Leave a worker that failed without a lease for a while; another one takes its place if it fails on and on."""
-        record.failures += 1
-        seconds, reason = pause(record.failures)
+    def count(self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False) -> None:
+        """Count a failure against a worker and its machine, or that the worker is `distrusted`: there is no lease for a
+        while, and another worker takes its place if it fails on and on."""
+        record.failures += not distrusted
+        record.distrusted += distrusted
+        seconds, reason = pause(record.failures, record.distrusted)
         record.avoided_until_s = now + seconds
         self._ledger.worker_failed(record.name, record.failures, record.avoided_until_s, reason)
-        if record.failures >= AVOIDED:
+        if record.machine:
+            self._count_against_machine(record, f"{record.name}: {because}; {reason}")
+        if record.strikes >= AVOIDED:
             where = f" on {record.machine}" if record.machine else ""
             self.say(now, "avoided", f"{record.name}{where}: {reason}")
-        others_work = any(
-            other.trained > 0 and not other.failures and other.alive and other is not record for other in self._workers
-        )
+        others_work = any(other is not record for other in self._workers.succeeding())
         replace, reason = replaceable(record.failures - record.failures_before, others_work=others_work)
         if replace:
             self._replaceable.append((record, reason))
+
+    def _count_against_machine(self, record: WorkerRecord, reason: str) -> None:
+        """Have a machine take over what counts against a worker of it. Workers that run there side by side count once:
+        what takes a host with all its slots is one failure."""
+        machine = self._workers.machines.get(record.machine) or MachineRecord(record.machine)
+        machine.failures = max(machine.failures, record.failures)
+        machine.distrusted = max(machine.distrusted, record.distrusted)
+        machine.avoided_until_s = max(machine.avoided_until_s, record.avoided_until_s)
+        machine.reason = reason
+        self._workers.machines.put(machine)
+        self._ledger.machine_failed(machine)
 
     def _position(self, lease: LeaseState, failure: Failure) -> int:
         """The position that must be credited before a failure is refuted: all of the lease where nobody can say."""

@@ -4,22 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from heapq import heappop, heappush
-from typing import NamedTuple
 
 from gridml.carriers.base import Heartbeat
+from master.decisions.failures import GivenUpFor
 from master.decisions.staffing import is_silent, is_stuck, patience_s
-from master.records import Standing, WorkerRecord, WorkerTable
+from master.records import Lost, Standing, WorkerRecord, WorkerTable
 
 STARTS_S = 30.0  # that a worker may take to say its first word, however short a silence is asked for
 MOST_DOUBLINGS = 6  # of the silence that is borne: two hours, of the usual two minutes
-
-
-class Lost(NamedTuple):
-    """A worker to give up, and why; `stuck`: its process lives."""
-
-    record: WorkerRecord
-    reason: str
-    stuck: bool
 
 
 class Heartbeats:
@@ -75,9 +67,9 @@ class Heartbeats:
                 record.show_heartbeat(heartbeat, now)
                 stuck, reason = is_stuck(record.headway_s, now, self._limit_s)
                 if stuck:
-                    lost.append(Lost(record, reason, stuck=True))
+                    lost.append(Lost(record, GivenUpFor.NO_HEADWAY, reason))
             elif silent:
-                lost.append(Lost(record, reason, stuck=False))
+                lost.append(Lost(record, GivenUpFor.SILENCE, reason))
             elif not record.heartbeat_read:
                 record.heartbeat_read, record.heartbeat = True, heartbeat
         for record in again:

@@ -34,6 +34,7 @@ STYLES = {
     **dict.fromkeys(("started", "resumed", "running"), "cyan"),
     **dict.fromkeys(("epoch", "metrics", "finished"), "green"),
 }
+NAMED = 3  # machines that are avoided
 WIDTH = 100  # columns of the panel, where the terminal has them
 BAD = "yellow"  # every other topic: something was lost, or failed
 
@@ -196,7 +197,11 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
 def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
     avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
+    avoided += f", {len(progress.quarantined)} in quarantine" if progress.quarantined else ""
     facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost{avoided}")]
+    if progress.avoided_machines:
+        more = ", …" if len(progress.avoided_machines) > NAMED else ""
+        facts.append(("avoided", ", ".join(each.machine for each in progress.avoided_machines[:NAMED]) + more))
     if progress.staleness is not None:
         facts.append(("staleness", f"{progress.staleness:.1f}"))
     if progress.goodput is not None:

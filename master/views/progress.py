@@ -11,6 +11,13 @@ from master.backends.base import State
 from master.decisions.failures import AVOIDED
 from master.store.run_facts import read_facts, read_metrics
 from master.store.status import RunStatus
+from master.views.distrust import (
+    AvoidedMachine,
+    QuarantinedWorker,
+    now_avoided,
+    read_avoided_machines,
+    read_quarantined,
+)
 from master.views.report import measured_goodput
 
 PUSHES = 50  # that the mean staleness looks back on
@@ -36,7 +43,8 @@ class Progress:
 
     `alive` workers run, `queued` wait for a machine, `lost` were taken away or crashed. `staleness` is the mean of the
     last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None: nothing yet.
-    `avoided` are those of the living that get no lease for a while.
+    `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
+    more, and on `avoided_machines` no worker starts.
     """
 
     status: RunStatus
@@ -56,6 +64,8 @@ class Progress:
     evaluated: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
     avoided: list[AvoidedWorker] = field(default_factory=list)
+    quarantined: list[QuarantinedWorker] = field(default_factory=list)
+    avoided_machines: list[AvoidedMachine] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name; `judged` is the former name of `evaluated`."""
@@ -106,6 +116,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         evaluated=None if evaluation[0] is None else evaluation[0] + 1,
         metrics=read_metrics(*evaluation[1:]),
         avoided=_avoided(connection, now),
+        quarantined=read_quarantined(connection),
+        avoided_machines=now_avoided(read_avoided_machines(connection, now)),
     )
 
 

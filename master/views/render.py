@@ -32,6 +32,7 @@ def render_report(report: Report) -> RenderableType:
         parts += [Text(), Text(f"{len(report.failures)} failures; the last: {last.message}", "red")]
     for worker in report.avoided:
         parts.append(Text(f"{worker.worker} on {worker.machine} was avoided: {worker.because}", "red"))
+    parts += [Text(str(each), "red") for each in (*report.quarantined, *report.avoided_machines)]
     if report.stopped_because:
         parts += [Text(), Text(report.stopped_because, "red")]
     return Group(*parts)

@@ -22,6 +22,7 @@ from master.store.reader import opened
 from master.store.run_facts import RunClock, read_clock, read_facts, read_metrics, read_status
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
+from master.views.distrust import AvoidedMachine, QuarantinedWorker, read_avoided_machines, read_quarantined
 
 Ints = NDArray[np.int64]
 _LAST_SIZING = "SELECT text FROM events WHERE topic = 'sizing' ORDER BY rowid DESC LIMIT 1"
@@ -128,6 +129,8 @@ class Report:
     machines: list[MachineReport]
     failures: list[FailureReport]
     avoided: list[FailingWorker]
+    quarantined: list[QuarantinedWorker]
+    avoided_machines: list[AvoidedMachine]
     epochs: list[EpochReport]
 
     def to_json(self) -> dict[str, Any]:
@@ -201,6 +204,8 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
             for w in workers
             if w["failed"] >= AVOIDED
         ],
+        quarantined=read_quarantined(db),
+        avoided_machines=read_avoided_machines(db, clock.end_s),
         epochs=epochs,
     )
 

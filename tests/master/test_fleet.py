@@ -11,7 +11,7 @@ from gridml.errors import RunError
 from master.backends.base import JobEvent, State
 from master.decisions.staffing import MAX_FAILED_STARTS
 from master.fleet import Fleet, Workplace
-from master.records import Standing, WorkerRecord, WorkerTable
+from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -38,16 +38,16 @@ class Nobody:
     def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         return False
 
-    def fail_without_lease(self, record: WorkerRecord, now: float) -> None: ...
+    def count(self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False) -> None: ...
 
     @property
     def failures(self) -> Nobody:
         return self
 
-    def take_replaceable(self) -> list[tuple[WorkerRecord, str]]:
+    def take_lost(self) -> list[Lost]:
         return []
 
-    def avoid(self, machines: list[str]) -> None: ...
+    def avoid(self, machines: frozenset[str]) -> None: ...
 
     def cancel(self, worker: str) -> None: ...
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ from master.decisions.failures import Failed
 from master.environment import Environment
 from master.fleet import RESERVED_S
 from master.launch import resume, start
+from master.machines import MachineRecord
 from master.run import Run
 from master.store.ledger import Ledger
 from master.store.settings import Settings
@@ -39,6 +40,7 @@ class Left(Backend):
     def __init__(self) -> None:
         self.kept: list[bool] = []  # whether each master wanted to keep the workers
         self.ends: list[str] = []
+        self.avoided: Collection[str] | None = None
 
     def inherit(self, *, keep: bool) -> list[str]:
         self.kept.append(keep)
@@ -52,6 +54,9 @@ class Left(Backend):
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """There is nobody."""
+
+    def avoid(self, machines: Collection[str]) -> None:
+        self.avoided = machines
 
     def leave(self) -> None:
         self.ends.append("left")
@@ -79,9 +84,9 @@ def begun(program: Path, root: Path, environment: Environment) -> Run:
     return start(Settings(program=program, workers=1), root, environment)
 
 
-def begun_again(root: Path, environment: Environment) -> Run:
+def begun_again(root: Path, environment: Environment, backend: Left | None = None) -> Run:
     """Resumed by a master that inherits nobody who lives."""
-    return resume(root, replace(environment, backend=lambda settings, directory: Left()))
+    return resume(root, replace(environment, backend=lambda settings, directory: backend or Left()))
 
 
 def test_a_worker_that_lives_on_keeps_its_place(
@@ -131,14 +136,17 @@ def test_failures_stand_after_a_killed_master_and_not_when_a_person_resumes(
     root, failed = tmp_path / "run", Failed("w1", "slot-1", 5)
     with begun(program, root, environment) as run, run.ledger.transaction():
         run.ledger.end_lease(run.ledger.lease(run.ledger.spans[0], 5, "w1", 1.0, "test"), 1.0, "test", failed=failed)
-        run.ledger.set("avoided_machines", ["slot-1"])
-    with begun_again(root, environment) as run:
+        run.ledger.machine_failed(MachineRecord("slot-1", 1, 4, 7.0, "w1: it lied"))
+    with begun_again(root, environment, backend := Left()) as run:
         assert [span.failed for span in run.ledger.spans] == [(failed,), ()]
-        assert run.ledger.get("avoided_machines") == ["slot-1"]
+        (machine,) = run.parts.fleet._workers.machines
+        assert (machine.failures, machine.distrusted, machine.reason) == (1, 4, "w1: it lied")
+        assert backend.avoided == {"slot-1"}, "before any worker is asked for"
         run.ledger.set("status", "failed")
-    with begun_again(root, environment) as run:
+    with begun_again(root, environment, backend := Left()) as run:
         assert [span.failed for span in run.ledger.spans] == [()]
-        assert run.ledger.get("avoided_machines") == []
+        assert run.ledger.machines() == [] and not [*run.parts.fleet._workers.machines]
+        assert backend.avoided == frozenset()
 
 
 def test_a_ledger_that_was_restored_inherits_nobody(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -59,7 +59,9 @@ class Condor(Backend):
         self._at_once = GROUP
         self._events: list[JobEvent] = []
         self._removing: set[tuple[int, int]] = set()
-        self._avoided: set[str] = set()
+        self._unfit: set[str] = set()  # machines that lack something, and
+        self._avoided: frozenset[str] = frozenset()  # those that the master avoids
+        self._told = ""  # which of both the jobs in the queue know of
         self._quiet_until_s = float("-inf")
         self._closed = False
         self._submitted_s = float("inf")  # when the first jobs were
@@ -124,6 +126,7 @@ class Condor(Backend):
 
     def poll(self) -> list[JobEvent]:
         if self._clock() >= self._quiet_until_s:
+            self._tell_the_queue()
             self._submit_pending()
             self._remove_cancelled()
         self._read_log()
@@ -160,7 +163,7 @@ class Condor(Backend):
                 self._cancel(key)
 
     def avoid(self, machines: Collection[str]) -> None:
-        self._avoided.update(machines)
+        self._avoided = frozenset(machines)
 
     def leave(self) -> None:
         """The schedd keeps the jobs, and the log what becomes of them."""
@@ -198,7 +201,7 @@ class Condor(Backend):
                 (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in group))
                 self._unsure = True
                 done = self._schedd.submit(
-                    self._condor.Submit({**self._commands, **self._requirements()}),
+                    self._condor.Submit({**self._commands, f"+{condor_submit.AVOIDED}": self._no_start_on}),
                     itemdata=iter([{"worker": name} for name in group]),
                 )
                 for number, name in enumerate(group):
@@ -239,13 +242,22 @@ class Condor(Backend):
             if key in self._jobs:
                 self._take(key, name, facts)
 
-    def _requirements(self) -> Mapping[str, str]:
-        """Machines that turned out unfit are avoided by the jobs to come."""
-        if not self._avoided:
-            return {}
-        avoided = f'!stringListMember(Machine, "{",".join(sorted(self._avoided))}")'
-        own = self._options.requirements
-        return {"requirements": f"({own}) && {avoided}" if own else avoided}
+    @property
+    def _no_start_on(self) -> str:
+        """The machines on which no job is to start, as the ad of a job has them."""
+        return condor_submit.quoted(",".join(sorted(self._unfit | self._avoided)))
+
+    def _tell_the_queue(self) -> None:
+        """Tell the jobs that are in the queue already on which machines none is to start."""
+        machines = self._no_start_on
+        if machines == self._told:
+            return
+        try:
+            if any(not job.over for job in self._jobs.values()):
+                self._schedd.edit(self._ours, condor_submit.AVOIDED, machines)
+            self._told = machines
+        except self._condor.HTCondorException:
+            self._wait_for_schedd()
 
     def _remove_cancelled(self) -> None:
         if not self._removing:
@@ -278,7 +290,7 @@ class Condor(Backend):
         self._ran = self._ran or self._jobs[key].running
         for ended in events:
             if ended.exit_code == UNFIT and "@" in ended.machine:
-                self.avoid([ended.host])
+                self._unfit.add(ended.host)
         if self._jobs[key].over:
             self._removing.discard(key)
 

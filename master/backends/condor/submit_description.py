@@ -20,6 +20,7 @@ CODE = "gridml.pyz"
 LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
+AVOIDED = "GridmlAvoided"  # attribute of every job: the machines on which it is not to start, with commas between them
 NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
 _SENT = ("gridml", "remote")  # the packages a worker needs
 _MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
@@ -91,9 +92,12 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         commands["want_io_proxy"] = "True"
     if options.request_gpus:
         commands["request_gpus"] = str(options.request_gpus)
-    for name in ("requirements", "rank", "container_image"):
+    for name in ("rank", "container_image"):
         if getattr(options, name):
             commands[name] = str(getattr(options, name))
+    own = f"({options.requirements}) && " if options.requirements else ""
+    commands["requirements"] = f"{own}!stringListMember(TARGET.Machine, MY.{AVOIDED})"
+    marks = {AVOIDED: '""', **marks}
     return lines({**commands, **{f"+{name}": value for name, value in {**attributes(options), **marks}.items()}})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -36,6 +36,7 @@ class Memory(Backend):
         self.clock, self.behaviours = clock, behaviours
         self.jobs: dict[str, Job] = {}
         self.events: list[JobEvent] = []
+        self.avoided: Collection[str] = ()
         self.closed = False
 
     def submit(self, worker: str) -> None:
@@ -69,7 +70,10 @@ class Memory(Backend):
 
     def free_machines(self) -> list[str]:
         taken = {job.machine for job in self.jobs.values() if job.state is State.RUNNING}
-        return [machine for machine in map(str, range(MACHINES)) if machine not in taken]
+        return [machine for machine in map(str, range(MACHINES)) if machine not in taken.union(self.avoided)]
+
+    def avoid(self, machines: Collection[str]) -> None:
+        self.avoided = machines
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         job = self.jobs.get(worker)
@@ -204,6 +208,11 @@ class TakesANameTwice(Memory):
         pass
 
 
+class NeverLetsAMachineRest(Memory):
+    def avoid(self, machines: Collection[str]) -> None:
+        pass
+
+
 class LeavesProcesses(Memory):
     def close(self) -> None:
         self.closed = True
@@ -230,6 +239,7 @@ BROKEN: list[tuple[type[Memory], str]] = [
     (CancelsWhatHasEnded, "cancel_of_an_unknown_or_ended_worker_is_ignored"),
     (ForgetsTheFirstCancel, "a_second_cancel_changes_nothing_but_the_grace"),
     (TakesANameTwice, "a_name_can_be_used_once"),
+    (NeverLetsAMachineRest, "a_machine_that_is_avoided_takes_no_worker"),
     (LeavesProcesses, "close_ends_all_and_leaves_no_process"),
     (InventsWorkers, "close_without_workers_is_harmless"),
 ]

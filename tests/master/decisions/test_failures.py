@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.decisions.failures import (
+    DISTRUST,
     LONGEST_PAUSE_S,
     MAX_FAILURES,
     MAX_TRIES,
@@ -17,10 +18,13 @@ from master.decisions.failures import (
     Candidate,
     Failed,
     after_failure,
+    after_give_up,
     may_lease,
     pause,
     replaceable,
+    rests,
     standing,
+    strikes,
 )
 
 Names = list[tuple[str, str]]  # (worker, machine)
@@ -131,6 +135,34 @@ def test_who_fails_on_and_on_is_replaced_unless_nobody_does_better() -> None:
     )
     assert not replaceable(MAX_FAILURES - 1, others_work=True)[0]
     assert not replaceable(10 * MAX_FAILURES, others_work=False)[0]
+
+
+def test_who_sent_what_none_should_weighs_more_than_who_failed() -> None:
+    assert strikes(3, 0) == 3 and strikes(1, 2) == 1 + 2 * DISTRUST
+    assert pause(0, 1)[0] == pause(DISTRUST)[0] == 2 * PAUSE_S
+    assert pause(1, 1)[1] == (
+        "failed 1 times in a row, of its machine's workers 1 given up for what they sent; no lease for 1 s"
+    )
+    assert pause(0, MAX_FAILURES)[1].endswith("no lease for 300 s, and no worker there while others work elsewhere")
+
+
+@pytest.mark.parametrize("others", [True, False])
+def test_a_machine_rests_in_its_pause_and_for_good_while_others_work(others: bool) -> None:
+    for against in (1, MAX_FAILURES):
+        assert rests(against, 10.0, 9.0, lambda: others) == (True, "no worker starts there for 1 s")
+    assert not rests(MAX_FAILURES - 1, 10.0, 10.0, lambda: others)[0]
+    assert rests(MAX_FAILURES, 10.0, 1e9, lambda: others)[0] is others, "alone it is tried again"
+
+
+def test_a_run_ends_where_nothing_comes_of_a_machine_and_there_is_no_better_one() -> None:
+    again, reason = after_give_up(MAX_FAILURES, credited=False, others_run=False)
+    assert not again and "no machine does better" in reason
+    for against, credited, others in (
+        (MAX_FAILURES - 1, False, False),
+        (MAX_FAILURES, True, False),
+        (MAX_FAILURES, False, True),
+    ):
+        assert after_give_up(against, credited=credited, others_run=others)[0]
 
 
 Workers = st.integers(1, 6)

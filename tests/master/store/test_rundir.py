@@ -111,3 +111,9 @@ def test_where_there_are_no_mounts_to_read_nothing_is_claimed(run: RunDirectory,
 def test_a_hint_can_be_pasted_into_a_shell(name: str) -> None:
     assert shlex.split(command("resume", Path(name))) == ["gridml", "resume", name]
     assert command("resume", Path("runs/first")) == "gridml resume runs/first"
+
+
+def test_the_readme_says_where_senseless_messages_lie_and_how_to_go_back(tmp_path: Path) -> None:
+    RunDirectory(tmp_path / "run").create()
+    readme = (tmp_path / "run" / "README.txt").read_text()
+    assert "set-aside/" in readme and "gridml rollback" in readme

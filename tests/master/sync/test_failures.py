@@ -70,6 +70,8 @@ class Desk:
         """The next master, after this one."""
         self.ledger.close()
         desk = Desk(self.path)
+        for machine in desk.ledger.machines():
+            desk.workers.machines.recall(machine, 0.0)
         for row in desk.ledger.workers():
             if row["ended_s"] is None:
                 desk.workers.move(desk.workers.add(row["worker"]), Standing.RUNNING)

@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from gridml.carriers.base import Heartbeat
+from master.decisions.failures import GivenUpFor
 from master.decisions.staffing import STUCK
-from master.records import Standing, WorkerRecord, WorkerTable
-from master.telemetry.heartbeats import MOST_DOUBLINGS, STARTS_S, Heartbeats, Lost
+from master.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.telemetry.heartbeats import MOST_DOUBLINGS, STARTS_S, Heartbeats
 
 LIMIT = 120.0
 
@@ -50,7 +51,7 @@ def begin(workers: WorkerTable, heartbeats: Heartbeats, w1: WorkerRecord) -> Cal
 
 
 def given_up(heartbeats: Heartbeats, now: float) -> list[str]:
-    return [lost.record.name for lost in heartbeats.lost(now) if not lost.stuck]
+    return [lost.record.name for lost in heartbeats.lost(now) if lost.because is GivenUpFor.SILENCE]
 
 
 def every_second(
@@ -98,7 +99,7 @@ def test_who_trains_nothing_for_ten_silences_is_stuck(
         read["w1"] = Heartbeat(1, 64 if now < 500 else 128, now)  # it got on once
         lost += [(now, one) for one in heartbeats.lost(float(now))]
     at_s, first = lost[0]
-    assert first.stuck and "its process lives" in first.reason
+    assert first.because is GivenUpFor.NO_HEADWAY and "its process lives" in first.reason
     assert 500 + STUCK * LIMIT < at_s <= 500 + STUCK * LIMIT + 2 * LIMIT
 
 

@@ -14,6 +14,7 @@ from rich.console import Console
 from gridml.protocol.messages import Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
+from master.machines import MachineRecord
 from master.store.ledger import Ledger
 from master.store.reader import connect
 from master.store.status import RunStatus
@@ -240,3 +241,31 @@ def test_workers_that_are_avoided_show_until_they_may_try_again(ledger: Ledger) 
     assert ", 1 avoided" in line(at(ledger, 10.0))
     assert at(ledger, 10.0).to_json()["avoided"][0]["because"] == "failed 3 times in a row; no lease for 10 s"
     assert at(ledger, 20.0).avoided == [] and "avoided" not in line(at(ledger, 20.0))
+
+
+def test_who_is_trusted_no_more_shows_with_the_reason_and_until_when(ledger: Ledger) -> None:
+    with ledger.transaction():
+        ledger.worker_submitted("w1", 0.0)
+        ledger.worker_event(JobEvent(1.0, "w1", State.RUNNING, "slot-1"), 1.0)
+        ledger.quarantine("w1", "3 of its last 8 pushes are not what others bring", 5.0)
+        ledger.machine_failed(MachineRecord("slot-1", 0, 1, 20.0, "w1: it lied; no lease for 10 s"))
+        ledger.machine_failed(MachineRecord("slot-2", 0, 4, 12.0, "w7: it lied"))
+        ledger.machine_failed(MachineRecord("slot-3", 1, 0, 20.0, "w3: f failed"))
+    shown = at(ledger, 10.0)
+    assert [str(worker) for worker in shown.quarantined] == [
+        "w1 on slot-1 is in quarantine for the rest of the run: 3 of its last 8 pushes are not what others bring"
+    ]
+    assert [str(machine) for machine in shown.avoided_machines] == [
+        "slot-1 is avoided for 10 s more: w1: it lied; no lease for 10 s",
+        "slot-2 is avoided for the rest of the run, while others work elsewhere: w7: it lied",
+    ]
+    assert ", 1 in quarantine, avoided slot-1, slot-2" in line(shown)
+    assert shown.to_json()["quarantined"][0]["because"].startswith("3 of its last 8")
+    assert shown.to_json()["avoided_machines"][0] | {"because": ""} == {
+        "machine": "slot-1",
+        "distrusted": 1,
+        "seconds_left": 10.0,
+        "for_good": False,
+        "because": "",
+    }
+    assert [machine.machine for machine in at(ledger, 20.0).avoided_machines] == ["slot-2"], "slot-1 has rested"

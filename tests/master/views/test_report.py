@@ -16,10 +16,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from typer.testing import CliRunner
 
+from gridml.cli import command_line
 from gridml.errors import LedgerError
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
+from master.machines import MachineRecord
 from master.records import LeaseState
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
@@ -143,6 +146,24 @@ def test_who_failed_and_was_avoided_is_in_the_report(finished: Path) -> None:
     ]
     because = "failed 4 times in a row; no lease for 2 s"
     assert shown["avoided"] == [{"worker": "w4", "machine": "slot-10", "failures": 4, "because": because}]
+
+
+def test_who_is_trusted_no_more_is_in_the_report_and_in_the_status(finished: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger.quarantine("w4", "it pushed [red]zeros", 112.0)
+        ledger.machine_failed(MachineRecord("slot-10", 0, 4, 115.0, "w4: it pushed zeros"))
+    ledger.close()
+    shown = report(finished)
+    assert [(each.worker, each.machine) for each in shown.quarantined] == [("w4", "slot-10")]
+    assert [(each.machine, each.for_good) for each in shown.avoided_machines] == [("slot-10", True)]
+    quarantine = "w4 on slot-10 is in quarantine for the rest of the run: it pushed [red]zeros"
+    avoided = "slot-10 is avoided for the rest of the run, while others work elsewhere: w4: it pushed zeros"
+    for verb in ("report", "status", "watch"):
+        text = " ".join(CliRunner().invoke(command_line(), [verb, str(finished)]).output.split())
+        assert quarantine in text and avoided in text
+        answer = CliRunner().invoke(command_line(), [verb, str(finished), "--json"]).output
+        assert '"quarantined"' in answer and '"avoided_machines"' in answer and "it pushed zeros" in answer
 
 
 def test_speed_is_counted_from_credited_work(finished: Path) -> None:

@@ -25,6 +25,7 @@ from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from pools.pool import Pool
 
+NOT_AVOIDED = "!stringListMember(TARGET.Machine, MY.GridmlAvoided)"
 EVERYTHING = CondorOptions(
     requirements="HasAVX2 && OpSysMajorVer >= 8",
     rank="Mips",
@@ -87,15 +88,17 @@ def test_what_the_carrier_takes_must_be_there(directory: RunDirectory, monkeypat
 
 def test_without_options_nothing_is_asked_of_machines(directory: RunDirectory) -> None:
     found = description(settings(directory), directory, {})
-    assert not {"requirements", "rank", "container_image", "request_gpus"} & set(found)
-    assert not any(name.startswith("+") for name in found)
+    assert not {"rank", "container_image", "request_gpus"} & set(found)
+    assert found["requirements"] == NOT_AVOIDED
+    assert {name: value for name, value in found.items() if name.startswith("+")} == {"+GridmlAvoided": '""'}
     assert f"GRIDML_PYTHON='{sys.executable}'" in found["environment"]
     assert found["batch_name"] == "gridml run"
 
 
 def test_every_option_is_passed_on(directory: RunDirectory) -> None:
     found = description(settings(directory, EVERYTHING), directory, {"GridmlRun": '"here"'})
-    said = {name: found[name] for name in ("requirements", "rank", "container_image", "request_memory", "request_disk")}
+    assert found["requirements"] == f"(HasAVX2 && OpSysMajorVer >= 8) && {NOT_AVOIDED}"
+    said = {name: found[name] for name in ("rank", "container_image", "request_memory", "request_disk")}
     assert said == {name: getattr(EVERYTHING, name) for name in said}
     assert (found["request_cpus"], found["request_gpus"]) == ("4", "1")
     assert (found["batch_name"], found["job_max_vacate_time"]) == ("my batch", "45")
@@ -104,6 +107,7 @@ def test_every_option_is_passed_on(directory: RunDirectory) -> None:
     assert own == {
         "+WantGlideIn": "True",
         "+Wanted": '"a place"',
+        "+GridmlAvoided": '""',
         "+GridmlRun": '"here"',
         "+ProjectName": '"Uni_Physics"',
     }
