@@ -48,6 +48,7 @@ HOSTILE = "w1"
 JUST_BELOW = 0.98 * OUTLIER
 UNBOUNDED = (
     "none",
+    "sign flip",
     "noise, honest length",
     "drift, honest length",
     "drift, half of it",
@@ -81,18 +82,19 @@ ATTACKS: dict[str, Attack | None] = {
 
 
 class HostileEngine(SteppedEngine):
-    """An engine that trains like any other, and pushes something else; but where it can see that it repeats what others
-    trained: there it is honest, and shows in nothing but its own pushes."""
+    """An engine that trains like any other, and pushes something else. A `careful` one is honest where it can see that
+    it repeats what others trained, and shows in nothing but its own pushes."""
 
-    def __init__(self, program: Program, dice: Dice, attack: Attack) -> None:
+    def __init__(self, program: Program, dice: Dice, attack: Attack, *, careful: bool) -> None:
         super().__init__(program, dice)
         self._attack = attack
+        self._careful = careful
         self._forgot = self._honest = False
         self._rng = np.random.default_rng(1)
         self._base: dict[str, Array] = {}
 
     def begin(self, chunk: Chunk) -> None:
-        self._honest, self._forgot = self._forgot, False
+        self._honest, self._forgot = self._careful and self._forgot, False
         super().begin(chunk)
 
     def forget_optimisers(self) -> None:
@@ -123,18 +125,21 @@ class HostileEngine(SteppedEngine):
 class HostileTrainer:
     """Makes honest workers, and one that is not; where that trains nothing it is a thousand times as fast."""
 
-    def __init__(self, source: Path, seed: int, attack: Attack | None) -> None:
+    def __init__(self, source: Path, seed: int, attack: Attack | None, *, careful: bool) -> None:
         self._honest = Trainer(source, COSTS, seed)
         self._program = load(source)
         self._source = source
         self._attack = attack
+        self._careful = careful
 
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:
         if options.worker != HOSTILE or self._attack is None:
             return self._honest(options, mailbox, clock, speed)
-        engine = HostileEngine(self._program, Dice("hostile", torch=self._program.uses_torch), self._attack)
+        engine = HostileEngine(
+            self._program, Dice("hostile", torch=self._program.uses_torch), self._attack, careful=self._careful
+        )
         chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
         idle = self._attack is ATTACKS["unchanged"]
         return SteppedWorker(chosen, engine, mailbox, clock, COSTS, 1000.0 if idle else speed)
@@ -168,17 +173,25 @@ def undefended() -> Iterator[None]:
 
 
 def play(
-    program: Path, workers: int, attack: str, seed: int, *, defended: bool = True, checked: float = 0.0
+    program: Path,
+    workers: int,
+    attack: str,
+    seed: int,
+    *,
+    defended: bool = True,
+    checked: float = 0.0,
+    careful: bool = False,
 ) -> Outcome:
     """Play one run to its end, with spot checks of a share of the pushes."""
     scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
     settings = Settings(program, "simulated", workers, seed=seed, options=options, spot_checks=checked)
+    trainer = HostileTrainer(program, seed, ATTACKS[attack], careful=careful)
     ended = "finished"
     with tempfile.TemporaryDirectory() as folder, contextlib.nullcontext() if defended else undefended():
         root = Path(folder) / "run"
         try:
-            play_scenario(settings, scenario, root, trainer=HostileTrainer(program, seed, ATTACKS[attack]))
+            play_scenario(settings, scenario, root, trainer=trainer)
         except GridmlError as error:
             ended = str(error).splitlines()[0]
         return _outcome(root, ended)
@@ -208,9 +221,13 @@ def main() -> None:
             without = play(PROGRAMS / f"{program}.py", workers, attack, seeds[0], defended=False)
             rows.append(_row(program, workers, attack, with_it, without))
             print(rows[-1], flush=True)
-            if attack in UNBOUNDED:
-                checked = [play(PROGRAMS / f"{program}.py", workers, attack, seed, checked=CHECKED) for seed in seeds]
-                rows.append(_row(program, workers, f"{attack}; checked", checked, None))
+            for careful in (False, True) if attack in UNBOUNDED else ():
+                checked = [
+                    play(PROGRAMS / f"{program}.py", workers, attack, seed, checked=CHECKED, careful=careful)
+                    for seed in seeds
+                ]
+                how = f"{attack}; checked{', careful' if careful else ''}"
+                rows.append(_row(program, workers, how, checked, None))
                 print(rows[-1], flush=True)
     write(
         "hostile_steps",
@@ -220,7 +237,7 @@ def main() -> None:
             f"seeds {', '.join(map(str, seeds))}, the worst of them where it is defended; the first without",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
             "refused before it was in quarantine; alarms: honest workers in quarantine",
-            f"checked: with --spot-checks {CHECKED}; the hostile worker is honest where it repeats what others "
+            f"checked: with --spot-checks {CHECKED}; careful: it is honest where it repeats what others "
             "trained, so that only its own pushes show what it does",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
         ],

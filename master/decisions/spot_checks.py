@@ -22,6 +22,7 @@ SAME = 0.9  # the cosine from which on repetitions agree: what is between them i
 MACHINES = 2  # others whose pushes must have been confirmed,
 CHECKS = 4  # so often together, before anything is usual
 ODD = 2  # times that a machine must be odd to be trusted no more: one of a rare sort may round differently once
+CLOSER = 0.5  # of the pushes of a machine that looks suspicious are checked: so it is soon known
 SURE = 1e-4  # the chance that honest pushes would be less alike than those of others, below which they are not
 
 Likeness = Mapping[str, float]  # by group of tensors: the cosine of the angle between two steps
@@ -67,6 +68,12 @@ def find(to_push: Sequence[Likeness], repetitions: Mapping[tuple[int, int], Like
     )
     reason = f"repetitions {one} and {other} of {len(to_push)} agree; {_unlike(to_push[one - 1], expected)[1]}"
     return Finding(False, odd, to_push[one - 1], reason)
+
+
+def closer(newest: Likeness, times_odd: int, expected: Likeness) -> float:
+    """The share of a machine's pushes that are to be checked at least: most of them where its `newest` check, or one of
+    its repetitions, looked bad."""
+    return CLOSER if times_odd or _unlike(newest, expected)[0] else 0.0
 
 
 def convicted(times_odd: int) -> tuple[bool, str]:

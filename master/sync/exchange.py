@@ -62,7 +62,7 @@ class Exchange:
         self.recovery = Recovery(store, leases, self.failures, self.conduct)
         share, chance = spec.settings.spot_checks, environment.chance
         self.checks = SpotChecks(
-            store, leases, workers, self.merger, self.recovery, lambda: share > 0 and chance() < share
+            store, leases, workers, self.merger, self.recovery, lambda least: share > 0 and chance() < max(share, least)
         )
         leases.appointments = self.checks
         self._keeper = VersionKeeper(store, leases.epochs, self.versions, self.checks)

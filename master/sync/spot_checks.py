@@ -17,7 +17,7 @@ from gridml.protocol.messages import NO_PUSH, Pace, Sync
 from gridml.protocol.push import PushContent
 from master.decisions.failures import Candidate
 from master.decisions.leasing import Span
-from master.decisions.spot_checks import Likeness, convicted, find, strays, usual
+from master.decisions.spot_checks import Likeness, closer, convicted, find, strays, usual
 from master.leases.appointments import Start
 from master.leases.leases import Leases
 from master.records import LeaseState, WorkerRecord, WorkerTable
@@ -68,7 +68,8 @@ class Check:
 
 
 class SpotChecks:
-    """Opens a check where one is `due`, and judges it. Methods must be called inside the ledger's transaction."""
+    """Opens a check where one is `due`, given the share that should be at least, and judges it. Methods must be called
+    inside the ledger's transaction."""
 
     def __init__(
         self,
@@ -77,7 +78,7 @@ class SpotChecks:
         workers: WorkerTable,
         merger: Merger,
         recovery: Recovery,
-        due: Callable[[], bool],
+        due: Callable[[float], bool],
     ) -> None:
         self._store = store
         self._leases = leases
@@ -140,9 +141,21 @@ class SpotChecks:
             except DamagedError as error:  # the version that all of them started from cannot be read any more
                 self._say(now, f"it comes to nothing: {error}", warn=True)
                 return None
-        if check is None and self._due():
+        if check is None and self._due(self._closer(draft.record)):
             return self._open(draft, lease, now)
         return None
+
+    def _closer(self, record: WorkerRecord) -> float:
+        """The share of the pushes of a worker to check at least."""
+        place = next((each for each in (record.machine, record.name) if each in self._seen or each in self._odd), None)
+        if place is None:
+            return 0.0
+        newest = self._seen[place][-1] if self._seen.get(place) else {}
+        return closer(newest, self._odd[place], self._usual(place))
+
+    def _usual(self, place: str) -> Likeness:
+        """What is usual elsewhere."""
+        return usual([[*seen] for other, seen in self._seen.items() if other != place])
 
     def _open(self, draft: Draft, lease: LeaseState, now: float) -> str | None:
         """Keep a push, if there is anybody else to repeat it."""
@@ -174,10 +187,9 @@ class SpotChecks:
             return None  # it was cut, or pushed in parts
         check.said.append(Testimony(record.name, check.place(record, record.name), draft.content))
         pushed, *repeated = check.said
-        others = [[*seen] for place, seen in self._seen.items() if place != pushed.place]
         alike = {pair: self._likeness(check, *pair) for pair in combinations(range(1, len(check.said)), 2)}
         to_push = [self._likeness(check, 0, at) for at in range(1, len(check.said))]
-        finding = find(to_push, alike, usual(others))
+        finding = find(to_push, alike, self._usual(pushed.place))
         where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
         names = f"{pushed.worker} pushed {where}, {', '.join(each.worker for each in repeated)} repeated it"
         self._say(now, f"{names}: {finding.reason}", warn=bool(finding.odd))

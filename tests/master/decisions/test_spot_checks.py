@@ -8,7 +8,19 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.decisions.spot_checks import CHECKS, ODD, SAME, UNLIKE, Likeness, convicted, find, strays, usual
+from master.decisions.spot_checks import (
+    CHECKS,
+    CLOSER,
+    ODD,
+    SAME,
+    UNLIKE,
+    Likeness,
+    closer,
+    convicted,
+    find,
+    strays,
+    usual,
+)
 from master.sync.spot_checks import REMEMBERED
 
 NETWORK = "Network"
@@ -89,6 +101,13 @@ def test_who_goes_elsewhere_strays_and_the_others_do_not(
 ) -> None:
     machines = [[like(cosine) for cosine in cosines] for cosines in (one, other, bad)]
     assert [strays(own, [m for m in machines if m is not own])[0] for own in machines] == [False, False, True]
+
+
+def test_who_looks_suspicious_is_looked_at_more_closely() -> None:
+    assert closer(like(0.5), 0, USUAL) == 0
+    assert closer(like(0.1), 0, USUAL) == CLOSER
+    assert closer(like(0.5), 1, USUAL) == CLOSER
+    assert closer(like(0.1), 0, {}) == 0, "nobody knows what is usual"
 
 
 def test_a_few_checks_prove_nothing() -> None:
