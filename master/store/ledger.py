@@ -348,6 +348,13 @@ class Ledger:
         """(epoch, start, stop) of every credit, in the order they were given."""
         return iter(self._db.execute("SELECT epoch, start, stop FROM credits ORDER BY rowid"))
 
+    def credited_to(self, worker: str) -> tuple[int, int]:
+        """(the first version that holds a push of a worker, the vertices it was credited); nothing that the open
+        transaction has credited."""
+        query = "SELECT min(version), sum(stop - start) FROM credits WHERE worker = ?"
+        first, vertices = self._db.execute(query, (worker,)).fetchone()
+        return first or 0, vertices or 0
+
     def cut(self, lease: LeaseState, stop: int) -> None:
         """Shorten a lease; what is cut off is free."""
         cut_off = Span(lease.epoch, stop, lease.stop, standing(lease.failed, stop))

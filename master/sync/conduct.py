@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from master.decisions.conduct import PUSHES, SETTLED, WITNESSES, Pace, quarantine, too_fast
 from master.records import LeaseState, WorkerRecord
 from master.store.ledger import Ledger
+from master.store.rundir import command
 
 LOOK_S = 2.0  # between two looks at everybody's pace: with ten thousand workers one costs as much as a hundred pushes
 
@@ -99,9 +100,19 @@ class Conduct:
         """Trust a worker no more. Idempotent."""
         if worker in self._quarantined:
             return
-        self._ledger.quarantine(worker, reason, now)
+        because = f"{reason}{self._stays(worker)}"
+        self._ledger.quarantine(worker, because, now)
         self._quarantined.add(worker)
-        self._dismissed.append((worker, reason))
+        self._dismissed.append((worker, because))
+
+    def _stays(self, worker: str) -> str:
+        """Say what of a worker's pushes is in the replica, and how a person takes it out."""
+        first, vertices = self._ledger.credited_to(worker)
+        before = [point.version for point in self._ledger.points() if point.version < first]
+        if not vertices or not before:
+            return ""
+        back = f"{command('rollback', self._ledger.path.parent)} --to v{max(before)}"
+        return f"; its {vertices:,} vertices stay credited; to take the run back to before them: {back}"
 
     def forget(self, worker: str) -> None:
         """A worker has ended: it is no measure for others any more. Idempotent."""

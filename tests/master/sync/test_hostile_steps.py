@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,6 +110,7 @@ def test_zeros_are_shortened_and_their_worker_is_quarantined(tmp_path: Path, pro
     assert blamed == [(HOSTILE,)]
     assert job[0] and others == 4, "another one came in its place"
     assert "are not what others bring" in events[0][0] and late == 0
+    assert re.search(r"its [\d,]+ vertices stay credited; to take .*: gridml rollback .+ --to v\d+", events[0][0])
 
 
 def test_one_machine_has_one_vote_however_many_workers_it_goes_through(tmp_path: Path, programs: Path) -> None:
