@@ -9,6 +9,7 @@ import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -217,21 +218,12 @@ READ: list[tuple[Damage, str]] = [
     (sql("PRAGMA user_version=99"), "schema 99"),
     (sql("DROP TABLE epochs"), "no such table: epochs"),
     (sql("DROP TABLE run"), "no such table: run"),
-    (
-        fact("status", "bogus"),
-        "'bogus' is not a valid RunStatus",
-    ),
+    (fact("status", "bogus"), "'bogus' is not a valid RunStatus"),
     (sql("UPDATE run SET value='{' WHERE key='status'"), "is not what was written"),
     (fact("total", "x"), "what no master of gridml writes"),
-    (
-        fact("started_s", None),
-        "what no master of gridml writes",
-    ),
+    (fact("started_s", None), "what no master of gridml writes"),
     (sql("UPDATE epochs SET metrics='{'"), "is not what was written"),
-    (
-        metrics([1]),
-        "the metrics of an epoch are list, expected an object",
-    ),
+    (metrics([1]), "the metrics of an epoch are list, expected an object"),
     (sql("UPDATE workers SET started_s='x'"), "what no master of gridml writes"),
     (sql("DELETE FROM epochs"), "what no master of gridml writes"),
     (written("ledger.db", b""), "ledger.db"),
@@ -270,6 +262,36 @@ def test_a_column_of_another_name_is_damage(
     assert damage[0] in content
     ledger.write_bytes(content.replace(*damage))
     mistake(["resume", "r"], 7, "ledger.db cannot be read", "Restore it: rm -f")
+
+
+IMPOSSIBLE = [
+    "UPDATE leases SET opened_s = 'x'",
+    "UPDATE versions SET at_s = 'noon'",
+    "UPDATE events SET at_s = x'00ff'",
+    "UPDATE workers SET submitted_s = 1e300",
+    "UPDATE epochs SET opened_s = -1",
+    "UPDATE epochs SET version = NULL",
+    "INSERT INTO spans VALUES (0, 0, 1, 'x')",
+    "INSERT INTO spans VALUES (0, 0, 1, '-1')",
+    "DELETE FROM epochs",
+    "DELETE FROM epochs; DELETE FROM credits; DELETE FROM leases; DELETE FROM spans",
+]
+
+
+@pytest.mark.parametrize("query", IMPOSSIBLE)
+def test_what_no_master_writes_is_damage(mistake: Callable[..., str], run: Path, query: str) -> None:
+    with closing(sqlite3.connect(run / "ledger.db")) as db:
+        db.executescript(query)
+    for command in ("status", "report", "rollback"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, str(run), "--json"])
+        assert ended.value.code in (0, 7)
+    said = mistake(["resume", "r"], 7, "ledger.db", "Restore it: rm -f")
+    for line in said.partition("Restore it: ")[2].split(" && ")[:-1]:
+        subprocess.run(["sh", "-c", line], check=True)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", "r", "--json"])
+    assert ended.value.code == 0
 
 
 LOCKS = [folder("master.lock"), fifo("master.lock"), loop("master.lock")]
