@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import shutil
 import sqlite3
 import subprocess
@@ -320,6 +321,37 @@ PLACES = [
 def test_a_master_that_cannot_use_a_file(mistake: Callable[..., str], run: Path, damage: Damage, said: str) -> None:
     damage(run)
     mistake(["resume", "r"], 6, said)
+
+
+def objects(path: Path) -> None:
+    """A field that NumPy would run code to read."""
+    np.save(path, np.array([os.getcwd], object), allow_pickle=True)
+
+
+NO_ARRAY: dict[str, Callable[[Path], Any]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"hello\n"),
+    "a pickle": lambda path: path.write_bytes(pickle.dumps([os.getcwd])),
+    "objects": objects,
+    "a header alone": lambda path: path.write_bytes(path.read_bytes()[:128]),
+    "a header that is none": lambda path: path.write_bytes(path.read_bytes().replace(b"descr", b"dexcr")),
+    "a shape beyond memory": lambda path: path.write_bytes(path.read_bytes().replace(b"(3000,)", b"(9**9,)")),
+}
+
+
+@pytest.mark.parametrize("damage", NO_ARRAY.values(), ids=NO_ARRAY)
+def test_a_field_that_is_no_array(mistake: Callable[..., str], run: Path, damage: Callable[[Path], Any]) -> None:
+    """What the fields are made of is refused; what is made of that is made anew."""
+    made, bases = run / "fields" / "Document.visits.npy", [*(run / "fields").glob("*@*.npy")]
+    before = made.read_bytes()
+    damage(made)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", str(run), "--json"])
+    assert ended.value.code == 0 and made.read_bytes() == before
+    assert bases
+    for base in bases:
+        damage(base)
+    mistake(["resume", "r"], 7, "@", ".npy", "gridml run")
 
 
 STATE: list[Damage] = [
