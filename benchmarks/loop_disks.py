@@ -5,7 +5,7 @@ volatile one has a write cache that a power cut empties: XFS > shelf.img (ext4) 
 of the shelf. There a block of disk.img is sent on only when the inner file system asks for a flush (or the kernel finds
 time for it), so what was not flushed is not in the clone. A clone of 100 MB takes a few milliseconds and is atomic.
 
-Needs root, loop devices, XFS with reflinks (xfsprogs) and ext4.
+Needs root, loop devices, XFS with reflinks (xfsprogs) and ext4. A process that is asked to end unmounts them first.
 """
 
 from __future__ import annotations
@@ -13,10 +13,12 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 XFS_MB, SHELF_MB, DISK_MB = 1600, 96, 64
 
@@ -57,7 +59,7 @@ def disk(folder: Path, *, volatile: bool) -> Iterator[Disk]:
     """Make a disk below `folder`; whatever happens, nothing of it stays. Raises NoDisks."""
     check()
     folder.mkdir(parents=True, exist_ok=True)
-    with contextlib.ExitStack() as stack:
+    with unwound_when_asked_to_end(), contextlib.ExitStack() as stack:
         stack.callback(shutil.rmtree, folder, ignore_errors=True)
         base, xfs = folder / "base.img", folder / "base"
         _sparse(base, XFS_MB)
@@ -92,30 +94,49 @@ def small_disk(megabytes: int, place: Path) -> Iterator[Path]:
     """Mount a disk in memory of so many megabytes at a new folder `place`. Raises NoDisks."""
     if os.geteuid() != 0:
         raise NoDisks("to mount a disk takes root")
-    place.mkdir(parents=True)
-    try:
+    with unwound_when_asked_to_end(), _unmounted(place):
         if _fails("mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", place):
             raise NoDisks("a tmpfs cannot be mounted")
-        try:
-            yield place
-        finally:
-            _call("umount", "--lazy", place)
-    finally:
-        place.rmdir()
+        yield place
 
 
 @contextlib.contextmanager
 def mounted(image: Path, place: Path) -> Iterator[Path]:
     """Mount an image at a new folder `place`."""
-    place.mkdir()
-    try:
+    with _unmounted(place):
         _call("mount", "-o", "loop", image, place)
-        try:
-            yield place
-        finally:
-            if _fails("umount", place):  # somebody has a file open there, and must not keep the device
-                _call("umount", "--lazy", place)
+        yield place
+
+
+@contextlib.contextmanager
+def unwound_when_asked_to_end() -> Iterator[None]:
+    """Let SIGTERM and SIGHUP end what is inside as an error does, once: what is mounted there is unmounted. Must be
+    called in the main thread."""
+    asked = (signal.SIGTERM, signal.SIGHUP)
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        for each in asked:
+            signal.signal(each, signal.SIG_IGN)
+        raise SystemExit(128 + number)
+
+    before = {number: signal.signal(number, leave) for number in asked}
+    try:
+        yield
     finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _unmounted(place: Path) -> Iterator[None]:
+    """Make a folder for what is mounted inside; afterwards neither is there."""
+    place.mkdir(parents=True)
+    try:
+        yield
+    finally:
+        # Somebody may have a file open there, and must not keep the device.
+        if place.is_mount() and _fails("umount", place):
+            _call("umount", "--lazy", place)
         place.rmdir()
 
 

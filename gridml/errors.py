@@ -82,3 +82,7 @@ class SupersededError(RunError):
 
 class NotFiniteError(UserCodeError):
     """A loss or a replica holds NaN or infinity."""
+
+
+class Interruption(BaseException):
+    """The process was asked to end: what ends with it, such as the user's code, is not to blame."""

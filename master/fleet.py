@@ -14,7 +14,7 @@ from master.decisions.failures import GivenUpFor, after_give_up
 from master.decisions.staffing import after_failed_start, after_hold, to_submit
 from master.leases.stragglers import TakenRanges
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
-from master.store.rundir import RunDirectory
+from master.store.rundir import RunDirectory, command
 from master.store.settings import Settings
 from master.sync.exchange import Exchange
 from master.telemetry.heartbeats import Heartbeats
@@ -176,6 +176,14 @@ class Fleet:
         self._submitted += count
         for name in names:
             self._place.backend.submit(name)
+
+    def check_machines(self, *, work_left: bool) -> None:
+        """Raise RunError where work is left and nobody will ever come to do it."""
+        gone = self._place.backend.exhausted() if work_left else None
+        if gone is not None:
+            again = f"play their times from the beginning: {command('resume', self._place.directory.root)}"
+            waiting = self._workers.alive
+            raise RunError(f"{gone}; {waiting} workers wait for one. Begin again with a longer trace, or {again}")
 
     def _queue(self, record: WorkerRecord) -> None:
         if record.standing is not Standing.RUNNING:

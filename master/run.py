@@ -131,7 +131,9 @@ class Run:
         return bool(events or messages or merged or evaluated)
 
     def _staff(self) -> None:
-        self.parts.fleet.staff(self.parts.environment.clock(), work_left=not self.parts.leases.epochs.finished())
+        work_left = not self.parts.leases.epochs.finished()
+        self.parts.fleet.staff(self.parts.environment.clock(), work_left=work_left)
+        self.parts.fleet.check_machines(work_left=work_left)
 
     def _done(self) -> bool:
         epochs = self.parts.leases.epochs

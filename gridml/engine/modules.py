@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.errors import ProgramError, UserCodeError
+from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.vertex import Vertex, VertexId, VertexType
 from gridml.protocol.text import described
 
@@ -20,7 +20,9 @@ def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
     """Return what a user's factory makes. Raises UserCodeError when it fails."""
     try:
         return make(*arguments)
-    except (Exception, SystemExit) as error:  # a run that ends with its status would pass for a success
+    except Interruption:
+        raise
+    except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
         raise UserCodeError(f"{what} failed: {described(error)}. Mend it in the program.") from error
 
 

@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gridml.errors import DataError, GridmlError, ProgramError, UsageError, UserCodeError
+from gridml.errors import DataError, GridmlError, Interruption, ProgramError, UsageError, UserCodeError
 from gridml.model.batch import Batch
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
@@ -199,9 +199,9 @@ class Program:
         """
         try:
             made = self.graph()
-        except GridmlError:
+        except (GridmlError, Interruption):
             raise
-        except (Exception, SystemExit) as error:  # a run that ends with its status would pass for a success
+        except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
             raise UserCodeError(
                 f"graph failed: {described(error)}. Nothing was started.", user_traceback(error, source)
             ) from error
@@ -275,10 +275,10 @@ def load(path: Path) -> Program:
         sys.path.append(folder)  # the user's own modules beside the file; last, so that they shadow nothing
     try:
         spec.loader.exec_module(loaded)
-    except DataError:
+    except (DataError, Interruption):
         del sys.modules[name]
         raise  # it says all there is to say
-    except (Exception, SystemExit, GeneratorExit) as error:
+    except BaseException as error:
         del sys.modules[name]
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
     programs: dict[str, Program] = {n: v for n, v in vars(loaded).items() if issubclass(type(v), Program)}

@@ -140,6 +140,8 @@ def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
 def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValues:
     if ids.dtype != np.int64 or ids.ndim != 1:
         raise ValueError(f"the ids of {type_name} are {ids.dtype} {ids.shape}; expected int64 (n,)")
+    if not ((ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids)):  # most are in order
+        raise ValueError(f"the ids of {type_name} name a row twice; expected each once")
     for name, values in fields.items():
         if values.ndim < 1 or len(values) != len(ids):
             raise ValueError(

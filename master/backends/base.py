@@ -140,6 +140,10 @@ class Backend(ABC):
         """What a person should hear since the last call, and no event says."""
         return []
 
+    def exhausted(self) -> str | None:
+        """Return why no job that waits will ever start, None while one may."""
+        return None
+
     def advice(self, detail: str) -> str:
         """What a person can do about a job that is held for the reason `detail`."""
         return "Mend the cause, then go on with gridml resume."

@@ -212,6 +212,13 @@ class Local(Backend):
         """The script's kills so far, by machine; cancelled workers are not among them."""
         return dict(self._kills)
 
+    def exhausted(self) -> str | None:
+        """As the contract says: a script may come to an end, with all its machines gone."""
+        now = self._now()
+        if not self._queue or self._jobs or self._events or any(self._open_slots(now)):
+            return None
+        return f"all {len(self._slots)} machines of the script are gone after {now:.0f} s, and none comes again"
+
     def _now(self) -> float:
         return self._clock() - self._start_s
 

@@ -8,7 +8,6 @@ it, to hear the reason.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import resource
 import shlex
@@ -26,8 +25,8 @@ from gridml.model.digest import block_digests
 from gridml.protocol import bundle
 from master.store.exact import check_patches, count_credits
 from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
-from master.store.schema import check_schema
-from master.store.sealed import check_sealed
+from master.store.schema import check_tables
+from master.store.sealed import check_sealed, read_fact
 
 
 class Trouble(StrEnum):
@@ -190,19 +189,19 @@ def is_whole(run: RunDirectory) -> bool:
         with closing(sqlite3.connect(f"{run.ledger_copy.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as db:
             if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
                 return False
-            check_schema(db)
+            check_tables(db)
             check_sealed(db)
             count_credits(db)
             check_patches(db)
             newest = db.execute("SELECT version, sha256 FROM versions ORDER BY version DESC LIMIT 1").fetchall()
             patches = db.execute("SELECT version, sha256 FROM patches").fetchall()
-            bases = db.execute("SELECT version, field, digests FROM bases").fetchall()
+            base = read_fact(db, "base", {"version": 0, "digests": {}})
         files = [(run.versions / version_name(version), sha256) for version, sha256 in newest]
         files += [(run.fields / patch_name(version), sha256) for version, sha256 in patches]
         whole = bool(newest) and all(bundle.digest(path.read_bytes()) == sha256 for path, sha256 in files)
         return whole and all(
-            block_digests(np.load(run.fields / base_name(field, version), mmap_mode="r")) == json.loads(digests)
-            for version, field, digests in bases
+            block_digests(np.load(run.fields / base_name(field, base["version"]), mmap_mode="r")) == digests
+            for field, digests in base["digests"].items()
         )
     except (sqlite3.Error, OSError, ValueError, TypeError, EOFError, SyntaxError):  # NumPy's for a broken header
         return False

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from master.store.sealed import read_fact
+
 Ints = NDArray[np.int64]
 
 _UNCREDITED = (
@@ -40,10 +42,12 @@ def count_credits(db: sqlite3.Connection) -> Credited:
     Raises ValueError, naming epoch and range, where credited, free and leased ranges are not a partition of an epoch,
     or a sum that the ledger keeps is not that of its rows.
     """
-    epochs = _rows(db, "SELECT epoch, vertices, credited, closed_s IS NOT NULL FROM epochs ORDER BY epoch", 4)
+    epochs = _rows(
+        db, "SELECT epoch, vertices, credited, closed_s NOTNULL AND version NOTNULL FROM epochs ORDER BY epoch", 4
+    )
     credits, uncredited = _rows(db, "SELECT epoch, start, stop FROM credits", 3), _rows(db, _UNCREDITED, 3)
     number, vertices, said, closed = epochs.T
-    if not np.array_equal(number, np.arange(len(epochs))):
+    if not len(epochs) or not np.array_equal(number, np.arange(len(epochs))):
         raise ValueError(f"the epochs {number.tolist()} are there; expected all from 0 on")
     _check_partition(np.concatenate([credits, uncredited]), vertices)
     sums = np.zeros(len(epochs), np.int64)
@@ -59,13 +63,13 @@ def count_credits(db: sqlite3.Connection) -> Credited:
 
 def check_patches(db: sqlite3.Connection) -> None:
     """Raise ValueError where there are patches, or a base of fields, and not a patch for every version since."""
-    base = db.execute("SELECT max(version) FROM bases").fetchone()[0]
+    base = read_fact(db, "base")
     patches = db.execute("SELECT version, epoch FROM patches ORDER BY version").fetchall()
     if base is None and not patches:
         return
     expected = db.execute(
         "SELECT version, min(epoch) FROM credits WHERE version > ? GROUP BY version ORDER BY version",
-        (-1 if base is None else base,),
+        (-1 if base is None else base["version"],),
     ).fetchall()
     if patches != expected:
         raise ValueError(f"its patches are of the (version, epoch) {patches}; by its credits they should be {expected}")

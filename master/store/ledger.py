@@ -10,17 +10,17 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import sqlite3
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from gridml.errors import DamagedError, GridmlError, LedgerError
 from gridml.protocol.bundle import sync_folder
 from gridml.protocol.messages import Failure, Sync
+from gridml.protocol.text import described
 from master.backends.base import JobEvent, State
 from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
@@ -31,8 +31,8 @@ from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.rundir import RunDirectory, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION, check_schema
-from master.store.sealed import check_sealed, seal, unseal
+from master.store.schema import SCHEMA, SCHEMA_VERSION, check_tables
+from master.store.sealed import check_sealed, read_fact, seal
 from master.store.status import ORPHANED
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.write_batch import WriteBatch, failed_from
@@ -68,9 +68,10 @@ class Ledger:
             self._check()
             self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
             self._read_mirror()
-        except UnicodeDecodeError as error:  # Python's, where SQLite speaks of a name in the schema that is no text
+        except (ValueError, TypeError, LookupError) as error:  # of JSON in a cell, or of a schema that is no text
             self._db.close()
-            raise explain(DamagedError(f"{path} cannot be read: {error}", path), path.parent) from error
+            problem = f"{path} cannot be read: {described(error)}"
+            raise explain(DamagedError(problem, path), path.parent) from error
         except (sqlite3.Error, DamagedError) as error:
             self._db.close()
             raise explain(error, path.parent) from error
@@ -86,7 +87,7 @@ class Ledger:
         verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
         if verdict != "ok":
             raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
-        check_schema(self._db)
+        check_tables(self._db)
         check_sealed(self._db)
 
     def _read_mirror(self) -> None:
@@ -238,8 +239,7 @@ class Ledger:
         self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?)", (key, *seal(value)))
 
     def get(self, key: str, default: Any = None) -> Any:
-        sealed = self._db.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
-        return default if sealed is None else unseal(*sealed)
+        return read_fact(self._db, key, default)
 
     def last_sign(self) -> float:
         """When a master last wrote something down, 0 if none ever did."""
@@ -473,14 +473,12 @@ class Ledger:
 
     def base(self) -> Base | None:
         """The fields that the open epochs began with, None for those of the graph itself."""
-        rows = self._db.execute("SELECT version, field, digests FROM bases").fetchall()
-        return Base(rows[0][0], {field: json.loads(digests) for _, field, digests in rows}) if rows else None
+        base = self.get("base")
+        return None if base is None else Base(**base)
 
     def set_base(self, base: Base, patches: Sequence[tuple[int, int, str]]) -> None:
         """Name the base that these patches are part of; they are dropped."""
-        self._db.execute("DELETE FROM bases")
-        rows = [(base.version, field, json.dumps(digests)) for field, digests in base.digests.items()]
-        self._db.executemany("INSERT INTO bases VALUES (?, ?, ?)", rows)
+        self.set("base", asdict(base))
         self._db.executemany("DELETE FROM patches WHERE version = ?", [(version,) for version, _, _ in patches])
 
     # --- workers and failures

@@ -13,7 +13,7 @@ from gridml.errors import LedgerError
 from gridml.protocol.text import described
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.rundir import RunDirectory, command, open_lock
-from master.store.schema import SCHEMA_VERSION
+from master.store.schema import SCHEMA_VERSION, check_tables
 from master.store.status import RunStatus
 
 LONGEST_HOLDER = 1000  # characters
@@ -41,6 +41,12 @@ def connect(root: Path) -> sqlite3.Connection:
         raise LedgerError(
             f"{path} has schema {schema}, this gridml reads {SCHEMA_VERSION}. Read it with its own gridml."
         )
+    try:
+        with explained(path):
+            check_tables(connection)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
@@ -50,7 +56,7 @@ def explained(path: Path) -> Iterator[None]:
     error for people."""
     try:
         yield
-    except (ValueError, TypeError, LookupError, AttributeError) as error:
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError) as error:
         backup = path.with_name("ledger.backup.db")
         raise LedgerError(
             f"{path} holds what no master of gridml writes ({described(error)}). If something else has changed it, put "

@@ -30,6 +30,12 @@ def unseal(text: Any, crc32: Any) -> Any:
     return json.loads(text)
 
 
+def read_fact(ledger: sqlite3.Connection, key: str, default: Any = None) -> Any:
+    """Return what the table `run` says of a run. Raises as `unseal` does."""
+    sealed = ledger.execute("SELECT value, crc32 FROM run WHERE key = ?", (key,)).fetchone()
+    return default if sealed is None else unseal(*sealed)
+
+
 def check_sealed(ledger: sqlite3.Connection) -> None:
     """Raise sqlite3.DatabaseError for the first sealed value of a ledger that is not what was written."""
     for sealed in ledger.execute(

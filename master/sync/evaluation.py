@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gridml.engine.engine import BatchFailed, Engine
 from gridml.engine.modules import Modules
-from gridml.errors import ProgramError, UserCodeError
+from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch import Batch, Rows
 from gridml.model.chunk import cut
 from gridml.model.graph import Graph, Table, components
@@ -43,7 +43,9 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) 
         arguments.append(_argument(name, hints.get(name), graph, state, torch=program.uses_torch))
     try:
         metrics = program.evaluate(*arguments)
-    except (Exception, SystemExit) as error:  # a run that ends with its status would pass for a success
+    except Interruption:
+        raise
+    except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
         raise UserCodeError(f"evaluate failed: {described(error)}. {_KEPT}", user_traceback(error, source)) from error
     return _plain_metrics(metrics)
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Merge, MergeResult, VertexState
 from gridml.engine.modules import Modules
-from gridml.errors import UserCodeError
+from gridml.errors import Interruption, UserCodeError
 from gridml.model.batch import Rows
 from gridml.model.graph import Table
 from gridml.model.program import user_traceback
@@ -139,7 +139,9 @@ def _call(table: Table, master: Vertex, replica: Vertex, merge: Merge) -> None:
     """Run g. Raises UserCodeError with the user's traceback when it fails."""
     try:
         master.aggregate(replica, merge)
-    except (Exception, SystemExit) as error:
+    except Interruption:
+        raise
+    except BaseException as error:
         raise UserCodeError(
             f"{table.type.name}.aggregate failed on {tuple(master.get_id())}: {described(error)}",
             user_traceback(error, Path(inspect.getfile(type(master)))),

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from gridml.errors import Interruption
 from gridml.protocol.text import printable
 from master.store.reader import connect, explained, holder
 from master.store.run_facts import read_ahead, read_facts
@@ -37,7 +38,7 @@ LOOK_S = 0.25  # how often `follow` looks for news
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
-class Stopped(BaseException):
+class Stopped(Interruption):
     """This process was sent signal `number`, to end it."""
 
     def __init__(self, number: int) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import math
 import os
+import pickle
 import shutil
 import sqlite3
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -217,21 +219,12 @@ READ: list[tuple[Damage, str]] = [
     (sql("PRAGMA user_version=99"), "schema 99"),
     (sql("DROP TABLE epochs"), "no such table: epochs"),
     (sql("DROP TABLE run"), "no such table: run"),
-    (
-        fact("status", "bogus"),
-        "'bogus' is not a valid RunStatus",
-    ),
+    (fact("status", "bogus"), "'bogus' is not a valid RunStatus"),
     (sql("UPDATE run SET value='{' WHERE key='status'"), "is not what was written"),
     (fact("total", "x"), "what no master of gridml writes"),
-    (
-        fact("started_s", None),
-        "what no master of gridml writes",
-    ),
+    (fact("started_s", None), "what no master of gridml writes"),
     (sql("UPDATE epochs SET metrics='{'"), "is not what was written"),
-    (
-        metrics([1]),
-        "the metrics of an epoch are list, expected an object",
-    ),
+    (metrics([1]), "the metrics of an epoch are list, expected an object"),
     (sql("UPDATE workers SET started_s='x'"), "what no master of gridml writes"),
     (sql("DELETE FROM epochs"), "what no master of gridml writes"),
     (written("ledger.db", b""), "ledger.db"),
@@ -272,6 +265,36 @@ def test_a_column_of_another_name_is_damage(
     mistake(["resume", "r"], 7, "ledger.db cannot be read", "Restore it: rm -f")
 
 
+IMPOSSIBLE = [
+    "UPDATE leases SET opened_s = 'x'",
+    "UPDATE versions SET at_s = 'noon'",
+    "UPDATE events SET at_s = x'00ff'",
+    "UPDATE workers SET submitted_s = 1e300",
+    "UPDATE epochs SET opened_s = -1",
+    "UPDATE epochs SET version = NULL",
+    "INSERT INTO spans VALUES (0, 0, 1, 'x')",
+    "INSERT INTO spans VALUES (0, 0, 1, '-1')",
+    "DELETE FROM epochs",
+    "DELETE FROM epochs; DELETE FROM credits; DELETE FROM leases; DELETE FROM spans",
+]
+
+
+@pytest.mark.parametrize("query", IMPOSSIBLE)
+def test_what_no_master_writes_is_damage(mistake: Callable[..., str], run: Path, query: str) -> None:
+    with closing(sqlite3.connect(run / "ledger.db")) as db:
+        db.executescript(query)
+    for command in ("status", "report", "rollback"):
+        with pytest.raises(SystemExit) as ended:
+            cli.main([command, str(run), "--json"])
+        assert ended.value.code in (0, 7)
+    said = mistake(["resume", "r"], 7, "ledger.db", "Restore it: rm -f")
+    for line in said.partition("Restore it: ")[2].split(" && ")[:-1]:
+        subprocess.run(["sh", "-c", line], check=True)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", "r", "--json"])
+    assert ended.value.code == 0
+
+
 LOCKS = [folder("master.lock"), fifo("master.lock"), loop("master.lock")]
 
 
@@ -298,6 +321,37 @@ PLACES = [
 def test_a_master_that_cannot_use_a_file(mistake: Callable[..., str], run: Path, damage: Damage, said: str) -> None:
     damage(run)
     mistake(["resume", "r"], 6, said)
+
+
+def objects(path: Path) -> None:
+    """A field that NumPy would run code to read."""
+    np.save(path, np.array([os.getcwd], object), allow_pickle=True)
+
+
+NO_ARRAY: dict[str, Callable[[Path], Any]] = {
+    "empty": lambda path: path.write_bytes(b""),
+    "text": lambda path: path.write_bytes(b"hello\n"),
+    "a pickle": lambda path: path.write_bytes(pickle.dumps([os.getcwd])),
+    "objects": objects,
+    "a header alone": lambda path: path.write_bytes(path.read_bytes()[:128]),
+    "a header that is none": lambda path: path.write_bytes(path.read_bytes().replace(b"descr", b"dexcr")),
+    "a shape beyond memory": lambda path: path.write_bytes(path.read_bytes().replace(b"(3000,)", b"(9**9,)")),
+}
+
+
+@pytest.mark.parametrize("damage", NO_ARRAY.values(), ids=NO_ARRAY)
+def test_a_field_that_is_no_array(mistake: Callable[..., str], run: Path, damage: Callable[[Path], Any]) -> None:
+    """What the fields are made of is refused; what is made of that is made anew."""
+    made, bases = run / "fields" / "Document.visits.npy", [*(run / "fields").glob("*@*.npy")]
+    before = made.read_bytes()
+    damage(made)
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["resume", str(run), "--json"])
+    assert ended.value.code == 0 and made.read_bytes() == before
+    assert bases
+    for base in bases:
+        damage(base)
+    mistake(["resume", "r"], 7, "@", ".npy", "gridml run")
 
 
 STATE: list[Damage] = [

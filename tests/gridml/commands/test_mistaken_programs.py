@@ -135,7 +135,19 @@ def test_evaluate_wants_vertices_that_are_not_there(mistake: Callable[..., str])
     mistake(["run", "program.py", "--run-dir", "r"], 3, "evaluate is Other, of which the graph has no vertices")
 
 
+ENDING = ["raise BaseException('x')", "raise KeyboardInterrupt", "import sys; sys.exit(0)", "raise GeneratorExit('x')"]
+
+
+@pytest.mark.parametrize("line", ENDING)
+def test_a_program_that_ends_where_it_is_imported(mistake: Callable[..., str], line: str) -> None:
+    write(COUNTS, IMPORT, f"{IMPORT}{line}\n")
+    error = mistake(["run", "program.py", "--run-dir", "r"], 3, "program.py cannot be loaded", line)
+    assert error.count("Traceback (most recent call last)") == 1 and not Path("r").exists()
+
+
 FAILING = [
+    (GRAPH, GRAPH + "    raise BaseException('x')\n", "graph failed: BaseException: x"),
+    (GRAPH, GRAPH + "    raise KeyboardInterrupt\n", "graph failed: KeyboardInterrupt"),
     (GRAPH, GRAPH + "    import sys; sys.exit(0)\n", "graph failed: SystemExit: 0"),
     (GRAPH, GRAPH + "    raise ValueError('\\x1b[31m' + chr(0xdcff))\n", r"graph failed: ValueError: \x1b[31m\udcff"),
     (GRAPH, GRAPH + "    raise ValueError('x' * 30_000_000)\n", "characters left out"),

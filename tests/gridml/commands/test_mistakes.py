@@ -228,3 +228,9 @@ def test_what_programs_read_is_json_on_error_too(
 ) -> None:
     found = answer(arguments)
     assert found["error"] and found["exit_status"] in (2, 7)
+
+
+def test_a_trace_whose_machines_are_all_gone_ends_the_run(mistake: Callable[..., str]) -> None:
+    Path("t").write_text("0,add,a\n50,remove,a\n")
+    said = ("all 1 machines of the script are gone", "1 workers wait for one", "longer trace", "gridml resume r")
+    mistake(["run", PROGRAM, "--trace", "t", "--run-dir", "r"], 8, *said)

@@ -137,3 +137,16 @@ def test_a_sync_beside_tensors_that_are_no_push_is_still_read() -> None:
     assert BundleCodec().read(bundle.encode(to_json(sync), {})) == (sync, NOTHING)
     with pytest.raises(ValueError, match="not a sync"):
         BundleCodec().read(bundle.encode({"what": "is this"}, {}))
+
+
+@pytest.mark.parametrize("prefix", ["@rows/", "@ids/"])
+@pytest.mark.parametrize("ids", [[1, 1], [3, 1, 3], [2, 0, 1, 0]])
+def test_a_row_that_is_named_twice_is_refused(prefix: str, ids: list[int]) -> None:
+    """One of its values would be lost without a word."""
+    tensors = {f"{prefix}Word": np.array(ids, np.int64), "Word/count": np.arange(len(ids))}
+    with pytest.raises(ValueError, match="the ids of Word name a row twice; expected each once"):
+        decode(tensors)
+
+
+def test_rows_may_come_in_any_order() -> None:
+    decode({"@rows/Word": np.array([2, 0, 1], np.int64), "Word/count": np.arange(3)})

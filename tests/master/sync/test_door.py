@@ -506,6 +506,18 @@ def test_any_name_of_a_tensor_is_refused_and_printable(scene: Scene, name: str) 
     scene.finish()
 
 
+@pytest.mark.parametrize("prefix", ["@rows/", "@ids/"])
+def test_rows_that_are_named_twice_are_refused(scene: Scene, prefix: str) -> None:
+    twice = {f"{prefix}Word": np.array([1, 1], np.int64), "Word/count": np.array([1, 2], np.int64)}
+    number = scene.push(scene.lease(), twice)
+    before = scene.run.ledger.credited
+    scene.run.step()
+    reply = scene.reply(number)
+    assert reply.verdict is Verdict.REFUSED and "name a row twice" in reply.reason
+    assert scene.run.ledger.credited == before
+    scene.finish()
+
+
 @pytest.mark.parametrize("error", [ZeroDivisionError("\x1b[2J" + "x" * 10_000), UserCodeError("g fails: \udce9")])
 def test_a_push_that_cannot_be_handled_is_refused_and_no_other(
     scene: Scene, monkeypatch: pytest.MonkeyPatch, error: Exception
