@@ -21,9 +21,9 @@ CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha25
 CREATE TABLE bases (version INTEGER NOT NULL, field TEXT NOT NULL, digests TEXT NOT NULL, PRIMARY KEY (version, field));
 CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL, started_s REAL, first_sync_s REAL, ended_s REAL,
-  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT,
-  bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0, failed INTEGER NOT NULL DEFAULT 0,
-  avoided_until_s REAL, avoided_because TEXT);
+  trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, credited INTEGER NOT NULL DEFAULT 0,
+  push_every INTEGER, push_reason TEXT, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0,
+  failed INTEGER NOT NULL DEFAULT 0, avoided_until_s REAL, avoided_because TEXT);
 CREATE TABLE machines (name TEXT PRIMARY KEY, failures INTEGER NOT NULL, distrusted INTEGER NOT NULL,
   avoided_until_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE blames (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, reason TEXT NOT NULL);
