@@ -1,7 +1,8 @@
 """A hostile worker beside two honest ones: LeNet on MNIST on real worker processes, with and without it.
 
 The hostile one speaks into its own mailbox, each turn of the master's, for as long as the run lasts: whenever it is
-given up another one takes its place. Its messages are spread over the run by what is credited.
+given up another one takes its place, on a machine of another name: one that is avoided could send no more. Its messages
+are spread over the run by what is credited.
 
     python -m benchmarks.hostile [MESSAGES [SEEDS [EPOCHS]]]
 """
@@ -14,7 +15,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -42,7 +43,7 @@ from master.views.report import report
 
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
 HONEST = 2  # workers
-MACHINE = "hostile-machine"
+MACHINE = "hostile-machine-"  # and a number: a name for each of its workers
 A_TURN = 10  # messages at most between two looks of the master's, which takes the newest
 EARLY = 1.25  # the messages come so much faster than the credits, so that all have come before the end
 
@@ -110,8 +111,6 @@ class Pool(Backend):
         self._siege = siege
         self._local = Local(worker_command(settings, directory), Steady(HONEST), directory.logs)
         self._living: set[str] = set()
-        self._waiting: list[str] = []  # for the hostile machine
-        self._avoided = False
         self._events: list[JobEvent] = []
 
     def submit(self, worker: str) -> None:
@@ -119,14 +118,11 @@ class Pool(Backend):
             self._living.add(worker)
             self._local.submit(worker)
             return
+        self._siege.enter(worker)
         self._say(worker, State.QUEUED)
-        self._waiting.append(worker)
+        self._say(worker, State.RUNNING)
 
     def poll(self) -> list[JobEvent]:
-        if self._waiting and not self._avoided and self._siege.worker is None:
-            worker = self._waiting.pop(0)
-            self._siege.enter(worker)
-            self._say(worker, State.RUNNING)
         events, self._events = self._events + self._local.poll(), []
         self._living -= {event.worker for event in events if event.state.ended}
         return events
@@ -136,15 +132,8 @@ class Pool(Backend):
         if hostile is not None and hostile.stance.worker == worker:
             self._siege.leave()
             self._say(worker, State.EVICTED)
-        elif worker in self._waiting:
-            self._waiting.remove(worker)
-            self._say(worker, State.EVICTED)
         else:
             self._local.cancel(worker, grace_s=grace_s)
-
-    def avoid(self, machines: Collection[str]) -> None:
-        self._avoided = MACHINE in machines
-        self._local.avoid(machines)
 
     def close(self) -> None:
         self._siege.leave()
@@ -152,7 +141,8 @@ class Pool(Backend):
 
     def _say(self, worker: str, state: State) -> None:
         cancelled = state is State.EVICTED
-        self._events.append(JobEvent(time.monotonic(), worker, state, MACHINE, state.value, cancelled=cancelled))
+        machine = f"{MACHINE}{self._siege.workers}"
+        self._events.append(JobEvent(time.monotonic(), worker, state, machine, state.value, cancelled=cancelled))
 
 
 @dataclass(frozen=True)
@@ -185,8 +175,8 @@ def besieged(settings: Settings, root: Path, siege: Siege | None) -> Ended:
 
 def _hostile_credits(root: Path) -> int:
     with opened(root) as db:
-        query = "SELECT sum(stop - start) FROM credits JOIN workers USING (worker) WHERE machine = ?"
-        return int(db.execute(query, (MACHINE,)).fetchone()[0] or 0)
+        query = "SELECT sum(stop - start) FROM credits JOIN workers USING (worker) WHERE machine LIKE ?"
+        return int(db.execute(query, (f"{MACHINE}%",)).fetchone()[0] or 0)
 
 
 def compare(messages: int, seed: int, epochs: int) -> list[dict[str, Cell]]:

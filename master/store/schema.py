@@ -30,8 +30,9 @@ CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGE
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
 CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT, kind TEXT, graceful INTEGER,
   cancelled INTEGER, detail TEXT, pid INTEGER, submitted_s REAL NOT NULL, started_s REAL, first_sync_s REAL,
-  ended_s REAL, trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0, push_every INTEGER,
-  push_reason TEXT, bytes_up INTEGER NOT NULL DEFAULT 0, bytes_down INTEGER NOT NULL DEFAULT 0,
+  ended_s REAL, trained INTEGER NOT NULL DEFAULT 0, train_s REAL NOT NULL DEFAULT 0,
+  credited INTEGER NOT NULL DEFAULT 0, push_every INTEGER, push_reason TEXT, bytes_up INTEGER NOT NULL DEFAULT 0,
+  bytes_down INTEGER NOT NULL DEFAULT 0,
   failed INTEGER NOT NULL DEFAULT 0, avoided_until_s REAL, avoided_because TEXT);
 CREATE TABLE machines (name TEXT PRIMARY KEY, failures INTEGER NOT NULL, distrusted INTEGER NOT NULL,
   avoided_until_s REAL NOT NULL, reason TEXT NOT NULL);

@@ -65,6 +65,8 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
     undone = db.execute("SELECT worker, sum(stop - start) FROM credits WHERE version > ? GROUP BY worker", (version,))
     by_worker = dict(undone.fetchall())
     db.execute("DELETE FROM credits WHERE version > ?", (version,))
+    rows = [(count, worker) for worker, count in by_worker.items()]
+    db.executemany("UPDATE workers SET credited = credited - ? WHERE worker = ?", rows)
     db.execute(
         "UPDATE leases SET closed_s = coalesce(closed_s, ?), closed_because = coalesce(closed_because, ?), "
         "reserved_until_s = NULL WHERE closed_s IS NULL OR reserved_until_s IS NOT NULL",

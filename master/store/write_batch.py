@@ -34,6 +34,7 @@ class _WorkerChange:
     at_s: float | None = None
     trained: int = 0
     train_s: float = 0.0
+    credited: int = 0
     up: int = 0
     down: int = 0
     kind: str = ""
@@ -66,6 +67,7 @@ class WriteBatch:
         self.change(lease)
         self._credits.append((lease.epoch, start, lease.upto, lease.id, lease.version, lease.worker, staleness, at_s))
         self._epochs[lease.epoch] = self._epochs.get(lease.epoch, 0) + lease.upto - start
+        self._workers.setdefault(lease.worker, _WorkerChange()).credited += lease.upto - start
 
     def close(self, lease: LeaseState, at_s: float, because: str, *, overtaken: int = 0) -> None:
         self._changed[lease.id] = lease
@@ -114,11 +116,23 @@ class WriteBatch:
         if self._workers:
             db.executemany(
                 "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
-                "train_s = max(train_s, ?), bytes_up = bytes_up + ?, bytes_down = bytes_down + ?, "
+                "train_s = max(train_s, ?), credited = credited + ?, bytes_up = bytes_up + ?, "
+                "bytes_down = bytes_down + ?, "
                 "kind = coalesce(nullif(?, ''), kind), push_every = coalesce(?, push_every), "
                 "push_reason = coalesce(?, push_reason) WHERE worker = ?",
                 [
-                    (c.at_s, c.trained, c.train_s, c.up, c.down, c.kind, c.push_every, c.push_reason, worker)
+                    (
+                        c.at_s,
+                        c.trained,
+                        c.train_s,
+                        c.credited,
+                        c.up,
+                        c.down,
+                        c.kind,
+                        c.push_every,
+                        c.push_reason,
+                        worker,
+                    )
                     for worker, c in self._workers.items()
                 ],
             )

@@ -24,6 +24,11 @@ PUSHES = 50  # that the mean staleness looks back on
 WINDOW_S = 30.0  # that the speed looks back on
 VERSIONS = 1000  # that it looks at, at most
 AT_LEAST = 8  # versions it looks back on where pushes are rare
+_SPENT = """
+SELECT coalesce(sum(min(credited * train_s / nullif(trained, 0), life_s)), 0.0), coalesce(sum(life_s), 0.0)
+FROM (SELECT credited, trained, train_s, coalesce(ended_s, ?) - started_s AS life_s
+      FROM workers WHERE started_s IS NOT NULL)
+"""  # the sum of `credited_s` of all workers, and that of their lives
 
 
 @dataclass(frozen=True)
@@ -88,11 +93,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     states = {
         (s, begun): n for s, begun, n in one("SELECT state, started_s IS NOT NULL, count(*) FROM workers GROUP BY 1, 2")
     }
-    trained, train_s, worker_s = one(
-        "SELECT coalesce(sum(trained), 0), coalesce(sum(train_s), 0.0), "
-        "coalesce(sum(coalesce(ended_s, ?) - started_s), 0.0) FROM workers WHERE started_s IS NOT NULL",
-        (now,),
-    ).fetchone()
+    spent_s, worker_s = one(_SPENT, (now,)).fetchone()
     staleness = one(
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
     ).fetchone()[0]
@@ -111,7 +112,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         lost=states.get((State.EVICTED, 1), 0) + states.get((State.LOST, 1), 0),
         staleness=staleness,
         per_second=per_second,
-        goodput=measured_goodput(all_credited, trained, train_s, worker_s),
+        goodput=measured_goodput(spent_s, worker_s),
         seconds_left=(total - all_credited) / per_second if total and per_second else None,
         evaluated=None if evaluation[0] is None else evaluation[0] + 1,
         metrics=read_metrics(*evaluation[1:]),

@@ -91,9 +91,9 @@ class Report:
     """`vertices` are those of one epoch. `workers` were requested; `lives` processes were started for them.
 
     `kills` = `sigterm` (warned first) + `sigkill` (without warning); `crashed` ended by themselves.
-    `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the workers' own
-    training speed, `flops` the floating-point operations per second of credited work. `sizing` says what sizes the
-    chunks have at last, and why; None before lifetimes were fitted.
+    `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the speed that
+    each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
+    credited work. `sizing` says what sizes the chunks have at last, and why; None before lifetimes were fitted.
     """
 
     run_dir: str
@@ -156,7 +156,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
     wall_s = max(0.0, clock.at(clock.end_s))
     worker_s = sum(_life_s(w, clock) for w in workers)
     credited = sum(e.credited for e in epochs)
-    trained, train_s = sum(w["trained"] for w in workers), sum(w["train_s"] for w in workers)
+    spent_s = sum(credited_s(w["credited"], w["trained"], w["train_s"], _life_s(w, clock)) for w in workers)
     flops_per_vertex = facts.get("flops_per_vertex")
     total = facts.get("total")
     vertices = epochs[0].vertices if epochs else 0
@@ -178,7 +178,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         masters=facts.get("masters", 0),
         wall_s=wall_s,
         worker_s=worker_s,
-        goodput=measured_goodput(credited, trained, train_s, worker_s),
+        goodput=measured_goodput(spent_s, worker_s),
         flops=flops_per_vertex * credited / wall_s if flops_per_vertex and wall_s else None,
         flops_per_vertex=flops_per_vertex,
         vertices_per_s=credited / wall_s if wall_s else None,
@@ -210,9 +210,16 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
     )
 
 
-def measured_goodput(credited: int, trained: int, train_s: float, worker_s: float) -> float | None:
-    """Return the share of the workers' time that went into credited vertices; None before any was trained."""
-    return credited * train_s / trained / worker_s if trained and worker_s > 0 else None
+def measured_goodput(spent_s: float, worker_s: float) -> float | None:
+    """Return the share of the workers' time that went into credited vertices, given the sum of `credited_s` of all of
+    them; None before any was credited."""
+    return spent_s / worker_s if spent_s > 0 and worker_s > 0 else None
+
+
+def credited_s(credited: int, trained: int, train_s: float, life_s: float) -> float:
+    """Return the seconds that a worker spent on what it was credited, at the speed that it says it trained at, but no
+    more than it lived: what it says is no evidence."""
+    return min(credited * train_s / trained, life_s) if trained else 0.0
 
 
 def _killed(worker: Mapping[str, Any]) -> bool:

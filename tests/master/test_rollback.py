@@ -70,6 +70,10 @@ def test_what_is_undone_is_trained_again_and_the_end_is_exact(
     done = rollback(root, which if to is None else f"v{to.version}", lambda: 2e6)
     exact = verify_credits(root)
     assert exact.credited == done.point.credited == 6000 - done.undone.vertices
+    with opened(root) as db:
+        by_worker = "(SELECT worker, sum(stop - start) AS own FROM credits GROUP BY worker)"
+        wrong = f"SELECT count(*) FROM workers LEFT JOIN {by_worker} USING (worker) WHERE credited != coalesce(own, 0)"
+        assert db.execute(wrong).fetchone()[0] == 0, "what each worker was credited"
     if which[0] == "e":
         assert exact.finished == int(which[1]) == done.point.epoch + 1
     assert not (root / "final.safetensors").exists()

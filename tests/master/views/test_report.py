@@ -25,10 +25,12 @@ from master.backends.base import JobEvent, State
 from master.machines import MachineRecord
 from master.records import LeaseState
 from master.store.ledger import Ledger
+from master.store.reader import opened
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.settings_file import write_settings
 from master.views.plot import plot_report
+from master.views.progress import read_progress
 from master.views.render import duration, render_report
 from master.views.report import coverage, report
 
@@ -164,6 +166,22 @@ def test_who_is_trusted_no_more_is_in_the_report_and_in_the_status(finished: Pat
         assert quarantine in text and avoided in text
         answer = CliRunner().invoke(command_line(), [verb, str(finished), "--json"]).output
         assert '"quarantined"' in answer and '"avoided_machines"' in answer and "it pushed zeros" in answer
+
+
+@pytest.mark.parametrize(("trained", "train_s"), [(1, 1e9), (1, 1.0), (2**53, 1e15), (2**53, 1e-320)])
+def test_a_liar_has_been_busy_for_no_longer_than_it_lived(finished: Path, trained: int, train_s: float) -> None:
+    """One that said it had trained for years made a goodput of millions out of 0.26."""
+    before = report(finished).goodput
+    assert before is not None
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger._db.execute("UPDATE workers SET trained = ?, train_s = ? WHERE worker = 'w2'", (trained, train_s))
+    ledger.close()
+    honest_s, lived_s = 1900 * 9.0 / 1800, 13.0
+    shown = report(finished).goodput
+    assert shown is not None and honest_s / 39.0 <= shown <= (honest_s + lived_s) / 39.0
+    with opened(finished) as db:
+        assert read_progress(db, 120.0).goodput == pytest.approx(shown), "both views say the same"
 
 
 def test_speed_is_counted_from_credited_work(finished: Path) -> None:
