@@ -121,6 +121,9 @@ def diagnose(error: sqlite3.Error | OSError | DamagedError, root: Path) -> tuple
     code = extended & 0xFF  # the rest says more of the same
     if code in _UNSAID and (reason := _tried(root)) is not None:
         return _BY_ERRNO.get(reason.errno or 0, Trouble.OTHER), f"{error} ({reason})"
+    if extended == sqlite3.SQLITE_READONLY:
+        # It may be written, so it is SQLite that does not want to: by its header it is of a format to come.
+        return Trouble.DAMAGED, str(error)
     return _BY_SQLITE.get(extended, _BY_SQLITE.get(code, Trouble.OTHER)), str(error)
 
 

@@ -254,6 +254,16 @@ def test_a_schema_that_is_no_text_is_damage(mistake: Callable[..., str], run: Pa
     mistake(["resume", "r"], 7, "ledger.db cannot be read", "Restore it: rm -f")
 
 
+def test_a_format_to_come_is_damage(mistake: Callable[..., str], run: Path) -> None:
+    """Version 2 of the format is the last that there is; of a later one SQLite reads, and writes nothing."""
+    ledger = run / "ledger.db"
+    content = bytearray(ledger.read_bytes())
+    assert content[18:20] == b"\x02\x02"
+    content[18] ^= 8
+    ledger.write_bytes(content)
+    mistake(["resume", "r"], 7, "ledger.db cannot be read", "Restore it: rm -f")
+
+
 @pytest.mark.parametrize("damage", [(b"sha256 TEXT", b"sha257 TEXT"), (b"credited INTEGER", b"creditee INTEGER")])
 def test_a_column_of_another_name_is_damage(
     mistake: Callable[..., str], run: Path, damage: tuple[bytes, bytes]
