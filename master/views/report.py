@@ -93,7 +93,8 @@ class Report:
     `kills` = `sigterm` (warned first) + `sigkill` (without warning); `crashed` ended by themselves.
     `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the speed that
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
-    credited work. `sizing` says what sizes the chunks have at last, and why; None before lifetimes were fitted.
+    credited work. `repetitions` counts how often a push was trained again for a spot check. `sizing` says what sizes the
+    chunks have at last, and why; None before lifetimes were fitted.
     """
 
     run_dir: str
@@ -121,6 +122,7 @@ class Report:
     lost: int
     wasted: int
     pushes: int
+    repetitions: int
     versions: int
     staleness: float | None
     bytes_up: int
@@ -187,6 +189,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         lost=sum(e.lost for e in epochs),
         wasted=sum(e.wasted for e in epochs),
         pushes=pushes,
+        repetitions=db.execute("SELECT count(*) FROM events WHERE topic = 'spot check'").fetchone()[0],
         versions=db.execute("SELECT count(*) FROM versions").fetchone()[0],
         staleness=staleness,
         bytes_up=sum(w["bytes_up"] for w in workers),
