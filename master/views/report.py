@@ -93,7 +93,7 @@ class Report:
     `kills` = `sigterm` (warned first) + `sigkill` (without warning); `crashed` ended by themselves.
     `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the speed that
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
-    credited work. `repetitions` counts how often a push was trained again for a spot check. `sizing` says what sizes the
+    credited work. `repetitions` counts how often a push was trained again for a check. `sizing` says what sizes the
     chunks have at last, and why; None before lifetimes were fitted.
     """
 
