@@ -11,10 +11,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
+import statistics
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
@@ -172,24 +176,32 @@ def undefended() -> Iterator[None]:
         yield
 
 
-def play(
-    program: Path,
-    workers: int,
-    attack: str,
-    seed: int,
-    *,
-    defended: bool = True,
-    checked: float = 0.0,
-    careful: bool = False,
-) -> Outcome:
-    """Play one run to its end, with spot checks of a share of the pushes."""
-    scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
+@dataclass(frozen=True)
+class Game:
+    """One run: a program, merged by `rule`, of so many workers, one of which attacks, with spot checks of a share of
+    the pushes. A `careful` attacker is honest where it repeats what others trained."""
+
+    program: str
+    workers: int
+    attack: str
+    seed: int
+    rule: str = "stale_mean"
+    defended: bool = True
+    checked: float = 0.0
+    careful: bool = False
+
+
+def play(game: Game) -> Outcome:
+    """Play one run to its end."""
+    program, seed = PROGRAMS / f"{game.program}.py", game.seed
+    scenario = Scenario(Steady(game.workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
-    settings = Settings(program, "simulated", workers, seed=seed, options=options, spot_checks=checked)
-    trainer = HostileTrainer(program, seed, ATTACKS[attack], careful=careful)
+    settings = Settings(program, "simulated", game.workers, seed=seed, options=options, spot_checks=game.checked)
     ended = "finished"
-    with tempfile.TemporaryDirectory() as folder, contextlib.nullcontext() if defended else undefended():
+    rule = mock.patch.dict(os.environ, {"RULE": game.rule})
+    with tempfile.TemporaryDirectory() as folder, rule, contextlib.nullcontext() if game.defended else undefended():
         root = Path(folder) / "run"
+        trainer = HostileTrainer(program, seed, ATTACKS[game.attack], careful=game.careful)
         try:
             play_scenario(settings, scenario, root, trainer=trainer)
         except GridmlError as error:
@@ -212,56 +224,72 @@ def _outcome(root: Path, ended: str) -> Outcome:
         )
 
 
-def main() -> None:
-    seeds = [int(seed) for seed in sys.argv[1:]] or [1]
-    rows: list[dict[str, Cell]] = []
+def games(seeds: list[int]) -> Iterator[list[Game]]:
+    """The runs of each line of the table: with the defences for every seed, and at last without, where it has that."""
     for program, workers in (("small_lenet", 3), ("rows_transformer", 3), ("small_lenet", 8)):
         for attack in ATTACKS:
-            with_it = [play(PROGRAMS / f"{program}.py", workers, attack, seed) for seed in seeds]
-            without = play(PROGRAMS / f"{program}.py", workers, attack, seeds[0], defended=False)
-            rows.append(_row(program, workers, attack, with_it, without))
+            first = Game(program, workers, attack, seeds[0])
+            yield [*(replace(first, seed=seed) for seed in seeds), replace(first, defended=False)]
+            if attack in UNBOUNDED:
+                if program == "small_lenet":
+                    yield [replace(first, seed=seed, rule="clipped") for seed in seeds]
+                for careful in (False, True):
+                    yield [replace(first, seed=seed, checked=CHECKED, careful=careful) for seed in seeds]
+
+
+def main() -> None:
+    seeds = [int(seed) for seed in sys.argv[1:]] or [1, 2]
+    lines = list(games(seeds))
+    rows: list[dict[str, Cell]] = []
+    with (
+        mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
+        ProcessPoolExecutor(mp_context=get_context("spawn"), max_tasks_per_child=8) as pool,
+    ):
+        ends = [[pool.submit(play, game) for game in line] for line in lines]
+        for line, outcomes in zip(lines, ends, strict=True):
+            rows.append(_row(line, [outcome.result() for outcome in outcomes]))
             print(rows[-1], flush=True)
-            for careful in (False, True) if attack in UNBOUNDED else ():
-                checked = [
-                    play(PROGRAMS / f"{program}.py", workers, attack, seed, checked=CHECKED, careful=careful)
-                    for seed in seeds
-                ]
-                how = f"{attack}; checked{', careful' if careful else ''}"
-                rows.append(_row(program, workers, how, checked, None))
-                print(rows[-1], flush=True)
     write(
         "hostile_steps",
         "What one hostile worker of n does to a run by its steps",
         rows,
         [
-            f"seeds {', '.join(map(str, seeds))}, the worst of them where it is defended; the first without",
+            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))}; without them only of the first",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
-            "refused before it was in quarantine; alarms: honest workers in quarantine",
-            f"checked: with --spot-checks {CHECKED}; careful: it is honest where it repeats what others "
-            "trained, so that only its own pushes show what it does",
+            "refused before it was in quarantine; quarantined: in how many of the runs it was; alarms: honest workers "
+            "in quarantine",
+            f"checked: with --spot-checks {CHECKED}; careful: it is honest where it repeats what others trained, so "
+            "that only its own pushes show what it does; clipped: the merge rule gridml.clipped()",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
         ],
     )
 
 
-def _row(program: str, workers: int, attack: str, with_it: list[Outcome], bare: Outcome | None) -> dict[str, Cell]:
-    """A line of the table, without what was not played `bare`."""
+def _row(games: list[Game], outcomes: list[Outcome]) -> dict[str, Cell]:
+    """A line of the table."""
+    first = games[0]
+    bare = outcomes[-1] if not games[-1].defended else None
+    with_it = [outcome for game, outcome in zip(games, outcomes, strict=True) if game.defended]
     worst = min(with_it, key=lambda o: o.accuracy)
+    against = [first.rule] if first.rule != "stale_mean" else []
+    against += ["checked"] if first.checked else []
     row: dict[str, Cell] = {
-        "program": program,
-        "workers": workers,
-        "attack": attack,
-        "accuracy %": round(100 * worst.accuracy, 1),
+        "program": first.program,
+        "workers": first.workers,
+        "attack": first.attack + (", careful" if first.careful else ""),
+        "option": ", ".join(against),
+        "worst %": round(100 * worst.accuracy, 1),
+        "mean %": round(100 * statistics.mean(o.accuracy for o in with_it), 1),
         "ended": worst.ended[:40],
         "credits %": round(100 * max(o.credited for o in with_it), 1),
         "blamed": max(o.blames for o in with_it),
-        "quarantined": all(HOSTILE in o.quarantined for o in with_it),
+        "quarantined": sum(HOSTILE in o.quarantined for o in with_it),
         "alarms": sum(len(set(o.quarantined) - {HOSTILE}) for o in with_it),
     }
     if bare is None:
         return row
     return row | {
-        "accuracy % without": round(100 * bare.accuracy, 1),
+        "% without": round(100 * bare.accuracy, 1),
         "ended without": bare.ended[:40],
         "credits % without": round(100 * bare.credited, 1),
     }
