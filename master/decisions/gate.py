@@ -130,13 +130,16 @@ def compares_with_itself(step: Step, vertices: int) -> bool:
 
 
 def _typical(step: Step, vertices: int) -> float:
-    """How far a push of so many vertices goes with the median other worker, at most; 0 where none has moved."""
+    """How far a push of so many vertices goes with the median other worker, at most; 0 where none has moved.
+
+    Of two others it is the one that goes less far: one alone must not allow a third what it does itself.
+    """
     sizes = sorted(habit.longest for habit in step.others if habit.longest > 0)
     if not sizes:
         return 0.0
     usual = sorted(habit.vertices for habit in step.others)[len(step.others) // 2]
     # An honest step grows with its vertices at least as a random walk does, and at most as a straight line.
-    return sizes[len(sizes) // 2] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
+    return sizes[(len(sizes) - 1) // 2] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
 
 
 def _bound(step: Step, vertices: int) -> Bound:

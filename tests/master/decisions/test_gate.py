@@ -86,6 +86,14 @@ def test_an_outlier_is_shortened_to_what_the_median_other_worker_does() -> None:
     assert passage.blamed
 
 
+def test_of_two_others_the_one_that_goes_astray_allows_nothing() -> None:
+    """It pushed ever longer steps; who trained from what they had made of the replica was allowed as long ones."""
+    passage = gate(None, [step(1000.0, habit(1.0), habit(1e6))], 100, alone=False)
+    assert passage.scale == pytest.approx(1 / 1000)
+    assert passage.blamed
+    assert gate(None, [step(1000.0, habit(1000.0), habit(1e6))], 100, alone=False).scale == 1.0
+
+
 def test_of_two_the_longer_is_shortened_and_nobody_is_blamed() -> None:
     passage = gate(None, [step(10.0, habit(1.0))], 100, alone=False)
     assert passage.scale == pytest.approx(0.5)

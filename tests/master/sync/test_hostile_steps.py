@@ -145,7 +145,8 @@ def test_who_brings_more_than_a_machine_of_its_kind_can_train_is_quarantined(tmp
     assert verify_credits(root).credited == 12_000
     assert quarantined(root).keys() == {HOSTILE}
     with opened(root) as db:
-        reasons = [reason for (reason,) in db.execute("SELECT reason FROM blames")]
+        reasons = [reason for (reason,) in db.execute("SELECT reason FROM blames WHERE worker = ?", (HOSTILE,))]
+    assert reasons
     assert all("more than 10 times what the fastest other worker of its kind trains" in reason for reason in reasons)
 
 
