@@ -93,10 +93,11 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
         return Passage(1.0, "accepted")
     ratio, step, bound = worst
     length, reason = math.sqrt(step.sumsq), f"the step of {step.group} is {ratio:.3g} times as long as {bound.by}"
-    blamed = len(step.others) >= MAJORITY
+    blamed = _majority_goes_less_far(step, vertices, bound)
     if length > FAR * max(bound.length, ITSELF * step.own):
         return Passage(None, reason, blamed, failed=True)
-    return Passage(bound.usual / length, f"{reason}; shortened", blamed)
+    to = bound.usual if blamed or len(step.others) < MAJORITY else bound.length
+    return Passage(to / length, f"{reason}; shortened", blamed)
 
 
 def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) -> Passage:
@@ -129,17 +130,19 @@ def compares_with_itself(step: Step, vertices: int) -> bool:
     return len(step.others) < MAJORITY or step.sumsq > (AMONG * _typical(step, vertices)) ** 2
 
 
-def _typical(step: Step, vertices: int) -> float:
+def _typical(step: Step, vertices: int, *, upper: bool = False) -> float:
     """How far a push of so many vertices goes with the median other worker, at most; 0 where none has moved.
 
-    Of two others it is the one that goes less far: one alone must not allow a third what it does itself.
+    Of an even number it is the lower median: of two others the one that goes less far, for one alone must not allow a
+    third what it does itself. What more than half of them go less far than lies beyond the `upper` one as well.
     """
     sizes = sorted(habit.longest for habit in step.others if habit.longest > 0)
     if not sizes:
         return 0.0
+    middle = len(sizes) // 2 if upper else (len(sizes) - 1) // 2
     usual = sorted(habit.vertices for habit in step.others)[len(step.others) // 2]
     # An honest step grows with its vertices at least as a random walk does, and at most as a straight line.
-    return sizes[(len(sizes) - 1) // 2] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
+    return sizes[middle] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
 
 
 def _bound(step: Step, vertices: int) -> Bound:
@@ -152,6 +155,14 @@ def _bound(step: Step, vertices: int) -> Bound:
     if 0 < itself < OUTLIER * typical:  # early steps are long, and zeros only a few of them away
         return Bound(max(itself, AMONG * typical), typical, f"the replica and {others} allow")
     return Bound(OUTLIER * typical, typical, f"{OUTLIER:g} times what {others} do")
+
+
+def _majority_goes_less_far(step: Step, vertices: int, bound: Bound) -> bool:
+    """Whether a step that is beyond its bound is beyond what more than half of the others would bound it to."""
+    if len(step.others) < MAJORITY:
+        return False
+    lower, upper = _typical(step, vertices), _typical(step, vertices, upper=True)
+    return not lower or math.sqrt(step.sumsq) > bound.length / lower * upper
 
 
 def _shortest(step: Step) -> float:

@@ -89,9 +89,15 @@ def test_an_outlier_is_shortened_to_what_the_median_other_worker_does() -> None:
 def test_of_two_others_the_one_that_goes_astray_allows_nothing() -> None:
     """It pushed ever longer steps; who trained from what they had made of the replica was allowed as long ones."""
     passage = gate(None, [step(1000.0, habit(1.0), habit(1e6))], 100, alone=False)
+    assert passage.scale == pytest.approx(OUTLIER / 1000)
+    assert not passage.blamed, "of three who all differ nobody can say which is right"
+    assert gate(None, [step(1000.0, habit(1000.0), habit(1e6))], 100, alone=False).scale == 1.0
+
+
+def test_who_goes_further_than_both_others_is_blamed() -> None:
+    passage = gate(None, [step(1000.0, habit(1.0), habit(100.0))], 100, alone=False)
     assert passage.scale == pytest.approx(1 / 1000)
     assert passage.blamed
-    assert gate(None, [step(1000.0, habit(1000.0), habit(1e6))], 100, alone=False).scale == 1.0
 
 
 def test_of_two_the_longer_is_shortened_and_nobody_is_blamed() -> None:
