@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -64,7 +64,10 @@ class Room:
 
     def _used(self, box: str) -> int:
         """Bytes of the files in a mailbox, and of those without a name that are still open."""
+        used = 0
         with os.scandir(self._mail / box) as entries:
-            used = sum(entry.stat(follow_symlinks=False).st_size for entry in entries)
+            for entry in entries:
+                with suppress(FileNotFoundError):  # the master has taken it meanwhile, or it has its name now
+                    used += entry.stat(follow_symlinks=False).st_size
         nameless = (file for file in map(os.fstat, self._open) if not file.st_nlink)
         return used + sum(file.st_size for file in nameless)
