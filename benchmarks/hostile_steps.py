@@ -225,15 +225,18 @@ def _outcome(root: Path, ended: str) -> Outcome:
 
 
 def games(seeds: list[int]) -> Iterator[list[Game]]:
-    """The runs of each line of the table: with the defences for every seed, and at last without, where it has that."""
+    """The runs of each line of the table: with the defences for every seed, and at last without, where it has that. All
+    seeds are played with the first program, one with the others."""
+    every = seeds
     for program, workers in (("small_lenet", 3), ("rows_transformer", 3), ("small_lenet", 8)):
+        seeds = every if (program, workers) == ("small_lenet", 3) else every[:1]
         for attack in ATTACKS:
             first = Game(program, workers, attack, seeds[0])
             yield [*(replace(first, seed=seed) for seed in seeds), replace(first, defended=False)]
             if attack in UNBOUNDED:
                 if program == "small_lenet":
                     yield [replace(first, seed=seed, rule="clipped") for seed in seeds]
-                for careful in (False, True):
+                for careful in (False, True) if ATTACKS[attack] else (False,):
                     yield [replace(first, seed=seed, checked=CHECKED, careful=careful) for seed in seeds]
 
 
@@ -254,7 +257,7 @@ def main() -> None:
         "What one hostile worker of n does to a run by its steps",
         rows,
         [
-            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))}; without them only of the first",
+            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))} or the first; without them of the first",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
             "refused before it was in quarantine; quarantined: in how many of the runs it was; alarms: honest workers "
             "in quarantine",
@@ -283,6 +286,7 @@ def _row(games: list[Game], outcomes: list[Outcome]) -> dict[str, Cell]:
         "ended": worst.ended[:40],
         "credits %": round(100 * max(o.credited for o in with_it), 1),
         "blamed": max(o.blames for o in with_it),
+        "runs": len(with_it),
         "quarantined": sum(HOSTILE in o.quarantined for o in with_it),
         "alarms": sum(len(set(o.quarantined) - {HOSTILE}) for o in with_it),
     }
