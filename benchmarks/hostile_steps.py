@@ -246,7 +246,7 @@ def main() -> None:
     rows: list[dict[str, Cell]] = []
     with (
         mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
-        ProcessPoolExecutor(mp_context=get_context("spawn"), max_tasks_per_child=8) as pool,
+        ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
     ):
         ends = [[pool.submit(play, game) for game in line] for line in lines]
         for line, outcomes in zip(lines, ends, strict=True):
