@@ -95,7 +95,8 @@ class HostileEngine(SteppedEngine):
         self._careful = careful
         self._forgot = self._honest = False
         self._rng = np.random.default_rng(1)
-        self._base: dict[str, Array] = {}
+        self._base: dict[str, Array] = {}  # of its own replica, since the last push or the last that came
+        self._apart: dict[str, Array] = {}  # the master's replica from its own, where it was answered with nothing
 
     def begin(self, chunk: Chunk) -> None:
         self._honest, self._forgot = self._careful and self._forgot, False
@@ -108,22 +109,26 @@ class HostileEngine(SteppedEngine):
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
         for tensors in newest.modules.values():
             self._base.update({name: values.copy() for name, values in tensors.items()})
+            for name in tensors:
+                self._apart.pop(name, None)
         super()._take(newest, pushed, live)
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
         part = super().wire(snapshot)
         modules = {}
         for key, tensors in part.modules.items():
-            lies = {name: self._lie(name, values) for name, values in tensors.items()}
-            self._base.update(lies)  # where it is a fast-forward
-            modules[key] = lies
+            modules[key] = {name: self._lie(name, values) for name, values in tensors.items()}
         return ReplicaPart(modules, part.rows)
 
     def _lie(self, name: str, values: Array) -> Array:
+        """Return what is pushed of a tensor, whose next step is taken from there."""
         if values.dtype.kind != "f" or self._honest:
             return values
-        length = float(np.linalg.norm(values - self._base[name]))
-        return self._attack(values, self._base[name], length, self._rng).astype(values.dtype)
+        apart = self._apart.get(name, np.zeros_like(values))
+        trained, base = values + apart, self._base[name] + apart
+        lie = self._attack(trained, base, float(np.linalg.norm(trained - base)), self._rng).astype(values.dtype)
+        self._base[name], self._apart[name] = values.copy(), lie - values
+        return lie
 
 
 class HostileTrainer:
@@ -234,9 +239,10 @@ def games(seeds: list[int]) -> Iterator[list[Game]]:
             first = Game(program, workers, attack, seeds[0])
             yield [*(replace(first, seed=seed) for seed in seeds), replace(first, defended=False)]
             if attack in UNBOUNDED:
-                if program == "small_lenet":
+                first_program = len(seeds) == len(every)
+                if first_program:
                     yield [replace(first, seed=seed, rule="clipped") for seed in seeds]
-                for careful in (False, True) if ATTACKS[attack] else (False,):
+                for careful in (False, True) if ATTACKS[attack] and first_program else (False,):
                     yield [replace(first, seed=seed, checked=CHECKED, careful=careful) for seed in seeds]
 
 
