@@ -44,7 +44,7 @@ from master.views.report import report
 MNIST = Path(__file__).parents[1] / "examples" / "mnist.py"
 HONEST = 2  # workers
 MACHINE = "hostile-machine-"  # and a number: a name for each of its workers
-A_TURN = 10  # messages at most between two looks of the master's, which takes the newest
+A_TURN = 60  # messages at most between two looks of the master's, which takes the newest
 EARLY = 1.25  # the messages come so much faster than the credits, so that all have come before the end
 
 
