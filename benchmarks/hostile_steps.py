@@ -95,8 +95,7 @@ class HostileEngine(SteppedEngine):
         self._careful = careful
         self._forgot = self._honest = False
         self._rng = np.random.default_rng(1)
-        self._base: dict[str, Array] = {}  # of its own replica, since the last push or the last that came
-        self._apart: dict[str, Array] = {}  # the master's replica from its own, where it was answered with nothing
+        self._base: dict[str, Array] = {}
 
     def begin(self, chunk: Chunk) -> None:
         self._honest, self._forgot = self._careful and self._forgot, False
@@ -109,26 +108,23 @@ class HostileEngine(SteppedEngine):
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
         for tensors in newest.modules.values():
             self._base.update({name: values.copy() for name, values in tensors.items()})
-            for name in tensors:
-                self._apart.pop(name, None)
         super()._take(newest, pushed, live)
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
         part = super().wire(snapshot)
         modules = {}
         for key, tensors in part.modules.items():
-            modules[key] = {name: self._lie(name, values) for name, values in tensors.items()}
+            lies = {name: self._lie(name, values) for name, values in tensors.items()}
+            self._base.update(lies)  # where it is a fast-forward
+            modules[key] = lies
         return ReplicaPart(modules, part.rows)
 
     def _lie(self, name: str, values: Array) -> Array:
-        """Return what is pushed of a tensor, whose next step is taken from there."""
+        """Return what is pushed of a tensor."""
         if values.dtype.kind != "f" or self._honest:
             return values
-        apart = self._apart.get(name, np.zeros_like(values))
-        trained, base = values + apart, self._base[name] + apart
-        lie = self._attack(trained, base, float(np.linalg.norm(trained - base)), self._rng).astype(values.dtype)
-        self._base[name], self._apart[name] = values.copy(), lie - values
-        return lie
+        length = float(np.linalg.norm(values - self._base[name]))
+        return self._attack(values, self._base[name], length, self._rng).astype(values.dtype)
 
 
 class HostileTrainer:
@@ -232,18 +228,18 @@ def _outcome(root: Path, ended: str) -> Outcome:
 def games(seeds: list[int]) -> Iterator[list[Game]]:
     """The runs of each line of the table: with the defences for every seed, and at last without, where it has that. All
     seeds are played with the first program, one with the others."""
-    every = seeds
-    for program, workers in (("small_lenet", 3), ("rows_transformer", 3), ("small_lenet", 8)):
-        seeds = every if (program, workers) == ("small_lenet", 3) else every[:1]
+    programs = ("small_lenet", 3), ("rows_transformer", 3), ("small_lenet", 8)
+    for program, workers in programs:
+        whole = (program, workers) == programs[0]
+        played = seeds if whole else seeds[:1]
         for attack in ATTACKS:
-            first = Game(program, workers, attack, seeds[0])
-            yield [*(replace(first, seed=seed) for seed in seeds), replace(first, defended=False)]
+            first = Game(program, workers, attack, played[0])
+            yield [*(replace(first, seed=seed) for seed in played), replace(first, defended=False)]
             if attack in UNBOUNDED:
-                first_program = len(seeds) == len(every)
-                if first_program:
-                    yield [replace(first, seed=seed, rule="clipped") for seed in seeds]
-                for careful in (False, True) if ATTACKS[attack] and first_program else (False,):
-                    yield [replace(first, seed=seed, checked=CHECKED, careful=careful) for seed in seeds]
+                if whole:
+                    yield [replace(first, seed=seed, rule="clipped") for seed in played]
+                for careful in (False, True) if ATTACKS[attack] and whole else (False,):
+                    yield [replace(first, seed=seed, checked=CHECKED, careful=careful) for seed in played]
 
 
 def main() -> None:

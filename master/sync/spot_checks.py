@@ -196,7 +196,8 @@ class SpotChecks:
         if finding.again:
             check.left = True
             check.left = self._anybody(check, now)
-            return self._keep(check, lease, now) if self._anybody(check, now) else None
+            anybody = check.left or self._anybody(check, now)  # who pushed it, perhaps
+            return self._keep(check, lease, now) if anybody else None
         if finding.likeness is not None:
             self._seen[pushed.place].append(finding.likeness)
             others = [[*seen] for place, seen in self._seen.items() if place != pushed.place]

@@ -75,10 +75,10 @@ def test_where_f_cannot_be_repeated_nobody_is_odd(between: list[float], to_push:
 
 
 @given(st.integers(0, 3), st.booleans(), shares)
-def test_one_liar_of_four_machines_is_the_odd_one(liar: int, known: bool, usually: float) -> None:
+def test_one_liar_of_four_machines_is_the_odd_one(liar: int, settled: bool, usually: float) -> None:
     """The honest ones agree; what the liar brings is like nothing, be it the push or a repetition."""
     honest = [machine != liar for machine in range(1, 4)]
-    expected = {NETWORK: usually} if known else {}
+    expected = {NETWORK: usually} if settled else {}
     to_push = [like(usually if liar != 0 and true else 0.0) for true in honest]
     for repeated in range(1, 4):
         alike = {pair: value for pair, value in among(*honest).items() if max(pair) <= repeated}
@@ -87,7 +87,7 @@ def test_one_liar_of_four_machines_is_the_odd_one(liar: int, known: bool, usuall
             break
     assert not finding.again
     assert set(finding.odd) <= {liar} - {0}
-    if not known and 0 < liar <= 2:
+    if not settled and 0 < liar <= 2:
         assert finding.odd == (liar,)
     assert finding.likeness == like(0.0 if liar == 0 else usually)
 

@@ -55,11 +55,11 @@ def two(tmp_path: Path) -> Iterator[Pool]:
     with contextlib.ExitStack() as stack:
         try:
             more = f"NETWORK_HOSTNAME = {GOOD}\n"
-            found = stack.enter_context(pool.personal(tmp_path / "pool", cpus=CPUS, more=more))
-            stack.enter_context(beside(found, BAD))
+            personal = stack.enter_context(pool.personal(tmp_path / "pool", cpus=CPUS, more=more))
+            stack.enter_context(beside(personal, BAD))
         except NoCondor as why:
             pytest.skip(str(why))
-        yield found
+        yield personal
 
 
 def test_no_job_starts_on_a_machine_that_fails_and_the_run_ends_on_the_other(two: Pool, tmp_path: Path) -> None:
