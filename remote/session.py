@@ -176,9 +176,11 @@ class Session:
     def _train(self, action: Train) -> Event:
         """Train one batch."""
         lease, start = action.lease, action.start
-        stop, whole = self._engine.batch_end(start, self._batch_size(action), action.stop)
+        program, batch = self._engine.program, self._engine.program.update.batch or 1
+        size = batch_size(batch, program.least_batch, action.live)
+        stop, whole = self._engine.batch_end(start, self._next_batch(action, size, batch), action.stop)
         try:
-            self._engine.train(start, stop, self._engine.program.schedule(action.share))
+            self._engine.train(start, stop, program.schedule(action.share), size / batch)
         except BatchFailed as failure:
             cause = failure.__cause__ or failure
             trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
@@ -186,10 +188,9 @@ class Session:
         self._mailbox.beat(lease.id, lease.start + stop)
         return Trained(stop, whole)
 
-    def _batch_size(self, action: Train) -> int:
-        update = self._engine.program.update
-        batch = update.batch or 1
-        size = batch_size(batch, update.min_batch, action.live)
+    @staticmethod
+    def _next_batch(action: Train, size: int, batch: int) -> int:
+        """How many vertices to train at once, in batches of `size` where the program's hold `batch`."""
         if size < batch or (action.lease.start + action.start) % batch:
             return evenly(action.stop - action.start, size)
         return size  # these are the batches of one worker alone

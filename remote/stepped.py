@@ -75,11 +75,11 @@ class SteppedEngine(Engine):
         self._dice = dice
         self.rows = 0  # of the last batch
 
-    def train(self, start: int, stop: int, factor: float) -> None:
+    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
         self.rows = stop - start
         self._dice.swap()
         try:
-            super().train(start, stop, factor)
+            super().train(start, stop, factor, share)
         except BatchFailed as failed:
             if isinstance(failed.__cause__, KeyboardInterrupt):  # of a person: no worker process ignores it for them
                 raise KeyboardInterrupt from failed

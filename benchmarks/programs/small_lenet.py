@@ -10,6 +10,7 @@ from torch import nn
 import gridml
 
 COUNT, TESTED = 6_000, 4_000
+BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.05"))
 
 
 def lenet() -> nn.Module:
@@ -31,7 +32,7 @@ def lenet() -> nn.Module:
 
 class Network(gridml.Vertex):
     aggregate = getattr(gridml, os.environ.get("RULE", "stale_mean"))()
-    model = gridml.module(lenet, partial(torch.optim.SGD, lr=0.05, momentum=0.9))
+    model = gridml.module(lenet, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
 
 
 class Image(gridml.Vertex):
@@ -40,7 +41,7 @@ class Image(gridml.Vertex):
     network = gridml.edge(Network)
 
 
-@gridml.update(batch=64, min_batch=16)
+@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 4))
 def train(images: gridml.Batch[Image], network: Network) -> None:
     network.step(F.cross_entropy(network.model(images.pixels.float() / 255), images.label))
 

@@ -101,11 +101,12 @@ class Engine:
         whole = int(ends[np.searchsorted(ends, until, side="right") - 1]) if ends[0] <= until else 0
         return (whole, True) if whole > at else (until, False)
 
-    def train(self, start: int, stop: int, factor: float) -> None:
-        """Run f on rows [start, stop) at `factor` times the user's rate. Raises BatchFailed from the user's error."""
+    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
+        """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
+        program's. Raises BatchFailed from the user's error."""
         assert self.chunk is not None
         for modules in self._modules.values():
-            modules.set_rate(factor)
+            modules.set_rate(factor, share)
         try:
             if self.program.update.batch is None:
                 for at in range(start, stop):

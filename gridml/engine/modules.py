@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.engine.pace import rate_scale
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.vertex import Vertex, VertexId, VertexType
 from gridml.protocol.text import described
@@ -97,12 +98,12 @@ class Modules:
             for module in made.values():
                 module.eval()
 
-    def set_rate(self, factor: float) -> None:
-        """Set every optimiser's learning rate to the user's times `factor`."""
+    def set_rate(self, factor: float, share: float = 1.0) -> None:
+        """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""
         for index, optimisers in self._optimisers.items():
             for optimiser, rates in zip(optimisers, self._base_rates[index], strict=True):
                 for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                    group["lr"] = rate * factor
+                    group["lr"] = rate * factor * rate_scale(share)
 
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""

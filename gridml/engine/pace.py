@@ -1,18 +1,33 @@
 """How a worker trains when it is one of many: pure functions of the number of live workers and the credited share.
 
-The rules and their measurements (LeNet on MNIST, 1 to 256 workers) are in the design's section on merging.
+The rules and what they were measured on are in docs/averaging.md.
 """
 
 from __future__ import annotations
 
 import math
 
+MOST_PARTS = 4  # that a batch is cut into
 STALENESS_STEP = 512  # vertices per push and root of workers that kept accuracy flat in those measurements
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
-    """The program's batch times live^(-1/3), at least `min_batch`: many workers need more and smaller steps."""
-    return max(min_batch, min(batch, round(batch / math.cbrt(max(1, live)))))
+    """The program's batch shared by the live workers: a quarter of it from four workers on, at least `min_batch`.
+
+    What many workers push is averaged, so that each may take smaller and noisier steps; the learning rate is scaled
+    along (`rate_scale`). Below a quarter accuracy gains little and the time for a vertex grows.
+    """
+    return max(min_batch, -(-batch // min(max(1, live), MOST_PARTS)))
+
+
+def rate_scale(share: float) -> float:
+    """What to multiply the learning rate by when a batch is `share` (0 to 1) of the program's.
+
+    The root, so that the noise of one step stays what the program's own has (Krizhevsky, arXiv 1404.5997, section 5;
+    for adaptive optimisers Malladi et al., arXiv 2205.10287). In proportion to the batch SGD trains nets further whose
+    rate is near its limit, and loses more on others.
+    """
+    return math.sqrt(share)
 
 
 def evenly(left: int, size: int) -> int:

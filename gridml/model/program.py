@@ -145,8 +145,9 @@ def update(
 ) -> Update | Callable[[Callable[..., None]], Update]:
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
-    With several workers the engine may use a smaller batch, but never one below `min_batch`. Raises ProgramError for
-    sizes that make no sense.
+    Several workers share a batch, down to a quarter of it but never below `min_batch`, and the learning rates of the
+    program's optimisers fall with its root. A program without an optimiser keeps its batch. Where small batches leave
+    a machine idle, as on a GPU, say `min_batch=64`. Raises ProgramError for sizes that make no sense.
     """
     if function is not None:
         return Update(function, None, 1)
@@ -246,6 +247,13 @@ class Program:
         except Exception as error:
             raise ProgramError(f"schedule({share}) failed: {described(error)}; {wanted}.") from error
         raise ProgramError(f"schedule({share}) returned {factor!r}; {wanted}.")
+
+    @cached_property
+    def least_batch(self) -> int:
+        """The smallest batch that a worker which is one of many may use: no other than the program's own where f moves
+        vertices by a rate of its own, which nobody else can scale along."""
+        scalable = any(m.optimiser is not None for t in self.types().values() for m in t.modules.values())
+        return self.update.min_batch if scalable else self.update.batch or 1
 
     @cached_property
     def uses_torch(self) -> bool:

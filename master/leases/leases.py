@@ -139,9 +139,9 @@ class Leases:
         )
 
     def _batches(self) -> tuple[int, int]:
-        update = self._spec.program.update
-        whole = update.batch or 1
-        return batch_size(whole, update.min_batch, 1), batch_size(whole, update.min_batch, self.live)
+        program = self._spec.program
+        whole = program.update.batch or 1
+        return whole, batch_size(whole, program.least_batch, self.live)
 
     def _lease(self, span: Span, record: WorkerRecord, now: float, span_reason: str) -> LeaseState | None:
         """Lease from a span as much as the worker should have, None where that is nothing."""

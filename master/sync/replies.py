@@ -82,8 +82,8 @@ class Replies:
 
     def _pace(self, draft: Draft) -> Pace:
         live, record, settings = max(1, self._leases.live), draft.record, self._spec.settings
-        update = self._spec.program.update
-        size = batch_size(update.batch or 1, update.min_batch, live)
+        program = self._spec.program
+        size = batch_size(program.update.batch or 1, program.least_batch, live)
         every, reason = settings.push_every, "asked for"
         if every is None:
             cost_s = record.push_s + self.push_s

@@ -274,8 +274,8 @@ class PricedEngine(Engine):
         super().begin(chunk)
         self.clock.advance(self.clock.now_s + self.costs.start_s + chunk.count * self.costs.copy_s)
 
-    def train(self, start: int, stop: int, factor: float) -> None:
-        super().train(start, stop, factor)
+    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
+        super().train(start, stop, factor, share)
         self.clock.advance(self.clock.now_s + (stop - start) * self.costs.exec_s)
 
     def snapshot(self) -> Any:

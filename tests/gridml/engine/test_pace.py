@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.pace import ask_again_s, batch_size, evenly, push_every
+from gridml.engine.pace import ask_again_s, batch_size, evenly, push_every, rate_scale
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
@@ -29,9 +29,18 @@ def test_a_batch_stays_in_its_range_and_never_grows_with_workers(
     assert least <= batch_size(batch, least, many) <= batch_size(batch, least, fewer) <= batch
 
 
-@pytest.mark.parametrize(("live", "expected"), [(1, 64), (8, 32), (27, 21), (64, 16), (512, 8), (4096, 8)])
-def test_the_batch_falls_with_the_cube_root(live: int, expected: int) -> None:
+@pytest.mark.parametrize(("live", "expected"), [(1, 64), (2, 32), (3, 22), (4, 16), (512, 16)])
+def test_the_workers_share_a_batch_down_to_a_quarter(live: int, expected: int) -> None:
     assert batch_size(64, 8, live) == expected
+
+
+def test_the_smallest_batch_of_a_program_is_kept() -> None:
+    assert batch_size(64, 24, 100) == 24
+
+
+def test_the_rate_falls_with_the_root_of_the_batch() -> None:
+    assert rate_scale(1.0) == 1.0  # to the bit: one worker is plain SGD
+    assert rate_scale(0.25) == 0.5
 
 
 @pytest.mark.parametrize(("live", "expected"), [(1, 512), (4, 256), (16, 128), (64, 64), (256, 64)])

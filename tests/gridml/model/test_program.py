@@ -213,6 +213,31 @@ def test_batch_sizes_that_make_no_sense(sizes: dict[str, int]) -> None:
         gridml.update(**sizes)  # type: ignore[call-overload]
 
 
+@pytest.mark.parametrize(("optimiser", "expected"), [("", 8), (", SGD", 2)])
+def test_batches_are_shared_only_where_a_rate_can_be_scaled_along(write: Write, optimiser: str, expected: int) -> None:
+    """f that moves vertices by a rate of its own would move them further, not oftener, in smaller batches."""
+    declared = textwrap.dedent(
+        f"""\
+        from torch import nn
+        from torch.optim import SGD
+
+        class Net(gridml.Vertex):
+            layer = gridml.module(lambda: nn.Linear(1, 1){optimiser})
+
+        class Row(gridml.Vertex):
+            value = gridml.array("float32")
+            net = gridml.edge(Net)
+
+        @gridml.update(batch=8, min_batch=2)
+        def train(rows: gridml.Batch[Row], net: Net) -> None: ...
+
+        program = gridml.Program(graph, train)
+        """
+    )
+    assert load(write(HEAD + declared)).least_batch == expected
+    assert load(write(GOOD)).least_batch == 8
+
+
 def test_an_update_can_still_be_called() -> None:
     called = []
     gridml.update(batch=2)(called.append)(3)

@@ -321,6 +321,13 @@ def test_rates_are_the_users_times_a_factor() -> None:
     assert modules.optimisers(0)[0].param_groups[0]["lr"] == pytest.approx(0.1)
 
 
+def test_rates_follow_the_batch() -> None:
+    modules = Modules(describe(Network))
+    modules.make(0)
+    modules.set_rate(0.5, 0.25)
+    assert modules.optimisers(0)[0].param_groups[0]["lr"] == 0.5 * 0.5 * 0.5
+
+
 def test_average_with_moves_floats_and_keeps_the_larger_count() -> None:
     mine, theirs = nn.BatchNorm1d(1), nn.BatchNorm1d(1)
     with torch.no_grad():

@@ -39,9 +39,9 @@ class Liar(SteppedEngine):
         super().__init__(program, Dice("liar", torch=program.uses_torch))
         self._lie = lie
 
-    def train(self, start: int, stop: int, factor: float) -> None:
+    def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
         try:
-            super().train(start, stop, factor)
+            super().train(start, stop, factor, share)
         except BatchFailed:
             self._mark(start, stop)
 

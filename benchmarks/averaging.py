@@ -1,0 +1,149 @@
+"""What many workers are worth: the same samples trained by 1, 4, 16 workers, killed and not, on several tasks.
+
+    GRIDML_DATA=DIR python -m benchmarks.averaging [--seeds N] [--workers 4,16] [--interval 1024] [--task NAME ...]
+
+Every run is kept in `benchmarks/results/averaging_runs.jsonl` by its configuration, so that what was cut off goes on
+where it was. GRIDML_DATA names the folder that the programs of the tasks read their data from. Beside them stand what
+else the same machines could do: one worker alone, and a synchronous loop with a batch W times as large, at the best
+of several learning rates.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from unittest import mock
+
+from benchmarks.averaging_runs import BUDGET, EXEC_S, TASKS, Case, Curve, Runs, Task, play
+from benchmarks.table import RESULTS, Cell, write
+
+RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
+WARM = 0.1  # of a run, in which who leads is not compared
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What many workers are worth.", allow_abbrev=False)
+    parser.add_argument("--seeds", type=int, default=1)
+    parser.add_argument("--workers", default="4,16")
+    parser.add_argument("--interval", type=int, default=1_024)
+    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    tasks = [TASKS[name] for name in options.task or TASKS]
+    counts = [int(count) for count in options.workers.split(",")]
+    cases = [case for task in tasks for case in cases_of(task, counts, options.interval, options.seeds)]
+    runs = Runs()
+    make(cases, runs, options.processes)
+    rows = [row(task, count, options.interval, options.seeds, runs) for task in tasks for count in counts]
+    write(
+        "averaging",
+        f"Workers against loops at equal samples, with a push every {options.interval:,} vertices",
+        rows,
+        [
+            f"medians of {options.seeds} seeds after the program's own epochs; accuracy in %, or loss",
+            f"real master, sessions, training and merges; time is simulated: {EXEC_S * 1e3:g} ms a vertex, speeds "
+            f"log-normal (sigma 0.3), a push costs what makes {options.interval:,} vertices {1 / BUDGET:.0f} times as "
+            "long as it",
+            "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
+            f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate, communication left out",
+            "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
+            "same time: the loop's metric when the workers without kills had finished; lag: the most that they are "
+            f"behind the loop at the end of any of their epochs after the first {WARM:.0%} of its time",
+        ],
+    )
+    for task in tasks:
+        plot(task, counts, options.interval, runs)
+
+
+def cases_of(task: Task, counts: Sequence[int], interval: int, seeds: int) -> Iterator[Case]:
+    """The runs that a task's lines of the table need; loops with a large batch are tuned with the first seed."""
+    for seed in range(seeds):
+        yield loop(task, seed)
+        for count in counts:
+            for kills in (False, True):
+                yield Case(task.name, count, interval, kills, seed)
+    for count in counts:
+        for rate in RATES:
+            yield loop(task, 0, count, rate)
+
+
+def loop(task: Task, seed: int, batches: int = 1, rates: float = 1.0) -> Case:
+    """The sequential loop at equal samples, with a batch and a learning rate so many times as large."""
+    return Case(task.name, 1, seed=seed, batches=batches, rates=rates)
+
+
+def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:
+    """Play what is not kept yet, so many at once."""
+    missing = [case for case in dict.fromkeys(cases) if case not in runs]
+    with (
+        mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
+        ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool,
+    ):
+        playing = {pool.submit(play, case): case for case in missing}
+        for done in as_completed(playing):
+            case = playing[done]
+            runs.keep(case, done.result())
+            print(f"{case}: {[point.value for point in runs[case].points]}", flush=True)
+
+
+def row(task: Task, count: int, interval: int, seeds: int, runs: Runs) -> dict[str, Cell]:
+    """A line of the table: so many workers on a task."""
+    loops = [runs[loop(task, seed)] for seed in range(seeds)]
+    larger = {rate: runs[loop(task, 0, count, rate)].final for rate in RATES}
+    best = max(RATES, key=lambda rate: task.sign * larger[rate])
+    curves = {
+        kills: [runs[Case(task.name, count, interval, kills, seed)] for seed in range(seeds)] for kills in (False, True)
+    }
+    shown = {kills: statistics.median(curve.final for curve in curves[kills]) for kills in (False, True)}
+    pairs = list(zip(curves[False], loops, strict=True))
+    return {
+        "task": task.name,
+        "W": count,
+        "loop": task.shown(statistics.median(curve.final for curve in loops)),
+        "loop × W": task.shown(larger[best]),
+        "its rate": best,
+        "workers": task.shown(shown[False]),
+        "killed": task.shown(shown[True]),
+        "lives": statistics.median(curve.lives for curve in curves[True]),
+        "same time": task.shown(statistics.median(one.at(many.points[-1].time_s) for many, one in pairs)),
+        "lag": task.shown(max(lag(task, many, one) for many, one in pairs)),
+        "faster": statistics.median(one.points[-1].time_s / many.points[-1].time_s for many, one in pairs),
+    }
+
+
+def lag(task: Task, many: Curve, one: Curve) -> float:
+    """The most by which a run is worse than another at the same time, 0 where it never is."""
+    begun = max(WARM * one.points[-1].time_s, one.points[0].time_s)
+    behind = (task.sign * (one.at(p.time_s) - p.value) for p in many.points if p.time_s >= begun)
+    return max(0.0, *behind, 0.0)
+
+
+def plot(task: Task, counts: Sequence[int], interval: int, runs: Runs) -> None:
+    """Draw the metric of the first seed over simulated time, and over the share of the samples."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), layout="constrained")
+    axes = figure.subplots(1, 2, sharey=True)
+    lines = [("1 worker", "-", runs[loop(task, 0)])]
+    for count in counts:
+        for kills, style in ((False, "-"), (True, ":")):
+            name = f"{count} workers{', killed' if kills else ''}"
+            lines.append((name, style, runs[Case(task.name, count, interval, kills, 0)]))
+    for name, style, curve in lines:
+        values = [task.shown(point.value) for point in curve.points]
+        axes[0].plot([point.time_s for point in curve.points], values, style, label=name)
+        axes[1].plot([(k + 1) / len(values) for k in range(len(values))], values, style)
+    axes[0].set(xscale="log", xlabel="simulated seconds", ylabel=task.metric)
+    axes[1].set(xlabel="share of the samples")
+    axes[0].legend()
+    figure.suptitle(task.name)
+    figure.savefig(RESULTS / f"averaging_{Path(task.program).stem}{task.suffix}.png", dpi=80)
+
+
+if __name__ == "__main__":
+    main()

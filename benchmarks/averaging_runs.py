@@ -1,0 +1,178 @@
+"""One run of `benchmarks.averaging`: real training under the real master on simulated machines, kept once it is made.
+
+Time is simulated: a vertex takes EXEC_S on a typical machine, speeds are log-normal, and a push costs a worker what
+makes the master ask for one every so many vertices, as a real grid's link would. Everything else is what runs: leases,
+sessions, merges, the gate, epochs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from dataclasses import dataclass, fields
+from pathlib import Path
+from unittest import mock
+
+import numpy as np
+
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential
+from gridml.engine import pace
+from master.backends.script import Lives, Script, Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.simulation.scenario import Scenario, Speeds
+from master.simulation.world import play_scenario
+from master.store.reader import opened
+from master.store.settings import Settings
+from remote.stepped import Trainer
+
+PROGRAMS = Path(__file__).parent / "programs"
+EXEC_S = 0.003
+BUDGET = Settings.push_budget
+CACHE = Path(__file__).parent / "results" / "averaging_runs.jsonl"
+TRAVEL_S = 0.05
+
+
+@dataclass(frozen=True)
+class Task:
+    """A program, the environment that chooses its variant, its metric, and its learning rate, which loops may scale."""
+
+    name: str
+    program: str
+    vertices: int
+    epochs: int
+    batch: int
+    rate: float
+    metric: str = "accuracy"
+    more_is_better: bool = True
+    variant: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def sign(self) -> int:
+        """Makes more of the metric better."""
+        return 1 if self.more_is_better else -1
+
+    @property
+    def suffix(self) -> str:
+        """Tells its variant from others of its program in a file's name."""
+        return "".join(f"_{value}" for _, value in self.variant)
+
+    def shown(self, value: float) -> float:
+        """The metric as a table shows it: shares in percent."""
+        return round(100 * value, 2) if self.metric == "accuracy" else round(value, 4)
+
+
+TASKS = {
+    task.name: task
+    for task in (
+        Task("MNIST, LeNet", "small_lenet", 6_000, 6, 64, 0.05),
+        Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.05, variant=(("NORM", "group"),)),
+        Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.05, variant=(("NORM", "batch"),)),
+        Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
+        Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.5, "loss", more_is_better=False),
+    )
+}
+
+
+@dataclass(frozen=True)
+class Case:
+    """A run: `workers` that are meant to push every `interval` vertices; with `kills` a worker's life is exponential, a
+    third of its share of the run on average, and ends by SIGTERM or SIGKILL in turn. A loop is one worker that is never
+    killed, whose batch is `batches` times the program's at `rates` times its rate. Workers share a batch down to one of
+    `parts` parts, at a rate that falls with that `power` of it."""
+
+    task: str
+    workers: int
+    interval: int = 1_024
+    kills: bool = False
+    seed: int = 0
+    rule: str = "stale_mean"
+    batches: int = 1
+    rates: float = 1.0
+    epochs: int | None = None
+    parts: int = pace.MOST_PARTS
+    power: float = 0.5
+
+
+@dataclass(frozen=True)
+class Point:
+    """The metric at the end of an epoch, and the simulated seconds since the run began."""
+
+    time_s: float
+    value: float
+
+
+@dataclass(frozen=True)
+class Curve:
+    """What a run showed, epoch by epoch, and how many workers it used up."""
+
+    points: tuple[Point, ...]
+    lives: int
+
+    @property
+    def final(self) -> float:
+        return self.points[-1].value
+
+    def at(self, time_s: float) -> float:
+        """The metric at a moment, between two epochs in proportion; before the first the first's."""
+        times, values = zip(*((point.time_s, point.value) for point in self.points), strict=True)
+        return float(np.interp(time_s, times, values))
+
+
+class Runs:
+    """The runs that were made, by case, in a file that only grows."""
+
+    def __init__(self, path: Path = CACHE) -> None:
+        self._path = path
+        self._curves: dict[Case, Curve] = {}
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        for kept in map(json.loads, lines):
+            points = tuple(Point(*point) for point in kept["points"])
+            self._curves[Case(**kept["case"])] = Curve(points, kept["lives"])
+
+    def __contains__(self, case: Case) -> bool:
+        return case in self._curves
+
+    def __getitem__(self, case: Case) -> Curve:
+        return self._curves[case]
+
+    def keep(self, case: Case, curve: Curve) -> None:
+        """Add a run; what a case leaves at its default is not written."""
+        self._curves[case] = curve
+        chosen = {f.name: getattr(case, f.name) for f in fields(case) if getattr(case, f.name) != f.default}
+        points = [[round(point.time_s, 2), round(point.value, 5)] for point in curve.points]
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps({"case": chosen, "points": points, "lives": curve.lives}) + "\n")
+
+
+def play(case: Case) -> Curve:
+    """Play a run to its end."""
+    task = TASKS[case.task]
+    epochs = case.epochs or task.epochs
+    costs = Costs(exec_s=EXEC_S, start_s=0.1, push_s=case.interval * EXEC_S * BUDGET, boot_s=1.0)
+    life_s = task.vertices * epochs * EXEC_S / case.workers / 3
+    script: Script = Steady(case.workers)
+    if case.kills:
+        script = Lives(case.workers, Exponential(life_s), case.seed, grace_s=5.0, late=0)
+    speeds = Speeds(sigma=0.3) if case.workers > 1 else Speeds()
+    scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
+    program = PROGRAMS / f"{task.program}.py"
+    settings = Settings(
+        program, "simulated", case.workers, epochs=epochs, seed=case.seed, options=SimulatedOptions(None, None)
+    )
+    batch, rate = case.batches * task.batch, case.rates * task.rate
+    environment = {**dict(task.variant), "BATCH": str(batch), "RATE": str(rate), "RULE": case.rule}
+    with (
+        mock.patch.dict(os.environ, environment),
+        mock.patch.object(pace, "MOST_PARTS", case.parts),
+        mock.patch("gridml.engine.modules.rate_scale", lambda share: share**case.power),
+        tempfile.TemporaryDirectory() as folder,
+    ):
+        root = Path(folder) / "run"
+        play_scenario(settings, scenario, root, trainer=Trainer(program, costs, case.seed))
+        with opened(root) as ledger:
+            rows = ledger.execute("SELECT closed_s, metrics FROM epochs ORDER BY epoch").fetchall()
+            (began,) = ledger.execute("SELECT min(submitted_s) FROM workers").fetchone()
+            (lives,) = ledger.execute("SELECT count(*) FROM workers WHERE started_s NOT NULL").fetchone()
+    return Curve(tuple(Point(at - began, float(json.loads(m)[task.metric])) for at, m in rows), lives)

