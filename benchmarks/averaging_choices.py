@@ -1,0 +1,62 @@
+"""What the defaults of averaging are chosen from: merge rules, shares of a batch and learning rates, one at a time.
+
+    GRIDML_DATA=DIR python -m benchmarks.averaging_choices [--workers 4] [--task NAME ...]
+
+Runs are kept beside those of `benchmarks.averaging`, and made as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from dataclasses import replace
+
+from benchmarks.averaging import loop, make
+from benchmarks.averaging_runs import TASKS, Case, Runs
+from benchmarks.table import Cell, write
+
+DEFAULT = "stale_mean, a quarter of the batch, rate by its root"
+CHOICES: dict[str, dict[str, str | int | float]] = {
+    DEFAULT: {},
+    "the program's batch and rate": {"parts": 1},
+    "half of the batch, rate by its root": {"parts": 2},
+    "a quarter of the batch, rate unchanged": {"power": 0.0},
+    "a quarter of the batch, rate in proportion": {"power": 1.0},
+    **{f"merged by {rule}": {"rule": rule} for rule in ("mean", "fedbuff", "easgd", "nesterov", "clipped", "add")},
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="What the defaults of averaging are chosen from.", allow_abbrev=False)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    tasks = [TASKS[name] for name in options.task or ("MNIST, LeNet", "CIFAR-10, GroupNorm", "Bible, transformer")]
+    runs = Runs()
+    default = {task.name: Case(task.name, options.workers) for task in tasks}
+    variants = {
+        (choice, task.name): replace(default[task.name], **changes)  # type: ignore[arg-type]
+        for choice, changes in CHOICES.items()
+        for task in tasks
+    }
+    make([*(loop(task, 0) for task in tasks), *variants.values()], runs, options.processes)
+    rows: list[dict[str, Cell]] = [
+        {"choice": choice, **{task.name: task.shown(runs[variants[choice, task.name]].final) for task in tasks}}
+        for choice in CHOICES
+    ]
+    alone = {task.name: task.shown(runs[loop(task, 0)].final) for task in tasks}
+    write(
+        "averaging_choices",
+        f"What {options.workers} workers reach by each choice, one thing changed at a time",
+        [*rows, {"choice": "one worker", **alone}],
+        [
+            "accuracy in %, or loss, after the program's own epochs; one seed, nobody killed, a push about every 1,024 "
+            "vertices",
+            "seeds differ by about half a point of accuracy and 0.02 of the loss, so smaller differences say nothing",
+        ],
+    )
+
+
+if __name__ == "__main__":
+    main()
