@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.dice import Dice
 from gridml.engine.engine import Snapshot
 from gridml.errors import GridmlError
 from gridml.model.chunk import Chunk
@@ -42,7 +43,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from remote.session import SessionOptions
-from remote.stepped import Dice, SteppedEngine, SteppedWorker, Trainer
+from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
 Array = NDArray[np.floating]
 Attack = Callable[[Array, Array, float, np.random.Generator], Array]  # (replica, base, length of the step, dice)

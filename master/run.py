@@ -165,7 +165,7 @@ class Run:
             raise RunError(f"{root} was cancelled. It stands at its last credit; go on with gridml resume.")
 
     def _conclude(self) -> None:
-        """The run is credited in full: keep the trained replica, let the workers go."""
+        """The run is credited in full: let the workers go, keep the trained replica."""
         parts, replica = self.parts, self.parts.store.replica
         credited, epochs = self.ledger.count_credits(), parts.leases.epochs
         if credited != Credited(epochs.total, epochs.number, epochs.number):
@@ -174,14 +174,14 @@ class Run:
                 f"{credited.epochs} epochs, {credited.full} of them in full; expected {epochs.total:,} in "
                 f"{epochs.number}. Its ledger was altered; do not use the result."
             )
-        values = dict(replica.state.tensors())
-        if values:
-            bundle.write_atomic(parts.directory.final, bundle.encode({"version": replica.version}, values))
         until_s = parts.environment.clock() + FAREWELL_S
         while parts.fleet.alive and parts.environment.clock() < until_s:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
+        values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
+        if values:
+            bundle.write_atomic(parts.directory.final, bundle.encode({"version": replica.version}, values))
         flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)

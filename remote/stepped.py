@@ -6,15 +6,12 @@ a vertex, a chunk and a push cost is set beforehand, and the time that passes is
 
 from __future__ import annotations
 
-import random
-import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, final
-
-import numpy as np
+from typing import final
 
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.dice import Dice
 from gridml.engine.engine import BatchFailed, Engine
 from gridml.model.program import Program, load
 from gridml.protocol.worker_actions import Train, Wait
@@ -24,47 +21,6 @@ from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
 PATIENT_S = 1.0  # between two looks for a reply, which wakes who waits for it
-
-
-class Dice:
-    """Random numbers that f draws from Python, numpy and torch: each worker has its own, whoever draws in between."""
-
-    def __init__(self, seed: str, *, torch: bool) -> None:
-        number = zlib.crc32(seed.encode())  # as a worker process seeds torch
-        outside = self._taken(torch=torch)
-        random.seed(number)
-        np.random.seed(number)
-        if torch:
-            import torch as library
-
-            library.manual_seed(number)
-        self._torch = torch
-        self._own = self._taken(torch=torch)
-        self._put(outside)
-
-    def swap(self) -> None:
-        """The worker's for those of the process; the second time back again."""
-        other = self._taken(torch=self._torch)
-        self._put(self._own)
-        self._own = other
-
-    @staticmethod
-    def _taken(*, torch: bool) -> tuple[Any, Any, Any]:
-        state = None
-        if torch:
-            import torch as library
-
-            state = library.get_rng_state()
-        return random.getstate(), np.random.get_state(), state
-
-    @staticmethod
-    def _put(states: tuple[Any, Any, Any]) -> None:
-        random.setstate(states[0])
-        np.random.set_state(states[1])
-        if states[2] is not None:
-            import torch as library
-
-            library.set_rng_state(states[2])
 
 
 class SteppedEngine(Engine):

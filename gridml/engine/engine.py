@@ -261,6 +261,10 @@ class Engine:
         for modules in self._modules.values():
             modules.forget_optimisers()
 
+    def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
+        """Run f for the running statistics of its BatchNorm layers alone: see `Modules.gather_statistics`."""
+        return {key: views for m in self._modules.values() for key, views in m.gather_statistics().items()}
+
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
         for key, tensors in newest.modules.items():
             if key not in self._views:

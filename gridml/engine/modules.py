@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from gridml.engine.pace import rate_scale
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.vertex import Vertex, VertexId, VertexType
+from gridml.protocol.push import VertexKey
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
@@ -35,6 +36,7 @@ class Modules:
         self._made: dict[int, dict[str, Any]] = {}
         self._optimisers: dict[int, list[Any]] = {}
         self._base_rates: dict[int, list[list[float]]] = {}
+        self.steps = True  # whether f takes optimiser steps
 
     def make(self, index: int) -> None:
         """Make vertex `index` unless it is there.
@@ -97,6 +99,32 @@ class Modules:
         for made in self._made.values():
             for module in made.values():
                 module.eval()
+
+    def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
+        """Have f take no optimiser step from here on, and every BatchNorm layer of the vertices made so far gather its
+        running statistics anew, as means over all batches that it sees in training mode.
+
+        Return the running means, variances and counts of these layers on the modules' own memory, by vertex and by
+        their names in `views`. A layer that sees no batch keeps its statistics, with a count of 0.
+        """
+        import torch
+
+        self.steps = False
+        gathered: dict[VertexKey, dict[str, Array]] = {}
+        for index, made in self._made.items():
+            names: list[str] = []
+            for field, module in made.items():
+                for path, layer in module.named_modules():
+                    if not isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) or layer.running_mean is None:
+                        continue
+                    layer.momentum = None
+                    assert layer.num_batches_tracked is not None
+                    layer.num_batches_tracked.zero_()
+                    within = f"{self.vertex_type.name}/{index}/{field}/{path}{'.' if path else ''}"
+                    names += [within + name for name in ("running_mean", "running_var", "num_batches_tracked")]
+            views = self.views(index)
+            gathered[self.vertex_type.name, index] = {name: views[name] for name in names if name in views}
+        return gathered
 
     def set_rate(self, factor: float, share: float = 1.0) -> None:
         """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""
@@ -178,6 +206,6 @@ class ModuleRows:
     def weights(self, name: str, at: int) -> list[Any]:
         return []
 
-    def optimisers(self, at: int) -> list[Any]:
+    def optimisers(self, at: int) -> list[Any] | None:
         self._used.add(self.identify(at))
-        return self._modules.optimisers(int(self.ids[at]))
+        return self._modules.optimisers(int(self.ids[at])) if self._modules.steps else None

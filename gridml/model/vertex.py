@@ -125,7 +125,7 @@ class Home(Protocol):
     def write(self, name: str, at: int, value: Any) -> None: ...
     def neighbours(self, name: str, at: int) -> list[Vertex]: ...
     def weights(self, name: str, at: int) -> list[Any]: ...
-    def optimisers(self, at: int) -> list[Any]: ...
+    def optimisers(self, at: int) -> list[Any] | None: ...  # None where no step is to be taken
 
 
 class Vertex:
@@ -193,7 +193,8 @@ class Vertex:
         )
 
     def step(self, loss: Any, *others: Vertex) -> None:
-        """One optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`.
+        """One optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`; none where
+        f is run only for the running statistics of its layers.
 
         Raises `NotFiniteError` for a loss that is NaN or infinite, before any parameter is touched.
         """
@@ -206,6 +207,8 @@ class Vertex:
         optimisers = []
         for vertex in (self, *others):
             own = vertex._home.optimisers(vertex._at)
+            if own is None:
+                return
             if not own:
                 raise ProgramError(
                     f"step was called for {type(vertex).__name__}, which has no module with an optimiser. "

@@ -445,6 +445,10 @@ class Ledger(WorkerRows):
         kept = self._kept.get(version)
         return None if kept is None else kept[1]
 
+    def averaged(self) -> bool:
+        """Say whether any push was averaged with what others had done since its base."""
+        return self._one("SELECT 1 FROM credits WHERE staleness > 0 LIMIT 1") is not None
+
     def sha256_of(self, version: int) -> str | None:
         """The SHA-256 of a version's file, of one that is not kept any more, too."""
         kept = self._kept.get(version)

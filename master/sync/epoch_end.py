@@ -10,7 +10,9 @@ from master.environment import Hook
 from master.store.journal import Journal
 from master.store.spec import RunSpec
 from master.store.store import Store
+from master.store.versions import ReplicaState
 from master.sync.evaluation import evaluate
+from master.sync.recalibration import Recalibration
 
 
 class EpochEnd:
@@ -22,7 +24,9 @@ class EpochEnd:
         self._journal = journal
         self._executor = executor
         self._hook = hook
-        self._evaluating: tuple[int, Future[Metrics]] | None = None
+        self._recalibration = Recalibration(spec)
+        self._told = False  # that it failed
+        self._evaluating: tuple[int, Future[tuple[Metrics, str | None]]] | None = None
         self._backed_up = -1  # epochs closed at the last copy of the ledger
 
     def settle(self) -> None:
@@ -58,25 +62,48 @@ class EpochEnd:
             if not future.done():
                 return False
             self._evaluating = None
+            problem = None
             try:
-                metrics = future.result()
+                metrics, problem = future.result()
                 topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}"
             except DamagedError as error:  # the training does not need that version any more
                 metrics, topic, text = {}, "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, metrics)
                 self._journal.event(now, topic, text)
+                self._tell(problem, now)
             return True
         waiting = self._store.ledger.unevaluated() if self._spec.program.evaluate is not None else []
         if waiting:
             epoch, version = waiting[0]
             sha256 = self._store.ledger.sha256_of(version)
-            self._evaluating = epoch, self._executor.submit(self._metrics, version, sha256)
+            averaged = self._store.ledger.averaged()
+            self._evaluating = epoch, self._executor.submit(self._metrics, version, sha256, averaged)
         return False
 
-    def _metrics(self, version: int, sha256: str | None) -> Metrics:
-        state = self._store.versions.read(version, sha256)
-        return evaluate(self._spec.program, self._spec.graph, state, self._spec.settings.program)
+    def trained(self, now: float) -> ReplicaState:
+        """Return the newest version as it is kept when the run has ended. Raises UserCodeError."""
+        replica = self._store.replica
+        state, problem = self._as_evaluated(replica.version, replica.state, averaged=self._store.ledger.averaged())
+        with self._store.ledger.transaction():
+            self._tell(problem, now)
+        return state
+
+    def _metrics(self, version: int, sha256: str | None, averaged: bool) -> tuple[Metrics, str | None]:
+        state, problem = self._as_evaluated(version, self._store.versions.read(version, sha256), averaged=averaged)
+        return evaluate(self._spec.program, self._spec.graph, state, self._spec.settings.program), problem
+
+    def _as_evaluated(self, version: int, state: ReplicaState, *, averaged: bool) -> tuple[ReplicaState, str | None]:
+        """Return a version with statistics of its own, and what went wrong; as it is where no push was ever averaged,
+        because then it has those of plain training."""
+        return self._recalibration.apply(version, state) if averaged else (state, None)
+
+    def _tell(self, problem: str | None, now: float) -> None:
+        """Say why a version keeps its merged statistics: once, for the next one has the same reason."""
+        if problem is not None and not self._told:
+            self._told = True
+            text = f"running statistics stay as they were merged, because they cannot be gathered anew: {problem}"
+            self._journal.event(now, "warning", text)
 
 
 def describe_metrics(metrics: Metrics) -> str:

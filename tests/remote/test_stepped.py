@@ -5,10 +5,8 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import json
-import random
 import sqlite3
 import sys
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
@@ -33,7 +31,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
-from remote.stepped import PATIENT_S, Dice, Trainer
+from remote.stepped import PATIENT_S, Trainer
 
 COSTS = Costs(exec_s=0.5, copy_s=0.01, start_s=1.0, push_s=0.1, boot_s=2.0)
 FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=3.0)
@@ -182,29 +180,3 @@ def test_a_worker_that_waits_looks_seldom_and_a_reply_wakes_it(programs: Path) -
     worker.interruptible = False
     worker.notice_reply()
     assert len(woken) == 2
-
-
-def test_every_worker_has_random_numbers_of_its_own_and_the_process_keeps_its() -> None:
-    def drawn(dice: Dice | None) -> tuple[float, float, float]:
-        if dice is not None:
-            dice.swap()
-        found = random.random(), float(np.random.random()), float(torch.rand(1))
-        if dice is not None:
-            dice.swap()
-        return found
-
-    def outside() -> Callable[[], tuple[float, float, float]]:
-        random.seed(1)
-        np.random.seed(1)
-        torch.manual_seed(1)
-        return lambda: drawn(None)
-
-    undisturbed = outside()
-    expected = [undisturbed() for _ in range(2)]
-    disturbed = outside()
-    one, two = Dice("0/w1", torch=True), Dice("0/w2", torch=True)
-    found = [disturbed(), drawn(one), drawn(two), disturbed(), drawn(one)]
-    assert [found[0], found[3]] == expected
-    again = Dice("0/w1", torch=True)
-    assert [drawn(again), drawn(again)] == [found[1], found[4]]
-    assert len({*found}) == 5

@@ -12,6 +12,7 @@ import pytest
 
 from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.dice import Dice
 from gridml.engine.engine import BatchFailed, Snapshot
 from gridml.errors import UserCodeError
 from gridml.model.program import Program, load
@@ -25,7 +26,7 @@ from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from remote.session import SessionOptions
-from remote.stepped import Dice, SteppedEngine, SteppedWorker, Trainer
+from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
 COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
 HOSTILE = "w1"

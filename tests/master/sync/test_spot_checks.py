@@ -13,6 +13,7 @@ import pytest
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.dice import Dice
 from gridml.engine.engine import Snapshot
 from gridml.errors import UsageError
 from gridml.model.chunk import Chunk
@@ -28,7 +29,7 @@ from master.store.reader import opened
 from master.store.settings import Settings
 from master.views.report import report
 from remote.session import SessionOptions
-from remote.stepped import Dice, SteppedEngine, SteppedWorker, Trainer
+from remote.stepped import SteppedEngine, SteppedWorker, Trainer
 
 COSTS = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
 HOSTILE = "w1"
