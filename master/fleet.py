@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from gridml.protocol.foreign_files import ForeignFile, read_end
 from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.failures import GivenUpFor, after_give_up
-from master.decisions.staffing import after_failed_start, after_hold, to_submit
+from master.decisions.staffing import Queue, after_failed_start, after_hold, to_submit
 from master.leases.stragglers import TakenRanges
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.rundir import RunDirectory, command
@@ -52,6 +53,7 @@ class Fleet:
         self._submitted, spoke = self._ledger.worker_counts()
         if self._ledger.get("undone", False):  # a worker of the time that is lost may live, and has its name still
             self._submitted = max(self._submitted, place.directory.newest_log()) + NO_LOG
+        self._submitted_s = -math.inf  # when the last were
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
         self._failing_since_s = 0.0  # when the first of them ended
@@ -157,15 +159,11 @@ class Fleet:
 
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing."""
-        settings = self._place.settings
-        count, reason = to_submit(
-            # A held job is not replaced: the next may be held as well.
-            self._workers.count(Standing.QUEUED, Standing.RUNNING, Standing.HELD),
-            settings.workers,
-            work_left=work_left,
-            idle=self._workers.count(Standing.QUEUED),
-            max_idle=settings.facts.max_idle,
-        )
+        # A held job is not replaced: the next may be held as well.
+        present = self._workers.count(Standing.QUEUED, Standing.RUNNING, Standing.HELD)
+        wanted = self._place.settings.workers
+        queue = self._queue_of_pool(now) if work_left and present < wanted else None
+        count, reason = to_submit(present, wanted, work_left=work_left, queue=queue)
         if not count:
             return
         names = [f"w{self._submitted + i + 1}" for i in range(count)]
@@ -174,8 +172,17 @@ class Fleet:
                 self.expect(name, now)
             self._ledger.event(now, "submitted", f"{names[0]} to {names[-1]}: {reason}")
         self._submitted += count
+        self._submitted_s = now
         for name in names:
             self._place.backend.submit(name)
+
+    def _queue_of_pool(self, now: float) -> Queue | None:
+        """The pool's queue, None where any number of workers may wait."""
+        most, count = self._place.settings.facts.max_idle, self._workers.count
+        if most is None:
+            return None
+        queue = Queue(count(Standing.QUEUED), most, running=count(Standing.RUNNING), quiet_s=now - self._submitted_s)
+        return self._measures.queue(queue, now)
 
     def check_machines(self, *, work_left: bool) -> None:
         """Raise RunError where work is left and nobody will ever come to do it."""
