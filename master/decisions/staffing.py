@@ -16,9 +16,9 @@ MAX_UNFIT = 20  # the same, of machines that lack something, while some other mi
 
 @dataclass(frozen=True)
 class Queue:
-    """A pool's queue, and how jobs have left it of late. `idle` jobs of the run wait in it, and no more than `most` ever
+    """A pool's queue, and how jobs have left it of late. `idle` jobs of the run wait in it, and never more than `most`
     may; `started` began to run within the last `LATELY_S` seconds. `running` run, and end after `life_s` seconds on
-    average, having waited for `wait_s`; None: not known yet. The last submission was `quiet_s` seconds ago."""
+    average; a job waits for `wait_s` on average. None: not known yet. The last submission was `quiet_s` seconds ago."""
 
     idle: int
     most: int
@@ -39,7 +39,7 @@ def may_wait(queue: Queue) -> tuple[int, str]:
     """
     replaced = 0
     if queue.wait_s is not None and queue.life_s:
-        replaced = math.ceil(queue.running * min(queue.wait_s, LATELY_S) / queue.life_s)
+        replaced = math.ceil(queue.running * min(1.0, min(queue.wait_s, LATELY_S) / queue.life_s))
     started = f"{queue.started} started in the last {LATELY_S:.0f} s"
     count, reason = max(
         (FIRST_WAITING, f"as in any pool; {started}"),

@@ -78,8 +78,8 @@ def test_no_more_wait_than_the_pool_has_shown_to_take(
 ) -> None:
     count, reason = may_wait(Queue(idle, most, started, running, wait_s, life_s))
     assert min(FIRST_WAITING, most) <= count <= most
-    replaced = running * LATELY_S / life_s if life_s else 0.0
-    assert count <= max(FIRST_WAITING, 2 * started, replaced + 1)
+    replaced = min(running, running * LATELY_S / life_s + 1) if life_s else 0
+    assert count <= max(FIRST_WAITING, 2 * started, replaced)
     assert str(started) in reason
 
 
