@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 FIRST_WAITING = 10  # jobs that may wait in a pool of which nothing is known, and in one that starts none
@@ -62,6 +63,24 @@ def to_submit(alive: int, wanted: int, *, work_left: bool, queue: Queue | None =
         if queue.idle + missing > limit:
             missing, reason = max(0, limit - queue.idle), f"{reason}; {queue.idle} are queued, {limit} may be: {why}"
     return missing, reason
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A worker that may be told to leave: whether it `waits` (in the queue, or for a person), and how many vertices it
+    trains per second, None: not known yet."""
+
+    name: str
+    waits: bool
+    speed: float | None = None
+
+
+def to_dismiss(present: Sequence[Presence], wanted: int) -> tuple[list[str], str]:
+    """Workers to tell to leave, so that `wanted` of those that are `present`, the oldest first, stay: first those that
+    wait, then those that have trained nothing yet, then the slowest; of equals the newest."""
+    surplus = max(0, len(present) - wanted)
+    order = sorted(reversed(present), key=lambda worker: (not worker.waits, worker.speed or 0.0))
+    return [worker.name for worker in order[:surplus]], f"{len(present)} are queued or running, {wanted} are wanted"
 
 
 def after_hold(held: int, reason: str, *, spoken: bool, alive: int) -> tuple[bool, str]:

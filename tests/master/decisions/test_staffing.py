@@ -12,11 +12,13 @@ from master.decisions.staffing import (
     LATELY_S,
     MAX_FAILED_STARTS,
     MAX_UNFIT,
+    Presence,
     Queue,
     after_failed_start,
     after_hold,
     is_silent,
     may_wait,
+    to_dismiss,
     to_submit,
 )
 
@@ -130,3 +132,24 @@ def test_what_is_missing_is_gathered() -> None:
 
 def test_who_is_out_of_reach_is_given_less_time() -> None:
     assert is_silent(0.0, 31.0, 120.0, out_of_reach=True)[0] and not is_silent(0.0, 31.0, 120.0)[0]
+
+
+PRESENT = st.lists(st.tuples(st.booleans(), st.none() | st.floats(0.1, 100.0)), max_size=30)
+
+
+@given(PRESENT, st.integers(1, 30))
+def test_as_many_stay_as_are_wanted_and_nobody_better_leaves(
+    drawn: list[tuple[bool, float | None]], wanted: int
+) -> None:
+    present = [Presence(f"w{k}", waits, None if waits else speed) for k, (waits, speed) in enumerate(drawn)]
+    names, reason = to_dismiss(present, wanted)
+    assert len(present) - len(names) == min(len(present), wanted) and len({*names}) == len(names)
+    assert reason == f"{len(present)} are queued or running, {wanted} are wanted"
+    leave, stay = ([w for w in present if (w.name in names) is gone] for gone in (True, False))
+    assert not leave or all(worker.waits for worker in leave) or not any(worker.waits for worker in stay)
+    fastest = max((worker.speed or 0.0 for worker in leave if not worker.waits), default=0.0)
+    assert all((worker.speed or 0.0) >= fastest for worker in stay)
+
+
+def test_of_equals_the_newest_leaves() -> None:
+    assert to_dismiss([Presence(f"w{k}", waits=False, speed=2.0) for k in range(4)], 2)[0] == ["w3", "w2"]
