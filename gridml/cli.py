@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gridml.commands import cancel, plan, report, resume, rollback, simulate, status, watch
+from gridml.commands import cancel, plan, report, resume, rollback, scale, simulate, status, watch
 from gridml.commands.arguments import JSON, say
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
@@ -68,6 +68,7 @@ def command_line() -> typer.Typer:
     app.command(epilog=watch.EXAMPLE)(watch.watch)
     app.command(epilog=report.EXAMPLE)(report.report)
     app.command(epilog=cancel.EXAMPLE)(cancel.cancel)
+    app.command(epilog=scale.EXAMPLE)(scale.scale)
     app.command(epilog=rollback.EXAMPLE)(rollback.rollback)
     app.command(epilog=plan.EXAMPLE)(plan.plan)
     app.command(epilog=simulate.EXAMPLE)(simulate.simulate)

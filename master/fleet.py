@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -11,7 +12,7 @@ from gridml.protocol.foreign_files import ForeignFile, read_end
 from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.failures import GivenUpFor, after_give_up
-from master.decisions.staffing import after_failed_start, after_hold, to_submit
+from master.decisions.staffing import Presence, Queue, after_failed_start, after_hold, to_dismiss, to_submit
 from master.leases.stragglers import TakenRanges
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.rundir import RunDirectory, command
@@ -20,6 +21,9 @@ from master.sync.exchange import Exchange
 from master.telemetry.heartbeats import Heartbeats
 from master.telemetry.measures import Measures, died
 
+PRESENT = (Standing.QUEUED, Standing.RUNNING, Standing.HELD)  # a held job is not replaced: the next may be held, too
+FAREWELL_S = 120.0  # that a worker has to push and leave when it is told to
+NAMED = 8  # workers in an event
 NO_LOG = 1000  # jobs that may have been submitted and have left no log
 RESERVED_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
 Say = Callable[[float, str, str], None]  # (time in seconds, topic, text) of an event; in a transaction
@@ -52,6 +56,7 @@ class Fleet:
         self._submitted, spoke = self._ledger.worker_counts()
         if self._ledger.get("undone", False):  # a worker of the time that is lost may live, and has its name still
             self._submitted = max(self._submitted, place.directory.newest_log()) + NO_LOG
+        self._submitted_s = -math.inf  # when the last were
         self._any_spoke = spoke > 0
         self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
         self._failing_since_s = 0.0  # when the first of them ended
@@ -156,16 +161,12 @@ class Fleet:
             self._silent_ranges.add(lease.rest, self._silent_ranges.times(lease.rest) + 1)
 
     def staff(self, now: float, *, work_left: bool) -> None:
-        """Ask for as many workers as are missing."""
-        settings = self._place.settings
-        count, reason = to_submit(
-            # A held job is not replaced: the next may be held as well.
-            self._workers.count(Standing.QUEUED, Standing.RUNNING, Standing.HELD),
-            settings.workers,
-            work_left=work_left,
-            idle=self._workers.count(Standing.QUEUED),
-            max_idle=settings.facts.max_idle,
-        )
+        """Ask for as many workers as are missing, and tell those to leave that are too many."""
+        present, wanted = self._workers.count(*PRESENT), self._workers.wanted
+        if work_left and present > wanted:
+            self._dismiss(now)
+        queue = self._queue_of_pool(now) if work_left and present < wanted else None
+        count, reason = to_submit(present, wanted, work_left=work_left, queue=queue)
         if not count:
             return
         names = [f"w{self._submitted + i + 1}" for i in range(count)]
@@ -174,8 +175,33 @@ class Fleet:
                 self.expect(name, now)
             self._ledger.event(now, "submitted", f"{names[0]} to {names[-1]}: {reason}")
         self._submitted += count
+        self._submitted_s = now
         for name in names:
             self._place.backend.submit(name)
+
+    def _dismiss(self, now: float) -> None:
+        """Tell the workers that are too many to leave: they push what they have trained."""
+        present = [
+            Presence(record.name, record.standing is not Standing.RUNNING, record.speed)
+            for record in self._workers
+            if record.standing in PRESENT
+        ]
+        names, reason = to_dismiss(present, self._workers.wanted)
+        with self._ledger.transaction():
+            for name in names:
+                self._workers.move(self._workers.of(name), Standing.DISMISSED)
+            more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+            self._say(now, "dismissed", f"{', '.join(names[:NAMED])}{more}: {reason}")
+        for name in names:
+            self._place.backend.cancel(name, grace_s=FAREWELL_S)
+
+    def _queue_of_pool(self, now: float) -> Queue | None:
+        """The pool's queue, None where any number of workers may wait."""
+        most, count = self._place.settings.facts.max_idle, self._workers.count
+        if most is None:
+            return None
+        queue = Queue(count(Standing.QUEUED), most, running=count(Standing.RUNNING), quiet_s=now - self._submitted_s)
+        return self._measures.queue(queue, now)
 
     def check_machines(self, *, work_left: bool) -> None:
         """Raise RunError where work is left and nobody will ever come to do it."""
@@ -186,33 +212,35 @@ class Fleet:
             raise RunError(f"{gone}; {waiting} workers wait for one. Begin again with a longer trace, or {again}")
 
     def _queue(self, record: WorkerRecord) -> None:
-        if record.standing is not Standing.RUNNING:
+        if record.standing not in (Standing.RUNNING, Standing.DISMISSED):
             self._workers.move(record, Standing.QUEUED)
 
     def _take(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
         """Do what one event asks for."""
         if event.state is State.QUEUED:
             self._queue(record)  # one that was held, too
-        elif event.state is State.RUNNING and record.standing is not Standing.GIVEN_UP:
+        elif event.state is State.RUNNING and record.standing not in (Standing.GIVEN_UP, Standing.DISMISSED):
             self._workers.move(record, Standing.RUNNING)
             self._workers.arrive(record, event.host)
             self._heartbeats.watch(record, now)
             self._measures.run(record, now)
         elif event.state is State.OUT_OF_REACH:
             self._heartbeats.lose_sight(record)
-        elif event.state is State.HELD:
+        elif event.state is State.HELD and record.standing is not Standing.DISMISSED:
             self._hold(record, event, now)
         elif event.state.ended:
             self._end(record, event, now)
 
     def _end(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
-        crashed = self._crashed(record, event, now)
+        crashed, dismissed = self._crashed(record, event, now), record.standing is Standing.DISMISSED
         until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
         self._exchange.release(record, because, now, reserved_until_s=until_s)
         self._measures.end(record, now, died=died(event.state, event.cancelled, event.detail))
         self._workers.end(record)
         self._any_spoke = self._any_spoke or record.spoke
+        if dismissed:
+            return
         if (record.spoke and not crashed) or (event.state is State.EVICTED and not event.cancelled):
             self._failed_starts = self._unfit = 0
             return

@@ -198,6 +198,7 @@ class Standing(Enum):
     QUEUED = auto()  # waits for a machine
     RUNNING = auto()  # on one, in reach or not
     HELD = auto()  # waits for a person
+    DISMISSED = auto()  # was told to leave: it may push once more
     GIVEN_UP = auto()  # silent for too long: it counts as lost, though nobody has seen its end
 
 
@@ -291,7 +292,8 @@ class Lost(NamedTuple):
 class WorkerTable:
     """The workers of one master's life by name: records of those that have not ended, names of those that have."""
 
-    def __init__(self) -> None:
+    def __init__(self, wanted: int = 1) -> None:
+        self.wanted = wanted  # how many the run is to have at once
         self.machines = MachineTable()
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()

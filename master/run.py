@@ -12,6 +12,7 @@ from types import TracebackType
 from gridml.errors import GridmlError, LedgerError, RunError, SupersededError
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
+from master.scaling import Scaling
 from master.store.diagnosis import explained
 from master.store.exact import Credited
 from master.store.ledger import Ledger
@@ -32,6 +33,7 @@ class Run:
         self.parts = parts
         self._lock = lock
         self._leaving = False
+        self._scaling = Scaling(parts)
         network = parts.directory.on_network_disk()
         if network is not None:
             warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
@@ -131,8 +133,9 @@ class Run:
         return bool(events or messages or merged or evaluated)
 
     def _staff(self) -> None:
-        work_left = not self.parts.leases.epochs.finished()
-        self.parts.fleet.staff(self.parts.environment.clock(), work_left=work_left)
+        work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()
+        self._scaling.look(now)
+        self.parts.fleet.staff(now, work_left=work_left)
         self.parts.fleet.check_machines(work_left=work_left)
 
     def _done(self) -> bool:
@@ -155,7 +158,7 @@ class Run:
             self.parts.journal.tell("sizing", what)
 
         leases, exchange = self.parts.leases, self.parts.exchange
-        workers = max(leases.live, self.parts.spec.settings.workers)
+        workers = max(leases.live, self.parts.workers.wanted)
         leases.sizing.step(now, workers, exchange.replies.push_s, exchange.grant_s, self.parts.executor, say)
 
     def _look_for_cancel(self) -> None:

@@ -84,6 +84,7 @@ class Takeover:
                 self._tell(len(survivors), now, say)
             ledger.set("undone", False)
             ledger.set("total", self.leases.epochs.total)
+            ledger.set("workers", self.workers.wanted)
             ledger.set("program", program)
             ledger.set("status", RunStatus.RUNNING)
             ledger.set("masters", masters + 1)

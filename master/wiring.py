@@ -31,6 +31,7 @@ class Parts:
     environment: Environment
     store: Store
     mailboxes: MasterMailboxes
+    workers: WorkerTable
     leases: Leases
     exchange: Exchange
     backend: Backend
@@ -49,7 +50,7 @@ def wire(spec: RunSpec, directory: RunDirectory, environment: Environment, ledge
     wall = environment.wall or environment.clock
     environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)
-    workers = WorkerTable()
+    workers = WorkerTable(spec.settings.workers)
     leases = Leases(spec, store.ledger, workers, mailboxes)
     exchange = Exchange(spec, store, workers, leases, mailboxes, environment)
     try:
@@ -67,6 +68,7 @@ def wire(spec: RunSpec, directory: RunDirectory, environment: Environment, ledge
         environment,
         store,
         mailboxes,
+        workers,
         leases,
         exchange,
         backend,

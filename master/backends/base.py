@@ -132,6 +132,9 @@ class Backend(ABC):
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
 
+    def scale(self, workers: int) -> None:  # noqa: B027
+        """Have places for so many workers, where a back end makes them itself. Who is there stays."""
+
     def avoid(self, machines: Collection[str]) -> None:  # noqa: B027
         """Start no workers on these machines (`JobEvent.host`), and on no others but these, until this is called again;
         where that can be asked for. Who runs there runs on."""

@@ -181,6 +181,12 @@ class Local(Backend):
                 # The script came first and stays the cause; the master may only shorten the grace.
                 job.ending = Ending(job.ending.asker, job.ending.since_s, now + grace_s, job.ending.graceful)
 
+    def scale(self, workers: int) -> None:
+        """As the contract says; the machines of a trace are those that it has."""
+        self._script = self._script.grown(workers)
+        more = range(len(self._slots), self._script.slots)
+        self._slots += [_Slot(number, self._script.life(number, 0, self._now())) for number in more]
+
     def avoid(self, machines: Collection[str]) -> None:
         """As the contract says: their slots stay empty."""
         self._resting = frozenset(machines)

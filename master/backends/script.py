@@ -55,6 +55,10 @@ class Script(ABC):
     def slots(self) -> int:
         """How many places there are, open or not."""
 
+    def grown(self, workers: int) -> Script:
+        """The same machines and, where their number is a choice, more of them for so many workers."""
+        return self
+
     def machine(self, slot: int) -> str:
         """The name of a place, unique in the script."""
         return f"slot-{slot + 1}"
@@ -79,6 +83,9 @@ class Steady(Script):
     @property
     def slots(self) -> int:
         return self.workers
+
+    def grown(self, workers: int) -> Script:
+        return replace(self, workers=max(workers, self.workers))
 
     def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife:
         return PlannedLife(opens_s=free_s)
@@ -115,6 +122,9 @@ class Lives(Script):
     @property
     def slots(self) -> int:
         return self.workers
+
+    def grown(self, workers: int) -> Script:
+        return replace(self, workers=max(workers, self.workers))
 
     def opens_s(self, slot: int) -> float:
         """When a slot opens for the first time."""

@@ -8,6 +8,7 @@ seed gives the same run.
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterator
 from dataclasses import dataclass
@@ -64,12 +65,37 @@ class Tally:
     lived_s: float = 0.0
 
 
+@dataclass(frozen=True)
+class Negotiation:
+    """How a pool matches jobs with machines: every `every_s` seconds, and no more than `most` of a run at a time."""
+
+    every_s: float
+    most: int
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.every_s) and self.every_s > 0):
+            raise UsageError(f"a pool matches jobs every {self.every_s} s; expected a number of seconds above 0.")
+        if self.most < 1:
+            raise UsageError(f"a pool matches {self.most} jobs at a time; expected at least 1.")
+
+
 @final
 class Pool:
-    """Machines and workers. `hire` starts a worker's process; a job waits `wait_s` in the queue at least."""
+    """Machines and workers. `hire` starts a worker's process; a job waits `wait_s` in the queue at least, and for the
+    next `negotiation`, where the pool has any."""
 
-    def __init__(self, clock: VirtualClock, script: Script, hire: Hire, *, wait_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        clock: VirtualClock,
+        script: Script,
+        hire: Hire,
+        *,
+        wait_s: float = 0.0,
+        negotiation: Negotiation | None = None,
+    ) -> None:
         self._clock = clock
+        self._negotiation = negotiation
+        self._negotiates_s: float | None = None  # when it is planned to do so next
         self._script = script
         self._hire = hire
         self._wait_s = wait_s
@@ -98,7 +124,7 @@ class Pool:
         self._queued.add(worker)
         self._queue.append((worker, self._clock.now_s + self._wait_s))
         self._events.append(JobEvent(self._clock.now_s, worker, State.QUEUED))
-        self._clock.at(self._clock.now_s + self._wait_s, self._match)
+        self._plan_match(self._clock.now_s + self._wait_s)
 
     def poll(self) -> list[JobEvent]:
         events, self._events = self._events, []
@@ -120,7 +146,7 @@ class Pool:
         for free in self._resting:
             heapq.heappush(self._free, free)
         self._resting = []
-        self._clock.at(self._clock.now_s, self._match)
+        self._plan_match(self._clock.now_s)
 
     def living(self) -> list[str]:
         """Workers that run, then those that are queued."""
@@ -154,12 +180,31 @@ class Pool:
         if life is not None:
             self._offers[slot] = life
             heapq.heappush(self._free, (life.opens_s, slot))
-            self._clock.at(self._start_s + life.opens_s, self._match)
+            self._plan_match(self._start_s + life.opens_s)
 
-    def _match(self) -> None:
-        """Give free machines to jobs that have waited long enough."""
+    def _plan_match(self, at_s: float) -> None:
+        """Match jobs with machines at an instant, or at the first negotiation after it."""
+        if self._negotiation is None:
+            self._clock.at(at_s, self._match)
+            return
+        at_s = self._start_s + self._negotiation.every_s * math.ceil((at_s - self._start_s) / self._negotiation.every_s)
+        if self._negotiates_s is None or at_s < self._negotiates_s:
+            self._negotiates_s = at_s
+            self._clock.at(at_s, lambda: self._negotiate(at_s))
+
+    def _negotiate(self, at_s: float) -> None:
+        """Match no more jobs than a negotiation does, and the others in the next."""
+        if self._negotiation is None or self._negotiates_s != at_s:
+            return  # an earlier one was planned since
+        self._negotiates_s = None
+        self._match(self._negotiation.most)
+        if self._queue and self._free:
+            self._plan_match(at_s + self._negotiation.every_s)
+
+    def _match(self, most: float = math.inf) -> None:
+        """Give free machines to jobs that have waited long enough, to `most` of them."""
         now = self._clock.now_s
-        while self._queue and self._free:
+        while self._queue and self._free and most > 0:
             worker, ready_s = self._queue[0]
             if worker not in self._queued:
                 self._queue.popleft()
@@ -178,6 +223,7 @@ class Pool:
             self._queue.popleft()
             self._queued.discard(worker)
             self._start(worker, slot, life)
+            most -= 1
 
     def _start(self, worker: str, slot: int, life: PlannedLife) -> None:
         self._hosted[slot] += 1

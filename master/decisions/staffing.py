@@ -1,23 +1,86 @@
-"""How many workers to ask for, when one counts as lost, and when there is no use in asking for more."""
+"""How many workers to ask for and to let go, when one counts as lost, and when there is no use in asking for more."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+FIRST_WAITING = 10  # jobs that may wait in a pool of which nothing is known, and in one that starts none
+LATELY_S = 60.0  # what a pool started in so long it is taken to start again in so long
+GATHER_S = 5.0  # between two submissions to a queue: what is missing meanwhile is submitted together
 MAX_HELD = 3  # jobs on hold before any worker has spoken
 MAX_FAILED_STARTS = 5  # workers in a row that end and had no work yet, while no other works
 STUCK = 10  # silences that a batch may last
 MAX_UNFIT = 20  # the same, of machines that lack something, while some other might not
 
 
-def to_submit(
-    alive: int, wanted: int, *, work_left: bool, idle: int = 0, max_idle: int | None = None
-) -> tuple[int, str]:
-    """Workers to submit now, so that `wanted` are queued or running, of which at most `max_idle` are queued."""
+@dataclass(frozen=True)
+class Queue:
+    """A pool's queue, and how jobs have left it of late. `idle` jobs of the run wait in it, and never more than `most`
+    may; `started` began to run within the last `LATELY_S` seconds. `running` run, and end after `life_s` seconds on
+    average; a job waits for `wait_s` on average. None: not known yet. The last submission was `quiet_s` seconds ago."""
+
+    idle: int
+    most: int
+    started: int = 0
+    running: int = 0
+    wait_s: float | None = None
+    life_s: float | None = None
+    quiet_s: float = math.inf
+
+
+def may_wait(queue: Queue) -> tuple[int, str]:
+    """Jobs that may wait in a queue, and why: twice what the pool started of late.
+
+    That doubles as long as the pool takes all that waits, at once or one by one. Where it takes fewer, a job waits for
+    2·`LATELY_S`, however fast or slow the pool is; where it takes none, `FIRST_WAITING` is all again. As many as end
+    while one waits (Little's law, over at most `LATELY_S`) may wait in any case, so a new master keeps up what an
+    earlier one has reached.
+    """
+    replaced = 0
+    if queue.wait_s is not None and queue.life_s:
+        replaced = math.ceil(queue.running * min(1.0, min(queue.wait_s, LATELY_S) / queue.life_s))
+    started = f"{queue.started} started in the last {LATELY_S:.0f} s"
+    count, reason = max(
+        (FIRST_WAITING, f"as in any pool; {started}"),
+        (replaced, f"what of {queue.running} workers ends while a job waits; {started}"),
+        (2 * queue.started, f"twice what started: {started}"),
+        key=lambda choice: choice[0],
+    )
+    return (count, reason) if count <= queue.most else (queue.most, f"never more; {started}")
+
+
+def to_submit(alive: int, wanted: int, *, work_left: bool, queue: Queue | None = None) -> tuple[int, str]:
+    """Workers to submit now, so that `wanted` are queued or running; no more wait in a `queue` than may."""
     if not work_left:
         return 0, "nothing is left to lease"
-    missing = max(0, wanted - alive)
-    if max_idle is not None and idle + missing > max_idle:
-        return max(0, max_idle - idle), f"{idle} are queued, and no more than {max_idle} may be"
-    return missing, f"{alive} of {wanted} are queued or running"
+    missing, reason = max(0, wanted - alive), f"{alive} of {wanted} are queued or running"
+    if queue is not None and missing:
+        if queue.quiet_s < GATHER_S:
+            return 0, "what is missing is gathered"
+        limit, why = may_wait(queue)
+        if queue.idle + missing > limit:
+            missing, reason = max(0, limit - queue.idle), f"{reason}; {queue.idle} are queued, {limit} may be: {why}"
+    return missing, reason
+
+
+@dataclass(frozen=True)
+class Presence:
+    """A worker that may be told to leave: whether it `waits` (in the queue, or for a person), and how many vertices it
+    trains per second, None: not known yet."""
+
+    name: str
+    waits: bool
+    speed: float | None = None
+
+
+def to_dismiss(present: Sequence[Presence], wanted: int) -> tuple[list[str], str]:
+    """Workers to tell to leave, so that `wanted` of those that are `present`, the oldest first, stay: first those that
+    wait, then those that have trained nothing yet, then the slowest; of equals the newest."""
+    surplus = max(0, len(present) - wanted)
+    order = sorted(reversed(present), key=lambda worker: (not worker.waits, worker.speed or 0.0))
+    return [worker.name for worker in order[:surplus]], f"{len(present)} are queued or running, {wanted} are wanted"
 
 
 def after_hold(held: int, reason: str, *, spoken: bool, alive: int) -> tuple[bool, str]:

@@ -15,6 +15,7 @@ from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
 from gridml.testing.faulty_network import Chances
 from master.backends.script import PlannedLife, Script
+from master.backends.simulated import Negotiation
 from master.simulation.crash_points import POINTS
 from master.store.settings import check_seed
 
@@ -213,7 +214,8 @@ class Scenario:
     take over a quarter at once; `restart_s` later the next one begins. `turn_s` is how often the master looks for
     messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; f fails on
     the first `failing` machines; a run that has not finished after `limit_s` never will. `hostile` is the share of
-    machines whose workers send hostile messages beside their own."""
+    machines whose workers send hostile messages beside their own; `negotiation` is how its pool matches jobs, None: at
+    once."""
 
     script: Script
     costs: Costs
@@ -228,6 +230,7 @@ class Scenario:
     limit_s: float = math.inf
     hostile: float = 0.0
     seed: int = 0
+    negotiation: Negotiation | None = None
 
     def __post_init__(self) -> None:
         check_seed(self.seed)

@@ -63,7 +63,13 @@ class World:
         self.workers = (
             CostOnlyWorkers(self.clock, scenario) if trainer is None else TrainingWorkers(self.clock, scenario, trainer)
         )
-        self.pool = Pool(self.clock, scenario.script, self._hire, wait_s=scenario.costs.wait_s)
+        self.pool = Pool(
+            self.clock,
+            scenario.script,
+            self._hire,
+            wait_s=scenario.costs.wait_s,
+            negotiation=scenario.negotiation,
+        )
         self.masters = 0
         self.crashed = False
         self.master_s = self.world_s = 0.0

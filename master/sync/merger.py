@@ -49,7 +49,7 @@ class Merger:
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         self.habits = Habits()
-        self._workers = workers
+        self.workers = workers
         self._still_since_s: float | None = None  # when the first push came that changed nothing
 
     def prepare(self) -> None:
@@ -94,7 +94,7 @@ class Merger:
             return Merged(fast_forward=merge.fast_forward), Passage(1.0, "nothing is replicated that has a length")
         push = PushMerge(part, base, merge)
         merged = self._apply(push)
-        alone = self._workers == 1 and self.habits.alone(worker)
+        alone = self.workers == 1 and self.habits.alone(worker)
         steps = [] if alone else [self._step(group, merged, push, worker) for group in self._all_groups]
         passage = gate(merged.not_finite, steps, merge.vertices, alone=alone)
         if passage.scale is None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from gridml.protocol.bounds import LEAST_VERTEX_S, LONGEST_S  # so no decision h
 from gridml.protocol.messages import Sync
 from master.backends.base import State
 from master.decisions.leasing import Delay
+from master.decisions.staffing import LATELY_S, Queue
 from master.records import Life, WorkerRecord
 from master.store.status import ORPHANED
 
@@ -191,6 +192,7 @@ class Measures:
         self.kinds: dict[str, Kind] = {}
         self.speeds = Speeds()
         self.lives = Lives()
+        self._starts: deque[float] = deque()  # of workers, within the last `LATELY_S`
 
     def submit(self, record: WorkerRecord, now: float) -> None:
         if record.submitted_s is None:
@@ -201,10 +203,27 @@ class Measures:
         self.lives.begin(record, now if record.started_s is None else record.started_s)
         if record.started_s is None:
             record.started_s = now
+            self._starts.append(now)
+            self._forget_starts(now)
             if record.submitted_s is not None:
                 self.all.waits.append(max(0.0, now - record.submitted_s))  # clocks are set back at times
             if record.message_s is not None:  # before the back end told of it
                 self._boot(record, record.message_s - now)
+
+    def queue(self, queue: Queue, now: float) -> Queue:
+        """Return a queue with what has been seen of how jobs leave it."""
+        self._forget_starts(now)
+        deaths, waits = self.lives.deaths, self.all.waits
+        return replace(
+            queue,
+            started=len(self._starts),
+            wait_s=sum(waits) / len(waits) if waits else None,
+            life_s=self.lives.exposure_s(now) / deaths if deaths else None,
+        )
+
+    def _forget_starts(self, now: float) -> None:
+        while self._starts and self._starts[0] <= now - LATELY_S:
+            self._starts.popleft()
 
     def recall(self, record: WorkerRecord, row: Mapping[str, Any]) -> None:
         """Take up the life of a worker that an earlier master saw start, as its ledger row has it."""

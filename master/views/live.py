@@ -26,6 +26,7 @@ from gridml.errors import LedgerError
 from gridml.protocol.text import printable
 from master.store.reader import connect
 from master.store.run_facts import read_ahead
+from master.store.status import RunStatus
 from master.views.json_text import json_text
 from master.views.progress import Progress, read_progress
 from master.views.render import duration
@@ -198,7 +199,9 @@ def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
     avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
     avoided += f", {len(progress.quarantined)} in quarantine" if progress.quarantined else ""
-    facts = [("workers", f"{progress.alive} alive{waiting}, {progress.lost} lost{avoided}")]
+    short = progress.status is RunStatus.RUNNING and progress.wanted not in (None, progress.alive)
+    wanted = f" of {progress.wanted}" if short else ""
+    facts = [("workers", f"{progress.alive}{wanted} alive{waiting}, {progress.lost} lost{avoided}")]
     if progress.avoided_machines:
         more = ", …" if len(progress.avoided_machines) > NAMED else ""
         facts.append(("avoided", ", ".join(each.machine for each in progress.avoided_machines[:NAMED]) + more))

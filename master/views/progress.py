@@ -24,6 +24,10 @@ PUSHES = 50  # that the mean staleness looks back on
 WINDOW_S = 30.0  # that the speed looks back on
 VERSIONS = 1000  # that it looks at, at most
 AT_LEAST = 8  # versions it looks back on where pushes are rare
+_STATES = """
+SELECT state, started_s IS NOT NULL, count(*) FROM workers
+WHERE NOT (coalesce(cancelled, 0) AND coalesce(graceful, 0)) GROUP BY 1, 2
+"""
 _SPENT = """
 SELECT coalesce(sum(min(credited * train_s / nullif(trained, 0), life_s)), 0.0), coalesce(sum(life_s), 0.0)
 FROM (SELECT credited, trained, train_s, coalesce(ended_s, ?) - started_s AS life_s
@@ -46,8 +50,9 @@ class AvoidedWorker:
 class Progress:
     """`credited` of `vertices` of `epoch` (from 1), the oldest that is open, and `all_credited` of `total` of the run.
 
-    `alive` workers run, `queued` wait for a machine, `lost` were taken away or crashed. `staleness` is the mean of the
-    last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None: nothing yet.
+    `alive` of the `wanted` workers run, `queued` wait for a machine, `lost` were taken away or crashed. `staleness` is
+    the mean of the last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None:
+    nothing yet.
     `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
     more, and on `avoided_machines` no worker starts.
     """
@@ -71,6 +76,7 @@ class Progress:
     avoided: list[AvoidedWorker] = field(default_factory=list)
     quarantined: list[QuarantinedWorker] = field(default_factory=list)
     avoided_machines: list[AvoidedMachine] = field(default_factory=list)
+    wanted: int | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name; `judged` is the former name of `evaluated`."""
@@ -89,10 +95,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     evaluation = one(
         "SELECT epoch, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL ORDER BY epoch DESC LIMIT 1"
     ).fetchone() or (None, None, None)
-    # A worker that its back end never started is neither alive nor lost.
-    states = {
-        (s, begun): n for s, begun, n in one("SELECT state, started_s IS NOT NULL, count(*) FROM workers GROUP BY 1, 2")
-    }
+    # A worker that its back end never started is neither alive nor lost, nor is one that was told to leave, and did.
+    states = {(s, begun): n for s, begun, n in one(_STATES)}
     spent_s, worker_s = one(_SPENT, (now,)).fetchone()
     staleness = one(
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
@@ -119,6 +123,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         avoided=_avoided(connection, now),
         quarantined=read_quarantined(connection),
         avoided_machines=now_avoided(read_avoided_machines(connection, now)),
+        wanted=facts.get("workers"),
     )
 
 

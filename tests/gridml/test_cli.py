@@ -19,7 +19,7 @@ import pytest
 from gridml import cli
 from master.views import terminal
 
-COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback")
+COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback", "scale")
 COUNT, EPOCHS = 600, 2
 
 # Counts documents; what runs on the workers waits at a gate, so that a test decides when a run can come to its end.
@@ -308,6 +308,43 @@ def test_a_run_is_watched_and_cancelled_from_elsewhere(
     status, out, _ = done(watching)
     assert status == 0 and "run: cancelled" in out
     assert "was cancelled" in gridml("report", "run")[1]
+
+
+@pytest.mark.real
+def test_a_run_is_scaled_from_elsewhere(
+    gridml: Callable[..., Answer], waiting: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    status, out, _ = gridml("scale", "run", "--workers", "4")
+    assert status == 0 and f"pid {waiting.pid} " in out and "4 workers instead of 2" in out
+    assert "4 workers instead of 2" in until(waiting.stdout, "scaled")
+    until(waiting.stdout, "running   w4")
+    found = json.loads(gridml("status", "run", "--json")[1])
+    assert (found["wanted"], found["alive"]) == (4, 4)
+    assert json.loads(gridml("scale", "run", "--workers", "1", "--json")[1])["before"] == 4
+    assert "4 are queued or running, 1 are wanted" in until(waiting.stdout, "dismissed")
+    (tmp_path / "shut").unlink()
+    status, out, err = done(waiting)
+    assert status == 0, err
+    found = json.loads(gridml("report", "run", "--json")[1])
+    assert found["workers"] == 1 and found["kills"] == 0
+    assert json.loads(gridml("status", "run", "--json")[1])["lost"] == 0
+    assert [(e["credited"], e["duplicated"], e["lost"]) for e in found["epochs"]] == [(COUNT, 0, 0)] * EPOCHS
+
+
+@pytest.mark.real
+def test_a_request_to_scale_outlives_its_master(
+    gridml: Callable[..., Answer], waiting: subprocess.Popen[str], tmp_path: Path
+) -> None:
+    os.kill(waiting.pid, signal.SIGKILL)
+    waiting.wait()
+    status, out, _ = gridml("scale", "run", "--workers", "3")
+    assert status == 0 and "No master drives it" in out
+    going_on = start("resume", "run", cwd=tmp_path)
+    assert "3 workers instead of 2" in until(going_on.stdout, "scaled")
+    (tmp_path / "shut").unlink()
+    status, _, err = done(going_on)
+    assert status == 0, err
+    assert json.loads(gridml("report", "run", "--json")[1])["workers"] == 3
 
 
 @pytest.mark.real

@@ -68,7 +68,12 @@ class CondorOptions(BackendOptions):
         typer.Option("--attribute", help="A further job attribute, NAME=EXPRESSION.", show_default=False),
     ] = ()
     batch_name: Annotated[str | None, typer.Option(help="How condor_q names the jobs.", show_default=False)] = None
-    max_idle: Annotated[int, typer.Option(help="Jobs that wait in the queue, at most.")] = 10
+    max_idle: Annotated[
+        int,
+        typer.Option(
+            help="Jobs that wait in the queue, at most: 10, or twice what the pool started in a minute, up to this."
+        ),
+    ] = 1000
     chunks_per_job: Annotated[
         int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
     ] = 0

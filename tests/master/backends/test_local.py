@@ -246,6 +246,21 @@ def test_a_late_slot_takes_its_worker_when_it_opens(make: Make) -> None:
 
 
 @pytest.mark.real
+def test_there_are_places_for_more_workers_and_who_is_there_stays(make: Make) -> None:
+    pool = make(Steady(1))
+    started(pool, "w1")
+    pool.backend.submit("w2")
+    pool.at(10.0)
+    assert pool.state("w2") is State.QUEUED
+    pool.backend.scale(2)
+    pool.poll()
+    assert pool.state("w2") is State.RUNNING and pool.last("w2").machine == "slot-2"
+    pool.backend.scale(1)
+    pool.poll()
+    assert pool.state("w1") is pool.state("w2") is State.RUNNING
+
+
+@pytest.mark.real
 def test_replay_of_a_trace(make: Make) -> None:
     trace = parse(
         ["0,add,a", "5000,add,b", "7000,remove,b", "9000,remove,a", "20000,add,b", "30000,add,c", "31000,remove,c"]

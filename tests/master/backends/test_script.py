@@ -140,6 +140,22 @@ def test_replay_opens_and_closes_slots_as_the_nodes_came_and_went() -> None:
     assert life is not None and life.grace_s == 5.0 and life.duration_s is None
 
 
+@given(scripts, st.integers(1, 60), st.integers(0, 5))
+def test_more_machines_change_nothing_of_when_the_others_lives_end(script: Lives, workers: int, k: int) -> None:
+    grown = script.grown(workers)
+    assert grown.slots == max(script.slots, workers)
+    for slot in range(script.slots):
+        assert grown.machine(slot) == script.machine(slot)
+        before, after = script.life(slot, k + 1, 1e5), grown.life(slot, k + 1, 1e5)
+        assert after is not None
+        assert (after.opens_s, after.duration_s) == (before.opens_s, before.duration_s)
+
+
+def test_what_a_trace_has_is_all_there_is() -> None:
+    script = Replay(TRACE)
+    assert script.grown(100) is script and Steady(3).grown(5) == Steady(5) == Steady(5).grown(2)
+
+
 def test_replay_passes_over_a_node_that_left_in_the_moment_it_came() -> None:
     script = Replay(parse(["0,add,a", "5000,add,b", "5000,remove,b", "7000,add,b"]))
     life = script.life(1, 0)

@@ -7,13 +7,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from master.decisions.staffing import (
+    FIRST_WAITING,
+    GATHER_S,
+    LATELY_S,
     MAX_FAILED_STARTS,
     MAX_UNFIT,
+    Presence,
+    Queue,
     after_failed_start,
     after_hold,
     is_silent,
+    may_wait,
+    to_dismiss,
     to_submit,
 )
+
+COUNTS = st.integers(0, 10_000)
 
 
 @given(st.integers(0, 1000), st.integers(1, 1000), st.booleans())
@@ -61,9 +70,86 @@ def test_held_jobs_end_a_run_that_never_began(held: int, spoken: bool, alive: in
 
 @pytest.mark.parametrize(("idle", "count"), [(0, 10), (4, 6), (10, 0), (12, 0)])
 def test_no_more_wait_than_may(idle: int, count: int) -> None:
-    found, _ = to_submit(idle, 1000, work_left=True, idle=idle, max_idle=10)
+    found, _ = to_submit(idle, 1000, work_left=True, queue=Queue(idle, most=10, started=500))
     assert found == count
+
+
+@given(COUNTS, COUNTS, COUNTS, st.integers(1, 5000), st.floats(0, 1e6), st.floats(0, 1e6))
+def test_no_more_wait_than_the_pool_has_shown_to_take(
+    idle: int, started: int, running: int, most: int, wait_s: float, life_s: float
+) -> None:
+    count, reason = may_wait(Queue(idle, most, started, running, wait_s, life_s))
+    assert min(FIRST_WAITING, most) <= count <= most
+    replaced = min(running, running * LATELY_S / life_s + 1) if life_s else 0
+    assert count <= max(FIRST_WAITING, 2 * started, replaced)
+    assert str(started) in reason
+
+
+def negotiated(slots: int, a_cycle: int, cycles: int, *, cycle_s: float = 60.0) -> list[tuple[int, int]]:
+    """(waiting, running) after each cycle of a pool that has `slots` places for the run's 10,000 workers, which do not
+    end, and matches so many jobs a cycle."""
+    idle = running = 0
+    history = []
+    for cycle in range(cycles):
+        started = min(idle, a_cycle, slots - running) if cycle else 0
+        idle, running = idle - started, running + started
+        for lately in (started, 0 if cycle_s > LATELY_S else started):  # at once, and when the cycle is nearly over
+            queue = Queue(idle, 1000, lately, running, wait_s=cycle_s)
+            idle += to_submit(idle + running, 10_000, work_left=True, queue=queue)[0]
+        history.append((idle, running))
+    return history
+
+
+@pytest.mark.parametrize("cycle_s", [60.0, 300.0])
+def test_what_waits_doubles_while_the_pool_takes_all_of_it(cycle_s: float) -> None:
+    history = negotiated(10_000, 300, 30, cycle_s=cycle_s)
+    assert [idle for idle, _ in history[:6]] == [10, 20, 40, 80, 160, 320]
+    assert {idle for idle, _ in history[8:]} == {600}  # two cycles of the pool, however long the run goes on
+    assert history[-1][1] - history[-2][1] == 300
+
+
+def test_a_small_pool_is_not_flooded() -> None:
+    history = negotiated(30, 300, 200)
+    assert history[-1][1] == 30
+    assert max(idle for idle, _ in history) <= 40
+    assert may_wait(Queue(40, 1000, 0, 30, wait_s=3600.0, life_s=7200.0))[0] == FIRST_WAITING
+
+
+def test_a_new_master_keeps_up_what_was_reached() -> None:
+    """It has seen nobody start, and 58 of 2,600 workers that live for 45 minutes end a minute."""
+    queue = Queue(0, 1000, 0, 2600, wait_s=60.0, life_s=2700.0)
+    assert may_wait(queue) == (58, "what of 2600 workers ends while a job waits; 0 started in the last 60 s")
+    count, reason = to_submit(2500, 2600, work_left=True, queue=queue)
+    assert count == 58 and reason.startswith("2500 of 2600 are queued or running; 0 are queued, 58 may be: ")
+
+
+def test_what_is_missing_is_gathered() -> None:
+    lately, long_ago = (Queue(0, 1000, 300, quiet_s=quiet_s) for quiet_s in (0.9 * GATHER_S, GATHER_S))
+    assert to_submit(2590, 2600, work_left=True, queue=lately)[0] == 0
+    assert to_submit(2590, 2600, work_left=True, queue=long_ago)[0] == 10
+    assert to_submit(2590, 2600, work_left=True)[0] == 10  # where nothing waits, nobody is kept waiting
 
 
 def test_who_is_out_of_reach_is_given_less_time() -> None:
     assert is_silent(0.0, 31.0, 120.0, out_of_reach=True)[0] and not is_silent(0.0, 31.0, 120.0)[0]
+
+
+PRESENT = st.lists(st.tuples(st.booleans(), st.none() | st.floats(0.1, 100.0)), max_size=30)
+
+
+@given(PRESENT, st.integers(1, 30))
+def test_as_many_stay_as_are_wanted_and_nobody_better_leaves(
+    drawn: list[tuple[bool, float | None]], wanted: int
+) -> None:
+    present = [Presence(f"w{k}", waits, None if waits else speed) for k, (waits, speed) in enumerate(drawn)]
+    names, reason = to_dismiss(present, wanted)
+    assert len(present) - len(names) == min(len(present), wanted) and len({*names}) == len(names)
+    assert reason == f"{len(present)} are queued or running, {wanted} are wanted"
+    leave, stay = ([w for w in present if (w.name in names) is gone] for gone in (True, False))
+    assert not leave or all(worker.waits for worker in leave) or not any(worker.waits for worker in stay)
+    fastest = max((worker.speed or 0.0 for worker in leave if not worker.waits), default=0.0)
+    assert all((worker.speed or 0.0) >= fastest for worker in stay)
+
+
+def test_of_equals_the_newest_leaves() -> None:
+    assert to_dismiss([Presence(f"w{k}", waits=False, speed=2.0) for k in range(4)], 2)[0] == ["w3", "w2"]

@@ -80,7 +80,7 @@ class Desk:
 
 def desk_of(ledger: Ledger, vertices: int, workers: int) -> Desk:
     """A master's desk over a ledger: of a run of one epoch of so many vertices."""
-    program, table = cost_program.program_of(vertices, 1), WorkerTable()
+    program, table = cost_program.program_of(vertices, 1), WorkerTable(workers)
     settings = Settings(Path("program.py"), backend="simulated", workers=workers)
     spec = RunSpec(settings, program, program.graph())
     return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, workers)
