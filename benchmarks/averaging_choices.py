@@ -22,6 +22,7 @@ CHOICES: dict[str, dict[str, str | int | float]] = {
     "half of the batch, rate by its root": {"parts": 2},
     "a quarter of the batch, rate unchanged": {"power": 0.0},
     "a quarter of the batch, rate in proportion": {"power": 1.0},
+    "half of the program's rate": {"rates": 0.5},
     **{f"merged by {rule}": {"rule": rule} for rule in ("mean", "fedbuff", "easgd", "nesterov", "clipped", "add")},
 }
 
@@ -40,16 +41,19 @@ def main() -> None:
         for choice, changes in CHOICES.items()
         for task in tasks
     }
-    make([*(loop(task, 0) for task in tasks), *variants.values()], runs, options.processes)
+    alone = {rates: [loop(task, 0, rates=rates) for task in tasks] for rates in (1.0, 0.5)}
+    make([*(case for loops in alone.values() for case in loops), *variants.values()], runs, options.processes)
     rows: list[dict[str, Cell]] = [
         {"choice": choice, **{task.name: task.shown(runs[variants[choice, task.name]].final) for task in tasks}}
         for choice in CHOICES
     ]
-    alone = {task.name: task.shown(runs[loop(task, 0)].final) for task in tasks}
+    for rates, loops in alone.items():
+        shown = {case.task: TASKS[case.task].shown(runs[case].final) for case in loops}
+        rows.append({"choice": f"one worker, {rates:g} times the program's rate", **shown})
     write(
         "averaging_choices",
         f"What {options.workers} workers reach by each choice, one thing changed at a time",
-        [*rows, {"choice": "one worker", **alone}],
+        rows,
         [
             "accuracy in %, or loss, after the program's own epochs; one seed, nobody killed, a push about every 1,024 "
             "vertices",
