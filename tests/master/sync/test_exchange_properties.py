@@ -218,12 +218,12 @@ class Worker:
         """Let f raise at each batch of which `fails` says so, by the worker's name and the vertices."""
         engine, train = self.engine, self.engine.train
 
-        def failing(start: int, stop: int, factor: float) -> None:
+        def failing(start: int, stop: int, factor: float, share: float = 1.0) -> None:
             assert engine.chunk is not None
             ids = engine.chunk.tables[engine.program.update.driver.__name__].ids[start:stop].tolist()
             if fails(self.name, ids):
                 raise BatchFailed(ids[0], ids[-1]) from ValueError("f failed")
-            train(start, stop, factor)
+            train(start, stop, factor, share)
 
         engine.train = failing  # type: ignore[method-assign]
 
@@ -232,7 +232,7 @@ class Worker:
         engine = self.engine
         train = engine.train
 
-        def failing(start: int, stop: int, factor: float) -> None:
+        def failing(start: int, stop: int, factor: float, share: float = 1.0) -> None:
             engine.train = train  # type: ignore[method-assign]
             raise BatchFailed(start, stop) from ValueError("f failed")
 
