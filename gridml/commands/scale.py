@@ -28,7 +28,7 @@ def scale(
     if as_json:
         typer.echo(json.dumps({"run_dir": str(run), **dataclasses.asdict(done)}, indent=2))
     elif done.master is not None:
-        say(f"Asked the master ({done.master}) for {done.workers} workers instead of {done.before}.")
+        say(f"Asked the master ({done.master}) to go on with --workers {done.workers} instead of {done.before}.")
     else:
         then = command("resume", run)
-        say(f"No master drives it: the next one begins with {done.workers} workers instead of {done.before}: {then}")
+        say(f"No master drives it: the next one goes on with --workers {done.workers} instead of {done.before}: {then}")

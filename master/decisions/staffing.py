@@ -80,7 +80,7 @@ def to_dismiss(present: Sequence[Presence], wanted: int) -> tuple[list[str], str
     wait, then those that have trained nothing yet, then the slowest; of equals the newest."""
     surplus = max(0, len(present) - wanted)
     order = sorted(reversed(present), key=lambda worker: (not worker.waits, worker.speed or 0.0))
-    return [worker.name for worker in order[:surplus]], f"{len(present)} are queued or running, {wanted} are wanted"
+    return [worker.name for worker in order[:surplus]], f"{len(present)} are queued or running, wanted: {wanted}"
 
 
 def after_hold(held: int, reason: str, *, spoken: bool, alive: int) -> tuple[bool, str]:

@@ -315,13 +315,13 @@ def test_a_run_is_scaled_from_elsewhere(
     gridml: Callable[..., Answer], waiting: subprocess.Popen[str], tmp_path: Path
 ) -> None:
     status, out, _ = gridml("scale", "run", "--workers", "4")
-    assert status == 0 and f"pid {waiting.pid} " in out and "4 workers instead of 2" in out
-    assert "4 workers instead of 2" in until(waiting.stdout, "scaled")
+    assert status == 0 and f"pid {waiting.pid} " in out and "--workers 4 instead of 2" in out
+    assert "workers: 4 instead of 2" in until(waiting.stdout, "scaled")
     until(waiting.stdout, "running   w4")
     found = json.loads(gridml("status", "run", "--json")[1])
     assert (found["wanted"], found["alive"]) == (4, 4)
     assert json.loads(gridml("scale", "run", "--workers", "1", "--json")[1])["before"] == 4
-    assert "4 are queued or running, 1 are wanted" in until(waiting.stdout, "dismissed")
+    assert "4 are queued or running, wanted: 1" in until(waiting.stdout, "dismissed")
     (tmp_path / "shut").unlink()
     status, out, err = done(waiting)
     assert status == 0, err
@@ -340,7 +340,7 @@ def test_a_request_to_scale_outlives_its_master(
     status, out, _ = gridml("scale", "run", "--workers", "3")
     assert status == 0 and "No master drives it" in out
     going_on = start("resume", "run", cwd=tmp_path)
-    assert "3 workers instead of 2" in until(going_on.stdout, "scaled")
+    assert "workers: 3 instead of 2" in until(going_on.stdout, "scaled")
     (tmp_path / "shut").unlink()
     status, _, err = done(going_on)
     assert status == 0, err

@@ -43,7 +43,7 @@ def play(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         program, root = tmp_path / "costs.py", tmp_path / "run"
         program.write_text(cost_program.source(VERTICES, EPOCHS))
-        settings = Settings(program, "simulated", workers, options=SimulatedOptions())
+        settings = Settings(program, "simulated", workers, chunk=20, options=SimulatedOptions())
         played = Scenario(script or Steady(PLACES), COSTS, turn_s=0.5, limit_s=1e5, **scenario)
         play_scenario(settings, played, root, lambda topic, text: heard(topic, text, root), killed=lambda: killed(root))
         return root
@@ -87,12 +87,12 @@ def test_a_run_grows_and_shrinks_as_it_goes_on(play: Callable[..., Path]) -> Non
     exact = verify_credits(root)
     assert (exact.credited, exact.finished) == (VERTICES * EPOCHS, EPOCHS)
     (grown_s, grown), (shrunk_s, shrunk) = events(root, "scaled")
-    assert grown == "12 workers instead of 4, as gridml scale asked for"
-    assert shrunk == "3 workers instead of 12, as gridml scale asked for"
+    assert grown == "workers: 12 instead of 4, as gridml scale asked for"
+    assert shrunk == "workers: 3 instead of 12, as gridml scale asked for"
     assert [running(root, at_s) for at_s in (grown_s - 1, grown_s + 5, shrunk_s - 1)] == [4, 12, 12]
     assert running(root, shrunk_s + 10) == 3
     (_, dismissed), *_ = events(root, "dismissed")
-    assert dismissed.endswith("and 1 more: 12 are queued or running, 3 are wanted")
+    assert dismissed.endswith("and 1 more: 12 are queued or running, wanted: 3")
     assert settings_of(root).workers == report(root).workers == 3
     assert not (root / REQUESTED).exists() and not (root / TAKEN).exists()
     assert report(root).kills == 0 and not events(root, "warning")  # whoever was told to leave was not taken away
@@ -104,16 +104,16 @@ def test_workers_that_wait_leave_first_and_count_for_no_failure(play: Callable[.
     """Twenty places are taken, and forty jobs wait: to withdraw them says nothing of the program."""
     root = play(60, at_epochs(20, 20))
     (_, first), *_ = events(root, "dismissed")
-    assert first.startswith("w60, w59, w58, ") and first.endswith("60 are queued or running, 20 are wanted")
+    assert first.startswith("w60, w59, w58, ") and first.endswith("60 are queued or running, wanted: 20")
     assert rows(root, "SELECT count(*) FROM workers WHERE started_s IS NOT NULL")[0][0] == 20
     assert len(events(root, "scaled")) == 1  # what is the same number is no change
 
 
 def test_the_number_outlives_masters_and_machines(play: Callable[..., Path]) -> None:
     lives = Lives(PLACES, Exponential(120.0), seed=2, late=0, gap_s=2.0, grace_s=10.0)
-    root = play(4, at_epochs(12, 3), lives, crash_every_s=40.0, restart_s=5.0)
+    root = play(4, at_epochs(12, 3), lives, crash_every_s=100.0, restart_s=5.0)
     assert verify_credits(root).credited == VERTICES * EPOCHS
-    assert report(root).masters > 5
+    assert report(root).masters > 3
     assert settings_of(root).workers == 3
     (grown_s, _), (shrunk_s, _) = events(root, "scaled")
     began = rows(root, "SELECT worker FROM workers WHERE started_s > 0")
@@ -132,8 +132,8 @@ def test_a_request_that_a_master_died_over_is_taken_up_by_the_next(play: Callabl
 
     root = play(4, lambda topic, text, root: None, killed=killed, crash_every_s=60.0, restart_s=5.0)
     assert [text for _, text in events(root, "scaled")] == [
-        "9 workers instead of 4, as gridml scale asked for",
-        "6 workers instead of 9, as gridml scale asked for",
+        "workers: 9 instead of 4, as gridml scale asked for",
+        "workers: 6 instead of 9, as gridml scale asked for",
     ]
     assert settings_of(root).workers == 6 and not (root / TAKEN).exists()
 

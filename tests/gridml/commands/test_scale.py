@@ -41,7 +41,7 @@ def submitted(workers: int = 2) -> None:
 def test_a_run_without_a_master_is_asked_for_its_next_one(gridml: Gridml) -> None:
     submitted(workers=2)
     status, out, _ = gridml("run", "--workers", "5")
-    assert status == 0 and "5 workers instead of 2" in out and "gridml resume run" in out
+    assert status == 0 and "--workers 5 instead of 2" in out and "gridml resume run" in out
     assert (Path("run") / REQUESTED).read_text() == "5\n"
     status, out, _ = gridml("run", "--workers", "7", "--json")
     assert json.loads(out) == {"run_dir": "run", "workers": 7, "before": 2, "master": None}

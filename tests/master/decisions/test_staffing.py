@@ -144,7 +144,7 @@ def test_as_many_stay_as_are_wanted_and_nobody_better_leaves(
     present = [Presence(f"w{k}", waits, None if waits else speed) for k, (waits, speed) in enumerate(drawn)]
     names, reason = to_dismiss(present, wanted)
     assert len(present) - len(names) == min(len(present), wanted) and len({*names}) == len(names)
-    assert reason == f"{len(present)} are queued or running, {wanted} are wanted"
+    assert reason == f"{len(present)} are queued or running, wanted: {wanted}"
     leave, stay = ([w for w in present if (w.name in names) is gone] for gone in (True, False))
     assert not leave or all(worker.waits for worker in leave) or not any(worker.waits for worker in stay)
     fastest = max((worker.speed or 0.0 for worker in leave if not worker.waits), default=0.0)
