@@ -10,6 +10,7 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
+from gridml.protocol.compression import FORMATS, NONE
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
 
@@ -32,8 +33,8 @@ class Settings:
 
     `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take. `carrier` is how
     messages travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
-    that has one. `spot_checks` is the share of the pushes that are trained a second time. `options` are the back end's
-    own; in JSON they stand under its name.
+    that has one. `compress` is the format of pushed steps. `spot_checks` is the share of the pushes that are trained a
+    second time. `options` are the back end's own; in JSON they stand under its name.
     """
 
     program: Path
@@ -46,6 +47,7 @@ class Settings:
     push_budget: float = 0.03
     silent_s: float = 120.0
     spot_checks: float = 0.0
+    compress: str = NONE
     carrier: str = ""
     address: str | None = None
     options: BackendOptions = field(default_factory=BackendOptions)
@@ -69,6 +71,11 @@ class Settings:
             raise UsageError(
                 f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
                 "push in fifty twice."
+            )
+        if self.compress not in (NONE, *FORMATS):
+            raise UsageError(
+                f"--compress is {self.compress!r}; expected {NONE}, {' or '.join(FORMATS)}: pushes carry the values of "
+                "tensors, or how far they have come, in 8 or in 4 bits an element."
             )
         check_seed(self.seed)
         if not self.carrier:

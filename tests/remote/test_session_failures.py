@@ -26,7 +26,7 @@ class FailingEngine:
     def __init__(self, error: Exception) -> None:
         self.error = error
         update = SimpleNamespace(batch=1, min_batch=1)
-        self.program = SimpleNamespace(update=update, schedule=lambda share: 1.0)
+        self.program = SimpleNamespace(types=dict, update=update, schedule=lambda share: 1.0)
 
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return at + 1, True
