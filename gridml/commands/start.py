@@ -43,6 +43,7 @@ _SpotChecks = Annotated[
 _Compress = Annotated[
     str, typer.Option(help="What pushes carry: none, the values of tensors; int8 or int4, compressed steps.")
 ]
+_CompressDown = Annotated[str, typer.Option(help="What answers bring weights in: none, as they are; bf16.")]
 _Carrier = Annotated[
     str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
 ]
@@ -96,6 +97,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     yield _parameter("silence", _Silence, 120.0)
     yield _parameter("spot_checks", _SpotChecks, 0.0)
     yield _parameter("compress", _Compress, NONE)
+    yield _parameter("compress_down", _CompressDown, NONE)
     if facts.carries_files or len(facts.carriers) > 1:
         yield _parameter("carrier", _Carrier, facts.carriers[0])
         yield _parameter("address", _Address, None)
@@ -173,6 +175,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         push_every=values["push_every"],
         spot_checks=values["spot_checks"],
         compress=values["compress"],
+        compress_down=values["compress_down"],
         options=options,
         **{name: value for name, value in common.items() if value is not None},
     )

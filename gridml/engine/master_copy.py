@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import rule_for
+from gridml.aggregates import may_be_rounded
 from gridml.model.vertex import VertexType
 from gridml.protocol.compression import FORMATS, LEAST, Format, Step
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
@@ -28,7 +28,7 @@ class MasterCopy:
         self._types = types
         self._modules: dict[VertexKey, ModuleTensors] = {}
         self._pushed: dict[VertexKey, ModuleTensors] = {}
-        self._compressible: dict[str, bool] = {}
+        self._as_step: dict[str, bool] = {}
 
     def carry(self, part: ReplicaPart, compress: str) -> tuple[PushContent, ReplicaPart]:
         """Return (what of a trained part a push carries, the tensors of it that the master takes otherwise than they
@@ -60,18 +60,17 @@ class MasterCopy:
     def _packed(self, key: VertexKey, name: str, trained: Array, form: Format) -> tuple[Step, Array] | None:
         """Return (a tensor's step, what the master takes for it); None where it is to travel by value."""
         base = self._modules.get(key, {}).get(name)
-        if base is None or not self._may_be_rounded(key[0], name, trained):
+        if name not in self._as_step:
+            self._as_step[name] = travels_as_step(self._types[key[0]], name, trained)
+        if base is None or not self._as_step[name]:
             return None
         with np.errstate(all="ignore"):
             codes = form.pack(np.subtract(trained, base, dtype=np.result_type(base.dtype, np.float32)))
         taken = None if codes is None else form.taken(codes, base)
         return None if codes is None or taken is None or not np.isfinite(taken).all() else (Step(form, codes), taken)
 
-    def _may_be_rounded(self, type_name: str, name: str, tensor: Array) -> bool:
-        """Whether a tensor is long, floating-point, and merged as a weight: sums and statistics travel by value, and
-        what the user's own g sees."""
-        if name not in self._compressible:
-            declared = self._types[type_name]
-            floats = tensor.dtype.kind == "f" and tensor.size >= LEAST and not declared.own_rule
-            self._compressible[name] = floats and rule_for(name, tensor, declared.rule).near
-        return self._compressible[name]
+
+def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
+    """Whether a push that is compressed carries a tensor's step: a long one that is merged as a weight, by a rule of
+    ours. Sums and statistics travel by value, and so does what the user's own g sees."""
+    return tensor.size >= LEAST and not declared.own_rule and may_be_rounded(name, tensor, declared.rule)

@@ -10,6 +10,9 @@ What rounding loses, p − p̂, is not lost: the worker goes on from p and takes
 of its next step. That is the error feedback of Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent"
 (Interspeech 2014), and of Karimireddy, Rebjock, Stich, Jaggi (arXiv 1901.09847), algorithm 2, where the memory is a
 tensor of its own.
+
+Answers may bring weights in bfloat16, where pushes carry steps: a step is measured from what the worker has, so the
+master takes home what was trained and none of the rounding.
 """
 
 from __future__ import annotations
@@ -19,6 +22,8 @@ from typing import Any, final
 
 import numpy as np
 from numpy.typing import NDArray
+
+from gridml.errors import UsageError
 
 Array = NDArray[Any]
 Codes = NDArray[np.uint8]
@@ -113,5 +118,36 @@ class Step:
     codes: Codes
 
 
-NONE = "none"
+def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper halves of finite values, rounded to nearest, ties to even; what would overflow, towards zero."""
+    bits = values.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    overflows = rounded & np.uint32(0x7F800000) == 0x7F800000
+    return (np.where(overflows, bits, rounded) >> np.uint32(16)).astype(np.uint16)
+
+
+def from_bfloat16(halves: Array) -> NDArray[np.float32]:
+    """Return the values of upper halves. Raises ValueError for another dtype than uint16."""
+    if halves.dtype != np.uint16:
+        raise ValueError(f"a tensor in {BFLOAT16} is {halves.dtype}; expected uint16")
+    return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+NONE, BFLOAT16 = "none", "bf16"
 FORMATS = {made.name: made for made in (Format("int8", 127, 256, 1), Format("int4", 7, 64, 2))}
+
+
+def check(compress: str, compress_down: str) -> None:
+    """Raise UsageError for formats that do not exist, or make no sense together."""
+    if compress not in (NONE, *FORMATS):
+        raise UsageError(
+            f"--compress is {compress!r}; expected {NONE}, {' or '.join(FORMATS)}: pushes carry the values of tensors, "
+            "or how far they have come, in 8 or in 4 bits an element."
+        )
+    if compress_down not in (NONE, BFLOAT16):
+        raise UsageError(f"--compress-down is {compress_down!r}; expected {NONE} or {BFLOAT16}.")
+    if compress_down != NONE and compress == NONE:
+        raise UsageError(
+            f"got --compress-down {compress_down} without --compress; expected --compress {' or '.join(FORMATS)} with "
+            "it: weights pushed by value would carry the rounding of what came down home with them."
+        )

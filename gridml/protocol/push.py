@@ -4,6 +4,7 @@ A bundle holds flat named tensors. Their names:
 
     Type/index/field/parameter    a tensor of a module vertex
     @int8/NAME, @int4/NAME        uint8 (bytes,): the step of such a tensor from the push's base, compressed
+    @bf16/NAME                    uint16: the upper halves of such a tensor, in a reply
     @rows/Type                    ids int64 (n,) of rows of a replicated type, with its fields
     @ids/Type                     ids int64 (n,) of local vertices, with the fields that f changed
     Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
@@ -13,14 +14,14 @@ Whether a value fits the graph is for the master to say; here only its structure
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.protocol.compression import FORMATS, Step
+from gridml.protocol.compression import BFLOAT16, FORMATS, Step, bfloat16, from_bfloat16
 from gridml.protocol.text import NAME, printable
 
 Array = NDArray[Any]
@@ -29,7 +30,7 @@ VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
 
 LONGEST_NAME = 1_000  # characters
-_ROWS, _IDS = "@rows/", "@ids/"
+_ROWS, _IDS, _SHORT = "@rows/", "@ids/", f"@{BFLOAT16}/"
 
 
 @dataclass(frozen=True)
@@ -49,10 +50,14 @@ Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
 
 @dataclass(frozen=True)
 class ReplicaPart:
-    """Some vertices of the replica: modules with those of their tensors that changed, rows of array fields by type."""
+    """Some vertices of the replica: modules with those of their tensors that changed, rows of array fields by type.
+
+    The float32 tensors that `short` names travel in bfloat16.
+    """
 
     modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)
     rows: Mapping[str, RowValues] = field(default_factory=dict)
+    short: Collection[str] = ()
 
     def __bool__(self) -> bool:
         """Say whether anything is in it."""
@@ -100,6 +105,10 @@ def encode(content: PushContent) -> dict[str, Array]:
 def encode_replica(part: ReplicaPart) -> dict[str, Array]:
     """Return the named tensors of a part of the replica."""
     modules = {name: tensor for tensors in part.modules.values() for name, tensor in tensors.items()}
+    if part.short:
+        short = {name: tensor for name, tensor in modules.items() if name in part.short}
+        modules = {name: tensor for name, tensor in modules.items() if name not in short}
+        modules |= {f"{_SHORT}{name}": bfloat16(tensor) for name, tensor in short.items()}
     return {**modules, **_encode_rows(_ROWS, part.rows)}
 
 
@@ -154,7 +163,9 @@ def _step(name: str, codes: Array) -> tuple[VertexKey, str, Step]:
 
 def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
     """Return the part of the replica in the named tensors of a reply. Raises ValueError as `decode` does."""
-    content = decode(tensors)
+    short = {name: from_bfloat16(t) for name, t in tensors.items() if name.startswith(_SHORT)}
+    values = {name: tensor for name, tensor in tensors.items() if name not in short}
+    content = decode(values | {name.removeprefix(_SHORT): tensor for name, tensor in short.items()})
     if content.fields or content.steps:
         extra = "compressed steps" if content.steps else f"local fields of {min(content.fields)}"
         raise ValueError(f"a reply holds {extra}; expected the replica alone")

@@ -59,6 +59,7 @@ class SimulationOptions:
     silence: str = "120"
     spot_checks: float = 0.0
     compress: str = NONE
+    compress_down: str = NONE
 
 
 def parse_costs(text: str, *, no_push: bool = False) -> Costs:
@@ -133,6 +134,7 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         silent_s=_above_0("--silence", options.silence),
         spot_checks=options.spot_checks,
         compress=options.compress,
+        compress_down=options.compress_down,
     )
 
 

@@ -25,6 +25,7 @@ MAY_CHANGE = {
     "silent_s": "of silences to come",
     "spot_checks": "of pushes to come",
     "compress": "of pushes to come",
+    "compress_down": "of answers to come",
 }
 
 

@@ -10,7 +10,8 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
-from gridml.protocol.compression import FORMATS, NONE
+from gridml.protocol.compression import NONE
+from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
 
@@ -33,8 +34,9 @@ class Settings:
 
     `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take. `carrier` is how
     messages travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
-    that has one. `compress` is the format of pushed steps. `spot_checks` is the share of the pushes that are trained a
-    second time. `options` are the back end's own; in JSON they stand under its name.
+    that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers. `spot_checks` is
+    the share of the pushes that are trained a second time. `options` are the back end's own; in JSON they stand under
+    its name.
     """
 
     program: Path
@@ -48,6 +50,7 @@ class Settings:
     silent_s: float = 120.0
     spot_checks: float = 0.0
     compress: str = NONE
+    compress_down: str = NONE
     carrier: str = ""
     address: str | None = None
     options: BackendOptions = field(default_factory=BackendOptions)
@@ -72,11 +75,7 @@ class Settings:
                 f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
                 "push in fifty twice."
             )
-        if self.compress not in (NONE, *FORMATS):
-            raise UsageError(
-                f"--compress is {self.compress!r}; expected {NONE}, {' or '.join(FORMATS)}: pushes carry the values of "
-                "tensors, or how far they have come, in 8 or in 4 bits an element."
-            )
+        check_formats(self.compress, self.compress_down)
         check_seed(self.seed)
         if not self.carrier:
             object.__setattr__(self, "carrier", self.facts.carriers[0])

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
 from gridml.carriers.base import MasterMailboxes
+from gridml.engine.master_copy import travels_as_step
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.protocol.codec import Codec
+from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply
 from gridml.protocol.push import ReplicaPart
 from master.leases.leases import Leases
@@ -59,7 +66,7 @@ class Replies:
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
             process=sync.process,
         )
-        payload = self._codec.write(reply, lacking)
+        payload = self._codec.write(reply, replace(lacking, short=self._short) if self._short else lacking)
         if record.number >= 0:  # one that leaves is not remembered
             self._versions.answer(record, version)
         record.bytes_down += len(payload)
@@ -87,6 +94,19 @@ class Replies:
         if copies is None or copied is None:
             return touched, version, fresh, {}, -1
         return touched, version, fresh, copied.cut.touched, copies.version
+
+    @cached_property
+    def _short(self) -> frozenset[str]:
+        """The tensors that travel in bfloat16: those that come as steps, so that no rounding comes home."""
+        if self._spec.settings.compress_down != BFLOAT16:
+            return frozenset()
+        types = {table.type.name: table.type for table in self._spec.graph.replicated}
+        return frozenset(
+            name
+            for key, vertex in self._store.replica.state.modules.items()
+            for name, tensor in vertex.tensors.items()
+            if tensor.dtype == np.float32 and travels_as_step(types[key[0]], name, tensor)
+        )
 
     def _pace(self, draft: Draft) -> Pace:
         live, record, settings = max(1, self._leases.live), draft.record, self._spec.settings

@@ -37,12 +37,10 @@ def threads() -> Iterator[None]:
 
 
 def play(
-    source: Path, root: Path, script: Script, faults: Chances | None = None, compress: str = "none", workers: int = 3
+    source: Path, root: Path, script: Script, faults: Chances | None = None, *, workers: int = 3, **more: str
 ) -> dict[str, np.ndarray]:
     """Train with real sessions under a virtual clock; return the final replica."""
-    settings = Settings(
-        source, backend="simulated", workers=workers, seed=1, chunk=160, push_every=32, compress=compress
-    )
+    settings = Settings(source, backend="simulated", workers=workers, seed=1, chunk=160, push_every=32, **more)
     scenario = Scenario(script, COSTS, Speeds(sigma=0.3), faults or Chances(), travel_s=0.02, seed=1, limit_s=1e5)
     play_scenario(settings, scenario, root, trainer=Trainer(source, COSTS, 1))
     assert verify_credits(root).credited > 0
@@ -89,7 +87,7 @@ def test_steps_take_a_part_of_the_bytes_and_no_worker_is_refused(
 ) -> None:
     script, faults = Lives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0), Chances(lose=0.05, repeat=0.05)
     by_value = play(programs / "wide.py", tmp_path / "none", script, faults)
-    rounded = play(programs / "wide.py", tmp_path / compress, script, faults, compress)
+    rounded = play(programs / "wide.py", tmp_path / compress, script, faults, compress=compress)
     (_, pushes, up, _), (_, others, less, _) = traffic(tmp_path / "none"), traffic(tmp_path / compress)
     assert less / others < share * up / pushes
     with closing(sqlite3.connect(tmp_path / compress / "ledger.db")) as db:
@@ -120,3 +118,21 @@ def test_one_worker_with_steps_trains_as_a_plain_loop_does_and_the_master_follow
         np.testing.assert_array_equal(trained[name], values, err_msg=name)  # what the worker has is never rounded
         np.testing.assert_allclose(final[name], values, atol=1e-3, err_msg=name)
     assert any(not np.array_equal(final[name], values) for name, values in plain.items())
+
+
+def test_weights_may_come_down_in_half_the_bytes_and_no_rounding_goes_home(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = play(programs / "wide.py", tmp_path / "none", Steady(3), compress="int8")
+    short = play(programs / "wide.py", tmp_path / "bf16", Steady(3), compress="int8", compress_down="bf16")
+    (_, _, _, down), (_, _, _, less) = traffic(tmp_path / "none"), traffic(tmp_path / "bf16")
+    rows = 640 * 2 * (4 * 20 + 8)
+    assert less - rows < 0.65 * (down - rows)
+    name = "Network/0/model/0.weight"
+    assert 0 < np.linalg.norm(short[name] - plain[name]) < 0.1 * np.linalg.norm(plain[name])
+
+    monkeypatch.setattr("gridml.engine.engine.Engine._call", lambda self, start, stop: None)
+    untrained = play(programs / "wide.py", tmp_path / "still", Steady(3), compress="int8", compress_down="bf16")
+    _, first = bundle.decode((tmp_path / "still" / "versions" / "v00000000.safetensors").read_bytes())
+    for tensor, values in untrained.items():
+        np.testing.assert_array_equal(values, first[tensor], err_msg=tensor)

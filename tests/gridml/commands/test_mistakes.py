@@ -39,6 +39,8 @@ RUN = [
     ("--compress", "8", "--compress is '8'; expected none, int8 or int4"),
     ("--compress", "", "--compress is ''; expected none, int8 or int4"),
     ("--compress", COLOUR, r"--compress is '\x1b[31m'; expected"),
+    ("--compress-down", "int8", "--compress-down is 'int8'; expected none or bf16"),
+    ("--compress-down", "bf16", "got --compress-down bf16 without --compress; expected --compress int8 or int4"),
     ("--speedup", "x", "Invalid value for '--speedup'"),
     ("--speedup", "0", "--speedup is 0.0; expected"),
     ("--speedup", "nan", "--speedup is nan; expected"),

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from gridml.protocol.compression import FORMATS, Format
+from gridml.protocol.compression import FORMATS, Format, bfloat16, from_bfloat16
 
 FORMS = [*FORMATS.values()]
 SIZES = [1, 2, 63, 64, 65, 255, 256, 257, 65_535, 65_536, 65_537, 200_001]
@@ -106,3 +106,40 @@ def test_any_bytes_of_the_right_length_are_a_step(form: Format, seed: int, dtype
     codes = np.random.default_rng(seed).integers(0, 256, form.nbytes(130), np.uint8)
     taken = form.taken(codes, np.ones(130, dtype))
     assert (taken.shape, taken.dtype) == ((130,), dtype)  # it may not be finite: then the gate refuses it
+
+
+# --- answers
+
+
+@given(
+    npst.arrays(
+        np.float32, npst.array_shapes(min_dims=0, min_side=0), elements={"allow_nan": False, "allow_infinity": False}
+    )
+)
+def test_a_weight_comes_down_as_the_nearest_that_its_upper_half_can_say(values: np.ndarray) -> None:
+    again = from_bfloat16(bfloat16(values))
+    assert (again.shape, again.dtype) == (values.shape, np.float32)
+    assert np.isfinite(again).all()
+    error = np.abs(again.astype(np.float64) - values)
+    assert (error <= np.maximum(np.abs(values.astype(np.float64)) * 2.0**-8, 1e-40)).all()
+    np.testing.assert_array_equal(bfloat16(again), bfloat16(values))  # what has been rounded stays
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (1.0, 1.0),
+        (1.0 + 2.0**-8, 1.0),  # a tie goes to even
+        (1.0 + 3 * 2.0**-8, 1.0 + 2.0**-6),
+        (1.0 + 2.0**-8 + 2.0**-20, 1.0 + 2.0**-7),
+        (-0.1, -0.10009765625),
+        (3.4028235e38, 3.3895314e38),  # the largest of all does not become infinite
+    ],
+)
+def test_a_weight_is_rounded_to_nearest(value: float, expected: float) -> None:
+    assert from_bfloat16(bfloat16(np.array([value], np.float32)))[0] == np.float32(expected)
+
+
+def test_upper_halves_of_another_dtype_are_refused() -> None:
+    with pytest.raises(ValueError, match="a tensor in bf16 is float32; expected uint16"):
+        from_bfloat16(np.zeros(3, np.float32))

@@ -123,6 +123,18 @@ def test_a_reply_brings_the_replica_alone() -> None:
         decode_replica({"@int8/Network/1/model/weight": np.zeros(2, np.uint8)})
 
 
+def test_a_reply_brings_what_is_short_in_upper_halves() -> None:
+    key, name, other = ("Network", 1), "Network/1/model/weight", "Network/1/model/bias"
+    values = np.array([1.0, 1.0 + 2**-20], np.float32)
+    named = encode_replica(ReplicaPart({key: {name: values, other: values}}, short={name}))
+    assert {n: t.dtype.name for n, t in named.items()} == {f"@bf16/{name}": "uint16", other: "float32"}
+    brought = decode_replica(named).modules[key]
+    np.testing.assert_array_equal(brought[name], np.ones(2, np.float32))
+    np.testing.assert_array_equal(brought[other], values)
+    with pytest.raises(ValueError, match="@bf16/Network/1/model/weight"):
+        decode(named)  # a push brings none
+
+
 def test_what_came_later_takes_the_place_of_what_came_before() -> None:
     part = decode_replica({**WORDS, **NETWORK})
     newer = ReplicaPart({("Network", 0): {}}, {"Word": RowValues(np.array([9]), {})})
