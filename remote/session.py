@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import BatchFailed, Engine, Snapshot
+from gridml.engine.master_copy import MasterCopy
 from gridml.engine.pace import batch_size, evenly
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
+from gridml.protocol.compression import NONE
 from gridml.protocol.messages import Failure
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
@@ -84,6 +86,8 @@ class Session:
         self._reason: Reason | None = None  # why it left
         self._snapshot: Snapshot | None = None  # of the last push,
         self._content = PushContent()  # and what travels with it
+        self._master = MasterCopy(engine.program.types())
+        self._compress = NONE
         self._brought = ReplicaPart()  # with the last reply
         self._arrived = ReplicaPart()  # to start the next chunk from
 
@@ -137,6 +141,8 @@ class Session:
         answer = self._courier.take()
         if answer is not None:
             reply, self._brought = answer
+            self._master.take(self._brought, fast_forward=reply.fast_forward)
+            self._compress = reply.pace.compress
             if not self._brought:
                 self._snapshot = None  # it can be large
             replied = Replied(reply, bool(self._brought), self._courier.last_push_s, self._courier.last_travel_s)
@@ -196,9 +202,11 @@ class Session:
         return size  # these are the batches of one worker alone
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
-        snapshot = self._snapshot = self._engine.snapshot()
+        snapshot = self._engine.snapshot()
         fields = self._engine.changed_fields(action.start, action.stop)
-        self._content = PushContent(self._engine.wire(snapshot), fields)
+        content, rounded = self._master.carry(self._engine.wire(snapshot), self._compress)
+        self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon
+        self._content = replace(content, fields=fields)
         return Copied()
 
     def _send(self, action: Send) -> None:
@@ -217,6 +225,7 @@ class Session:
         match action.use:
             case Use.DROP:
                 self._arrived = ReplicaPart()
+                self._master.forget()
             case Use.KEEP:
                 self._arrived = self._arrived.updated(brought)
             case Use.REBASE:

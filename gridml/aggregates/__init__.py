@@ -12,7 +12,7 @@ from gridml.aggregates.maximum import Maximum
 from gridml.aggregates.mean import Mean
 from gridml.aggregates.nesterov import Nesterov
 from gridml.aggregates.pooled import Pooled
-from gridml.aggregates.rule_for import ByName, by_name, rule_for
+from gridml.aggregates.rule_for import ByName, by_name, may_be_rounded, rule_for
 from gridml.aggregates.rule_set import MergeResult, RuleSet, VertexState
 from gridml.aggregates.stale_mean import StaleMean
 
@@ -43,6 +43,7 @@ __all__ = [
     "easgd",
     "fedbuff",
     "maximum",
+    "may_be_rounded",
     "mean",
     "nesterov",
     "pooled",

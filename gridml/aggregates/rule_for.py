@@ -64,6 +64,12 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
     return rule
 
 
+def may_be_rounded(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
+    """Whether a module's tensor is floating-point and merged as a weight: sums, statistics and whole numbers are to
+    stay as they are."""
+    return array.dtype.kind == "f" and rule_for(name, array, declared).near
+
+
 def _is_statistic(name: str) -> bool:
     """Whether a module's tensor is a running mean or variance; an array field may have such a name for its own
     reasons."""

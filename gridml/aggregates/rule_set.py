@@ -26,7 +26,8 @@ class MergeResult(NamedTuple):
     """What one push makes of a vertex."""
 
     state: VertexState
-    """The next value of every tensor and buffer; empty if `not_finite`."""
+    """The next value of every tensor and buffer, the very array where value, base and replica are one and the rule
+    remembers nothing of it; empty if `not_finite`."""
     sumsqs: Mapping[str, float]
     """Σ(p−b)² of each tensor, float64, saturating, before `scale`; 0 for integers."""
     not_finite: str | None
@@ -78,6 +79,9 @@ class RuleSet:
         sumsqs: dict[str, float] = {}
         for name, rule in self.rules.items():
             value = values[name]
+            if replica[name] is base[name] is value and name not in master.buffers:
+                merged.tensors[name], sumsqs[name] = value, 0.0  # nobody has trained it: it stays
+                continue
             target = merged.tensors[name] = _room(spare.tensors, name, value)
             buffers = next_buffers = _NO_BUFFERS
             if name in master.buffers:

@@ -55,6 +55,8 @@ def simulate(
     epochs: Annotated[int | None, _work("Passes over them; otherwise the program's, or 1.")] = None,
     chunk: Annotated[int | None, _work("Vertices of a chunk; otherwise as the run sees fit.")] = None,
     push_every: Annotated[int | None, _work("Vertices between two pushes; otherwise as the run sees fit.")] = None,
+    compress: Annotated[str, _work("What pushes carry: none, int8 or int4, as in a run.")] = "none",
+    compress_down: Annotated[str, _work("What answers bring weights in: none or bf16, as in a run.")] = "none",
     no_push: Annotated[
         bool, typer.Option("--no-push", help="Push at a chunk's end only.", rich_help_panel=_WORK)
     ] = False,
@@ -124,6 +126,8 @@ def simulate(
         seed=seed,
         chunk=chunk,
         push_every=push_every,
+        compress=compress,
+        compress_down=compress_down,
         no_push=no_push,
         grace_share=grace_share,
         late=late,

@@ -16,6 +16,7 @@ import typer
 
 from gridml.commands.arguments import Json, RunDir, usual_root
 from gridml.errors import UsageError
+from gridml.protocol.compression import NONE
 
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
@@ -39,6 +40,10 @@ LEAST_SILENCE_S = 5.0
 _SpotChecks = Annotated[
     float, typer.Option(help="Share of the pushes that another machine trains again, to compare; 0.02 is one in fifty.")
 ]
+_Compress = Annotated[
+    str, typer.Option(help="What pushes carry: none, the values of tensors; int8 or int4, compressed steps.")
+]
+_CompressDown = Annotated[str, typer.Option(help="What answers bring weights in: none, as they are; bf16.")]
 _Carrier = Annotated[
     str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
 ]
@@ -91,6 +96,8 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     facts = plugin.options().facts
     yield _parameter("silence", _Silence, 120.0)
     yield _parameter("spot_checks", _SpotChecks, 0.0)
+    yield _parameter("compress", _Compress, NONE)
+    yield _parameter("compress_down", _CompressDown, NONE)
     if facts.carries_files or len(facts.carriers) > 1:
         yield _parameter("carrier", _Carrier, facts.carriers[0])
         yield _parameter("address", _Address, None)
@@ -167,6 +174,8 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         chunk=values["chunk"],
         push_every=values["push_every"],
         spot_checks=values["spot_checks"],
+        compress=values["compress"],
+        compress_down=values["compress_down"],
         options=options,
         **{name: value for name, value in common.items() if value is not None},
     )

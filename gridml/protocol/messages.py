@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any, NamedTuple
 
 from gridml.protocol.bounds import LEAST_VERTEX_S, Bound, flag, numbers, record, seconds, text, whole
+from gridml.protocol.compression import NONE
 from gridml.protocol.text import MESSAGE, TRACEBACK
 
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
@@ -37,6 +38,14 @@ class Push(NamedTuple):
     vertices: int
 
 
+class Copies(NamedTuple):
+    """Module tensors that a worker has though it holds no lease: those of the vertices that `lease` touched, as they
+    are in `version`."""
+
+    lease: int
+    version: int
+
+
 @dataclass(frozen=True)
 class Failure:
     """Work of a lease failed; if f raised, on vertices `first`..`last` (else -1), with the user's traceback."""
@@ -50,7 +59,8 @@ class Failure:
 
 
 class Sync(NamedTuple):
-    """What a worker says. `have` is the version it holds, `holds` the leases it works on.
+    """What a worker says. `have` is the version it holds, `holds` the leases it works on, `copies` what it has left of
+    the last when it holds none.
 
     A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
     processes of one worker apart, and comes back in the reply. `kind` says in a few words what machine it is.
@@ -65,6 +75,7 @@ class Sync(NamedTuple):
     process: str = ""
     have: int = -1
     holds: tuple[int, ...] = ()
+    copies: Copies | None = None
     wants: bool = False
     leaving: bool = False
     push: Push | None = None
@@ -100,12 +111,14 @@ class Lease:
 @dataclass(frozen=True)
 class Pace:
     """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the
-    reply's version, and a push is due every `push_every` vertices."""
+    reply's version, and a push is due every `push_every` vertices, its steps compressed in a format of
+    `gridml.protocol.compression` or not."""
 
     live: int = 1
     credited: int = 0
     total: int = 1
     push_every: int = 512
+    compress: str = NONE
 
 
 class Reply(NamedTuple):
@@ -133,7 +146,7 @@ def to_json(message: Sync | Reply) -> dict[str, Any]:
     """A message as JSON can hold it."""
     parts = message._asdict()
     for name, part in parts.items():
-        if isinstance(part, Push):
+        if isinstance(part, Push | Copies):
             parts[name] = part._asdict()
         elif isinstance(part, Failure | Lease | Pace):
             parts[name] = dataclasses.asdict(part)
@@ -175,6 +188,7 @@ PUSH_BOUNDS: dict[str, Bound] = {
     "upto": whole(),
     "vertices": whole(),
 }
+COPIES_BOUNDS: dict[str, Bound] = {"lease": whole(), "version": whole(-1)}
 FAILURE_BOUNDS: dict[str, Bound] = {
     "lease": whole(),
     "term": whole(),
@@ -188,6 +202,7 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "process": text(),
     "have": whole(-1),
     "holds": numbers(MOST_HELD),
+    "copies": record(Copies, COPIES_BOUNDS, optional=True),
     "wants": flag,
     "leaving": flag,
     "push": record(Push, PUSH_BOUNDS, optional=True),

@@ -3,6 +3,8 @@
 A bundle holds flat named tensors. Their names:
 
     Type/index/field/parameter    a tensor of a module vertex
+    @int8/NAME, @int4/NAME        uint8 (bytes,): the step of such a tensor from the push's base, compressed
+    @bf16/NAME                    uint16: the upper halves of such a tensor, in a reply
     @rows/Type                    ids int64 (n,) of rows of a replicated type, with its fields
     @ids/Type                     ids int64 (n,) of local vertices, with the fields that f changed
     Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
@@ -12,13 +14,14 @@ Whether a value fits the graph is for the master to say; here only its structure
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.protocol.compression import BFLOAT16, FORMATS, Step, bfloat16, from_bfloat16
 from gridml.protocol.text import NAME, printable
 
 Array = NDArray[Any]
@@ -27,7 +30,7 @@ VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
 
 LONGEST_NAME = 1_000  # characters
-_ROWS, _IDS = "@rows/", "@ids/"
+_ROWS, _IDS, _SHORT = "@rows/", "@ids/", f"@{BFLOAT16}/"
 
 
 @dataclass(frozen=True)
@@ -47,26 +50,36 @@ Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
 
 @dataclass(frozen=True)
 class ReplicaPart:
-    """Some vertices of the replica: modules with all their tensors, and rows of array fields by type name."""
+    """Some vertices of the replica: modules with those of their tensors that changed, rows of array fields by type.
+
+    The float32 tensors that `short` names travel in bfloat16.
+    """
 
     modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)
     rows: Mapping[str, RowValues] = field(default_factory=dict)
+    short: Collection[str] = ()
 
     def __bool__(self) -> bool:
         """Say whether anything is in it."""
         return bool(self.modules or self.rows)
 
     def updated(self, newer: ReplicaPart) -> ReplicaPart:
-        """Return this part with what is in `newer` instead of its own: by vertex for modules, by type for rows."""
-        return ReplicaPart({**self.modules, **newer.modules}, {**self.rows, **newer.rows})
+        """Return this part with what is in `newer` instead of its own: by tensor for modules, by type for rows."""
+        modules = {key: {**self.modules.get(key, {}), **tensors} for key, tensors in newer.modules.items()}
+        return ReplicaPart({**self.modules, **modules}, {**self.rows, **newer.rows})
+
+
+Steps = Mapping[VertexKey, Mapping[str, Step]]  # of module vertices, by whole tensor name
 
 
 @dataclass(frozen=True)
 class PushContent:
-    """What travels beside a sync: the trained part of the replica, and the changed fields of local vertices."""
+    """What travels beside a sync: the trained part of the replica, by value or in compressed `steps`, and the changed
+    fields of local vertices."""
 
     replica: ReplicaPart = field(default_factory=ReplicaPart)
     fields: Fields = field(default_factory=dict)
+    steps: Steps = field(default_factory=dict)
 
 
 NOTHING = PushContent()  # beside a sync without a push
@@ -85,12 +98,17 @@ def module_key(name: str) -> VertexKey | None:
 
 def encode(content: PushContent) -> dict[str, Array]:
     """Return the named tensors of a push."""
-    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields)}
+    steps = {f"@{s.form.name}/{name}": s.codes for vertex in content.steps.values() for name, s in vertex.items()}
+    return {**encode_replica(content.replica), **_encode_rows(_IDS, content.fields), **steps}
 
 
 def encode_replica(part: ReplicaPart) -> dict[str, Array]:
     """Return the named tensors of a part of the replica."""
     modules = {name: tensor for tensors in part.modules.values() for name, tensor in tensors.items()}
+    if part.short:
+        short = {name: tensor for name, tensor in modules.items() if name in part.short}
+        modules = {name: tensor for name, tensor in modules.items() if name not in short}
+        modules |= {f"{_SHORT}{name}": bfloat16(tensor) for name, tensor in short.items()}
     return {**modules, **_encode_rows(_ROWS, part.rows)}
 
 
@@ -106,12 +124,17 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     modules: dict[VertexKey, dict[str, Array]] = {}
     ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
     fields: dict[str, dict[str, Array]] = {}
+    steps: dict[VertexKey, dict[str, Step]] = {}
     for name, tensor in tensors.items():
         if len(name) > LONGEST_NAME or not name.isprintable():  # reasons name them
             raise ValueError(f"a tensor is called {printable(repr(name), NAME)}; expected a name that prints")
         prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
             ids[prefix][name.removeprefix(prefix)] = tensor
+        elif name.startswith("@"):
+            vertex, whole, step = _step(name, tensor)
+            if steps.setdefault(vertex, {}).setdefault(whole, step) is not step or whole in tensors:
+                raise ValueError(f"{whole} comes twice; expected its values, or its step in one format")
         elif (key := module_key(name)) is not None:
             modules.setdefault(key, {})[name] = tensor
         else:
@@ -126,14 +149,26 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
         {type_name: _row_values(type_name, at, fields.get(type_name, {})) for type_name, at in ids[prefix].items()}
         for prefix in (_ROWS, _IDS)
     )
-    return PushContent(ReplicaPart(modules, rows), local)
+    return PushContent(ReplicaPart(modules, rows), local, steps)
+
+
+def _step(name: str, codes: Array) -> tuple[VertexKey, str, Step]:
+    """Return the vertex, the tensor and the step of a compressed tensor's name."""
+    form, _, whole = name.removeprefix("@").partition("/")
+    key = module_key(whole) if form in FORMATS else None
+    if key is None:
+        raise ValueError(f"a tensor is called {name!r}; expected @rows, @ids or a module's tensor in a known format")
+    return key, whole, Step(FORMATS[form], codes)
 
 
 def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
     """Return the part of the replica in the named tensors of a reply. Raises ValueError as `decode` does."""
-    content = decode(tensors)
-    if content.fields:
-        raise ValueError(f"a reply holds local fields of {min(content.fields)}; expected the replica alone")
+    short = {name: from_bfloat16(t) for name, t in tensors.items() if name.startswith(_SHORT)}
+    values = {name: tensor for name, tensor in tensors.items() if name not in short}
+    content = decode(values | {name.removeprefix(_SHORT): tensor for name, tensor in short.items()})
+    if content.fields or content.steps:
+        extra = "compressed steps" if content.steps else f"local fields of {min(content.fields)}"
+        raise ValueError(f"a reply holds {extra}; expected the replica alone")
     return content.replica
 
 

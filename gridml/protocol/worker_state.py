@@ -18,7 +18,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import final
 
-from gridml.protocol.messages import NO_PUSH, Failure, Lease, Pace, Push, Sync, Verdict
+from gridml.protocol.messages import NO_PUSH, Copies, Failure, Lease, Pace, Push, Reply, Sync, Verdict
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -102,6 +102,7 @@ class WorkerState:
         self._chunks_left = options.chunks
         self._pace = Pace()
         self._version = -1  # of the replica
+        self._copies: Copies | None = None  # after the last push that was answered
         self._ahead: deque[Lease] = deque()
         self._work: _Work | None = None
         self._beginning: Lease | None = None
@@ -178,11 +179,14 @@ class WorkerState:
             self._failure = None if failed else self._failure
             self._drop(forget_optimisers=failed or reply.drop_optimiser)
         else:
+            self._copies = _copies(answered.sync.push, reply) or self._copies
             if replied.brings and not answered.sync.leaving:  # a goodbye has no snapshot to rebase on
                 use = Use.KEEP if self._work is None else Use.REBASE
                 self._adopt = Adopt(use, reply.pace.live, reply.lease is not None and reply.lease.afresh)
             if answered.work is not None and reply.stop_at is not None:
                 answered.work.count = reply.stop_at - answered.work.lease.start
+        if reply.lease is not None and reply.lease.afresh:
+            self._copies = None  # those of an older version have come
         if reply.leave:
             self._leave(Reason.DISMISSED)
         elif answered.sync.leaving:
@@ -197,6 +201,7 @@ class WorkerState:
         self._work = None
         self._ahead.clear()
         self._version = -1
+        self._copies = None
         self._adopt = Adopt(Use.DROP, self._pace.live, forget_optimisers)
 
     def _leave(self, reason: Reason) -> None:
@@ -345,10 +350,12 @@ class WorkerState:
     ) -> Send:
         assert self._under_way is None, "the reply to the last sync comes first"
         ahead = [lease.id for lease in self._ahead]
+        holds = tuple(ahead) if self._work is None else (self._work.lease.id, *ahead)
         sync = Sync(
             worker=self._options.worker,
             have=self._version,
-            holds=tuple(ahead) if self._work is None else (self._work.lease.id, *ahead),
+            holds=holds,
+            copies=None if holds or push is not None else self._copies,
             wants=wants,
             leaving=leaving,
             push=push,
@@ -365,3 +372,8 @@ class WorkerState:
         )
         self._under_way = _UnderWay(sync, None, self.trained)
         return Send(sync, content)
+
+
+def _copies(push: Push | None, reply: Reply) -> Copies | None:
+    """Return of which version a worker's copies are for certain after the answer to a push, None without one."""
+    return None if push is None else Copies(push.lease, reply.version if reply.fast_forward else push.base)

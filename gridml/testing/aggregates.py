@@ -153,7 +153,7 @@ def what_nobody_trained_stays_to_the_last_bit(rule: Aggregate, dtype: str) -> No
     rules, master, _, _ = make_case(rule, dtype)
     frozen = {name: master[name] for name in NAMES}
     for credited_by_others in range(0, 900, 37):
-        result = rules.merge(master, frozen, frozen, Merge(2, 1, 64, credited_by_others, 5))
+        result = rules.merge(master, copied(frozen), copied(frozen), Merge(2, 1, 64, credited_by_others, 5))
         expect(result.sumsq, 0.0, "the sum of squares of no step")
         for name, value in frozen.items():
             law = f"{name}, which nobody trained, stays to the last bit"

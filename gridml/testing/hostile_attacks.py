@@ -6,7 +6,7 @@
     leases      pushes under the leases of others, in wrong terms, sequences and bases, too short, too long, of nothing;
                 claims to hold what others hold; farewells of one who stays
     failures    for the lease that is held and for those of others, with texts that no terminal should see
-    tensors     wrong names, shapes, dtypes and ids; missing ones and thousands
+    tensors     wrong names, shapes, dtypes, ids and compressed steps; missing ones and thousands
     replicas    well-formed pushes that spoil a model: NaN, infinity, zeros, 1e30, the largest number, noise, a step
                 backwards, and the replica as it came, for credits without work
     order       messages again, and out of order
@@ -26,6 +26,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 
 from gridml.protocol import bundle
+from gridml.protocol.compression import FORMATS
 from gridml.protocol.messages import Failure, Lease, Push, Sync, to_json
 from gridml.protocol.push import Array
 from gridml.testing.hostile_values import TEXTS, altered, nonsense
@@ -281,6 +282,16 @@ def dtypes(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     yield pushed(stance, _one_altered(rng, stance, of))
 
 
+def steps(rng: random.Random, stance: Stance) -> Iterator[Sent]:
+    """Compressed steps: any bytes, of the right length or another, of tensors that are there or not, or come twice."""
+    form, tensors = rng.choice([*FORMATS.values()]), dict(stance.replica) if rng.random() < 0.3 else {}
+    name = rng.choice([*stance.replica, "Network/0/model/x", "Network/0", ""])
+    size = stance.replica[name].size if name in stance.replica else 64
+    length = rng.choice((form.nbytes(size), form.nbytes(size), form.nbytes(size) + 1, 0))
+    dtype, other = rng.choice(("u1", "u1", "i1", "f4")), rng.choice((form.name, form.name, "int3", ""))
+    yield pushed(stance, tensors | {f"@{other}/{name}": np.frombuffer(rng.randbytes(length), "u1").astype(dtype)})
+
+
 def ids(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     """Ids of rows that are not there, come twice, or go to what is no row; where there are none, some are made up."""
     tensors, at = dict(stance.replica), [name for name in stance.replica if name.startswith("@")]
@@ -376,6 +387,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "many tensors": many_tensors,
     "shapes": shapes,
     "dtypes": dtypes,
+    "steps": steps,
     "ids": ids,
     **REPLICAS,
     "again": again,

@@ -11,6 +11,7 @@ from chunk_model.costs import CostError, Costs
 from chunk_model.lifetime import LifetimeError
 from chunk_model.parse import parse
 from gridml.errors import UsageError
+from gridml.protocol.compression import NONE
 from gridml.protocol.messages import NO_PUSH
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
@@ -57,6 +58,8 @@ class SimulationOptions:
     travel: str = "0"
     silence: str = "120"
     spot_checks: float = 0.0
+    compress: str = NONE
+    compress_down: str = NONE
 
 
 def parse_costs(text: str, *, no_push: bool = False) -> Costs:
@@ -130,6 +133,8 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         push_every=NO_PUSH if options.no_push else options.push_every,
         silent_s=_above_0("--silence", options.silence),
         spot_checks=options.spot_checks,
+        compress=options.compress,
+        compress_down=options.compress_down,
     )
 
 

@@ -24,6 +24,8 @@ MAY_CHANGE = {
     "push_budget": "of pushes to come",
     "silent_s": "of silences to come",
     "spot_checks": "of pushes to come",
+    "compress": "of pushes to come",
+    "compress_down": "of answers to come",
 }
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 import numpy as np
 
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
-from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 from master.store.versions import Ids, ReplicaState, Versions
 
 Touched = Mapping[str, Ids]  # by type: indices of the replicated vertices that something needs
@@ -29,6 +30,7 @@ class Replica:
         self.next_version = 0  # not always the one after: see `Ledger.take_over`
         self.state = ReplicaState()
         self._bases: dict[int, ReplicaState] = {}
+        self._stood_since: dict[str, int] = {}  # version, of a tensor that did not change when its vertex did last
         self._merging = False  # the state is ahead of `version`
 
     def start(self, state: ReplicaState) -> str:
@@ -40,6 +42,7 @@ class Replica:
     def load(self, version: int, sha256: str | None, next_version: int = 0) -> None:
         """Go on from a version's file. Raises DamagedError."""
         self._bases.clear()
+        self._stood_since.clear()
         self.state = self._versions.read(version, sha256)
         self.version, self.next_version = version, max(next_version, version + 1)
 
@@ -52,10 +55,16 @@ class Replica:
         return self._bases[version]
 
     def put(self, modules: Mapping[VertexKey, VertexState], rows: Mapping[str, RowValues], version: int) -> None:
-        """Take merged values into what will be `version`: tensors of modules whole, array fields by row."""
+        """Take merged values into what will be `version`: those tensors of modules that change, array fields by
+        row."""
         self._merging = True
         for key, new in modules.items():
-            old = self.state.modules[key]
+            old, since = self.state.modules[key], int(self.state.changed[key[0]][key[1]])
+            for name in old.tensors:
+                if name in new.tensors:
+                    self._stood_since.pop(name, None)
+                else:
+                    self._stood_since.setdefault(name, since)
             self.state.modules[key] = VertexState({**old.tensors, **new.tensors}, {**old.buffers, **new.buffers})
             self.state.changed[key[0]][key[1]] = version
         for type_name, new_rows in rows.items():
@@ -80,14 +89,34 @@ class Replica:
         self._bases.pop(version, None)
         self._versions.remove(version)
 
-    def outgoing(self, touched: Touched, have: int, fresh: Touched) -> ReplicaPart:
-        """Return what a worker at version `have` lacks: what changed since of `touched`, and all of `fresh`."""
+    def outgoing(
+        self,
+        touched: Touched,
+        have: int,
+        fresh: Touched,
+        copied: Touched = MappingProxyType({}),
+        copies: int = -1,
+    ) -> ReplicaPart:
+        """Return what a worker at version `have` lacks: what changed since of `touched`, row by row and tensor by
+        tensor, and all of `fresh`; but of modules that are `copied` at version `copies`, what changed since."""
         wanted = {}
         for type_name in {**touched, **fresh}:
             old = touched.get(type_name, _NONE)
             lacking = old[self.state.changed[type_name][old] > have]
             wanted[type_name] = np.union1d(lacking, fresh.get(type_name, _NONE))
-        return self.state.part(wanted)
+        part = self.state.part(wanted)
+        since = dict.fromkeys(part.modules, have) | dict.fromkeys(self._modules(fresh), -1)
+        since |= {key: copies for key in self._modules(copied) if since.get(key) == -1}
+        modules = {key: self._changed(key, tensors, since[key]) for key, tensors in part.modules.items()}
+        return ReplicaPart({key: tensors for key, tensors in modules.items() if tensors}, part.rows)
+
+    def _modules(self, vertices: Touched) -> list[VertexKey]:
+        named = ((name, ids.tolist()) for name, ids in vertices.items() if name not in self.state.arrays)
+        return [(name, index) for name, indices in named for index in indices]
+
+    def _changed(self, key: VertexKey, tensors: ModuleTensors, since: int) -> ModuleTensors:
+        vertex = int(self.state.changed[key[0]][key[1]])
+        return {name: tensor for name, tensor in tensors.items() if self._stood_since.get(name, vertex) > since}
 
 
 def without(touched: Touched, others: Touched) -> dict[str, Ids]:

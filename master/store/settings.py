@@ -10,6 +10,8 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
+from gridml.protocol.compression import NONE
+from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
 
@@ -32,8 +34,9 @@ class Settings:
 
     `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take. `carrier` is how
     messages travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
-    that has one. `spot_checks` is the share of the pushes that are trained a second time. `options` are the back end's
-    own; in JSON they stand under its name.
+    that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers. `spot_checks` is
+    the share of the pushes that are trained a second time. `options` are the back end's own; in JSON they stand under
+    its name.
     """
 
     program: Path
@@ -46,6 +49,8 @@ class Settings:
     push_budget: float = 0.03
     silent_s: float = 120.0
     spot_checks: float = 0.0
+    compress: str = NONE
+    compress_down: str = NONE
     carrier: str = ""
     address: str | None = None
     options: BackendOptions = field(default_factory=BackendOptions)
@@ -70,6 +75,7 @@ class Settings:
                 f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
                 "push in fifty twice."
             )
+        check_formats(self.compress, self.compress_down)
         check_seed(self.seed)
         if not self.carrier:
             object.__setattr__(self, "carrier", self.facts.carriers[0])

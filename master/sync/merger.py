@@ -15,6 +15,7 @@ from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerg
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from gridml.protocol.unchanged import same_bits
 from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
 from master.store.versions import ReplicaState
@@ -27,7 +28,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class Merged:
-    """What a push makes of the replica, not yet put there; empty where `not_finite` names a tensor.
+    """What a push makes of the replica, not yet put there: the tensors that change, and rows; empty where `not_finite`
+    names a tensor.
 
     `sumsqs` are Σ(p−b)² by group of tensors, before the step was shortened.
     """
@@ -78,7 +80,8 @@ class Merger:
                 return problem
         for key, tensors in part.modules.items():
             mine = state.modules[key].tensors if key in state.modules else {}
-            if problem := _mismatch("", tensors, {name: (tensor.shape, tensor.dtype) for name, tensor in mine.items()}):
+            expected = {name: (tensor.shape, tensor.dtype) for name, tensor in mine.items()}
+            if problem := _mismatch("", tensors, expected, partly=True):
                 return problem
         return None
 
@@ -86,6 +89,8 @@ class Merger:
         self, part: ReplicaPart, base: ReplicaState, merge: Merge, worker: str = "", now: float = 0.0
     ) -> tuple[Merged | None, Passage]:
         """Return (what the push makes of the replica, why); None when the gate refuses it. Nothing is changed yet.
+
+        Vertices come with all their tensors; one that is the very array of `base` was not trained.
 
         Raises UserCodeError when the user's own g fails or changes a shape.
         """
@@ -108,7 +113,7 @@ class Merger:
             merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=merged.sumsqs)
             if merged.not_finite is not None:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
-        return replace(merged, fast_forward=merge.fast_forward and _holds(merged, part)), passage
+        return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage
 
     def _waited(self, now: float, *, stands: bool) -> float:
         """For how long pushes that change nothing have come."""
@@ -170,7 +175,7 @@ class Merger:
             self._add_up(merged.sumsqs, result)
             if result.not_finite is not None:
                 return Merged(not_finite=result.not_finite)
-            merged.modules[key] = result.state
+            merged.modules[key] = self._moved(key, result.state, push)
         for type_name, rows in push.part.rows.items():
             own = self._tables[type_name].type.own_rule
             result = self._own_rules.merge_rows(type_name, push) if own else self._merge_rows(type_name, push)
@@ -180,6 +185,13 @@ class Merger:
             merged.rows[type_name] = RowValues(rows.ids, result.state.tensors)
         return merged
 
+    def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> VertexState:
+        """Leave out the tensors that stay as they are: the push did not bring them, nor did its rule move them."""
+        pushed, base = push.part.modules[key], push.base.modules[key].tensors
+        mine = self._replica.state.modules[key].tensors
+        moved = {n: t for n, t in merged.tensors.items() if pushed[n] is not base[n] or not same_bits(t, mine[n])}
+        return VertexState(moved, merged.buffers)
+
     def _merge_module(self, key: VertexKey, push: PushMerge) -> MergeResult:
         if self._tables[key[0]].type.own_rule:
             return self._own_rules.merge_module(key, push)
@@ -187,6 +199,17 @@ class Merger:
         vertex = self._replica.state.modules[key]
         tensors, base = push.part.modules[key], push.base.modules[key].tensors
         return self._rule_set(key, vertex).merge(vertex, tensors, base, push.merge_of(stale), scale=push.scale)
+
+    def _holds(self, merged: Merged, part: ReplicaPart) -> bool:
+        """Say whether what was merged is exactly what was pushed."""
+        old = self._replica.state.modules
+        pairs = [({**old[key].tensors, **merged.modules[key].tensors}, part.modules[key]) for key in part.modules]
+        pairs += [(dict(merged.rows[name].fields), rows.fields) for name, rows in part.rows.items()]
+        return all(
+            new[name] is values or np.array_equal(new[name], values)
+            for new, pushed in pairs
+            for name, values in pushed.items()
+        )
 
     def _merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
         """Merge rows of array fields: those that others changed since the base as stale, the rest as fresh."""
@@ -217,24 +240,21 @@ class Merger:
 
 
 def _mismatch(
-    prefix: str, got: Mapping[str, Array], expected: dict[str, tuple[tuple[int, ...], np.dtype[Any]]]
+    prefix: str,
+    got: Mapping[str, Array],
+    expected: dict[str, tuple[tuple[int, ...], np.dtype[Any]]],
+    *,
+    partly: bool = False,
 ) -> str | None:
-    """Return why some tensors of a vertex are not those expected, by shape and dtype; all must have come."""
+    """Return why some tensors of a vertex are not those expected, by shape and dtype; all must come unless `partly`."""
     for name, values in got.items():
         if name not in expected:
             return f"the replica has no tensor {prefix}{name}"
         shape, dtype = expected[name]
         if values.shape != shape or values.dtype != dtype:
             return f"{prefix}{name} has {values.dtype} {values.shape}, expected {dtype} {shape}"
-    missing = next((name for name in expected if name not in got), None)
+    missing = next((name for name in expected if not partly and name not in got), None)
     return None if missing is None else f"{prefix}{missing} is missing beside the other tensors of its vertex"
-
-
-def _holds(merged: Merged, part: ReplicaPart) -> bool:
-    """Say whether what was merged is exactly what was pushed."""
-    pairs = [(merged.modules[key].tensors, tensors) for key, tensors in part.modules.items()]
-    pairs += [(dict(merged.rows[name].fields), rows.fields) for name, rows in part.rows.items()]
-    return all(np.array_equal(new[name], values) for new, pushed in pairs for name, values in pushed.items())
 
 
 def _row_rules(table: Table) -> dict[str, Aggregate]:

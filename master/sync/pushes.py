@@ -10,7 +10,7 @@ from gridml.aggregates import Merge
 from gridml.errors import DamagedError, GridmlError, UserCodeError
 from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
-from gridml.protocol.push import Fields
+from gridml.protocol.push import Fields, PushContent
 from gridml.protocol.text import TRACEBACK, described, printable
 from master.decisions.admission import LeaseFacts, admit
 from master.decisions.gate import Passage
@@ -23,6 +23,7 @@ from master.sync.draft import Draft
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.spot_checks import SpotChecks
+from master.sync.whole import whole
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
 
@@ -176,6 +177,11 @@ class Pushes:
         too_fast = self._conduct.check(draft.record, push.vertices, now)
         if too_fast is not None:
             return Passage(None, too_fast, blamed=True), None
+        try:
+            part = whole(draft.content, base)
+        except ValueError as error:
+            return Passage(None, str(error), failed=True), None
+        draft.content = PushContent(part, fields)
         merged, passage = self._merger.merge(part, base, merge, draft.sync.worker, now)
         return passage, None if merged is None else (merged, fields)
 

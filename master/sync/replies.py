@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from functools import cached_property
+
+import numpy as np
+
 from gridml.carriers.base import MasterMailboxes
+from gridml.engine.master_copy import travels_as_step
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.protocol.codec import Codec
-from gridml.protocol.messages import Pace, Reply
+from gridml.protocol.compression import BFLOAT16
+from gridml.protocol.messages import Copies, Pace, Reply
 from gridml.protocol.push import ReplicaPart
 from master.leases.leases import Leases
 from master.records import Touched
@@ -59,26 +66,47 @@ class Replies:
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
             process=sync.process,
         )
-        payload = self._codec.write(reply, lacking)
+        payload = self._codec.write(reply, replace(lacking, short=self._short) if self._short else lacking)
         if record.number >= 0:  # one that leaves is not remembered
             self._versions.answer(record, version)
         record.bytes_down += len(payload)
         self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
 
-    def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched]:
-        """(vertices the worker's leases touch, the version it has of them, those it has no replica of)."""
+    def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched, Touched, int]:
+        """(vertices the worker's leases touch, the version it has of them, those it has no replica of; modules it has
+        copies of all the same, and of which version)."""
         sync, record, grant = draft.sync, draft.record, draft.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
+        version = self._store.replica.version if draft.fast_forward else sync.have
+        copies = sync.copies if sync.push is None else Copies(sync.push.lease, version)
+        copied = None if copies is None else record.replicas_of.get(copies.lease)
         record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in named}
         touched = union(lease.cut.touched for lease in self._store.ledger.leases.of(record.name).values())
         has = union(lease.cut.touched for lease in record.replicas_of.values())
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
+        if copied is not None and sync.push is None:
+            record.replicas_of[copied.id] = copied  # its answer may be lost
         if grant is not None:
             record.replicas_of[grant.id] = grant
             if not self._leases.ahead:
                 fresh = union([fresh, grant.cut.touched])  # its chunk's rows start from the master's
-        return touched, self._store.replica.version if draft.fast_forward else sync.have, fresh
+        if copies is None or copied is None:
+            return touched, version, fresh, {}, -1
+        return touched, version, fresh, copied.cut.touched, copies.version
+
+    @cached_property
+    def _short(self) -> frozenset[str]:
+        """The tensors that travel in bfloat16: those that come as steps, so that no rounding comes home."""
+        if self._spec.settings.compress_down != BFLOAT16:
+            return frozenset()
+        types = {table.type.name: table.type for table in self._spec.graph.replicated}
+        return frozenset(
+            name
+            for key, vertex in self._store.replica.state.modules.items()
+            for name, tensor in vertex.tensors.items()
+            if tensor.dtype == np.float32 and travels_as_step(types[key[0]], name, tensor)
+        )
 
     def _pace(self, draft: Draft) -> Pace:
         live, record, settings = max(1, self._leases.live), draft.record, self._spec.settings
@@ -93,4 +121,4 @@ class Replies:
         if every != record.push_every:
             record.push_every = every
             self._store.ledger.worker_paced(record.name, every, reason)
-        return Pace(live, self._store.ledger.credited, self._leases.epochs.total, every)
+        return Pace(live, self._store.ledger.credited, self._leases.epochs.total, every, settings.compress)

@@ -25,7 +25,8 @@ class FailingEngine:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        self.program = SimpleNamespace(update=SimpleNamespace(batch=1), least_batch=1, schedule=lambda share: 1.0)
+        update = SimpleNamespace(batch=1)
+        self.program = SimpleNamespace(types=dict, update=update, least_batch=1, schedule=lambda share: 1.0)
 
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return at + 1, True

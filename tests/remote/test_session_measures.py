@@ -10,7 +10,7 @@ import pytest
 
 import gridml
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.engine import Engine
+from gridml.engine.engine import Engine, Snapshot
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.virtual_clock import VirtualClock
@@ -34,8 +34,9 @@ class SlowEngine(Engine):
     def train(self, start: int, stop: int, rate: float = 1.0, share: float = 1.0) -> None:
         self._time.sleep(0.1 * (stop - start))
 
-    def snapshot(self) -> Any:
+    def snapshot(self) -> Snapshot:
         self._time.sleep(0.25)
+        return Snapshot(ReplicaPart(), {}, frozenset())
 
     def changed_fields(self, start: int, stop: int) -> Any:
         return {}

@@ -6,9 +6,11 @@ from typing import Any, get_type_hints
 import pytest
 
 from gridml.protocol.messages import (
+    COPIES_BOUNDS,
     FAILURE_BOUNDS,
     PUSH_BOUNDS,
     SYNC_BOUNDS,
+    Copies,
     Failure,
     Lease,
     Pace,
@@ -46,6 +48,7 @@ def over_the_wire(message: Sync | Reply) -> dict[str, Any]:
 def test_messages_come_back_equal() -> None:
     assert sync_from(over_the_wire(SYNC)) == SYNC
     assert sync_from(over_the_wire(Sync("w2"))) == Sync("w2")
+    assert sync_from(over_the_wire(Sync("w3", copies=Copies(4, -1)))) == Sync("w3", copies=Copies(4, -1))
     assert reply_from(over_the_wire(REPLY)) == REPLY
 
 
@@ -80,6 +83,9 @@ def test_messages_come_back_equal() -> None:
         (("holds",), [-1]),
         (("holds",), [1] * 257),
         (("holds",), {"1": 2}),
+        (("copies",), [1, 2]),
+        (("copies",), {"lease": -1, "version": 3}),
+        (("copies",), {"lease": 1, "version": 0.5}),
         (("push", "base"), -2),
         (("push", "lease"), -1),
         (("push", "colour"), "red"),
@@ -98,7 +104,7 @@ def test_a_field_of_another_type_is_no_sync(path: tuple[str, ...], value: object
 
 
 def test_every_field_has_a_bound() -> None:
-    for part, bounds in ((Sync, SYNC_BOUNDS), (Push, PUSH_BOUNDS), (Failure, FAILURE_BOUNDS)):
+    for part, bounds in ((Sync, SYNC_BOUNDS), (Push, PUSH_BOUNDS), (Copies, COPIES_BOUNDS), (Failure, FAILURE_BOUNDS)):
         assert bounds.keys() == get_type_hints(part).keys(), part
 
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec, MalformedPush
+from gridml.protocol.compression import FORMATS, Format, Step
 from gridml.protocol.messages import Push, Sync, to_json
 from gridml.protocol.push import (
     NOTHING,
@@ -63,8 +64,11 @@ def rows(draw: st.DrawFn) -> RowValues:
 @given(
     st.dictionaries(st.tuples(names, st.integers(0, 10**9)), fields, max_size=3),
     st.dictionaries(names, st.tuples(st.booleans(), rows()), max_size=3),
+    st.sampled_from([*FORMATS.values()]),
 )
-def test_what_is_written_is_read(modules: dict[tuple[str, int], Any], types: dict[str, tuple[bool, RowValues]]) -> None:
+def test_what_is_written_is_read(
+    modules: dict[tuple[str, int], Any], types: dict[str, tuple[bool, RowValues]], form: Format
+) -> None:
     tensors = {
         key: {f"{key[0]}/{key[1]}/m/{name}": np.zeros(2, dtype) for name, dtype in each.items()}
         for key, each in modules.items()
@@ -73,13 +77,17 @@ def test_what_is_written_is_read(modules: dict[tuple[str, int], Any], types: dic
     replicated, local = (
         {name: r for name, (is_local, r) in types.items() if is_local == side} for side in (False, True)
     )
-    content = PushContent(ReplicaPart(tensors, replicated), local)
+    steps = {key: {f"{name}s": Step(form, np.ones(3, np.uint8)) for name in tensors[key]} for key in tensors}
+    content = PushContent(ReplicaPart(tensors, replicated), local, steps)
     named = encode(content)
     again = decode(named)
     same(encode(again), named)
     assert again.replica.modules.keys() == tensors.keys()
     assert again.replica.rows.keys() == replicated.keys()
     assert again.fields.keys() == local.keys()
+    assert {k: {n: s.form for n, s in v.items()} for k, v in again.steps.items()} == {
+        k: dict.fromkeys(v, form) for k, v in steps.items()
+    }
     assert bool(again.replica) == bool(tensors or replicated)
 
 
@@ -93,6 +101,11 @@ def test_what_is_written_is_read(modules: dict[tuple[str, int], Any], types: dic
         ({"@ids/Text": np.zeros((1, 1), np.int64)}, "the ids of Text are int64 (1, 1); expected int64 (n,)"),
         ({"Word/count": np.zeros(3)}, "Word/count has float64 (3,); expected 2 rows"),
         ({"Word/count": np.zeros(())}, "Word/count has float64 (); expected 2 rows"),
+        ({"@int8/Network/1/m/w": np.zeros(2), "Network/1/m/w": np.zeros(2)}, "Network/1/m/w comes twice"),
+        ({"@int8/Network/1/m/w": np.zeros(2), "@int4/Network/1/m/w": np.zeros(2)}, "Network/1/m/w comes twice"),
+        ({"@int8/Word/count": np.zeros(2)}, "called '@int8/Word/count'; expected @rows, @ids or a module's tensor"),
+        ({"@int3/Network/1/m/w": np.zeros(2)}, "called '@int3/Network/1/m/w'; expected @rows"),
+        ({"@int8/w": np.zeros(2)}, "called 'w'; expected Type/field or"),
         ({"@ids/Word": np.array([1])}, "Word comes both as rows of the replica and as local vertices"),
     ],
 )
@@ -106,6 +119,20 @@ def test_a_reply_brings_the_replica_alone() -> None:
     same(encode_replica(decode_replica({**WORDS, **NETWORK})), {**WORDS, **NETWORK})
     with pytest.raises(ValueError, match="local fields of Text"):
         decode_replica(TEXTS)
+    with pytest.raises(ValueError, match="compressed steps"):
+        decode_replica({"@int8/Network/1/model/weight": np.zeros(2, np.uint8)})
+
+
+def test_a_reply_brings_what_is_short_in_upper_halves() -> None:
+    key, name, other = ("Network", 1), "Network/1/model/weight", "Network/1/model/bias"
+    values = np.array([1.0, 1.0 + 2**-20], np.float32)
+    named = encode_replica(ReplicaPart({key: {name: values, other: values}}, short={name}))
+    assert {n: t.dtype.name for n, t in named.items()} == {f"@bf16/{name}": "uint16", other: "float32"}
+    brought = decode_replica(named).modules[key]
+    np.testing.assert_array_equal(brought[name], np.ones(2, np.float32))
+    np.testing.assert_array_equal(brought[other], values)
+    with pytest.raises(ValueError, match="@bf16/Network/1/model/weight"):
+        decode(named)  # a push brings none
 
 
 def test_what_came_later_takes_the_place_of_what_came_before() -> None:

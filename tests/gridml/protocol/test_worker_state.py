@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridml.protocol.messages import NO_PUSH, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.messages import NO_PUSH, Copies, Failure, Lease, Pace, Push, Reply, Sync, Verdict
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -406,6 +406,47 @@ def test_whatever_happens_the_invariants_hold(
             elif isinstance(action, Send):
                 life.syncs.append(action.sync)
                 check(action.sync)
+
+
+@pytest.mark.parametrize("fast_forward", [False, True])
+def test_without_a_lease_it_says_what_it_has_copies_of(fast_forward: bool) -> None:
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    assert (life.syncs[-1].holds, life.syncs[-1].copies) == ((), None)  # the push says it
+    life.reply(MERGED._replace(version=6, fast_forward=fast_forward))
+    for version in (7, 8):  # what is merged meanwhile is no reason to send it
+        life.until(Send)
+        assert life.syncs[-1].copies == Copies(lease=1, version=6 if fast_forward else 0)
+        life.reply(Reply(version, lease=None if version == 7 else NEXT))
+        life.now_s += 10.0
+    life.until(Send)
+    assert life.syncs[-1].push is not None and life.syncs[-1].copies is None
+
+
+def test_who_drops_its_replica_has_copies_of_nothing() -> None:
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    life.reply(MERGED)
+    life.until(Send)
+    assert life.syncs[-1].copies is not None
+    life.reply(Reply(2, lease=NEXT))
+    life.until(Send)
+    life.reply(Reply(3, Pace(), Verdict.REFUSED))
+    life.until(Send)
+    assert (life.syncs[-1].have, life.syncs[-1].copies) == (-1, None)
+
+
+def test_what_comes_afresh_is_no_copy_of_what_was_pushed() -> None:
+    life = Life()
+    life.lease(push_every=100)
+    life.until(Send)
+    life.reply(Reply(5, verdict=Verdict.MERGED, fast_forward=True, lease=replace(NEXT, afresh=True)), brings=True)
+    life.until(BeginChunk)
+    life.state.handle(ChunkFailed(), life.now_s)
+    life.until(Send)
+    assert (life.syncs[-1].holds, life.syncs[-1].copies) == ((), None)
 
 
 def test_a_lease_to_be_trained_afresh_forgets_optimisers() -> None:

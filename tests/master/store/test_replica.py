@@ -108,6 +108,58 @@ def test_a_worker_gets_what_changed_since_and_what_is_fresh_to_it(replica: Repli
     assert not replica.outgoing(touched, 2, {})
 
 
+def test_a_worker_gets_the_tensors_of_a_module_that_changed_since(replica: Replica, tmp_path: Path) -> None:
+    key, touched = ("Network", 0), {"Network": ids(0)}
+    weight, bias = (f"Network/0/model/{name}" for name in ("weight", "bias"))
+    for version, names in enumerate([[weight], [weight, bias], [bias], [weight], []], 1):
+        replica.begin_version()
+        tensors = {name: replica.state.modules[key].tensors[name] + 1 for name in names}
+        replica.put({key: VertexState(tensors)}, {}, version)
+        sha256 = replica.commit_version(version)
+    assert replica.state.changed["Network"][0] == 5
+    for have, names in enumerate([[weight, bias], [weight, bias], [weight, bias], [weight], [], []]):
+        assert sent_to(replica, touched, have, {}).keys() == {*names}, have
+    assert sent_to(replica, touched, 5, touched).keys() == {weight, bias}  # fresh: all of it
+    again = Replica(graph(), Versions(tmp_path / "versions"))
+    again.load(5, sha256)
+    assert sent_to(again, touched, 4, {}).keys() == {weight, bias}  # another master cannot know which
+
+
+def test_of_modules_that_a_worker_has_copies_of_only_what_changed_since_is_fresh(replica: Replica) -> None:
+    weights = [f"Network/{index}/model/weight" for index in (0, 1)]
+    for version in (1, 2, 3):
+        replica.begin_version()
+        keys = [("Network", index) for index in (0, 1)]
+        changes = {k: {w: replica.state.modules[k].tensors[w] + 1} for k, w in zip(keys, weights, strict=True)}
+        replica.put({key: VertexState(tensors) for key, tensors in changes.items()}, {}, version)
+        replica.commit_version(version)
+    touched = {"Network": ids(0, 1), "Word": ids(1)}
+    biases = {f"Network/{index}/model/bias" for index in (0, 1)}
+    word = {"@rows/Word", "Word/count", "Word/vector"}
+
+    def sent(copied: Touched, copies: int) -> set[str]:
+        return {*encode_replica(replica.outgoing(touched, 3, touched, copied, copies))}
+
+    assert sent({}, -1) == {*weights, *biases, *word}
+    assert sent(touched, 2) == {*weights, *word}  # rows are not kept
+    assert sent(touched, 3) == word
+    assert sent({"Network": ids(1, 4)}, 3) == {weights[0], "Network/0/model/bias", *word}
+
+
+def test_of_several_pushes_in_one_version_every_change_counts(replica: Replica) -> None:
+    key, touched = ("Network", 0), {"Network": ids(0)}
+    weight, bias = (f"Network/0/model/{name}" for name in ("weight", "bias"))
+    replica.begin_version()
+    for name in (weight, bias, weight):
+        replica.put({key: VertexState({name: replica.state.modules[key].tensors[name] + 1})}, {}, 1)
+    replica.commit_version(1)
+    assert sent_to(replica, touched, 0, {}).keys() == {weight, bias}
+    replica.begin_version()
+    replica.put({key: VertexState({weight: replica.state.modules[key].tensors[weight] + 1})}, {}, 2)
+    replica.commit_version(2)
+    assert sent_to(replica, touched, 1, {}).keys() == {weight}
+
+
 def test_buffers_of_rules_stay_with_the_master(replica: Replica) -> None:
     replica.state.modules["Network", 0].buffers["Network/0/model/weight"] = {"step": np.zeros((1, 2), np.float32)}
     sent = sent_to(replica, {"Network": ids(0)}, -1, {})

@@ -493,7 +493,8 @@ def test_what_is_no_message_is_set_aside_and_counted(scene: Scene, payload: byte
 
 
 NAMES = ["Level/٣/x/y", "Level/" + "9" * 5000 + "/x/y", "\x1b[2J/x", "x" * 5000 + "/y", "@rows/Nothing", "@ids/Word",
-         "Word/count", "", "/", "//", "a/b/c/d", "Word/-1/count/x"]  # fmt: skip
+         "Word/count", "", "/", "//", "a/b/c/d", "Word/-1/count/x", "@int8/Level/0/x/y", "@int4/Word/count",
+         "@int8/" + "9" * 5000 + "/x/y/z", "@int3/Level/0/x/y", "@/Level/0/x/y", "@"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -1,0 +1,76 @@
+"""The module tensors that the master holds in the version a worker stands on: what a push need not carry.
+
+They come with replies, or, where the master took a push as it was, are what was pushed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import may_be_rounded
+from gridml.model.vertex import VertexType
+from gridml.protocol.compression import FORMATS, LEAST, Format, Step
+from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
+from gridml.protocol.unchanged import changed
+
+Array = NDArray[Any]
+
+
+@final
+class MasterCopy:
+    """The arrays themselves, which nobody writes to: a replica's worth of memory, and no copy is made."""
+
+    def __init__(self, types: Mapping[str, VertexType]) -> None:
+        self._types = types
+        self._modules: dict[VertexKey, ModuleTensors] = {}
+        self._pushed: dict[VertexKey, ModuleTensors] = {}
+        self._as_step: dict[str, bool] = {}
+
+    def carry(self, part: ReplicaPart, compress: str) -> tuple[PushContent, ReplicaPart]:
+        """Return (what of a trained part a push carries, the tensors of it that the master takes otherwise than they
+        are), in the format that `compress` names or by value."""
+        modules = {key: changed(tensors, self._modules.get(key, {})) for key, tensors in part.modules.items()}
+        steps: dict[VertexKey, dict[str, Step]] = {}
+        rounded: dict[VertexKey, dict[str, Array]] = {}
+        form = FORMATS.get(compress)
+        for key, name in [(key, name) for key, tensors in modules.items() for name in tensors] if form else ():
+            assert form is not None
+            packed = self._packed(key, name, modules[key][name], form)
+            if packed is not None:
+                steps.setdefault(key, {})[name], rounded.setdefault(key, {})[name] = packed
+        self._pushed = {key: {**tensors, **rounded.get(key, {})} for key, tensors in modules.items()}
+        values = {key: {n: t for n, t in ts.items() if n not in rounded.get(key, {})} for key, ts in modules.items()}
+        by_value = ReplicaPart({key: tensors for key, tensors in values.items() if tensors}, part.rows)
+        return PushContent(by_value, steps=steps), ReplicaPart(rounded)
+
+    def take(self, brought: ReplicaPart, *, fast_forward: bool) -> None:
+        """Take what a reply brought; with `fast_forward` the master holds what was pushed last, besides."""
+        pushed, self._pushed = self._pushed, {}
+        for newer in (pushed, brought.modules) if fast_forward else (brought.modules,):
+            self._modules.update({key: {**self._modules.get(key, {}), **tensors} for key, tensors in newer.items()})
+
+    def forget(self) -> None:
+        """Hold nothing any more: the next reply brings all of it."""
+        self._modules, self._pushed = {}, {}
+
+    def _packed(self, key: VertexKey, name: str, trained: Array, form: Format) -> tuple[Step, Array] | None:
+        """Return (a tensor's step, what the master takes for it); None where it is to travel by value."""
+        base = self._modules.get(key, {}).get(name)
+        if name not in self._as_step:
+            self._as_step[name] = travels_as_step(self._types[key[0]], name, trained)
+        if base is None or not self._as_step[name]:
+            return None
+        with np.errstate(all="ignore"):
+            codes = form.pack(np.subtract(trained, base, dtype=np.result_type(base.dtype, np.float32)))
+        taken = None if codes is None else form.taken(codes, base)
+        return None if codes is None or taken is None or not np.isfinite(taken).all() else (Step(form, codes), taken)
+
+
+def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
+    """Whether a push that is compressed carries a tensor's step: a long one that is merged as a weight, by a rule of
+    ours. Sums and statistics travel by value, and so does what the user's own g sees."""
+    return tensor.size >= LEAST and not declared.own_rule and may_be_rounded(name, tensor, declared.rule)

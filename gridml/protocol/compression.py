@@ -1,0 +1,153 @@
+"""Steps of tensors in few bits: what a compressed push carries instead of values.
+
+    d = p − b        in blocks: s = max|d|/L        q = round(d/s) ∈ [−L, L]        the master takes p̂ = b + s·q
+
+One float32 s a block; L = 127 in blocks of 256 (`int8`), L = 7 in blocks of 64 (`int4`, two to a byte). Both ends work
+p̂ out by the same operations, so they agree to the last bit. Block-wise: Dettmers, Lewis, Shleifer, Zettlemoyer, "8-bit
+optimizers via block-wise quantization" (arXiv 2110.02861), section 2.1, here with evenly spaced levels.
+
+What rounding loses, p − p̂, is not lost: the worker goes on from p and takes p̂ for what it has pushed, so it is a part
+of its next step. That is the error feedback of Seide, Fu, Droppo, Li, Yu, "1-bit stochastic gradient descent"
+(Interspeech 2014), and of Karimireddy, Rebjock, Stich, Jaggi (arXiv 1901.09847), algorithm 2, where the memory is a
+tensor of its own.
+
+Answers may bring weights in bfloat16, where pushes carry steps: a step is measured from what the worker has, so the
+master takes home what was trained and none of the rounding.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import UsageError
+
+Array = NDArray[Any]
+Codes = NDArray[np.uint8]
+
+LEAST = 64  # elements: below that a header and a scale cost what is saved
+_AT_ONCE = 1 << 16  # elements, which a processor's cache holds
+
+
+@final
+@dataclass(frozen=True)
+class Format:
+    """A step as uint8 (bytes,): the scales of all blocks, float32, and then the levels."""
+
+    name: str
+    levels: int  # L
+    block: int
+    packed: int  # levels to a byte
+
+    def nbytes(self, size: int) -> int:
+        """Bytes of a step of `size` elements."""
+        return 4 * -(-size // self.block) + -(-size // self.packed)
+
+    def pack(self, step: Array) -> Codes | None:
+        """Return a floating-point step of any shape in this format; None where it is not finite, or beyond float32."""
+        line = np.ravel(step)
+        codes = np.zeros(self.nbytes(line.size), np.uint8)
+        scales, levels = self._split(codes, line.size)
+        with np.errstate(all="ignore"):
+            for start in range(0, line.size, _AT_ONCE):
+                blocks = _in_blocks(line[start : start + _AT_ONCE].astype(np.float32), self.block)
+                scale = np.abs(blocks).max(1) / np.float32(self.levels)
+                if not np.isfinite(scale).all():
+                    return None
+                scales[start // self.block :][: len(scale)] = scale
+                inverse = np.where(scale > 0, 1 / scale, 0)[:, None]
+                inverse[~np.isfinite(inverse)] = 0  # so short a step waits until it has grown
+                rounded = np.rint(blocks * inverse).clip(-self.levels, self.levels).astype(np.int8)
+                self._put(levels, start, rounded.reshape(-1)[: line.size - start])
+        return codes
+
+    def taken(self, codes: Codes, base: Array) -> Array:
+        """Return p̂ of a step from `base`, in its shape and dtype. It may be infinite. Raises ValueError where the step
+        is not one of as many elements."""
+        if codes.dtype != np.uint8 or codes.shape != (self.nbytes(base.size),):
+            raise ValueError(
+                f"a step in {self.name} is {codes.dtype} {codes.shape}; expected uint8 ({self.nbytes(base.size)},) for "
+                f"{base.size} elements"
+            )
+        scales, levels = self._split(codes, base.size)
+        line, out = np.ravel(base), np.empty(base.size, base.dtype)
+        wide = np.result_type(base.dtype, np.float32)
+        with np.errstate(all="ignore"):
+            for start in range(0, base.size, _AT_ONCE):
+                values = line[start : start + _AT_ONCE].astype(wide)
+                blocks = _in_blocks(self._get(levels, start, len(values)).astype(wide), self.block)
+                blocks *= scales[start // self.block :][: len(blocks), None].astype(wide)
+                out[start : start + len(values)] = values + blocks.reshape(-1)[: len(values)]
+        return out.reshape(base.shape)
+
+    def _split(self, codes: Codes, size: int) -> tuple[Array, Codes]:
+        """Return views of the scales and of the levels."""
+        end = 4 * -(-size // self.block)
+        return codes[:end].view("<f4"), codes[end:]
+
+    def _put(self, levels: Codes, start: int, rounded: NDArray[np.int8]) -> None:
+        if self.packed == 1:
+            levels[start : start + len(rounded)] = rounded.view(np.uint8)
+            return
+        pairs = np.zeros((-(-len(rounded) // 2), 2), np.uint8)
+        pairs.reshape(-1)[: len(rounded)] = rounded + 8
+        levels[start // 2 :][: len(pairs)] = pairs[:, 0] | pairs[:, 1] << 4
+
+    def _get(self, levels: Codes, start: int, count: int) -> NDArray[np.int8]:
+        if self.packed == 1:
+            return levels[start : start + count].view(np.int8)
+        pairs = levels[start // 2 :][: -(-count // 2)]
+        return np.stack([pairs & 15, pairs >> 4], 1).reshape(-1)[:count].astype(np.int8) - np.int8(8)
+
+
+def _in_blocks(line: Array, block: int) -> Array:
+    """Return a line as (blocks, block), with zeros at its end."""
+    whole = -(-len(line) // block) * block
+    return (line if len(line) == whole else np.pad(line, (0, whole - len(line)))).reshape(-1, block)
+
+
+@final
+@dataclass(frozen=True)
+class Step:
+    """How far a tensor has come from the base of a push."""
+
+    form: Format
+    codes: Codes
+
+
+def bfloat16(values: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """Return the upper halves of finite values, rounded to nearest, ties to even; what would overflow, towards zero."""
+    bits = values.view(np.uint32)
+    rounded = bits + np.uint32(0x7FFF) + (bits >> np.uint32(16) & np.uint32(1))
+    overflows = rounded & np.uint32(0x7F800000) == 0x7F800000
+    return (np.where(overflows, bits, rounded) >> np.uint32(16)).astype(np.uint16)
+
+
+def from_bfloat16(halves: Array) -> NDArray[np.float32]:
+    """Return the values of upper halves. Raises ValueError for another dtype than uint16."""
+    if halves.dtype != np.uint16:
+        raise ValueError(f"a tensor in {BFLOAT16} is {halves.dtype}; expected uint16")
+    return (halves.astype(np.uint32) << np.uint32(16)).view(np.float32)
+
+
+NONE, BFLOAT16 = "none", "bf16"
+FORMATS = {made.name: made for made in (Format("int8", 127, 256, 1), Format("int4", 7, 64, 2))}
+
+
+def check(compress: str, compress_down: str) -> None:
+    """Raise UsageError for formats that do not exist, or make no sense together."""
+    if compress not in (NONE, *FORMATS):
+        raise UsageError(
+            f"--compress is {compress!r}; expected {NONE}, {' or '.join(FORMATS)}: pushes carry the values of tensors, "
+            "or how far they have come, in 8 or in 4 bits an element."
+        )
+    if compress_down not in (NONE, BFLOAT16):
+        raise UsageError(f"--compress-down is {compress_down!r}; expected {NONE} or {BFLOAT16}.")
+    if compress_down != NONE and compress == NONE:
+        raise UsageError(
+            f"got --compress-down {compress_down} without --compress; expected --compress {' or '.join(FORMATS)} with "
+            "it: weights pushed by value would carry the rounding of what came down home with them."
+        )

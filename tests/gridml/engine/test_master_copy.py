@@ -1,0 +1,142 @@
+"""What a worker has of the master's tensors, and what its pushes need not carry, or in fewer bits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gridml
+from gridml.engine.master_copy import MasterCopy
+from gridml.model.vertex import describe
+from gridml.protocol.compression import FORMATS
+from gridml.protocol.push import PushContent, ReplicaPart, RowValues
+
+
+class Network(gridml.Vertex):
+    aggregate = gridml.by_name({"sum": gridml.add()})
+
+
+class Own(gridml.Vertex):
+    def aggregate(self, replica: Own, merge: gridml.Merge) -> None:  # type: ignore[override]
+        """Merge as the user sees fit."""
+
+
+TYPES = {cls.__name__: describe(cls) for cls in (Network, Own)}
+KEY = ("Network", 0)
+WORDS = {"Word": RowValues(np.arange(2), {"count": np.arange(2)})}
+
+
+def part(**values: float) -> ReplicaPart:
+    """A vertex of a large backbone and a head."""
+    sizes = {"backbone": 9, "head": 2, "scale": 4}
+    return ReplicaPart({KEY: {name: np.full(sizes[name], value) for name, value in values.items()}}, WORDS)
+
+
+def carried(copy: MasterCopy, **values: float) -> set[str]:
+    return {*copy.carry(part(**values), "none")[0].replica.modules[KEY]}
+
+
+def test_what_the_master_never_sent_travels() -> None:
+    copy = MasterCopy(TYPES)
+    assert carried(copy, backbone=1.0, head=1.0) == {"backbone", "head"}
+    assert copy.carry(part(backbone=1.0), "none")[0].replica.rows == WORDS
+
+
+def test_what_is_as_the_reply_brought_it_stays_at_home() -> None:
+    copy = MasterCopy(TYPES)
+    copy.take(part(backbone=1.0, head=1.0), fast_forward=False)
+    assert carried(copy, backbone=1.0, head=2.0) == {"head"}
+    copy.take(part(head=3.0), fast_forward=False)
+    assert carried(copy, backbone=1.0, head=2.0) == {"head"}
+    copy.take(part(backbone=2.0), fast_forward=False)
+    assert carried(copy, backbone=1.0, head=3.0) == {"backbone"}
+
+
+def test_what_was_pushed_is_the_masters_only_after_a_fast_forward() -> None:
+    copy = MasterCopy(TYPES)
+    copy.take(part(backbone=1.0, head=1.0), fast_forward=False)
+    assert carried(copy, backbone=1.0, head=2.0) == {"head"}
+    copy.take(ReplicaPart(), fast_forward=False)  # refused, say
+    assert carried(copy, backbone=1.0, head=2.0) == {"head"}
+    copy.take(ReplicaPart(), fast_forward=True)
+    assert carried(copy, backbone=2.0, head=2.0) == {"backbone"}
+    copy.take(part(backbone=7.0), fast_forward=True)  # what a reply brings is newer than what was pushed
+    assert carried(copy, backbone=7.0, head=3.0) == {"head"}
+
+
+def test_who_has_forgotten_sends_all() -> None:
+    copy = MasterCopy(TYPES)
+    copy.take(part(backbone=1.0, head=1.0), fast_forward=False)
+    copy.carry(part(backbone=1.0, head=2.0), "none")
+    copy.forget()
+    copy.take(ReplicaPart(), fast_forward=True)
+    assert carried(copy, backbone=1.0, head=2.0) == {"backbone", "head"}
+
+
+# --- in fewer bits
+
+
+def tensors(key: tuple[str, int] = KEY, **values: Any) -> ReplicaPart:
+    return ReplicaPart({key: values})
+
+
+def draw(size: int, dtype: str = "float32", seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=size).astype(dtype)
+
+
+@pytest.mark.parametrize("form", [*FORMATS])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_step_travels_and_both_ends_take_it_for_the_same(form: str, dtype: str) -> None:
+    copy, base, trained = MasterCopy(TYPES), draw(300, dtype), draw(300, dtype, 1)
+    copy.take(tensors(weight=base), fast_forward=False)
+    content, rounded = copy.carry(tensors(weight=trained), form)
+    step = content.steps[KEY]["weight"]
+    assert not content.replica.modules
+    taken = rounded.modules[KEY]["weight"]
+    np.testing.assert_array_equal(taken, step.form.taken(step.codes.copy(), base))
+    assert 0 < np.abs(taken - trained).max() < 0.6
+    copy.take(ReplicaPart(), fast_forward=True)  # the master holds what it took: what was lost is the next step
+    again, _ = copy.carry(tensors(weight=trained), form)
+    step = again.steps[KEY]["weight"]
+    assert np.abs(step.form.taken(step.codes, taken) - trained).max() < 0.1 * np.abs(taken - trained).max() + 2e-3
+
+
+@pytest.mark.parametrize(
+    ("name", "base", "trained"),
+    [
+        ("weight", draw(63), draw(63, seed=1)),
+        ("weight", np.zeros((0, 9), np.float32), np.ones((0, 9), np.float32)),
+        ("weight", np.arange(100), np.arange(100) + 1),
+        ("weight", np.zeros(100, bool), np.ones(100, bool)),
+        ("weight", draw(100), np.full(100, np.nan, np.float32)),
+        ("weight", draw(100), np.full(100, np.inf, np.float32)),
+        ("weight", draw(100, "float64"), np.full(100, 1e300)),
+        ("weight", np.float16([65_000, *[60_000] * 99]), np.float16([65_504, *[-60_000] * 99])),  # rounds to infinity
+        ("sum", draw(100), draw(100, seed=1)),
+        ("running_var", draw(100), draw(100, seed=1)),
+    ],
+)
+def test_what_may_not_be_rounded_travels_by_value(name: str, base: np.ndarray, trained: np.ndarray) -> None:
+    copy = MasterCopy(TYPES)
+    copy.take(tensors(**{name: base}), fast_forward=False)
+    content, rounded = copy.carry(tensors(**{name: trained}), "int8")
+    assert not content.steps
+    assert not rounded
+    assert content.replica.modules[KEY][name] is trained
+
+
+def test_the_users_own_g_sees_values() -> None:
+    copy, key = MasterCopy(TYPES), ("Own", 0)
+    copy.take(tensors(key, weight=draw(100)), fast_forward=False)
+    assert copy.carry(tensors(key, weight=draw(100, seed=1)), "int8")[0].replica.modules[key].keys() == {"weight"}
+
+
+def test_what_the_master_never_sent_and_what_did_not_change_are_no_steps() -> None:
+    copy, base = MasterCopy(TYPES), draw(100)
+    content, _ = copy.carry(tensors(weight=base), "int8")
+    assert content == PushContent(tensors(weight=base))
+    copy.take(tensors(weight=base, bias=draw(3)), fast_forward=False)
+    content, _ = copy.carry(tensors(weight=base.copy(), bias=draw(3, seed=1)), "int8")
+    assert (content.replica.modules[KEY].keys(), content.steps) == ({"bias"}, {})
