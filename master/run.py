@@ -115,7 +115,11 @@ class Run:
         messages = [*brought_home.values(), *parts.mailboxes.collect()]
         now = parts.environment.clock()
         parts.wall_clock.look(now)
-        merged = parts.exchange.handle(messages)
+        heard, merged = bool(messages), parts.exchange.handle(messages)
+        while parts.mailboxes.more:  # all that had come before the back end was polled
+            messages.clear()  # no two groups are in memory
+            messages += parts.mailboxes.collect()
+            merged += parts.exchange.handle(messages)
         for path in brought_home:
             remove(path)
         parts.fleet.hear(events, now)
@@ -130,7 +134,7 @@ class Run:
         evaluated = parts.epoch_end.evaluate(now)
         self._size(now)
         self._look_for_cancel()
-        return bool(events or messages or merged or evaluated)
+        return bool(events or heard or merged or evaluated)
 
     def _staff(self) -> None:
         work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()

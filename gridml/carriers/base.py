@@ -80,6 +80,12 @@ class MasterMailboxes(ABC):
     longest = sys.maxsize
     """Bytes of the longest sync that is read."""
 
+    @property
+    def more(self) -> bool:
+        """Whether some that had arrived at the last `collect` are left for the next, because together they are more
+        than memory should hold."""
+        return False
+
     def limit(self, longest: int) -> None:
         """Read no sync of more than `longest` bytes from now on: such a one is collected with a problem, unread."""
         self.longest = longest

@@ -16,6 +16,7 @@ import contextlib
 import itertools
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,6 +40,7 @@ from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, remove
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
+GROUP_BYTES = 1 << 27  # of messages collected together, which are in memory at once; but one at least
 LIST_S = 1.0  # how often a mailbox is listed whatever its mtime says: some disks cache it, or keep none
 
 
@@ -108,6 +110,7 @@ class DirectoryMailboxes(MasterMailboxes):
         self._clock = clock
         self._empty: dict[str, _EmptyMailbox] = {}
         self._problems: list[Message] = []  # with mailboxes, not yet collected
+        self._left: deque[str] = deque()  # workers whose mailboxes changed, not yet looked into
         for folder in (self._mail, self._chunks):
             folder.mkdir(parents=True, exist_ok=True)
 
@@ -118,14 +121,21 @@ class DirectoryMailboxes(MasterMailboxes):
             mailbox.mkdir(mode=0o700)
 
     def collect(self) -> list[Message]:
-        messages = []
-        for worker in self._changed():
+        self._left = self._left or deque(self._changed())
+        messages, length, longest = list[Message](), 0, 0
+        while self._left and length + longest <= GROUP_BYTES:
+            worker = self._left.popleft()
             newest = self._newest(worker)
             if newest is not None:
                 self._empty.pop(worker, None)
                 messages.append(newest)
+                length, longest = length + len(newest.payload), max(longest, len(newest.payload))
         problems, self._problems = self._problems, []
         return problems + messages
+
+    @property
+    def more(self) -> bool:
+        return bool(self._left)
 
     def _newest(self, worker: str) -> Message | None:
         """Return the newest sync in a mailbox that is whole, or what lies there in place of one."""

@@ -71,6 +71,18 @@ def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[s
     return message, tensors
 
 
+def views(file: NDArray[np.uint8]) -> dict[str, Array]:
+    """Return the arrays of a payload that this process has written, on its own memory, uint8 (n,)."""
+    start = 8 + int.from_bytes(file[:8].tobytes(), "little")
+    header = json.loads(file[8:start].tobytes())
+    del header["__metadata__"]
+    tensors = {}
+    for name, of in header.items():
+        begin, end = of["data_offsets"]
+        tensors[name] = file[start + begin : start + end].view(_DTYPES[of["dtype"]]).reshape(of["shape"])
+    return tensors
+
+
 def _array(tensor: dict[str, Any]) -> Array:
     dtype = _DTYPES[tensor["dtype"]]
     if dtype is np.bool_:  # a byte of 2 would be a bool that is neither
@@ -95,7 +107,7 @@ _JSON = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
 _NO_BUNDLE = (safetensors.SafetensorError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
 
 
-def digest(payload: bytes) -> str:
+def digest(payload: bytes | memoryview) -> str:
     """Return the SHA-256 of a payload in hexadecimal."""
     return hashlib.sha256(payload).hexdigest()
 

@@ -23,7 +23,7 @@ from master.simulation.crash_points import CrashPoints
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.stall import LONGEST_S, Since, check_stall
 from master.simulation.wire import Wire
-from master.simulation.workers import CostOnlyWorkers, Trainer, TrainingWorkers
+from master.simulation.workers import CostOnlyWorkers, Trainer, TrainingWorkers, Workers
 from master.store.settings import Settings
 
 START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
@@ -60,7 +60,7 @@ class World:
         self.settings = settings
         self.scenario = scenario
         self.clock = VirtualClock(START_S)
-        self.workers = (
+        self.workers: Workers = (
             CostOnlyWorkers(self.clock, scenario) if trainer is None else TrainingWorkers(self.clock, scenario, trainer)
         )
         self.pool = Pool(

@@ -15,6 +15,8 @@ from master.store.versions import Ids, ReplicaState, Versions
 
 Touched = Mapping[str, Ids]  # by type: indices of the replicated vertices that something needs
 _NONE: Ids = np.empty(0, np.int64)
+BASES_BYTES = 1 << 27  # that older versions take in memory, however many workers stand on how many of them
+FEW_BASES = 16  # where so few fit that most would not be there, they are not read into memory for one push
 
 
 class Replica:
@@ -47,12 +49,26 @@ class Replica:
         self.version, self.next_version = version, max(next_version, version + 1)
 
     def base(self, version: int, sha256: str | None) -> ReplicaState:
-        """Return an older version. Tensors of modules are never changed in place, so versions share them."""
+        """Return an older version; one that is not in memory, and too large to be taken there beside others, is mapped
+        from its file. Tensors of modules are never changed in place, so versions share them. Raises DamagedError."""
         if version == self.version and version not in self._bases and not self._merging:
             return self.state
-        if version not in self._bases:
-            self._bases[version] = self._versions.read(version, sha256)
+        if version in self._bases:
+            return self._bases[version]
+        if self._most_bases < FEW_BASES:
+            return self._versions.mapped(version, sha256)
+        self._keep(version, self._versions.read(version, sha256))
         return self._bases[version]
+
+    @property
+    def _most_bases(self) -> int:
+        return BASES_BYTES // max(1, self.state.nbytes)
+
+    def _keep(self, version: int, state: ReplicaState) -> None:
+        """Keep a version in memory, and of those that were kept before the last, as many as there is room for."""
+        self._bases[version] = state
+        for old in list(self._bases)[: -self._most_bases or None]:
+            del self._bases[old]
 
     def put(self, modules: Mapping[VertexKey, VertexState], rows: Mapping[str, RowValues], version: int) -> None:
         """Take merged values into what will be `version`: those tensors of modules that change, array fields by
@@ -76,7 +92,7 @@ class Replica:
         """Keep what is newest now as a base, before a group of pushes is merged on top of it."""
         if any(table.type.arrays for table in self._graph.replicated):
             return  # rows are changed in place: a base is read from its file when a push names it
-        self._bases[self.version] = replace(self.state, modules=dict(self.state.modules))
+        self._keep(self.version, replace(self.state, modules=dict(self.state.modules)))
 
     def commit_version(self, version: int, credited: int = 0) -> str:
         """Write what was put as `version`, in which so many vertices are credited; return its SHA-256. Raises

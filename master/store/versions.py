@@ -162,6 +162,20 @@ class Versions:
             raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
         return _decode(bundle.decode(payload)[1])
 
+    def mapped(self, version: int, sha256: str | None) -> ReplicaState:
+        """Return what a version holds as read-only arrays on its file, which takes no memory of this process's own.
+
+        For one use, soon: what happens to the file later shows in them. Raises DamagedError as `read` does.
+        """
+        path = self.path(version)
+        try:
+            file = np.memmap(path, np.uint8, "r")
+        except (FileNotFoundError, ValueError) as error:  # an empty file cannot be mapped
+            raise DamagedError(f"{path}, version {version} of the replica, is gone", path) from error
+        if sha256 is not None and bundle.digest(file.data) != sha256:
+            raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
+        return _decode(bundle.views(file))
+
     def newest_file(self) -> int:
         """Return the highest version that there is a file of, whether the ledger names it or not; -1 without any."""
         return max(self._files(), default=-1)

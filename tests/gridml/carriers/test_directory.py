@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import random
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from gridml.carriers import directory
 from gridml.carriers.directory import LIST_S, SETTLED_S, DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.mailbox_files import QUOTA, message_name
 from gridml.testing.hostile_files import FILE_ATTACKS
@@ -145,3 +147,29 @@ def test_only_folders_that_are_called_as_a_worker_are_mailboxes(tmp_path: Path) 
     FILE_ATTACKS["mailboxes of nobody"](rng, tmp_path / "mail" / "w1", "")
     assert len(os.listdir(tmp_path / "mail")) > 6
     assert [message.worker for message in master.collect()] == ["w1.99", "w999999", "x" * 200]
+
+
+def test_messages_come_in_groups_that_memory_holds_and_each_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(directory, "GROUP_BYTES", 100)
+    master = DirectoryMailboxes(tmp_path, VirtualClock())
+    workers = [f"w{number}" for number in range(1, 8)]
+    for worker in workers:
+        master.open(worker)
+        with contextlib.closing(DirectoryMailbox(tmp_path, worker)) as mailbox:
+            mailbox.send(1, bytes(250 if worker == "w2" else 40))
+
+    def collected() -> list[str]:
+        messages = master.collect()
+        for message in messages:
+            master.answer(message.worker, message.number, b"heard")
+        with contextlib.closing(DirectoryMailbox(tmp_path, "w1")) as mailbox:
+            mailbox.send(1, bytes(40))  # it speaks again at once, and waits until the others were heard
+        return [message.worker for message in messages]
+
+    groups = [collected()]
+    while master.more:
+        groups.append(collected())
+    assert groups == [["w1", "w2"], ["w3", "w4"], ["w5", "w6"], ["w7"]]
+    assert collected() == ["w1"] and not master.more

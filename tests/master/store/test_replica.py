@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 
 import gridml
 from gridml.aggregates import VertexState
-from gridml.errors import LedgerError
+from gridml.errors import DamagedError, LedgerError
 from gridml.model.graph import Graph
 from gridml.protocol.push import RowValues, encode_replica
+from master.store import replica as replica_file
 from master.store.replica import Replica, Touched, union, without
 from master.store.versions import Versions, initial
 
@@ -243,3 +244,58 @@ def test_sets_of_touched_vertices(parts: list[list[int]], others: list[int]) -> 
     assert set(whole.get("Word", ids())) == {vertex for part in parts for vertex in part}
     left = without(whole, {"Word": ids(*others)})
     assert set(left.get("Word", ids())) == set(whole.get("Word", ids())) - set(others)
+
+
+def step(replica: Replica, version: int) -> str:
+    """Make a version in which Network 0 has moved."""
+    replica.begin_version()
+    old = replica.state.modules["Network", 0]
+    moved = {name: tensor + 1 for name, tensor in old.tensors.items()}
+    replica.put({("Network", 0): VertexState(moved)}, {}, version)
+    return replica.commit_version(version)
+
+
+@pytest.fixture
+def networks(tmp_path: Path) -> Replica:
+    """A replica of modules alone."""
+    g = Graph()
+    g.add(Network, 2)
+    made = Replica(g, Versions(tmp_path / "versions"))
+    made.start(initial(g, 0))
+    return made
+
+
+@pytest.mark.parametrize(("fit", "few"), [(3, 3), (3, 4), (0, 1)], ids=["read", "mapped", "none fits"])
+def test_older_versions_take_no_more_memory_than_they_may(
+    networks: Replica, monkeypatch: pytest.MonkeyPatch, fit: int, few: int
+) -> None:
+    monkeypatch.setattr(replica_file, "BASES_BYTES", fit * networks.state.nbytes)
+    monkeypatch.setattr(replica_file, "FEW_BASES", few)
+    weights = {0: networks.state.modules["Network", 0].tensors["Network/0/model/weight"].copy()}
+    digests: dict[int, str | None] = {0: None}
+    for version in range(1, 8):
+        digests[version] = step(networks, version)
+        weights[version] = networks.state.modules["Network", 0].tensors["Network/0/model/weight"]
+        assert [*networks._bases] == [*range(version)][-fit or version :]
+    for version in (2, 0, 5, 7):
+        base = networks.base(version, digests[version]).modules["Network", 0].tensors["Network/0/model/weight"]
+        np.testing.assert_array_equal(base, weights[version])
+        assert base.flags.writeable == (version == 7 or few <= fit or version in networks._bases)
+        assert len(networks._bases) <= fit
+
+
+@pytest.mark.parametrize("damage", ["flipped", "emptied", "gone"])
+def test_a_mapped_version_that_is_damaged_is_not_read(
+    networks: Replica, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(replica_file, "BASES_BYTES", 0)
+    sha256 = step(networks, 1)
+    step(networks, 2)
+    path = networks._versions.path(1)
+    raw = bytearray(path.read_bytes())
+    raw[-1] ^= 1
+    path.write_bytes(raw if damage == "flipped" else b"")
+    if damage == "gone":
+        path.unlink()
+    with pytest.raises(DamagedError, match="v00000001"):
+        networks.base(1, sha256)

@@ -1,0 +1,391 @@
+"""What one master carries: pushes and bytes a second, and its memory, by the size of the replica and the workers.
+
+The workers only speak: they keep to the protocol, train nothing, and push one of two replicas that never change. All
+else is what a run does: mailboxes on a real disk, decoding, admission, gate, merge, ledger and versions, durable. At
+most `GROUP` messages wait at once, and the next ones come as soon as these are answered: the most a master can do. What
+the workers and their pool take is not counted. Every cell runs in a process of its own.
+
+    python -m benchmarks.limits [--one MB WORKERS] [--profile]
+"""
+
+from __future__ import annotations
+
+import argparse
+import cProfile
+import hashlib
+import json
+import mmap
+import os
+import pstats
+import subprocess
+import sys
+import tempfile
+import textwrap
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import safetensors.numpy
+
+from benchmarks.table import Cell, write
+from chunk_model.costs import Costs
+from gridml.aggregates import kernels
+from gridml.carriers.base import MasterMailboxes
+from gridml.carriers.directory import DirectoryMailboxes
+from gridml.carriers.mailbox_files import SUFFIX
+from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
+from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
+from gridml.testing.virtual_clock import VirtualClock
+from master.backends.script import Steady
+from master.backends.simulated import Simulated, SimulatedWorker
+from master.environment import Environment
+from master.launch import start
+from master.run import Run
+from master.simulation.cost_only_worker import CostOnlyWorker
+from master.simulation.scenario import Machine, Scenario
+from master.simulation.workers import Workers, options_of
+from master.simulation.world import Inline, World
+from master.store.settings import Settings
+
+MEGABYTE = 1_000_000
+SIZES, WORKERS = (1, 25, 100, 500), (16, 256, 2_600)
+TENSORS = 60
+GROUP = 16  # messages that wait at once
+ROUNDS, LEAST = 3, 24  # pushes of each worker, and of all together at least, where there is time
+MOST = 600  # pushes in a cell
+PUSH_EVERY, CHUNK = 10, 2_000  # vertices: enough for every worker
+LONGEST_S, MOST_BYTES = 60.0, 12_000 * MEGABYTE  # of a cell: its pushes; what its workers are first handed
+INTERVAL_S = 300.0  # between two pushes of a worker, for which the limit is given
+PROGRAM = """
+    import numpy as np
+    import torch
+    import gridml
+
+    def network() -> torch.nn.Module:
+        return torch.nn.ParameterList([torch.randn({elements}) for _ in range({tensors})])
+
+    class Network(gridml.Vertex):
+        model = gridml.module(network, torch.optim.SGD)
+
+    class Item(gridml.Vertex):
+        network = gridml.edge(Network)
+
+    @gridml.update(batch=1)
+    def train(items: gridml.Batch[Item], network: Network) -> None:
+        pass
+
+    def graph() -> gridml.Graph:
+        g = gridml.Graph()
+        g.add(Item, {vertices}, network=g.add(Network))
+        return g
+
+    program = gridml.Program(graph, train)
+"""
+
+
+class Bodies:
+    """Replicas to push, as files: the part of a bundle after its header. None of it is in anonymous memory."""
+
+    def __init__(self, folder: Path, elements: int) -> None:
+        self._shapes = {f"Network/0/model/{i}": elements for i in range(TENSORS)}
+        self._files = []
+        for number in range(2):
+            random = np.random.default_rng(number)
+            path = folder / f"body{number}"
+            with path.open("wb") as file:
+                for _ in range(TENSORS):
+                    file.write((0.1 * random.standard_normal(elements, np.float32)).tobytes())
+            body = path.open("rb")
+            self._files.append((body, mmap.mmap(body.fileno(), 0, prot=mmap.PROT_READ)))
+
+    def send(self, mail: Path, number: int, sync: Sync) -> int:
+        """Put a sync into a mailbox, with a replica where it pushes; return its bytes."""
+        message = {"gridml": json.dumps(to_json(sync))}
+        if sync.push is None:
+            head, body = safetensors.numpy.save({}, message), None
+        else:
+            head, body = self._head(message), self._files[sync.push.sequence % 2]
+        sha256 = hashlib.sha256(head)
+        if body is not None:
+            sha256.update(body[1])
+        temporary = mail / ".sending"
+        with temporary.open("wb") as file:
+            file.write(head)
+            if body is not None:
+                file.flush()
+                at, length = 0, len(body[1])
+                while at < length:
+                    at += os.copy_file_range(body[0].fileno(), file.fileno(), length - at, at)
+        temporary.replace(mail / f"sync-{number:08d}-{sha256.hexdigest()}{SUFFIX}")
+        return len(head) + (0 if body is None else len(body[1]))
+
+    def close(self) -> None:
+        for file, mapped in self._files:
+            mapped.close()
+            file.close()
+
+    def _head(self, message: dict[str, str]) -> bytes:
+        header: dict[str, object] = {"__metadata__": message}
+        at = 0
+        for name, elements in self._shapes.items():
+            header[name] = {"dtype": "F32", "shape": [elements], "data_offsets": [at, at + 4 * elements]}
+            at += 4 * elements
+        text = json.dumps(header).encode()
+        text += b" " * (-len(text) % 8)
+        return len(text).to_bytes(8, "little") + text
+
+
+@final
+class HeardMailboxes(DirectoryMailboxes):
+    """The master's mailboxes; what it answers is heard by its workers at once, who read no more than the words."""
+
+    def __init__(self, root: Path, hear: Callable[[str, int, bytes], None]) -> None:
+        super().__init__(root)
+        self._hear = hear
+        self.bytes_down = 0
+
+    def answer(self, worker: str, number: int, payload: bytes) -> None:
+        super().answer(worker, number, payload)
+        self.bytes_down += len(payload)
+        length = int.from_bytes(payload[:8], "little")
+        self._hear(worker, number, payload[8 : 8 + length])
+
+
+@final
+class SpeakingWorkers(Workers):
+    """Workers that only speak, over a real disk. `pump` hands the master the next messages."""
+
+    def __init__(self, clock: VirtualClock, scenario: Scenario, bodies: Bodies) -> None:
+        self.codec = BundleCodec()
+        self.pushes = self.bytes_up = self.handed_out = 0
+        self._clock = clock
+        self._scenario = scenario
+        self._bodies = bodies
+        self._hired: dict[str, CostOnlyWorker] = {}
+        self._waiting: deque[tuple[str, int, Sync]] = deque()
+        self._answers: list[tuple[str, int, bytes]] = []
+        self.on_disk = 0
+        self.box: HeardMailboxes | None = None
+        self._root = Path()
+
+    sent = lost = 0
+
+    def mailboxes(self) -> MasterMailboxes:
+        raise NotImplementedError("they are opened once the run has its directory")
+
+    def open(self, root: Path) -> HeardMailboxes:
+        """Return the master's end."""
+        self._root = root
+        self.box = HeardMailboxes(root, lambda *answer: self._answers.append(answer))
+        return self.box
+
+    def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
+        self._hired[worker] = CostOnlyWorker(
+            options_of(worker, machine, self._scenario), self._scenario.costs, _End(self._clock, worker, self._waiting)
+        )
+        return self._hired[worker]
+
+    def pump(self) -> None:
+        """Let answers be heard, and put the next messages into their mailboxes."""
+        for worker, number, header in self._answers:
+            self.on_disk -= 1
+            reply = reply_from(json.loads(json.loads(header)["__metadata__"]["gridml"]))
+            self.pushes += reply.verdict is Verdict.MERGED
+            if reply.verdict not in (None, Verdict.MERGED):
+                raise AssertionError(f"{worker}: {reply.verdict} {reply.reason}")
+            self.handed_out += reply.lease is not None
+            for answer in (self._root / "mail" / worker).glob("reply-*"):
+                answer.unlink()
+            self._hired[worker].receive(number, spoken(reply))
+        self._answers.clear()
+        while self._waiting and self.on_disk < GROUP:
+            worker, number, sync = self._waiting.popleft()
+            self.bytes_up += self._bodies.send(self._root / "mail" / worker, number, sync)
+            self.on_disk += 1
+
+
+class _End:
+    """A worker's end: what it sends waits for its turn."""
+
+    def __init__(self, clock: VirtualClock, worker: str, waiting: deque[tuple[str, int, Sync]]) -> None:
+        self._clock = clock
+        self._worker = worker
+        self._waiting = waiting
+
+    @property
+    def now_s(self) -> float:
+        return self._clock.now_s
+
+    def send(self, number: int, payload: bytes) -> None:
+        assert isinstance(payload, InProcessPayload) and isinstance(payload.message, Sync)
+        self._waiting.append((self._worker, number, payload.message))
+
+    def beat(self, lease: int, upto: int) -> None:
+        pass
+
+
+class PeakMemory(threading.Thread):
+    """Looks at this process's anonymous memory all the time; `peak` bytes above what it was at first."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._ended = threading.Event()
+        self._first = self._now()
+        self.peak = 0
+
+    def run(self) -> None:
+        while not self._ended.wait(0.005):
+            self.peak = max(self.peak, self._now() - self._first)
+
+    def end(self) -> int:
+        self._ended.set()
+        self.join()
+        return self.peak
+
+    @staticmethod
+    def _now() -> int:
+        status = Path("/proc/self/status").read_text()
+        return int(status.partition("RssAnon:")[2].split()[0]) * 1024
+
+
+def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profile | None = None) -> dict[str, Cell]:
+    """One cell."""
+    elements = megabytes * MEGABYTE // 4 // TENSORS
+    source = folder / "program.py"
+    vertices = workers * CHUNK
+    source.write_text(textwrap.dedent(PROGRAM).format(elements=elements, tensors=TENSORS, vertices=vertices))
+    bodies = Bodies(folder, elements)
+    scenario = Scenario(Steady(workers), Costs(exec_s=0.001, start_s=0.0, push_s=0.0))
+    settings = Settings(source, "simulated", workers, push_every=PUSH_EVERY, chunk=CHUNK)
+    world = World(settings, scenario)
+    world.workers = speaking = SpeakingWorkers(world.clock, scenario, bodies)
+    environment = Environment(
+        lambda settings, directory: Simulated(world.pool, lambda: False, lambda point: None),
+        clock=world.clock,
+        report=lambda topic, text: print(text, file=sys.stderr) if topic == "warning" else None,
+        mailboxes=lambda settings, directory: speaking.open(directory.root),
+        executor=Inline,
+    )
+    with tempfile.TemporaryDirectory(dir=folder) as here:
+        prepare()
+        memory = PeakMemory()
+        run = start(settings, Path(here) / "run", environment)
+        world.drive(run)
+        memory.start()
+        with run:
+            row = _driven(run, world, speaking, profile)
+            run.leave()
+        peak = memory.end()
+        bodies.close()
+    nbytes = run.parts.store.replica.state.nbytes
+    return {"MB": megabytes, "workers": workers, **row, "memory MB": round(peak / MEGABYTE), "replicas": peak / nbytes}
+
+
+def prepare() -> None:
+    """Load and compile what every master does, whatever its replica."""
+    import torch
+
+    torch.zeros(1)
+    one = np.zeros(1, np.float32)
+    kernels.blend(one.copy(), one, one, one, 0.5, 0.5)
+    kernels.fast_forward(one.copy(), one, one, 1.0)
+
+
+@final
+class Spent:
+    """Seconds that the master's turns took: `wall_s` without what its thread waited for a core that others had, and
+    `cpu_s` of all threads."""
+
+    def __init__(self) -> None:
+        self.wall_s = self.cpu_s = 0.0
+
+    def turn(self, run: Run) -> bool:
+        """Take one turn of the master; return whether anything happened."""
+        wall_s, waited_s, cpu_s = time.perf_counter(), self._waited_s(), time.process_time()
+        happened = run.step()
+        self.wall_s += time.perf_counter() - wall_s - (self._waited_s() - waited_s)
+        self.cpu_s += time.process_time() - cpu_s
+        return happened
+
+    @staticmethod
+    def _waited_s() -> float:
+        return int(Path("/proc/thread-self/schedstat").read_text().split()[1]) / 1e9
+
+
+def _driven(run: Run, world: World, speaking: SpeakingWorkers, profile: cProfile.Profile | None) -> dict[str, Cell]:
+    """Let the master work until every worker has pushed often enough, or for as long as a cell may take."""
+    box, workers = speaking.box, world.settings.workers
+    assert box is not None
+    spent, before = Spent(), (0, 0, 0)
+    while spent.wall_s < LONGEST_S and speaking.pushes - before[0] < max(min(ROUNDS * workers, MOST), LEAST):
+        speaking.pump()
+        if speaking.handed_out < workers:  # the first replica of each, which is no push
+            spent, before = Spent(), (speaking.pushes, speaking.bytes_up, box.bytes_down)
+        elif profile is not None:
+            profile.enable()
+        happened = spent.turn(run)
+        if profile is not None:
+            profile.disable()
+        if not happened or not speaking.on_disk:
+            world.rest(0.01)
+    after = speaking.pushes, speaking.bytes_up, box.bytes_down
+    pushes, up, down = (late - early for late, early in zip(after, before, strict=True))
+    return {
+        "pushes": pushes,
+        "pushes/s": pushes / spent.wall_s,
+        "MB/s up": up / spent.wall_s / MEGABYTE,
+        "MB/s down": down / spent.wall_s / MEGABYTE,
+        "cores": spent.cpu_s / spent.wall_s,
+        "workers at most": round(pushes / spent.wall_s * INTERVAL_S),
+    }
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
+    parser.add_argument("--one", type=int, nargs=2, metavar=("MB", "WORKERS"), help="one cell, in this process")
+    parser.add_argument("--profile", action="store_true", help="say where the time goes in that cell")
+    parser.add_argument("--folder", type=Path, default=Path(tempfile.gettempdir()), help="on the disk to measure")
+    arguments = parser.parse_args()
+    if arguments.one is not None:
+        profile = cProfile.Profile(time.thread_time) if arguments.profile else None
+        with tempfile.TemporaryDirectory(prefix="limits-", dir=arguments.folder) as folder:
+            megabytes, workers = arguments.one
+            print(json.dumps(measure(Path(folder), megabytes, workers, profile)))
+        if profile is not None:
+            pstats.Stats(profile).sort_stats("tottime").print_stats(25)
+        return
+    rows: list[dict[str, Cell]] = []
+    for megabytes in SIZES:
+        for workers in WORKERS:
+            rows.append(_cell(megabytes, workers, arguments.folder))
+            print(rows[-1], flush=True)
+    write("limits", "What one master carries, by the size of the replica and the workers", rows, NOTES)
+
+
+def _cell(megabytes: int, workers: int, folder: Path) -> dict[str, Cell]:
+    """One cell in a process of its own, or why not."""
+    handed = megabytes * MEGABYTE * workers
+    if handed > MOST_BYTES:
+        return {"MB": megabytes, "workers": workers, "left out": f"{handed / 1e9:,.0f} GB to hand out at first"}
+    command = [sys.executable, "-m", "benchmarks.limits", "--one", str(megabytes), str(workers)]
+    done = subprocess.run([*command, "--folder", str(folder)], check=True, stdout=subprocess.PIPE, text=True)
+    row: dict[str, Cell] = json.loads(done.stdout)
+    return row
+
+
+NOTES = [
+    f"at most {GROUP} messages wait at once; a group of them is one version, durable, and one transaction",
+    "MB/s: of pushes up and of replies down, each with the whole replica; cores: CPU seconds of all threads by seconds",
+    "seconds: those of the master's turns, without what its thread waited for a core that other processes had",
+    f"workers at most: that push once in {INTERVAL_S / 60:g} minutes, when the master does nothing else",
+    "memory: the most anonymous memory beyond that before the run; replicas: the same in replicas' worth",
+    f"{ROUNDS} pushes of each worker, at least {LEAST} and at most {MOST}, or as many as {LONGEST_S:g} s bring",
+]
+
+
+if __name__ == "__main__":
+    main()
