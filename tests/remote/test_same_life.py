@@ -20,6 +20,7 @@ from gridml.model.program import Program, load
 from gridml.protocol import bundle
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json
+from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import SimulatedWorker
@@ -313,7 +314,7 @@ class DeskCourier(Courier):
         if self.reply is None:
             return None
         reply, self.reply, self.posted = self.reply, None, None
-        return reply, {}
+        return reply, ReplicaPart()
 
     def wait(self, seconds: float) -> None:
         until_s = self.clock.now_s + seconds
