@@ -52,8 +52,9 @@ def main() -> None:
             "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
             f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate, communication left out",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
-            "same time: the loop's metric when the workers without kills had finished; lag: the most that they are "
-            f"behind the loop at the end of any of their epochs after the first {WARM:.0%} of its time",
+            "same time: the loop's metric when the workers without kills had finished, if it had ended an epoch; lag: "
+            f"the most that they are behind the loop at the end of any of their epochs after the first {WARM:.0%} of its "
+            "time; faster: how many times the loop's time is theirs",
         ],
     )
     for task in tasks:
@@ -110,7 +111,9 @@ def row(task: Task, count: int, interval: int, seeds: int, runs: Runs) -> dict[s
         "workers": task.shown(shown[False]),
         "killed": task.shown(shown[True]),
         "lives": statistics.median(curve.lives for curve in curves[True]),
-        "same time": task.shown(statistics.median(one.at(many.points[-1].time_s) for many, one in pairs)),
+        "same time": task.shown(statistics.median(one.at(many.points[-1].time_s) for many, one in pairs))
+        if all(many.points[-1].time_s >= one.points[0].time_s for many, one in pairs)
+        else None,
         "lag": task.shown(max(lag(task, many, one) for many, one in pairs)),
         "faster": statistics.median(one.points[-1].time_s / many.points[-1].time_s for many, one in pairs),
     }

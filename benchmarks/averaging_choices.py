@@ -12,7 +12,7 @@ import os
 from dataclasses import replace
 
 from benchmarks.averaging import loop, make
-from benchmarks.averaging_runs import TASKS, Case, Runs
+from benchmarks.averaging_runs import TASKS, Case, Runs, Task
 from benchmarks.table import Cell, write
 
 DEFAULT = "stale_mean, a quarter of the batch, rate by its root"
@@ -22,7 +22,7 @@ CHOICES: dict[str, dict[str, str | int | float]] = {
     "half of the batch, rate by its root": {"parts": 2},
     "a quarter of the batch, rate unchanged": {"power": 0.0},
     "a quarter of the batch, rate in proportion": {"power": 1.0},
-    "half of the program's rate": {"rates": 0.5},
+    "twice the program's epochs": {"times": 2},
     **{f"merged by {rule}": {"rule": rule} for rule in ("mean", "fedbuff", "easgd", "nesterov", "clipped", "add")},
 }
 
@@ -35,9 +35,8 @@ def main() -> None:
     options = parser.parse_args()
     tasks = [TASKS[name] for name in options.task or ("MNIST, LeNet", "CIFAR-10, GroupNorm", "Bible, transformer")]
     runs = Runs()
-    default = {task.name: Case(task.name, options.workers) for task in tasks}
     variants = {
-        (choice, task.name): replace(default[task.name], **changes)  # type: ignore[arg-type]
+        (choice, task.name): variant(task, options.workers, changes)
         for choice, changes in CHOICES.items()
         for task in tasks
     }
@@ -60,6 +59,13 @@ def main() -> None:
             "seeds differ by about half a point of accuracy and 0.02 of the loss, so smaller differences say nothing",
         ],
     )
+
+
+def variant(task: Task, workers: int, changes: dict[str, str | int | float]) -> Case:
+    """The run of a choice: a case with some fields changed, or as many `times` the program's epochs."""
+    if "times" in changes:
+        return Case(task.name, workers, epochs=task.epochs * int(changes["times"]))
+    return replace(Case(task.name, workers), **changes)  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":
