@@ -53,7 +53,7 @@ def main() -> None:
             f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate, communication left out",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
             "same time: the loop's metric when the workers without kills had finished, if it had ended an epoch; lag: "
-            f"the most that they are behind the loop at the end of an epoch of theirs, after the first {WARM:.0%} of its "
+            f"the most that they are behind the loop when an epoch of theirs ends, after the first {WARM:.0%} of its "
             "time; faster: how many times the loop's time is theirs",
         ],
     )
