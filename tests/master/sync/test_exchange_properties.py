@@ -31,6 +31,7 @@ from gridml.protocol import bundle, outbox
 from gridml.protocol.attempts import attempt_of, job_of, worker_name
 from gridml.protocol.messages import sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.push import module_key
 from gridml.protocol.worker_actions import Wait
 from gridml.testing.faulty_network import FaultyNetwork, corrupted, truncated
 from gridml.testing.virtual_clock import VirtualClock
@@ -127,7 +128,9 @@ def lied(payload: bytes, lie: str, short_is_seen: bool) -> bytes | None:
     # LocalFields of local types come with ids, replicated arrays with rows, modules with neither.
     fields = [n for n in values if f"@ids/{n.split('/')[0]}" in tensors]
     replicas = [n for n in values if n not in fields]
+    # A tensor of a module that is missing is one that was not trained, which nobody can tell from a lie.
     chosen = {"nan replica": [n for n in replicas if tensors[n].dtype.kind == "f"], "foreign ids": ids,
+              "missing": [n for n in values if module_key(n) is None],
               "nan field": [n for n in fields if tensors[n].dtype.kind == "f"]}.get(lie, values)  # fmt: skip
     if not chosen:
         return None
