@@ -1,13 +1,14 @@
 """Running statistics of BatchNorm, gathered anew for a replica that is evaluated or kept.
 
-Merged statistics are those of other parameters: of the replicas that were averaged, each seen while it moved. So the
-rows of about a hundred batches, drawn by the run's seed, go through f in training mode without any step, and the means
-of what its layers see take their place (Izmailov et al. 2018, arXiv:1803.05407, section 3.2; Wu and Johnson 2021,
-arXiv:2105.07576, section 3). Workers are given the merged ones: in training mode nothing depends on them.
+Merged statistics are those of other parameters: of the replicas that were averaged, each seen while it moved. So some
+two thousand rows, drawn by the run's seed, go through f in training mode without any step, and the means of what its
+layers see take their place (Izmailov et al. 2018, arXiv:1803.05407, section 3.2; Wu and Johnson 2021, arXiv:2105.07576,
+section 3). Workers are given the merged ones: in training mode nothing depends on them.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
@@ -30,7 +31,7 @@ from master.store.versions import ReplicaState
 
 Array = NDArray[Any]
 
-BATCHES = 100
+ROWS, BATCHES = 2_048, (10, 100)  # that are enough, and how many batches they may be
 
 
 class Recalibration:
@@ -99,7 +100,7 @@ class Recalibration:
         out: its statistics would count as much as those of the others."""
         order, graph = self._order, self._spec.graph
         start, stop = 0, order.boundary(size)
-        for _ in range(BATCHES):
+        for _ in range(min(max(BATCHES[0], math.ceil(ROWS / size)), BATCHES[1])):
             yield cut(graph, self._driver, order.vertices(start, stop), order.ends(start, stop), self._parts, bsp=False)
             start, stop = stop, order.boundary(stop + size)
             if stop - start < size:

@@ -123,17 +123,33 @@ def test_nothing_else_changes() -> None:
             np.testing.assert_array_equal(tensors_of(after)[name], tensor, err_msg=name)
 
 
-def test_the_draw_is_a_function_of_the_seed_and_at_most_a_hundred_batches() -> None:
+def test_the_draw_is_a_function_of_the_seed() -> None:
     def statistics(seed: int, version: int = 5) -> np.ndarray[Any, Any]:
         state, _ = Recalibration(spec_of(g, batch=4, seed=seed)).apply(version, merged(g))
         return tensors_of(state)[f"{ENTRY}running_mean"]
 
     g = graph()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(recalibration, "BATCHES", 3)
+        patch.setattr(recalibration, "ROWS", 40)
         np.testing.assert_array_equal(statistics(1), statistics(1, version=6))
         assert (statistics(1) != statistics(2)).all()
         assert (statistics(1) != X.mean(0)).all()
+
+
+@pytest.mark.parametrize(("rows", "batch", "batches"), [(40, 4, 10), (1, 4, 5), (50, 4, 13), (500, 2, 20)])
+def test_as_many_batches_are_drawn_as_rows_are_enough_but_not_too_few_nor_too_many(
+    monkeypatch: pytest.MonkeyPatch, rows: int, batch: int, batches: int
+) -> None:
+    sizes: list[int] = []
+
+    def sized(points: gridml.Batch[Point], network: Network) -> None:
+        sizes.append(len(points))
+
+    monkeypatch.setattr(recalibration, "ROWS", rows)
+    monkeypatch.setattr(recalibration, "BATCHES", (5, 20))
+    g = graph()
+    Recalibration(spec_of(g, sized, batch=batch)).apply(5, merged(g))
+    assert sizes == [batch] * batches
 
 
 def test_a_batch_that_is_not_full_is_left_out_unless_there_is_no_other() -> None:
