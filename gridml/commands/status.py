@@ -42,6 +42,8 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         return
     say(f"{run}: {progress.status}")
     say(line(progress))
+    if progress.helpful is not None:
+        say(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
     for avoided in progress.avoided:
         say(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
     for distrusted in (*progress.quarantined, *progress.avoided_machines):

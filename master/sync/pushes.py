@@ -14,6 +14,7 @@ from gridml.protocol.push import NOTHING, Fields, PushContent
 from gridml.protocol.text import TRACEBACK, described, printable
 from master.decisions.admission import LeaseFacts, admit
 from master.decisions.gate import Passage
+from master.decisions.helpful import helpful_workers
 from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
@@ -23,6 +24,7 @@ from master.sync.draft import Draft
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.spot_checks import SpotChecks
+from master.sync.spread import PushSpread
 from master.sync.whole import whole
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
@@ -48,6 +50,7 @@ class Pushes:
         self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
+        self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
         self._checks = checks
         self._failures = recovery.failures
         self._hook = hook
@@ -98,6 +101,7 @@ class Pushes:
             return
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
+        self._spread.add(worker, draft.content.replica, base, push.vertices)
         draft.content = NOTHING  # its memory is wanted
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
@@ -201,6 +205,9 @@ class Pushes:
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")
         store.ledger.add_version(version, sha256, len(accepted), now)
+        if self._spread.due:
+            workers, reason = helpful_workers(self._spread.facts)
+            store.ledger.set("helpful", {"workers": workers, "reason": reason})
         if store.fields.any:
             patch = store.fields.write_patch(version, [push.fields for push in accepted])
             store.ledger.add_patch(version, min(epochs), patch)
@@ -211,6 +218,8 @@ class Pushes:
         for epoch in complete:
             store.ledger.close_epoch(epoch, version, now)
             self._failures.say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
+            workers, reason = helpful_workers(self._spread.facts)
+            store.ledger.event(now, "helpful", f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}")
 
 
 def _facts_of(lease: LeaseState, holder: str) -> LeaseFacts:

@@ -54,7 +54,8 @@ class Progress:
     the mean of the last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None:
     nothing yet.
     `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
-    more, and on `avoided_machines` no worker starts.
+    more, and on `avoided_machines` no worker starts. More than `helpful` workers would hardly help, as far as the
+    pushes show.
     """
 
     status: RunStatus
@@ -77,6 +78,8 @@ class Progress:
     quarantined: list[QuarantinedWorker] = field(default_factory=list)
     avoided_machines: list[AvoidedMachine] = field(default_factory=list)
     wanted: int | None = None
+    helpful: int | None = None
+    helpful_because: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name; `judged` is the former name of `evaluated`."""
@@ -101,7 +104,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     staleness = one(
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
     ).fetchone()[0]
-    total = facts.get("total")
+    total, helpful = facts.get("total"), facts.get("helpful") or {}
     per_second = _speed(connection, max((to for _, to in facts.get("gaps", [])), default=0.0), now)
     return Progress(
         status=RunStatus(facts.get("status", RunStatus.RUNNING)),
@@ -124,6 +127,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         quarantined=read_quarantined(connection),
         avoided_machines=now_avoided(read_avoided_machines(connection, now)),
         wanted=facts.get("workers"),
+        helpful=helpful.get("workers"),
+        helpful_because=helpful.get("reason"),
     )
 
 

@@ -60,6 +60,8 @@ def _header(report: Report) -> Table:
     stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
     moved = f"{_unit(report.bytes_up, 'B')} up, {_unit(report.bytes_down, 'B')} down"
     grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
+    if report.helpful is not None:
+        grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")
     if report.repetitions:
         grid.add_row("checked", f"{report.repetitions:,} times another worker trained again what was pushed")
     return grid

@@ -93,8 +93,9 @@ class Report:
     `kills` = `sigterm` (warned first) + `sigkill` (without warning); `crashed` ended by themselves.
     `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the speed that
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
-    credited work. `repetitions` counts how often a push was trained again for a check. `sizing` says what sizes the
-    chunks have at last, and why; None before lifetimes were fitted.
+    credited work. `repetitions` counts how often a push was trained again for a check. More than `helpful` workers
+    would hardly help, as far as the pushes show; None where they do not. `sizing` says what sizes the chunks have at
+    last, and why; None before lifetimes were fitted.
     """
 
     run_dir: str
@@ -127,6 +128,8 @@ class Report:
     staleness: float | None
     bytes_up: int
     bytes_down: int
+    helpful: int | None
+    helpful_because: str | None
     sizing: str | None
     machines: list[MachineReport]
     failures: list[FailureReport]
@@ -160,7 +163,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
     credited = sum(e.credited for e in epochs)
     spent_s = sum(credited_s(w["credited"], w["trained"], w["train_s"], _life_s(w, clock)) for w in workers)
     flops_per_vertex = facts.get("flops_per_vertex")
-    total = facts.get("total")
+    total, helpful = facts.get("total"), facts.get("helpful") or {}
     vertices = epochs[0].vertices if epochs else 0
     pushes, staleness = db.execute("SELECT count(*), avg(staleness) FROM credits").fetchone()
     return Report(
@@ -194,6 +197,8 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         staleness=staleness,
         bytes_up=sum(w["bytes_up"] for w in workers),
         bytes_down=sum(w["bytes_down"] for w in workers),
+        helpful=helpful.get("workers"),
+        helpful_because=helpful.get("reason"),
         sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
         machines=_machines(workers),
         failures=[
