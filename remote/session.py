@@ -196,10 +196,11 @@ class Session:
 
     @staticmethod
     def _next_batch(action: Train, size: int, batch: int) -> int:
-        """How many vertices to train at once, in batches of `size` where the program's hold `batch`."""
-        if size < batch or (action.lease.start + action.start) % batch:
+        """How many vertices to train at once, in batches of `size` where the program's hold `batch`. Those of one
+        worker alone are the loop's, with a short one at an epoch's end."""
+        if action.live > 1 or (action.lease.start + action.start) % batch:
             return evenly(action.stop - action.start, size)
-        return size  # these are the batches of one worker alone
+        return size
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
         snapshot = self._engine.snapshot()

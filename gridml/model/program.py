@@ -19,7 +19,7 @@ from gridml.errors import DataError, GridmlError, Interruption, ProgramError, Us
 from gridml.model.batch import Batch
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
-from gridml.model.vertex import Vertex, VertexType, check_plain, describe, reachable
+from gridml.model.vertex import Vertex, VertexType, check_plain, describe, module, reachable
 from gridml.protocol.text import TRACEBACK, described, printable
 
 Metrics = dict[str, Any]
@@ -90,6 +90,21 @@ class Update:
                 f"the first argument of {name} is {vertex_type.name}, which is replicated; f runs on local vertices."
             )
         return driver, [_bind(vertex_type, argument, hints[argument], name) for argument in arguments[1:]]
+
+
+def _normalises_by_batch(declared: module) -> bool:
+    """Whether a layer of a module is a BatchNorm. One is made to look, and the random numbers are put back; that it
+    cannot be made is said where it is needed."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        try:
+            layers = list(declared.factory().modules())
+        except Interruption:
+            raise
+        except BaseException:
+            return False
+    return any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in layers)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
@@ -251,9 +266,11 @@ class Program:
     @cached_property
     def least_batch(self) -> int:
         """The smallest batch that a worker which is one of many may use: no other than the program's own where f moves
-        vertices by a rate of its own, which nobody else can scale along."""
-        scalable = any(m.optimiser is not None for t in self.types().values() for m in t.modules.values())
-        return self.update.min_batch if scalable else self.update.batch or 1
+        vertices by a rate of its own, which nobody else can scale along, or where a layer takes statistics of its
+        batch, which explode where a small one has no variance."""
+        modules = [m for t in self.types().values() for m in t.modules.values()]
+        shared = any(m.optimiser is not None for m in modules) and not any(_normalises_by_batch(m) for m in modules)
+        return self.update.min_batch if shared else self.update.batch or 1
 
     @cached_property
     def uses_torch(self) -> bool:

@@ -213,16 +213,20 @@ def test_batch_sizes_that_make_no_sense(sizes: dict[str, int]) -> None:
         gridml.update(**sizes)  # type: ignore[call-overload]
 
 
-@pytest.mark.parametrize(("optimiser", "expected"), [("", 8), (", SGD", 2)])
-def test_batches_are_shared_only_where_a_rate_can_be_scaled_along(write: Write, optimiser: str, expected: int) -> None:
-    """f that moves vertices by a rate of its own would move them further, not oftener, in smaller batches."""
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [("nn.Linear(1, 1)", 8), ("nn.Linear(1, 1), SGD", 2), ("nn.Sequential(nn.BatchNorm1d(1)), SGD", 8)],
+)
+def test_batches_are_shared_only_where_that_does_no_harm(write: Write, made: str, expected: int) -> None:
+    """f that moves vertices by a rate of its own would move them further, not oftener, in smaller batches, and the
+    variance of a small one may be nothing."""
     declared = textwrap.dedent(
         f"""\
         from torch import nn
         from torch.optim import SGD
 
         class Net(gridml.Vertex):
-            layer = gridml.module(lambda: nn.Linear(1, 1){optimiser})
+            layer = gridml.module(lambda: {made})
 
         class Row(gridml.Vertex):
             value = gridml.array("float32")
