@@ -161,8 +161,9 @@ def update(
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
     Several workers share a batch, down to a quarter of it but never below `min_batch`, and the learning rates of the
-    program's optimisers fall with its root. A program without an optimiser keeps its batch. Where small batches leave
-    a machine idle, as on a GPU, say `min_batch=64`. Raises ProgramError for sizes that make no sense.
+    program's optimisers fall with its root. A program without an optimiser, or with BatchNorm, keeps its batch. Where
+    small batches leave a machine idle, as on a GPU, say `min_batch=64`. Raises ProgramError for sizes that make no
+    sense.
     """
     if function is not None:
         return Update(function, None, 1)
