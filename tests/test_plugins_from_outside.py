@@ -97,8 +97,8 @@ def gridml(environment: dict[str, str], *arguments: str | Path) -> subprocess.Co
 
 
 def test_a_run_on_a_back_end_by_a_carrier_of_another_package(environment: dict[str, str], tmp_path: Path) -> None:
-    root = tmp_path / "run"
-    done = gridml(environment, "lab", PROGRAM, "--seats", "2", "--run-dir", root)
+    root = tmp_path / "run"  # of sixteen seconds for one: the other comes in time for some of it
+    done = gridml(environment, "lab", PROGRAM.with_name("slow_count.py"), "--seats", "2", "--run-dir", root)
     assert done.returncode == 0, done.stderr
     settings = json.loads((root / "settings.json").read_text())
     assert (settings["backend"], settings["carrier"], settings["lab"]) == ("lab", "courier", {"seats": 2})
@@ -107,8 +107,7 @@ def test_a_run_on_a_back_end_by_a_carrier_of_another_package(environment: dict[s
     report = json.loads(gridml(environment, "report", root, "--json").stdout)
     assert report["status"] == "finished" and report["backend"] == "lab" and report["workers"] == 3
     assert all((epoch["duplicated"], epoch["lost"]) == (0, 0) for epoch in report["epochs"]) and report["epochs"]
-    machines = {machine["machine"] for machine in report["machines"]}  # on a busy machine one may train it all
-    assert machines and machines <= {"slot-1", "slot-2"}
+    assert {machine["machine"] for machine in report["machines"]} == {"slot-1", "slot-2"}
     assert "finished" in gridml(environment, "status", root).stdout
 
 

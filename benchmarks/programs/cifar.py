@@ -55,13 +55,13 @@ def split(name: str) -> tuple[np.ndarray, np.ndarray]:
     classes: dict[str, list[np.ndarray]] = {}
     with tarfile.open(archive) as files:
         for member in files:
-            *_, part, kind, _ = ["", "", *member.name.split("/")]
-            if part == name and member.isfile() and len(classes.setdefault(kind, [])) < EACH[name]:
+            *_, part, depicted, _ = ["", "", *member.name.split("/")]
+            if part == name and member.isfile() and len(classes.setdefault(depicted, [])) < EACH[name]:
                 data = files.extractfile(member)
                 assert data is not None
                 pixels = np.asarray(Picture.open(io.BytesIO(data.read())).convert("RGB"))
-                classes[kind].append(pixels.transpose(2, 0, 1))
-    images = [np.stack(classes[kind]) for kind in sorted(classes)]
+                classes[depicted].append(pixels.transpose(2, 0, 1))
+    images = [np.stack(classes[depicted]) for depicted in sorted(classes)]
     return np.concatenate(images), np.repeat(np.arange(len(images)), [len(each) for each in images])
 
 

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from gridml.engine.pace import rate_scale
 from gridml.errors import Interruption, ProgramError, UserCodeError
+from gridml.model.batch_norm import STATISTICS, batch_norms
 from gridml.model.vertex import Vertex, VertexId, VertexType
 from gridml.protocol.push import VertexKey
 from gridml.protocol.text import described
@@ -107,21 +108,19 @@ class Modules:
         Return the running means, variances and counts of these layers on the modules' own memory, by vertex and by
         their names in `views`. A layer that sees no batch keeps its statistics, with a count of 0.
         """
-        import torch
-
         self.steps = False
         gathered: dict[VertexKey, dict[str, Array]] = {}
         for index, made in self._made.items():
             names: list[str] = []
             for field, module in made.items():
-                for path, layer in module.named_modules():
-                    if not isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) or layer.running_mean is None:
+                for path, layer in batch_norms(module):
+                    if layer.running_mean is None:
                         continue
                     layer.momentum = None
                     assert layer.num_batches_tracked is not None
                     layer.num_batches_tracked.zero_()
                     within = f"{self.vertex_type.name}/{index}/{field}/{path}{'.' if path else ''}"
-                    names += [within + name for name in ("running_mean", "running_var", "num_batches_tracked")]
+                    names += [within + name for name in STATISTICS]
             views = self.views(index)
             gathered[self.vertex_type.name, index] = {name: views[name] for name in names if name in views}
         return gathered

@@ -17,6 +17,7 @@ from typing import Any
 
 from gridml.errors import DataError, GridmlError, Interruption, ProgramError, UsageError, UserCodeError
 from gridml.model.batch import Batch
+from gridml.model.batch_norm import batch_norms
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, module, reachable
@@ -99,12 +100,11 @@ def _normalises_by_batch(declared: module) -> bool:
 
     with torch.random.fork_rng(devices=[]):
         try:
-            layers = list(declared.factory().modules())
+            return any(True for _ in batch_norms(declared.factory()))
         except Interruption:
             raise
         except BaseException:
             return False
-    return any(isinstance(layer, torch.nn.modules.batchnorm._BatchNorm) for layer in layers)
 
 
 def _hints(function: Callable[..., Any], name: str) -> dict[str, Any]:

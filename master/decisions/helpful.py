@@ -31,21 +31,21 @@ class Spread:
 
 def noise_scale(spread: Spread) -> tuple[float, bool]:
     """Return B in vertices, and whether that is an estimate; otherwise B is at least so large."""
-    known = spread.product > ERRORS * spread.error
-    common = spread.product if known else max(0.0, spread.product) + ERRORS * spread.error
+    measured = spread.product > ERRORS * spread.error
+    common = spread.product if measured else max(0.0, spread.product) + ERRORS * spread.error
     noise = max(0.0, spread.square - spread.vertices * max(0.0, spread.product))
-    return (noise / common if common > 0 else math.inf), known
+    return (noise / common if common > 0 else math.inf), measured
 
 
 def helpful_workers(spread: Spread) -> tuple[int | None, str]:
     """Return how many workers help at most, and why; None while too little is known to say."""
     if not spread.pushes >= LEAST_PUSHES or not spread.square > 0:
         return None, f"{spread.pushes:.0f} pushes were compared with those of others, expected {LEAST_PUSHES:.0f}"
-    scale, known = noise_scale(spread)
+    scale, measured = noise_scale(spread)
     if not math.isfinite(scale):
         return None, "the pushes have no direction in common"
     count = 1 + int(scale / spread.vertices)
-    at = "at" if known else "at no fewer than"
+    at = "at" if measured else "at no fewer than"
     return count, (
         f"the noise of the pushes is as large as what they have in common {at} {scale:,.0f} vertices, and a push "
         f"has {spread.vertices:,.0f}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -80,11 +81,12 @@ class PushSpread:
         )
 
     def _sampled(self, part: ReplicaPart, base: ReplicaState) -> Sample | None:
-        """How far a push moves some coordinates, the same ones for every push of the same tensors."""
+        """How far a push moves some coordinates, the same ones for every push of the same tensors, in whatever order
+        these come: a version's file is read in no certain one."""
         pairs = [
             (tensor, base.modules[key].tensors[name])
-            for key, tensors in part.modules.items()
-            for name, tensor in tensors.items()
+            for key, tensors in sorted(part.modules.items(), key=itemgetter(0))
+            for name, tensor in sorted(tensors.items(), key=itemgetter(0))
             if self._moves(name)
         ]
         total = sum(tensor.size for tensor, _ in pairs)

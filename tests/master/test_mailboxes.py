@@ -10,7 +10,7 @@ import pytest
 from gridml.model.program import load
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec
-from gridml.protocol.messages import Failure, Push, Sync, to_json
+from gridml.protocol.messages import Copies, Failure, Push, Sync, to_json
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues, encode
 from gridml.protocol.text import MESSAGE, NAME, TRACEBACK
 from master.mailboxes import WORDS, message_limits
@@ -34,7 +34,18 @@ def test_the_largest_push_is_within_the_limits(program: str) -> None:
     rows = {name: RowValues(every[name], columns) for name, columns in state.arrays.items()}
     failure = Failure(2**53 - 1, 2**53 - 1, LONG * MESSAGE, LONG * TRACEBACK, 2**53 - 1, 2**53 - 1)
     push = Push(*[2**53 - 1] * 6)
-    sync = Sync(LONG * NAME, LONG * NAME, 2**53 - 1, (2**53 - 1,) * 256, True, True, push, failure, kind=LONG * NAME)
+    sync = Sync(
+        worker=LONG * NAME,
+        process=LONG * NAME,
+        have=2**53 - 1,
+        holds=(2**53 - 1,) * 256,
+        copies=Copies(2**53 - 1, 2**53 - 1),
+        wants=True,
+        leaving=True,
+        push=push,
+        failure=failure,
+        kind=LONG * NAME,
+    )
     content = encode(PushContent(ReplicaPart(modules, rows), fields))
     payload = bundle.encode(to_json(sync), content)
     limits = message_limits(graph, state)

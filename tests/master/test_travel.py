@@ -36,6 +36,18 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
+@pytest.fixture
+def wide(tmp_path: Path, programs: Path) -> Path:
+    """The perceptron with so many weights that a push is mostly of them."""
+    text = (programs / "perceptron.py").read_text()
+    for narrow, broad in (("(20, 32)", "(20, 512)"), ("1d(32)", "1d(512)"), ("(32, 4)", "(512, 4)"), ("1000,", "640,")):
+        assert text.count(narrow) == 1
+        text = text.replace(narrow, broad)
+    source = tmp_path / "wide.py"
+    source.write_text(text)
+    return source
+
+
 def play(
     source: Path, root: Path, script: Script, faults: Chances | None = None, *, workers: int = 3, **more: str
 ) -> dict[str, np.ndarray]:
@@ -83,11 +95,11 @@ def test_a_run_is_what_it_would_be_if_everything_travelled(
 
 @pytest.mark.parametrize(("compress", "share"), [("int8", 0.4), ("int4", 0.35)])
 def test_steps_take_a_part_of_the_bytes_and_no_worker_is_refused(
-    tmp_path: Path, programs: Path, compress: str, share: float
+    tmp_path: Path, wide: Path, compress: str, share: float
 ) -> None:
     script, faults = Lives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0), Chances(lose=0.05, repeat=0.05)
-    by_value = play(programs / "wide.py", tmp_path / "none", script, faults)
-    rounded = play(programs / "wide.py", tmp_path / compress, script, faults, compress=compress)
+    by_value = play(wide, tmp_path / "none", script, faults)
+    rounded = play(wide, tmp_path / compress, script, faults, compress=compress)
     (_, pushes, up, _), (_, others, less, _) = traffic(tmp_path / "none"), traffic(tmp_path / compress)
     assert less / others < share * up / pushes
     with closing(sqlite3.connect(tmp_path / compress / "ledger.db")) as db:
@@ -100,9 +112,9 @@ def test_steps_take_a_part_of_the_bytes_and_no_worker_is_refused(
 
 
 def test_one_worker_with_steps_trains_as_a_plain_loop_does_and_the_master_follows_within_half_a_level(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = play(programs / "wide.py", tmp_path / "none", Steady(1), workers=1)
+    plain = play(wide, tmp_path / "none", Steady(1), workers=1)
     snapshots: list[ReplicaPart] = []
     carry = MasterCopy.carry
 
@@ -111,7 +123,7 @@ def test_one_worker_with_steps_trains_as_a_plain_loop_does_and_the_master_follow
         return carry(self, part, compress)
 
     monkeypatch.setattr(MasterCopy, "carry", watched)
-    final = play(programs / "wide.py", tmp_path / "int8", Steady(1), compress="int8", workers=1)
+    final = play(wide, tmp_path / "int8", Steady(1), compress="int8", workers=1)
     trained = {name: values for tensors in snapshots[-1].modules.values() for name, values in tensors.items()}
     assert trained.keys() == final.keys() == plain.keys()
     for name, values in plain.items():
@@ -121,18 +133,18 @@ def test_one_worker_with_steps_trains_as_a_plain_loop_does_and_the_master_follow
 
 
 def test_weights_may_come_down_in_half_the_bytes_and_no_rounding_goes_home(
-    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, wide: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = play(programs / "wide.py", tmp_path / "none", Steady(3), compress="int8")
-    short = play(programs / "wide.py", tmp_path / "bf16", Steady(3), compress="int8", compress_down="bf16")
+    plain = play(wide, tmp_path / "none", Steady(3), compress="int8")
+    short = play(wide, tmp_path / "bf16", Steady(3), compress="int8", compress_down="bf16")
     (_, _, _, down), (_, _, _, less) = traffic(tmp_path / "none"), traffic(tmp_path / "bf16")
-    rows = 640 * 2 * (4 * 20 + 8)
+    rows = 640 * 3 * (4 * 20 + 8)
     assert less - rows < 0.65 * (down - rows)
     name = "Network/0/model/0.weight"
     assert 0 < np.linalg.norm(short[name] - plain[name]) < 0.1 * np.linalg.norm(plain[name])
 
     monkeypatch.setattr("gridml.engine.engine.Engine._call", lambda self, start, stop: None)
-    untrained = play(programs / "wide.py", tmp_path / "still", Steady(3), compress="int8", compress_down="bf16")
+    untrained = play(wide, tmp_path / "still", Steady(3), compress="int8", compress_down="bf16")
     _, first = bundle.decode((tmp_path / "still" / "versions" / "v00000000.safetensors").read_bytes())
     for tensor, values in untrained.items():
         np.testing.assert_array_equal(values, first[tensor], err_msg=tensor)

@@ -15,10 +15,10 @@ def test_everybody_has_random_numbers_of_their_own_and_the_process_keeps_its() -
     def drawn(dice: Dice | None) -> tuple[float, float, float]:
         if dice is not None:
             dice.swap()
-        found = random.random(), float(np.random.random()), float(torch.rand(1))
+        numbers = random.random(), float(np.random.random()), float(torch.rand(1))
         if dice is not None:
             dice.swap()
-        return found
+        return numbers
 
     def outside() -> Callable[[], tuple[float, float, float]]:
         random.seed(1)
@@ -30,8 +30,8 @@ def test_everybody_has_random_numbers_of_their_own_and_the_process_keeps_its() -
     expected = [undisturbed() for _ in range(2)]
     disturbed = outside()
     one, two = Dice("0/w1", torch=True), Dice("0/w2", torch=True)
-    found = [disturbed(), drawn(one), drawn(two), disturbed(), drawn(one)]
-    assert [found[0], found[3]] == expected
+    in_turn = [disturbed(), drawn(one), drawn(two), disturbed(), drawn(one)]
+    assert [in_turn[0], in_turn[3]] == expected
     again = Dice("0/w1", torch=True)
-    assert [drawn(again), drawn(again)] == [found[1], found[4]]
-    assert len({*found}) == 5
+    assert [drawn(again), drawn(again)] == [in_turn[1], in_turn[4]]
+    assert len({*in_turn}) == 5
