@@ -21,6 +21,7 @@ HOLDER = """
 import signal, sys
 from pathlib import Path
 from benchmarks.loop_disks import disk, small_disk
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in the background of a shell ignores it
 with {}:
     print("made", flush=True)
     signal.pause()
@@ -46,6 +47,9 @@ def test_who_is_asked_to_end_unmounts(tmp_path: Path, maker: str, number: signal
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as holder:
         assert holder.stdout is not None and holder.stdout.readline() == "made\n"
         assert mounts_below(tmp_path)
-        holder.send_signal(number)
-        holder.wait(LIMIT_S)
+        try:
+            holder.send_signal(number)
+            holder.wait(LIMIT_S)
+        finally:
+            holder.kill()
     assert not mounts_below(tmp_path) and not (tmp_path / "disk").exists()
