@@ -82,7 +82,8 @@ class ChunkFacts:
     `left` vertices of the epoch, which has `per_epoch`, are not leased yet, and `workers` share them; `batch` is the
     program's own. `wanted` is what the user asked for, `sized` what the chunk model says, with its reason. Shares are
     equal in time: `speed` is the worker's against the mean of all. `around` are the vertices that take it as long as
-    what passes around a chunk.
+    what passes around a chunk, `interval` those between two of its pushes. The epoch is `followed` by another that is
+    trained before this one's end.
     """
 
     left: int
@@ -93,33 +94,40 @@ class ChunkFacts:
     speed: float = 1.0
     sized: tuple[int, str] | None = None
     around: int = 0
+    interval: int = 0
+    followed: bool = False
 
 
 def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     """Return the vertices of the next chunk, in whole batches, and why.
 
-    The size is what was asked for, or as the chunk model has it, or an eighth of a worker's share of the epoch; at the
-    end chunks shrink to half of what is left per worker (factoring), so that the last wave does not wait for one
-    worker, but not below what passes around a chunk.
+    The size is what was asked for, or as the chunk model has it, or an eighth of a worker's share of the epoch, but no
+    less than what it pushes at once: a chunk ends with a push, which is to take no more of its time than pushes may. No
+    chunk is larger than the share. Where nothing follows an epoch, chunks shrink at its end to half of what is left per
+    worker (factoring), so that the last wave does not wait for one worker, but not below what passes around a chunk.
     """
     left, workers, batch, around = facts.left, facts.workers, facts.batch, facts.around
     share = facts.speed / max(1, workers)
+    own = math.ceil(facts.per_epoch * share)
     if facts.wanted is not None:
         usual, reason = facts.wanted, "asked for"
     elif facts.sized is not None:
         usual, reason = max(SMALLEST * batch, facts.sized[0]), facts.sized[1]
     else:
-        usual, reason = max(SMALLEST * batch, int(facts.per_epoch * share / SHARE)), f"1/{SHARE} of a worker's share"
-        reason += " of the epoch"
-    half, least = math.ceil(left * share / 2), max(SMALLEST * batch, around)
+        usual, reason = max(
+            (max(SMALLEST * batch, own // SHARE), f"1/{SHARE} of a worker's share of the epoch"),
+            (facts.interval, "what it pushes at once"),
+            key=lambda choice: choice[0],
+        )
+    most, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
+    if facts.followed:
+        most, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
+    least = max(SMALLEST * batch, around)
     chosen = usual
-    if max(half, least) < usual and workers > 1:
-        chosen, reason = half, f"the epoch ends: half of {left:,} left among {workers} workers"
-        if half < least:
-            chosen, reason = (
-                least,
-                f"the epoch ends: to begin and to bring fewer than {least:,} takes as long as training",
-            )
+    if max(most, least) < usual and workers > 1:
+        chosen, reason = most, ends
+        if most < least:
+            chosen, reason = least, f"to begin and to bring fewer than {least:,} takes as long as training"
     whole = -(-chosen // batch) * batch
     if left - whole < batch:  # do not leave less than a batch behind
         whole = left

@@ -78,6 +78,15 @@ class Epochs:
             self._ledger.open_epoch(newest, self.count, now)
         return newest
 
+    def followed(self, epoch: int) -> bool:
+        """Whether vertices of another epoch may be trained before the end of this one."""
+        return epoch + 1 < self.number and not self._spec.program.bsp and not self._changes
+
+    @property
+    def _changes(self) -> bool:
+        """Whether f changes local vertices."""
+        return any(table.type.mutable for table in self._spec.graph.local)
+
     def _may_open(self, newest: int, *, closed: bool) -> bool:
         """At most two epochs are under way at once; only one where f changes local vertices.
 
@@ -85,7 +94,7 @@ class Epochs:
         the files), and evaluate must see them before they change again.
         """
         bsp = self._spec.program.bsp
-        if any(table.type.mutable for table in self._spec.graph.local):
+        if self._changes:
             return closed and not self.unevaluated() and not (bsp and self._ledger.patches())
         if bsp:
             return closed

@@ -173,6 +173,8 @@ class Leases:
             speed=rate / mean if rate and mean else 1.0,
             sized=self.sizing.chunk(record),
             around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
+            interval=record.push_every,
+            followed=self.epochs.followed(span.epoch),
         )
         size, reason = chunk_size(facts)
         most, slow = self._most(span.epoch, record, batch)

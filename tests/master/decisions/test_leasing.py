@@ -37,11 +37,21 @@ def sized_for(left: int, workers: int, batch: int, **facts: Any) -> tuple[int, s
     return leasing.chunk_size(ChunkFacts(left, workers, batch, **facts))
 
 
-@given(counts, st.integers(0, 300), st.integers(1, 512), st.none() | st.integers(1, 10**5), counts)
+@given(
+    counts,
+    st.integers(0, 300),
+    st.integers(1, 512),
+    st.none() | st.integers(1, 10**5),
+    counts,
+    st.integers(0, 10**5),
+    st.booleans(),
+)
 def test_a_chunk_is_whole_batches_of_what_is_left(
-    left: int, workers: int, batch: int, wanted: int | None, per_epoch: int
+    left: int, workers: int, batch: int, wanted: int | None, per_epoch: int, interval: int, followed: bool
 ) -> None:
-    size, reason = sized_for(left, workers, batch, wanted=wanted, per_epoch=per_epoch)
+    size, reason = sized_for(
+        left, workers, batch, wanted=wanted, per_epoch=per_epoch, interval=interval, followed=followed
+    )
     assert 1 <= size <= left
     assert reason
     assert size % batch == 0 or size == left
@@ -80,6 +90,30 @@ def test_the_last_chunks_are_worth_what_passes_around_them() -> None:
     assert "half of 8,000" in sized_for(8_000, 4, 10, wanted=None, per_epoch=64_000, around=75)[1]
     assert sized_for(1_000, 100, 10, wanted=None, per_epoch=10_000, around=10**6)[0] == SMALLEST * 10  # never longer
     assert sized_for(100_000, 100, 10, wanted=None, per_epoch=100_000, around=75)[0] == 130
+
+
+def test_a_chunk_is_worth_the_push_that_ends_it() -> None:
+    facts: dict[str, Any] = {"wanted": None, "per_epoch": 6_000, "followed": True}
+    assert sized_for(6_000, 4, 64, **facts)[0] == 256  # nothing is known of what a push costs
+    assert sized_for(6_000, 4, 64, interval=1_024, **facts) == (1_024, "what it pushes at once")
+    assert sized_for(6_000, 4, 64, interval=9_999, **facts) == (1_536, "its share of 6,000 among 4 workers")
+    assert sized_for(6_000, 16, 64, interval=1_024, **facts)[0] == 384
+    assert sized_for(60_000, 4, 64, **{**facts, "per_epoch": 60_000}, interval=1_024)[0] == 1_920  # as ever
+
+
+@given(st.integers(256, 10**6), st.integers(2, 300), st.floats(0.1, 10.0), st.integers(0, 10**7))
+def test_nobody_gets_more_than_a_share_where_another_epoch_follows(
+    per_epoch: int, workers: int, speed: float, interval: int
+) -> None:
+    facts: dict[str, Any] = {"wanted": None, "per_epoch": per_epoch, "speed": speed, "interval": interval}
+    size, _ = sized_for(per_epoch, workers, 8, followed=True, **facts)
+    assert size < max(SMALLEST * 8, per_epoch * speed / workers + 1) + 2 * 8
+
+
+def test_the_end_of_an_epoch_is_no_end_where_another_follows() -> None:
+    sizes = [sized_for(left, 4, 10, wanted=500, per_epoch=64_000, followed=True)[0] for left in (64_000, 1_000, 505)]
+    assert sizes == [500, 500, 505]
+    assert sized_for(1_000, 4, 10, wanted=500, per_epoch=64_000)[0] == 130
 
 
 def test_the_size_asked_for_is_used() -> None:
