@@ -32,6 +32,7 @@ EXEC_S = 0.003
 BUDGET = Settings.push_budget
 CACHE = Path(__file__).parent / "results" / "averaging_runs.jsonl"
 TRAVEL_S = 0.05
+SIGMA = 0.3  # of the logarithm of machines' speeds
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,8 @@ TASKS = {
     task.name: task
     for task in (
         Task("MNIST, LeNet", "small_lenet", 6_000, 6, 64, 0.05),
-        Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.05, variant=(("NORM", "group"),)),
-        Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.05, variant=(("NORM", "batch"),)),
+        Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "group"),)),
+        Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "batch"),)),
         Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
         Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.5, "loss", more_is_better=False),
     )
@@ -155,7 +156,7 @@ def play(case: Case) -> Curve:
     script: Script = Steady(case.workers)
     if case.kills:
         script = Lives(case.workers, Exponential(life_s), case.seed, grace_s=5.0, late=0)
-    speeds = Speeds(sigma=0.3) if case.workers > 1 else Speeds()
+    speeds = Speeds(sigma=SIGMA) if case.workers > 1 else Speeds()
     scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
     program = PROGRAMS / f"{task.program}.py"
     settings = Settings(

@@ -188,7 +188,7 @@ class Run:
                 parts.environment.rest(IDLE_S[1])
         values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
         if values:
-            bundle.write_atomic(parts.directory.final, bundle.encode({"version": replica.version}, values))
+            bundle.write_atomic(parts.directory.final, *bundle.pieces({"version": replica.version}, values))
         flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
         with self.ledger.transaction():
             self.ledger.set("flops_per_vertex", flops)

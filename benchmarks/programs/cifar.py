@@ -18,7 +18,7 @@ from torch import nn
 
 import gridml
 
-BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.05"))
+BATCH, RATE = int(os.environ.get("BATCH", "64")), float(os.environ.get("RATE", "0.025"))
 EACH = {"train": 1_000, "test": 300}  # images of a class
 
 

@@ -10,19 +10,18 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
-import safetensors
-import safetensors.numpy
 from numpy.typing import NDArray
 
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
+Piece = bytes | memoryview  # of a payload
 
 _DTYPES = {
     "BOOL": np.bool_,
@@ -38,32 +37,53 @@ _DTYPES = {
     "F32": np.float32,
     "F64": np.float64,
 }
-
-
+_NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 LONGEST_HEADER = 100_000_000  # bytes, of safetensors itself
 
 
 def encode(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> bytes:
     """Return one payload of a JSON-able message, without NaN or infinity, and named arrays of any shape."""
-    contiguous = {name: np.ascontiguousarray(t).reshape(t.shape) for name, t in tensors.items()}
-    return safetensors.numpy.save(contiguous, {"gridml": json.dumps(message, separators=(",", ":"))})
+    return b"".join(pieces(message, tensors))
+
+
+def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> list[Piece]:
+    """Return what `encode` does in pieces, which are on the arrays' own memory.
+
+    Arrays of long items come first, so that all are aligned. safetensors itself would copy every one of them twice.
+    """
+    header: dict[str, Any] = {"__metadata__": {"gridml": json.dumps(message, separators=(",", ":"))}}
+    arrays: list[Piece] = []
+    end = 0
+    for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
+        values = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("="))
+        begin, end = end, end + values.nbytes
+        header[name] = {"dtype": _NAMES[values.dtype], "shape": tensor.shape, "data_offsets": (begin, end)}
+        arrays.append(values.reshape(-1).view(np.uint8).data)
+    text = json.dumps(header, separators=(",", ":")).encode()
+    text += b" " * (-len(text) % 8)
+    return [len(text).to_bytes(8, "little"), text, *arrays]
 
 
 def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the message and the (writable) arrays of a payload.
+    """Return the message and the arrays of a payload, writable ones.
 
     Raises ValueError when it is not one; a header of more than `longest_header` bytes is not even looked at.
+    """
+    return opened(bytearray(payload), longest_header)
+
+
+def opened(payload: bytes | bytearray, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return what `decode` does, but arrays on the payload's own memory, which are writable if it is.
+
+    safetensors itself copies every tensor: for a replica of 100 MB as many again, for each push that a master reads.
     """
     try:
         length = int.from_bytes(payload[:8], "little")
         if length > longest_header:
             raise ValueError(f"its header has {length:,} bytes, expected at most {longest_header:,}")
-        header = json.loads(payload[8 : 8 + length])  # what it says of tensors is checked by safetensors
-        message = _JSON.decode(header["__metadata__"]["gridml"])
-        tensors = {
-            name: _array(t)
-            for name, t in safetensors.deserialize(payload)  # type: ignore[no-untyped-call]
-        }
+        header = _JSON.decode(payload[8 : 8 + length].decode())
+        message = _JSON.decode(header.pop("__metadata__")["gridml"])
+        tensors = _tensors(header, np.frombuffer(payload, np.uint8)[8 + length :])
     except _NO_BUNDLE as error:
         raise ValueError(f"not a gridml bundle of {len(payload):,} bytes: {described(error)}") from error
     if not isinstance(message, dict):
@@ -76,20 +96,33 @@ def views(file: NDArray[np.uint8]) -> dict[str, Array]:
     start = 8 + int.from_bytes(file[:8].tobytes(), "little")
     header = json.loads(file[8:start].tobytes())
     del header["__metadata__"]
-    tensors = {}
-    for name, of in header.items():
-        begin, end = of["data_offsets"]
-        tensors[name] = file[start + begin : start + end].view(_DTYPES[of["dtype"]]).reshape(of["shape"])
+    return _tensors(header, file[start:])
+
+
+def _tensors(header: Mapping[str, Any], data: NDArray[np.uint8]) -> dict[str, Array]:
+    """Return the arrays that a header names, in the order of their places, on the memory of `data`.
+
+    Raises ValueError, or what else comes of values of a wrong type, unless they cover `data` one after the other, as
+    safetensors asks for.
+    """
+    tensors, covered = {}, 0
+    for name, of in sorted(header.items(), key=lambda item: (item[1]["data_offsets"], item[0])):
+        shape, (begin, end) = of["shape"], of["data_offsets"]
+        if not all(type(number) is int and number >= 0 for number in (begin, end, *shape)):
+            raise ValueError(f"the shape or the place of {name!r} is not of whole numbers")
+        if begin != covered or end < begin:
+            raise ValueError(f"{name!r} has bytes {begin:,} to {end:,}, expected it to begin with {covered:,}")
+        tensors[name], covered = _array(data[begin:end], of["dtype"], shape), end
+    if covered != data.size:
+        raise ValueError(f"it has {data.size:,} bytes of tensors, expected {covered:,}")
     return tensors
 
 
-def _array(tensor: dict[str, Any]) -> Array:
-    dtype = _DTYPES[tensor["dtype"]]
-    if dtype is np.bool_:  # a byte of 2 would be a bool that is neither
-        array: Array = np.frombuffer(tensor["data"], np.uint8) != 0
-    else:
-        array = np.frombuffer(tensor["data"], dtype)
-    return array.reshape(tensor["shape"])
+def _array(data: NDArray[np.uint8], dtype: str, shape: Sequence[int]) -> Array:
+    numpy_dtype = _DTYPES[dtype]
+    values: Array = data != 0 if numpy_dtype is np.bool_ else data.view(numpy_dtype)  # a byte of 2 would be no bool
+    array = values.reshape(shape)
+    return array if array.flags.aligned else array.copy()
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -104,16 +137,19 @@ def _no_number(constant: str) -> None:
 
 
 _JSON = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
-_NO_BUNDLE = (safetensors.SafetensorError, KeyError, TypeError, ValueError, OverflowError, RecursionError)
+_NO_BUNDLE = (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError)
 
 
-def digest(payload: bytes | memoryview) -> str:
-    """Return the SHA-256 of a payload in hexadecimal."""
-    return hashlib.sha256(payload).hexdigest()
+def digest(*payload: Piece) -> str:
+    """Return the SHA-256 of a payload, whole or in pieces, in hexadecimal."""
+    sha256 = hashlib.sha256()
+    for piece in payload:
+        sha256.update(piece)
+    return sha256.hexdigest()
 
 
-def write_atomic(path: Path, payload: bytes, *, durable: bool = True, durable_name: bool = True) -> None:
-    """Write a file so that it is there whole or not at all: temporary name, fsync, rename.
+def write_atomic(path: Path, *payload: Piece, durable: bool = True, durable_name: bool = True) -> None:
+    """Write a file, of one piece or more, so that it is there whole or not at all: temporary name, fsync, rename.
 
     With `durable_name` the name too survives a power cut, at the price of a second fsync; without `durable` neither
     does the content, for what can be made again. Raises OSError; whatever it raises, nothing is left behind.
@@ -121,7 +157,8 @@ def write_atomic(path: Path, payload: bytes, *, durable: bool = True, durable_na
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with _new(temporary) as file:
-            file.write(payload)
+            for piece in payload:
+                file.write(piece)
             file.flush()
             if durable:
                 os.fsync(file.fileno())

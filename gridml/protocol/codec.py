@@ -43,7 +43,7 @@ class BundleCodec(Codec):
     """Bundles, as real workers read and write them."""
 
     def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
-        message, tensors = bundle.decode(payload, longest_header)
+        message, tensors = bundle.opened(payload, longest_header)
         sync = sync_from(message)
         try:
             return sync, decode(tensors)

@@ -147,9 +147,9 @@ class Versions:
 
     def write(self, version: int, state: ReplicaState, credited: int = 0) -> str:
         """Write a version, in which so many vertices are credited, and return its SHA-256. Raises OSError."""
-        payload = bundle.encode({"version": version, "credited": credited}, _encode(state))
-        bundle.write_atomic(self.path(version), payload, durable=self._durable)
-        return bundle.digest(payload)
+        payload = bundle.pieces({"version": version, "credited": credited}, _encode(state))
+        bundle.write_atomic(self.path(version), *payload, durable=self._durable)
+        return bundle.digest(*payload)
 
     def read(self, version: int, sha256: str | None) -> ReplicaState:
         """Return what a version holds. Raises DamagedError when the file is not what the ledger says."""

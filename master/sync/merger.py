@@ -110,7 +110,9 @@ class Merger:
         if still.scale is None:
             return None, still
         if passage.scale < 1.0:
-            merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=merged.sumsqs)
+            sumsqs = merged.sumsqs
+            del merged  # a replica's worth of memory, before there is another
+            merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage

@@ -38,9 +38,9 @@ if [ -n "$GRIDML_PACKED" ]; then
     fi
 fi
 for python in "$GRIDML_PYTHON" python3 python; do
-    [ -n "$python" ] && "$python" -c 'import numpy, safetensors' 2>/dev/null && exec "$python" gridml.pyz "$@"
+    [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null && exec "$python" gridml.pyz "$@"
 done
-echo "no Python with numpy and safetensors on $(uname -n): give --container-image, --packed or --python" >&2
+echo "no Python with numpy on $(uname -n): give --container-image, --packed or --python" >&2
 exit 69
 """
 
@@ -167,7 +167,7 @@ def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
 
 
 def write_code(path: Path) -> None:
-    """Write the packages that a worker imports as one file that Python runs; it needs numpy and safetensors."""
+    """Write the packages that a worker imports as one file that Python runs; it needs numpy."""
     temporary = path.with_name(f".{path.name}.tmp")
     with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("__main__.py", _MAIN)

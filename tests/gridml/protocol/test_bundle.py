@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import safetensors
 import safetensors.numpy
-from hypothesis import example, given
+from hypothesis import event, example, given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -115,6 +118,59 @@ def _with_header(header: bytes) -> bytes:
 def test_what_is_no_bundle_is_refused(payload: bytes) -> None:
     with pytest.raises(ValueError, match="bundle"):
         bundle.decode(payload)
+
+
+ITEM = {"BOOL": 1, "U8": 1, "I16": 2, "F32": 4, "F64": 8}
+odd_entries = st.fixed_dictionaries(
+    {
+        "dtype": st.sampled_from([*ITEM, "F8", "X", 3, []]),
+        "shape": st.lists(st.integers(-1, 6) | st.booleans(), max_size=2) | st.integers() | st.text(max_size=2),
+        "data_offsets": st.lists(st.integers(-2, 12), max_size=3) | st.none(),
+    }
+)
+
+
+def in_turn(dtypes: list[str]) -> list[dict[str, Any]]:
+    """The entries of tensors of two items each, one after the other."""
+    ends = [0, *itertools.accumulate(2 * ITEM[dtype] for dtype in dtypes)]
+    return [
+        {"dtype": dtype, "shape": [2], "data_offsets": list(place)}
+        for dtype, place in zip(dtypes, itertools.pairwise(ends), strict=True)
+    ]
+
+
+@given(
+    st.lists(st.sampled_from([*ITEM]), max_size=4).map(in_turn),
+    st.none() | odd_entries,
+    st.integers(-3, 3),
+    st.randoms(use_true_random=False),
+)
+def test_nothing_that_safetensors_refuses_is_read_and_the_rest_as_it_reads_it(
+    entries: list[dict[str, Any]], odd: dict[str, Any] | None, more: int, chance: random.Random
+) -> None:
+    size = max(0, (entries[-1]["data_offsets"][1] if entries else 0) + more * chance.randrange(2))
+    entries = entries if odd is None else [*entries, odd]
+    chance.shuffle(entries)
+    named = {f"t{i}": entry for i, entry in enumerate(entries)}
+    header = json.dumps({"__metadata__": {"gridml": "{}"}, **named}).encode()
+    payload = len(header).to_bytes(8, "little") + header + bytes(k % 2 for k in range(size))
+    try:
+        read = bundle.opened(payload)[1]
+    except ValueError:
+        event("refused")
+        return
+    expected = dict(safetensors.deserialize(payload))  # type: ignore[no-untyped-call]
+    assert {name: (array.tobytes(), list(array.shape)) for name, array in read.items()} == {
+        name: (bytes(tensor["data"]), tensor["shape"]) for name, tensor in expected.items()
+    }
+    assert all(array.flags.aligned for array in read.values())
+
+
+def test_arrays_are_on_the_memory_of_the_payload() -> None:
+    payload = bytearray(bundle.encode({}, {"x": np.zeros(1_000, np.float32)}))
+    _, read = bundle.opened(payload)
+    read["x"][:] = 1.0
+    assert np.frombuffer(payload, np.float32, 1_000, len(payload) - 4_000).sum() == 1_000
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:

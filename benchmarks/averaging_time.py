@@ -1,0 +1,116 @@
+"""When workers reach what one worker ends with: they run on for as many epochs as that takes.
+
+    GRIDML_DATA=DIR python -m benchmarks.averaging_time [--workers 4,16] [--task NAME ...] [--longest 4]
+
+Runs are kept beside those of `benchmarks.averaging`, and made as they are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Sequence
+
+from benchmarks.averaging import RATES, loop, make
+from benchmarks.averaging_runs import BUDGET, EXEC_S, SIGMA, TASKS, Case, Curve, Point, Runs, Task
+from benchmarks.table import Cell, write
+from master.simulation.scenario import Speeds
+
+LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
+NEAR = 0.01  # of the loop's final metric
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="When workers reach what one ends with.", allow_abbrev=False)
+    parser.add_argument("--workers", default="4,16")
+    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
+    parser.add_argument("--longest", type=float, default=4.0, help="times the program's epochs, at most")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    tasks = [TASKS[name] for name in options.task or TASKS]
+    pairs = [(task, int(count)) for task in tasks for count in options.workers.split(",")]
+    longer = [times for times in LONGER if times <= options.longest]
+    runs = Runs()
+    larger = [loop(task, 0, count, rate) for task, count in pairs for rate in RATES]
+    make([*(loop(task, 0) for task in tasks), *larger], runs, options.processes)
+    for times in longer:
+        open_pairs = [pair for pair in pairs if first(*pair, longer, 0.0, runs) is None]
+        make([run_of(*pair, times) for pair in open_pairs], runs, options.processes)
+    write(
+        "averaging_time",
+        "When workers reach what one worker ends with",
+        [row(task, count, longer, runs) for task, count in pairs],
+        [
+            "epochs: times the program's own, in the shortest run that reached the loop's final metric, of "
+            f"{', '.join(f'{times:g}' for times in longer)}; nothing: none did, and best is the best final metric",
+            f"faster: the loop's time by the time of the first epoch's end that is as good; near: by that of the first "
+            f"within {NEAR:.0%} of it",
+            "elastic: the metric at that time (where none reached it, at the end of the longest run) of a synchronous "
+            "loop on the same machines that is never killed, which waits for the slowest at each step and exchanges "
+            "what a push carries in a push's time; the better one of the program's batch shared, and of W such "
+            "batches at the best rate",
+            "one seed, nobody killed, and times as in averaging.md. Checkpoint-and-restart of one worker is left out: "
+            "it is no faster than the loop, which is never killed",
+        ],
+    )
+
+
+def run_of(task: Task, count: int, times: float) -> Case:
+    """The run of so many times the program's epochs."""
+    return Case(task.name, count, epochs=None if times == 1 else round(task.epochs * times))
+
+
+def first(task: Task, count: int, longer: Sequence[float], within: float, runs: Runs) -> tuple[float, float] | None:
+    """(times the program's epochs, seconds) of the shortest run that is as good as the loop, or `within` a share of
+    it; None where there is none."""
+    final = runs[loop(task, 0)].final
+    goal = final * (1 - task.sign * within)
+    for times in longer:
+        case = run_of(task, count, times)
+        if case in runs:
+            for point in runs[case].points:
+                if task.sign * point.value >= task.sign * goal:
+                    return times, point.time_s
+    return None
+
+
+def row(task: Task, count: int, longer: Sequence[float], runs: Runs) -> dict[str, Cell]:
+    """A line of the table."""
+    one = runs[loop(task, 0)]
+    cases = [case for times in longer if (case := run_of(task, count, times)) in runs]
+    reached, near = (first(task, count, longer, within, runs) for within in (0.0, NEAR))
+    end_s = reached[1] if reached else runs[cases[-1]].points[-1].time_s
+    best = max(task.sign * runs[case].final for case in cases) * task.sign
+    return {
+        "task": task.name,
+        "W": count,
+        "loop": task.shown(one.final),
+        "its s": one.points[-1].time_s,
+        "epochs": reached[0] if reached else None,
+        "s": end_s,
+        "faster": one.points[-1].time_s / reached[1] if reached else None,
+        "near": one.points[-1].time_s / near[1] if near else None,
+        "best": task.shown(best),
+        "elastic": task.shown(elastic(task, count, end_s, runs)),
+    }
+
+
+def elastic(task: Task, count: int, time_s: float, runs: Runs) -> float:
+    """The metric of synchronous training on `count` machines at a moment; before an epoch's end the first one's."""
+    best = max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
+    shared = synchronous(task, count, task.batch / count, runs[loop(task, 0)])
+    whole = synchronous(task, count, task.batch, runs[best])
+    return max((curve.at(time_s) for curve in (shared, whole)), key=lambda value: task.sign * value)
+
+
+def synchronous(task: Task, count: int, each: float, curve: Curve) -> Curve:
+    """A loop's curve by the times of `count` machines that train `each` vertices of every step."""
+    speeds = Speeds(sigma=SIGMA)
+    slowest = min(speeds.of(slot, 0).speed for slot in range(count))
+    step_s = each * EXEC_S / slowest + Case.interval * EXEC_S * BUDGET
+    epoch_s = step_s * task.vertices / (each * count)
+    return Curve(tuple(Point((k + 1) * epoch_s, point.value) for k, point in enumerate(curve.points)), count)
+
+
+if __name__ == "__main__":
+    main()
