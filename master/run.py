@@ -117,9 +117,7 @@ class Run:
         parts.wall_clock.look(now)
         heard, merged = bool(messages), parts.exchange.handle(messages)
         while parts.mailboxes.more:  # all that had come before the back end was polled
-            messages.clear()  # no two groups are in memory
-            messages += parts.mailboxes.collect()
-            merged += parts.exchange.handle(messages)
+            merged += parts.exchange.handle(parts.mailboxes.collect())
         for path in brought_home:
             remove(path)
         parts.fleet.hear(events, now)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync, Verdict
-from gridml.protocol.push import PushContent
+from gridml.protocol.push import NOTHING, PushContent
 from master.records import LeaseState, WorkerRecord
 
 
@@ -22,13 +22,14 @@ class Malformed:
 @dataclass
 class Draft:
     """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense or
-    cannot be merged, and `grant` is the lease that the answer brings."""
+    cannot be merged, and `grant` is the lease that the answer brings. `nbytes` is the length of the message."""
 
     message: Message
     sync: Sync
     content: PushContent
     record: WorkerRecord
     problem: str | None = None
+    nbytes: int = 0
     verdict: Verdict | None = None
     reason: str = ""
     fast_forward: bool = False
@@ -39,6 +40,10 @@ class Draft:
     def push(self) -> Push:
         assert self.sync.push is not None, "only drafts with a push come here"
         return self.sync.push
+
+    def let_go(self) -> None:
+        """Free what the message brought: it is merged, and its memory is wanted."""
+        self.content, self.message = NOTHING, replace(self.message, payload=b"")
 
     @property
     def dropping(self) -> bool:

@@ -74,9 +74,13 @@ class Exchange:
         self._nonsensical: list[tuple[WorkerRecord, str]] = []
         self.grant_s = 0.0  # CPU seconds to cut the chunk of a lease: a running mean
 
-    def handle(self, messages: Sequence[Message], *, granting: bool = True) -> int:
-        """Hear all messages as one group; return how many pushes were merged. Raises StorageError on a full disk."""
+    def handle(self, messages: list[Message], *, granting: bool = True) -> int:
+        """Hear all messages as one group; return how many pushes were merged. Raises StorageError on a full disk.
+
+        The list is emptied: each push may be as large as the replica, and is let go of when it is merged.
+        """
         drafts, malformed = self._newest(messages)
+        messages.clear()
         if not drafts and not malformed:
             return 0
         now, hook, cpu = self._environment.clock(), self._environment.hook, self._environment.cpu
@@ -181,7 +185,7 @@ class Exchange:
             return Malformed(message, record, described(error))
         if sync.worker != message.worker:
             return Malformed(message, record, f"it speaks for {sync.worker}")
-        return Draft(message, sync, content, record, problem)
+        return Draft(message, sync, content, record, problem, len(message.payload))
 
     def _turn_away(self, malformed: Malformed, now: float) -> None:
         """Free what the sender of a message that makes no sense holds: who knows what it trains."""
@@ -213,7 +217,7 @@ class Exchange:
             self._measures.hear(record, sync, now, worked=draft.verdict is Verdict.MERGED)
             record.spoke = True
             record.show_life(now)
-        self.ledger.worker_reported(sync, now, len(draft.message.payload))
+        self.ledger.worker_reported(sync, now, draft.nbytes)
         self.ledger.worker_sent(sync.worker, record.bytes_down)
         record.bytes_down = 0
         if draft.problem is not None:

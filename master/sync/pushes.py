@@ -10,7 +10,7 @@ from gridml.aggregates import Merge
 from gridml.errors import DamagedError, GridmlError, UserCodeError
 from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Failure, Push, Verdict
-from gridml.protocol.push import NOTHING, Fields, PushContent
+from gridml.protocol.push import Fields, PushContent
 from gridml.protocol.text import TRACEBACK, described, printable
 from master.decisions.admission import LeaseFacts, admit
 from master.decisions.gate import Passage
@@ -102,7 +102,7 @@ class Pushes:
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
-        draft.content = NOTHING  # its memory is wanted
+        draft.let_go()
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
         self._recovery.succeed(push)

@@ -81,11 +81,14 @@ def test_what_is_undone_is_trained_again_and_the_end_is_exact(
     assert verify_credits(root).credited == 6000
     np.testing.assert_array_equal(counted(root), expected)
     with opened(root) as db:
-        assert [json.loads(m)["counted"] for (m,) in db.execute("SELECT metrics FROM epochs ORDER BY epoch")] == [
-            8000,
-            16000,
-            24000,
-        ]
+        rows = db.execute(
+            "SELECT metrics, (SELECT sum(stop - start) FROM credits WHERE credits.version <= epochs.version), vertices "
+            "FROM epochs ORDER BY epoch"
+        ).fetchall()
+    for epoch, (metrics, credited, vertices) in enumerate(rows):
+        assert json.loads(metrics)["counted"] == 4 * credited, "evaluate sees what was credited until then, and no more"
+        assert (epoch + 1) * vertices <= credited < (epoch + 2) * vertices
+    assert credited == 6000
 
 
 def test_twice_back_is_exact_too(play: Callable[..., Path], programs: Path) -> None:
