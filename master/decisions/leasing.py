@@ -82,8 +82,8 @@ class ChunkFacts:
     `left` vertices of the epoch, which has `per_epoch`, are not leased yet, and `workers` share them; `batch` is the
     program's own. `wanted` is what the user asked for, `sized` what the chunk model says, with its reason. Shares are
     equal in time: `speed` is the worker's against the mean of all. `around` are the vertices that take it as long as
-    what passes around a chunk, `interval` those between two of its pushes. The epoch is `followed` by another that is
-    trained before this one's end.
+    what passes around a chunk, `interval` those between two of its pushes, 0 where somebody asked for these: they may
+    be as good as none. The epoch is `followed` by another that is trained before this one's end.
     """
 
     left: int

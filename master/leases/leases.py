@@ -173,7 +173,7 @@ class Leases:
             speed=rate / mean if rate and mean else 1.0,
             sized=self.sizing.chunk(record),
             around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
-            interval=record.push_every,
+            interval=record.push_every if self._spec.settings.push_every is None else 0,
             followed=self.epochs.followed(span.epoch),
         )
         size, reason = chunk_size(facts)

@@ -78,10 +78,10 @@ class Desk:
         return [text for (text,) in rows]
 
 
-def desk_of(ledger: Ledger, vertices: int, workers: int) -> Desk:
-    """A master's desk over a ledger: of a run of one epoch of so many vertices."""
-    program, table = cost_program.program_of(vertices, 1), WorkerTable(workers)
-    settings = Settings(Path("program.py"), backend="simulated", workers=workers)
+def desk_of(ledger: Ledger, vertices: int, workers: int, *, epochs: int = 1, push_every: int | None = None) -> Desk:
+    """A master's desk over a ledger: of a run of epochs of so many vertices."""
+    program, table = cost_program.program_of(vertices, epochs), WorkerTable(workers)
+    settings = Settings(Path("program.py"), backend="simulated", workers=workers, push_every=push_every)
     spec = RunSpec(settings, program, program.graph())
     return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, workers)
 
@@ -108,6 +108,36 @@ def make(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
         return desk
 
     return make
+
+
+@pytest.mark.parametrize(
+    ("asked", "epochs", "size", "reason"),
+    [
+        (None, 2, EVERY, "what it pushes at once"),
+        (EVERY, 2, 25, "1/8 of a worker's share of the epoch"),  # it may be as good as never
+        (10**9, 1, 25, "1/8 of a worker's share of the epoch"),
+    ],
+)
+def test_a_chunk_is_what_a_worker_pushes_at_once_unless_that_was_asked_for(
+    tmp_path: Path, asked: int | None, epochs: int, size: int, reason: str
+) -> None:
+    ledger = Ledger(tmp_path / "ledger.db", shared_disk=False, create=True, durable=False)
+    desk = desk_of(ledger, 800, 4, epochs=epochs, push_every=asked)
+    with ledger.transaction():
+        desk.leases.epochs.open_first(0.0)
+    lease = desk.lease("w1", 0.0)
+    assert lease.left == size
+    assert reason in ledger._db.execute("SELECT reason FROM leases").fetchone()[0]
+
+
+def test_an_epoch_that_is_followed_does_not_taper_off(tmp_path: Path) -> None:
+    for epochs, last in ((2, EVERY), (1, 25)):
+        ledger = Ledger(tmp_path / f"{epochs}.db", shared_disk=False, create=True, durable=False)
+        desk = desk_of(ledger, 800, 4, epochs=epochs)
+        with ledger.transaction():
+            desk.leases.epochs.open_first(0.0)
+        sizes = [lease.left for lease in (desk.lease(f"w{k}", 0.0) for k in range(8))]
+        assert sizes[-1] == last
 
 
 class Seen(list[list[Holding]]):
