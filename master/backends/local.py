@@ -210,7 +210,7 @@ class Local(Backend):
         now = self._now()
         changes = [self._next_look_s(job, now) for job in self._jobs.values()]
         if self._queue:
-            changes += [life.opens_s for _, life in self._open_slots(now)]
+            changes += [life.opens_s for slot, life in self._open_slots(now) if not self._rests(slot)]
         planned = [change for change in changes if change is not None]
         return max(0.0, min(planned) - now) if planned else None
 
@@ -219,7 +219,7 @@ class Local(Backend):
         return dict(self._kills)
 
     def exhausted(self) -> str | None:
-        """As the contract says: a script may come to an end, with all its machines gone."""
+        """As the contract says: a script may come to an end, with all its machines gone. Those that rest come again."""
         now = self._now()
         if not self._queue or self._jobs or self._events or any(self._open_slots(now)):
             return None
@@ -236,18 +236,22 @@ class Local(Backend):
     def _open_slots(self, now: float) -> Iterator[tuple[_Slot, PlannedLife]]:
         """The free slots and the life each offers, now or later."""
         for slot in self._slots:
-            if slot.taken or slot.life is None or self._script.machine(slot.number) in self._resting:
+            if slot.taken or slot.life is None:
                 continue
             if slot.life.closes_s is not None and slot.life.closes_s <= now:  # it came and went with nobody in it
                 slot.life = self._script.life(slot.number, slot.hosted, now)
             if slot.life is not None:
                 yield slot, slot.life
 
+    def _rests(self, slot: _Slot) -> bool:
+        """Whether a slot's machine takes no worker for now."""
+        return self._script.machine(slot.number) in self._resting
+
     def _start(self, now: float) -> None:
         if not self._queue:
             return
         for slot, life in self._open_slots(now):
-            if life.opens_s <= now and self._queue:
+            if life.opens_s <= now and self._queue and not self._rests(slot):
                 self._launch(self._queue.popleft(), slot, life, now)
 
     def _launch(self, worker: str, slot: _Slot, life: PlannedLife, now: float) -> None:

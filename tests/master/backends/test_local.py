@@ -380,3 +380,16 @@ GRACE = Ending(Asker.SCRIPT, 8.0, 38.0, graceful=True)
 )
 def test_classify(code: int, ending: Ending | None, state: State, graceful: bool, why: str) -> None:
     assert classify(code, ending) == (state, graceful, why)
+
+
+def test_machines_that_rest_are_not_gone(make: Make) -> None:
+    pool = make(Steady(2))
+    pool.backend.avoid(["slot-1", "slot-2"])
+    pool.backend.submit("w1")
+    pool.at(5.0)
+    assert not pool.of(State.RUNNING)
+    assert pool.backend.exhausted() is None
+    assert pool.backend.next_change_s() is None, "nothing to wake up for: who lets them rest looks again"
+    pool.backend.avoid(["slot-1"])
+    pool.at(6.0)
+    assert pool.of(State.RUNNING, worker="w1", machine="slot-2")
