@@ -58,7 +58,7 @@ GROUP = 16  # messages that wait at once
 ROUNDS, LEAST = 3, 24  # pushes of each worker, and of all together at least, where there is time
 MOST = 600  # pushes in a cell
 PUSH_EVERY, CHUNK = 10, 2_000  # vertices: enough for every worker
-LONGEST_S, MOST_BYTES = 60.0, 12_000 * MEGABYTE  # of a cell: its pushes; what its workers are first handed
+LONGEST_S, MOST_BYTES = 150.0, 30_000 * MEGABYTE  # of a cell: its pushes; what its workers are first handed
 INTERVAL_S = 300.0  # between two pushes of a worker, for which the limit is given
 PROGRAM = """
     import numpy as np
