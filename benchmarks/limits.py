@@ -29,7 +29,6 @@ from pathlib import Path
 from typing import final
 
 import numpy as np
-import safetensors.numpy
 
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
@@ -37,6 +36,7 @@ from gridml.aggregates import kernels
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.mailbox_files import SUFFIX
+from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
 from gridml.testing.virtual_clock import VirtualClock
@@ -104,11 +104,10 @@ class Bodies:
 
     def send(self, mail: Path, number: int, sync: Sync) -> int:
         """Put a sync into a mailbox, with a replica where it pushes; return its bytes."""
-        message = {"gridml": json.dumps(to_json(sync))}
         if sync.push is None:
-            head, body = safetensors.numpy.save({}, message), None
+            head, body = bundle.encode(to_json(sync), {}), None
         else:
-            head, body = self._head(message), self._files[sync.push.sequence % 2]
+            head, body = self._head({"gridml": json.dumps(to_json(sync))}), self._files[sync.push.sequence % 2]
         sha256 = hashlib.sha256(head)
         if body is not None:
             sha256.update(body[1])

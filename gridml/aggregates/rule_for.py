@@ -52,7 +52,7 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
         pattern, rule = "*", declared if declared is not None else StaleMean()
     spelled_out = pattern.rpartition(".")[2] == name.rpartition(".")[2]
     if not spelled_out:
-        if array.dtype.kind == "f" and _is_statistic(name):
+        if array.dtype.kind == "f" and is_statistic(name):
             return Pooled(variance=name.endswith("var"))
         if array.dtype.kind in "iub" and not rule.takes(array.dtype):
             return Maximum()
@@ -70,7 +70,7 @@ def may_be_rounded(name: str, array: Array, declared: Aggregate | ByName | None)
     return array.dtype.kind == "f" and rule_for(name, array, declared).near
 
 
-def _is_statistic(name: str) -> bool:
+def is_statistic(name: str) -> bool:
     """Whether a module's tensor is a running mean or variance; an array field may have such a name for its own
     reasons."""
     inside = name.count("/") != 1  # "Type/field" is an array field, "Type/0/field/parameter" is in a module

@@ -72,7 +72,7 @@ def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[s
     return opened(bytearray(payload), longest_header)
 
 
-def opened(payload: bytes | bytearray, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+def opened(payload: Piece | bytearray, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return what `decode` does, but arrays on the payload's own memory, which are writable if it is.
 
     safetensors itself copies every tensor: for a replica of 100 MB as many again, for each push that a master reads.
@@ -81,7 +81,7 @@ def opened(payload: bytes | bytearray, longest_header: int = LONGEST_HEADER) -> 
         length = int.from_bytes(payload[:8], "little")
         if length > longest_header:
             raise ValueError(f"its header has {length:,} bytes, expected at most {longest_header:,}")
-        header = _JSON.decode(payload[8 : 8 + length].decode())
+        header = _JSON.decode(str(payload[8 : 8 + length], "utf-8"))
         message = _JSON.decode(header.pop("__metadata__")["gridml"])
         tensors = _tensors(header, np.frombuffer(payload, np.uint8)[8 + length :])
     except _NO_BUNDLE as error:
@@ -89,14 +89,6 @@ def opened(payload: bytes | bytearray, longest_header: int = LONGEST_HEADER) -> 
     if not isinstance(message, dict):
         raise ValueError(f"not a gridml bundle: its message is {type(message).__name__}, expected an object")
     return message, tensors
-
-
-def views(file: NDArray[np.uint8]) -> dict[str, Array]:
-    """Return the arrays of a payload that this process has written, on its own memory, uint8 (n,)."""
-    start = 8 + int.from_bytes(file[:8].tobytes(), "little")
-    header = json.loads(file[8:start].tobytes())
-    del header["__metadata__"]
-    return _tensors(header, file[start:])
 
 
 def _tensors(header: Mapping[str, Any], data: NDArray[np.uint8]) -> dict[str, Array]:

@@ -119,14 +119,14 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
             (facts.interval, "what it pushes at once"),
             key=lambda choice: choice[0],
         )
-    most, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
+    bound, ends = math.ceil(left * share / 2), f"the epoch ends: half of {left:,} left among {workers} workers"
     if facts.followed:
-        most, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
+        bound, ends = own, f"its share of {facts.per_epoch:,} among {workers} workers"
     least = max(SMALLEST * batch, around)
     chosen = usual
-    if max(most, least) < usual and workers > 1:
-        chosen, reason = most, ends
-        if most < least:
+    if max(bound, least) < usual and workers > 1:
+        chosen, reason = bound, ends
+        if bound < least:
             chosen, reason = least, f"to begin and to bring fewer than {least:,} takes as long as training"
     whole = -(-chosen // batch) * batch
     if left - whole < batch:  # do not leave less than a batch behind

@@ -31,6 +31,7 @@ class Epochs:
         self._ledger = ledger
         self.number = settings.epochs or program.epochs
         self._orders: dict[int, EpochOrder] = {}
+        self._changes = any(table.type.mutable for table in graph.local)  # whether f changes local vertices
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
             raise ProgramError(
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
@@ -81,11 +82,6 @@ class Epochs:
     def followed(self, epoch: int) -> bool:
         """Whether vertices of another epoch may be trained before the end of this one."""
         return epoch + 1 < self.number and not self._spec.program.bsp and not self._changes
-
-    @property
-    def _changes(self) -> bool:
-        """Whether f changes local vertices."""
-        return any(table.type.mutable for table in self._spec.graph.local)
 
     def _may_open(self, newest: int, *, closed: bool) -> bool:
         """At most two epochs are under way at once; only one where f changes local vertices.

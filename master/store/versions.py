@@ -174,7 +174,7 @@ class Versions:
             raise DamagedError(f"{path}, version {version} of the replica, is gone", path) from error
         if sha256 is not None and bundle.digest(file.data) != sha256:
             raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
-        return _decode(bundle.views(file))
+        return _decode(bundle.opened(file.data)[1])
 
     def newest_file(self) -> int:
         """Return the highest version that there is a file of, whether the ledger names it or not; -1 without any."""
@@ -187,7 +187,7 @@ class Versions:
     def credited_in(self, version: int) -> int | None:
         """Return the vertices of the run that are credited in a version, None where its file does not say so."""
         try:
-            message, _ = bundle.decode(self.path(version).read_bytes())
+            message, _ = bundle.opened(self.path(version).read_bytes())
             return int(message["credited"])
         except (OSError, ValueError, KeyError, TypeError):
             return None

@@ -19,9 +19,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState
+from gridml.aggregates.rule_for import is_statistic
 from gridml.engine.dice import Dice
 from gridml.engine.engine import BatchFailed, Engine
-from gridml.model.batch_norm import STATISTICS
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Components, components
 from gridml.model.order import EpochOrder
@@ -49,7 +49,7 @@ class Recalibration:
         `state` is not changed, nor are the graph and the random numbers of the process. Raises UserCodeError when a
         module cannot be made.
         """
-        if not any(name.endswith(STATISTICS) for vertex in state.modules.values() for name in vertex.tensors):
+        if not any(is_statistic(name) for vertex in state.modules.values() for name in vertex.tensors):
             return state, None
         if self._newest is None or self._newest[0] != version:
             dice = Dice(f"{self._spec.settings.seed}/recalibration", torch=True)

@@ -82,7 +82,7 @@ class PushSpread:
 
     def _sampled(self, part: ReplicaPart, base: ReplicaState) -> Sample | None:
         """How far a push moves some coordinates, the same ones for every push of the same tensors, in whatever order
-        these come: a version's file is read in no certain one."""
+        these come: a version that was read from its file has another than one that was merged."""
         pairs = [
             (tensor, base.modules[key].tensors[name])
             for key, tensors in sorted(part.modules.items(), key=itemgetter(0))

@@ -88,7 +88,8 @@ def test_what_is_undone_is_trained_again_and_the_end_is_exact(
     for epoch, (metrics, credited, vertices) in enumerate(rows):
         assert json.loads(metrics)["counted"] == 4 * credited, "evaluate sees what was credited until then, and no more"
         assert (epoch + 1) * vertices <= credited < (epoch + 2) * vertices
-    assert credited == 6000
+    # Two of the workers begin the next epoch before one ends.
+    assert [json.loads(metrics)["counted"] for metrics, _, _ in rows] == [9600, 16800, 24000]
 
 
 def test_twice_back_is_exact_too(play: Callable[..., Path], programs: Path) -> None:

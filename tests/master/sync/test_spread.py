@@ -101,7 +101,7 @@ def test_pushes_that_cannot_be_measured_change_nothing() -> None:
 
 
 def test_tensors_come_in_any_order() -> None:
-    """A version's file is read in no certain one."""
+    """Those of a version that was read from its file have another than those of one that was merged."""
     one, other = (Pushing(1e-4, 1e-2) for _ in range(2))
     add = other.spread.add
 
