@@ -21,6 +21,7 @@ from chunk_model.families import Exponential
 from gridml.engine import pace
 from master.backends.script import Lives, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
+from master.decisions.crowding import PUSHES_EACH
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -81,7 +82,8 @@ class Case:
     """A run: `workers` that are meant to push every `interval` vertices; with `kills` a worker's life is exponential, a
     third of its share of the run on average, and ends by SIGTERM or SIGKILL in turn. A loop is one worker that is never
     killed, whose batch is `batches` times the program's at `rates` times its rate. Workers share a batch down to one of
-    `parts` parts, at a rate that falls with that `power` of it."""
+    `parts` parts, at a rate that falls with that `power` of it. Fewer workers are asked for where each would push less
+    often than `pushes_each` times."""
 
     task: str
     workers: int
@@ -94,6 +96,7 @@ class Case:
     epochs: int | None = None
     parts: int = pace.MOST_PARTS
     power: float = 0.5
+    pushes_each: int = PUSHES_EACH
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,13 @@ def play(case: Case) -> Curve:
     scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
     program = PROGRAMS / f"{task.program}.py"
     settings = Settings(
-        program, "simulated", case.workers, epochs=epochs, seed=case.seed, options=SimulatedOptions(None, None)
+        program,
+        "simulated",
+        case.workers,
+        epochs=epochs,
+        seed=case.seed,
+        pushes_each=case.pushes_each,
+        options=SimulatedOptions(None, None),
     )
     batch, rate = case.batches * task.batch, case.rates * task.rate
     environment = {**dict(task.variant), "BATCH": str(batch), "RATE": str(rate), "RULE": case.rule}

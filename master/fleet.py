@@ -162,11 +162,11 @@ class Fleet:
 
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing, and tell those to leave that are too many."""
-        present, wanted = self._workers.count(*PRESENT), self._workers.wanted
-        if work_left and present > wanted:
+        present, asked = self._workers.count(*PRESENT), self._workers.asked
+        if work_left and present > self._workers.wanted:
             self._dismiss(now)
-        queue = self._queue_of_pool(now) if work_left and present < wanted else None
-        count, reason = to_submit(present, wanted, work_left=work_left, queue=queue)
+        queue = self._queue_of_pool(now) if work_left and present < asked else None
+        count, reason = to_submit(present, asked, work_left=work_left, queue=queue)
         if not count:
             return
         names = [f"w{self._submitted + i + 1}" for i in range(count)]

@@ -239,6 +239,7 @@ class WorkerRecord:
     speed: float | None = None  # vertices per second of training
     push_s: float = 0.0  # what its last push kept it from training
     push_every: int = 0  # vertices between two pushes, as it was last told
+    worth_a_push: int = 0  # the same by what a push costs, however short its life and its share of an epoch
     trained: int = 0  # vertices, and
     train_s: float = 0.0  # seconds of training in its process's life, as it last said
     begun: int = 0  # chunks
@@ -293,7 +294,8 @@ class WorkerTable:
     """The workers of one master's life by name: records of those that have not ended, names of those that have."""
 
     def __init__(self, wanted: int = 1) -> None:
-        self.wanted = wanted  # how many the run is to have at once
+        self.wanted = wanted  # how many the run may have at once,
+        self.useful: int | None = None  # and for how many it is long enough, None: for any number
         self.machines = MachineTable()
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()
@@ -305,6 +307,11 @@ class WorkerTable:
     def __contains__(self, name: str) -> bool:
         """Whether the run has or had a worker of that name."""
         return name in self._records or name in self._ended
+
+    @property
+    def asked(self) -> int:
+        """How many the run is to have at once."""
+        return self.wanted if self.useful is None else min(self.wanted, self.useful)
 
     def get(self, name: str) -> WorkerRecord | None:
         """Return the record of a worker that has not ended."""

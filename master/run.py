@@ -12,6 +12,7 @@ from types import TracebackType
 from gridml.errors import GridmlError, LedgerError, RunError, SupersededError
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
+from master.asking import Asking
 from master.scaling import Scaling
 from master.store.diagnosis import explained
 from master.store.exact import Credited
@@ -34,6 +35,7 @@ class Run:
         self._lock = lock
         self._leaving = False
         self._scaling = Scaling(parts)
+        self._asking = Asking(parts)
         network = parts.directory.on_network_disk()
         if network is not None:
             warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
@@ -137,6 +139,7 @@ class Run:
     def _staff(self) -> None:
         work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()
         self._scaling.look(now)
+        self._asking.look(now)
         self.parts.fleet.staff(now, work_left=work_left)
         self.parts.fleet.check_machines(work_left=work_left)
 
@@ -160,7 +163,7 @@ class Run:
             self.parts.journal.tell("sizing", what)
 
         leases, exchange = self.parts.leases, self.parts.exchange
-        workers = max(leases.live, self.parts.workers.wanted)
+        workers = max(leases.live, self.parts.workers.asked)
         leases.sizing.step(now, workers, exchange.replies.push_s, exchange.grant_s, self.parts.executor, say)
 
     def _look_for_cancel(self) -> None:

@@ -42,6 +42,8 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         return
     say(f"{run}: {progress.status}")
     say(line(progress))
+    if progress.asked is not None and progress.asked != progress.wanted:
+        say(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
         say(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
     for avoided in progress.avoided:

@@ -166,7 +166,7 @@ class Leases:
         delay, around_s = self._reclaim.delay(record, now)
         facts = ChunkFacts(
             self._ledger.free_spans.count(span.epoch),
-            max(self.live, self._workers.wanted),
+            max(self.live, self._workers.asked),
             batch,
             wanted=self._spec.settings.chunk,
             per_epoch=self.epochs.count,

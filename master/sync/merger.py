@@ -150,6 +150,11 @@ class Merger:
         return grouped([*modules, *rows])
 
     @cached_property
+    def averages(self) -> bool:
+        """Whether whole tensors are averaged, so that what is trained apart makes a replica no deeper."""
+        return any(group.near and name.count("/") > 1 for name, group in self.groups.items())
+
+    @cached_property
     def _all_groups(self) -> tuple[Group, ...]:
         return tuple(dict.fromkeys(self.groups.values()))
 

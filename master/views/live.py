@@ -199,9 +199,10 @@ def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
     avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
     avoided += f", {len(progress.quarantined)} in quarantine" if progress.quarantined else ""
-    short = progress.status is RunStatus.RUNNING and progress.wanted not in (None, progress.alive)
-    wanted = f" of {progress.wanted}" if short else ""
-    facts = [("workers", f"{progress.alive}{wanted} alive{waiting}, {progress.lost} lost{avoided}")]
+    aim = progress.wanted if progress.asked is None else progress.asked
+    short = progress.status is RunStatus.RUNNING and aim not in (None, progress.alive)
+    of = f" of {aim}" if short else ""
+    facts = [("workers", f"{progress.alive}{of} alive{waiting}, {progress.lost} lost{avoided}")]
     if progress.avoided_machines:
         more = ", …" if len(progress.avoided_machines) > NAMED else ""
         facts.append(("avoided", ", ".join(each.machine for each in progress.avoided_machines[:NAMED]) + more))

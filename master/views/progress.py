@@ -55,7 +55,7 @@ class Progress:
     nothing yet.
     `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
     more, and on `avoided_machines` no worker starts. More than `helpful` workers would hardly help, as far as the
-    pushes show.
+    pushes show. Of the workers that are wanted only so many are `asked` for: None, all.
     """
 
     status: RunStatus
@@ -78,6 +78,8 @@ class Progress:
     quarantined: list[QuarantinedWorker] = field(default_factory=list)
     avoided_machines: list[AvoidedMachine] = field(default_factory=list)
     wanted: int | None = None
+    asked: int | None = None
+    asked_because: str | None = None
     helpful: int | None = None
     helpful_because: str | None = None
 
@@ -105,6 +107,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         "SELECT avg(staleness) FROM (SELECT staleness FROM credits ORDER BY rowid DESC LIMIT ?)", (PUSHES,)
     ).fetchone()[0]
     total, helpful = facts.get("total"), facts.get("helpful") or {}
+    asked = facts.get("asked") or {}
     per_second = _speed(connection, max((to for _, to in facts.get("gaps", [])), default=0.0), now)
     return Progress(
         status=RunStatus(facts.get("status", RunStatus.RUNNING)),
@@ -127,6 +130,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         quarantined=read_quarantined(connection),
         avoided_machines=now_avoided(read_avoided_machines(connection, now)),
         wanted=facts.get("workers"),
+        asked=asked.get("workers"),
+        asked_because=asked.get("reason"),
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
     )

@@ -94,7 +94,8 @@ class Report:
     `worker_s` is what all of them lived, `goodput` the share of that which credited vertices took at the speed that
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
     credited work. `repetitions` counts how often a push was trained again for a check. More than `helpful` workers
-    would hardly help, as far as the pushes show; None where they do not. `sizing` says what sizes the chunks have at
+    would hardly help, as far as the pushes show; None where they do not. Of the workers that are wanted `asked` were
+    asked for at last, None: all. `sizing` says what sizes the chunks have at
     last, and why; None before lifetimes were fitted.
     """
 
@@ -128,6 +129,8 @@ class Report:
     staleness: float | None
     bytes_up: int
     bytes_down: int
+    asked: int | None
+    asked_because: str | None
     helpful: int | None
     helpful_because: str | None
     sizing: str | None
@@ -164,6 +167,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
     spent_s = sum(credited_s(w["credited"], w["trained"], w["train_s"], _life_s(w, clock)) for w in workers)
     flops_per_vertex = facts.get("flops_per_vertex")
     total, helpful = facts.get("total"), facts.get("helpful") or {}
+    asked = facts.get("asked") or {}
     vertices = epochs[0].vertices if epochs else 0
     pushes, staleness = db.execute("SELECT count(*), avg(staleness) FROM credits").fetchone()
     return Report(
@@ -197,6 +201,8 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         staleness=staleness,
         bytes_up=sum(w["bytes_up"] for w in workers),
         bytes_down=sum(w["bytes_down"] for w in workers),
+        asked=asked.get("workers"),
+        asked_because=asked.get("reason"),
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
         sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),

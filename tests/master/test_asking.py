@@ -1,0 +1,127 @@
+"""A run asks for no more workers than it is long enough for, and says so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from chunk_model.costs import Costs
+from gridml.cli import command_line
+from gridml.errors import UsageError
+from master.backends.script import Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.scaling import request
+from master.simulation import cost_program
+from master.simulation.exact import verify_credits
+from master.simulation.scenario import Scenario
+from master.simulation.world import play_scenario
+from master.store.reader import opened
+from master.store.settings import Settings
+from master.views.report import report
+from remote.stepped import Trainer
+
+WANTED = 16
+VERTICES = 1_000  # of an epoch of the perceptron
+COSTLY = Costs(exec_s=0.01, start_s=0.1, push_s=0.03 * 1_024 * 0.01, boot_s=0.5)  # so that 1,024 lie between two pushes
+CHEAP = Costs(exec_s=0.01, start_s=0.1, push_s=1e-5, boot_s=0.5)
+Play = Callable[..., Path]
+
+
+@pytest.fixture
+def play(programs: Path, tmp_path: Path) -> Play:
+    def play(epochs: int, costs: Costs = COSTLY, heard: Any = lambda *_: None, **chosen: Any) -> Path:
+        file, root = programs / "perceptron.py", tmp_path / "run"
+        settings = Settings(file, "simulated", WANTED, epochs=epochs, options=SimulatedOptions(None, None), **chosen)
+        scenario = Scenario(Steady(WANTED), costs, travel_s=0.01)
+        play_scenario(settings, scenario, root, lambda *event: heard(root, *event), trainer=Trainer(file, costs))
+        verify_credits(root)
+        return root
+
+    return play
+
+
+def submitted(root: Path) -> int:
+    with opened(root) as ledger:
+        (count,) = ledger.execute("SELECT count(*) FROM workers").fetchone()
+    return int(count)
+
+
+def told(root: Path) -> list[str]:
+    with opened(root) as ledger:
+        return [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'asked' ORDER BY rowid")]
+
+
+def test_a_short_run_asks_for_few(play: Play) -> None:
+    root = play(3)
+    assert submitted(root) == 4
+    assert told(root) == [
+        "4 workers are asked for, of 16 wanted: 3,000 vertices are 3 pushes of 1,024, and of more than 4 workers each "
+        "would bring fewer than 10"
+    ]
+    summary = report(root)
+    assert (summary.workers, summary.asked) == (WANTED, 4)
+    said = CliRunner().invoke(command_line(), ["status", str(root)])
+    assert "4 workers are asked for, of 16 wanted: 3,000 vertices are 3 pushes" in " ".join(said.output.split())
+    answer = json.loads(CliRunner().invoke(command_line(), ["status", str(root), "--json"]).output)
+    assert (answer["wanted"], answer["asked"]) == (WANTED, 4)
+
+
+def test_a_longer_one_for_more(play: Play) -> None:
+    root = play(70)
+    assert submitted(root) == 6
+
+
+def test_all_are_asked_for_by_who_says_so(play: Play) -> None:
+    root = play(3, pushes_each=0)
+    assert submitted(root) == WANTED
+    assert not told(root)
+
+
+def test_an_interval_that_was_asked_for_is_known_from_the_start(play: Play) -> None:
+    root = play(3, push_every=25)  # 120 pushes
+    assert submitted(root) == 12
+
+
+def test_a_chunk_ends_with_a_push(play: Play) -> None:
+    root = play(3, chunk=32)  # 94 pushes
+    assert submitted(root) == 9
+
+
+def test_more_are_asked_for_when_pushes_turn_out_to_cost_little(play: Play) -> None:
+    root = play(60, CHEAP)
+    assert submitted(root) == WANTED
+    first, *_, last = told(root)
+    assert first.startswith("5 workers are asked for, of 16 wanted")
+    assert last == "16 workers are asked for, all that are wanted"
+
+
+def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
+    def heard(root: Path, topic: str, text: str) -> None:
+        if topic == "epoch" and text.startswith("epoch 1 "):
+            request(root, 2)
+        if topic == "epoch" and text.startswith("epoch 20 "):
+            request(root, 100)
+
+    root = play(70, heard=heard)
+    assert [text.partition(" workers")[0] for text in told(root)] == ["6", "2", "6"]
+
+
+def test_counts_are_not_averaged(tmp_path: Path) -> None:
+    """Where nothing is averaged, nothing is lost by pushing seldom."""
+    program, root = tmp_path / "costs.py", tmp_path / "run"
+    program.write_text(cost_program.source(100, 1))
+    settings = Settings(program, "simulated", WANTED, options=SimulatedOptions())
+    play_scenario(settings, Scenario(Steady(WANTED), COSTLY), root)
+    assert submitted(root) == WANTED
+    assert not told(root)
+
+
+@pytest.mark.parametrize("given", [-1, 10**9 + 1])
+def test_a_number_that_makes_no_sense_is_refused(given: int, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=rf"--pushes-each is {given:,}; expected from 0 to 1,000,000,000"):
+        Settings(tmp_path / "program.py", pushes_each=given)
