@@ -64,6 +64,16 @@ def plan(
         int | None, typer.Option(help="Machines at once; with --vertices it keeps the end of an epoch short.")
     ] = None,
     vertices: Annotated[int | None, typer.Option(help="Vertices of an epoch.")] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Passes over the vertices; with --vertices it says how many workers are of use.")
+    ] = None,
+    replica: Annotated[
+        str | None,
+        typer.Option(metavar="SIZE", help="Of all that is replicated, such as 100MB: pushes of it are tried out here."),
+    ] = None,
+    compress: Annotated[
+        str | None, typer.Option(help="What pushes carry, with --replica: none, int8 or int4.", show_default=False)
+    ] = None,
     largest: Annotated[int | None, typer.Option(help="Vertices that fit into a machine's memory.")] = None,
     plot: Annotated[
         Path | None,
@@ -95,6 +105,9 @@ def plan(
             workers=workers,
             vertices=vertices,
             largest=largest,
+            epochs=epochs,
+            replica=replica,
+            compress=compress,
         )
     )
     if plot is not None:

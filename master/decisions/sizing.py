@@ -80,6 +80,11 @@ class Size:
 Sizes = Mapping[str, Size]  # by kind; "" for workers of which nothing is known
 
 
+def merging_s(workers: int, merge_s: float) -> float:
+    """Return the least seconds between two pushes of each of so many workers, if a push takes the master `merge_s`."""
+    return workers * merge_s / MERGING
+
+
 def is_due(seen: Seen, last: Seen | None) -> tuple[bool, str]:
     """Whether lifetimes are fitted (again), given what the last fit rested on."""
     if not seen.exposure_s > 0:
@@ -120,7 +125,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
                 pooled = pooled or selected
             else:
                 selected, lives = pooled, facts.kinds[0].lives
-            push_least_s = max(kind.travel_s, facts.workers * facts.merge_s / MERGING)
+            push_least_s = max(kind.travel_s, merging_s(facts.workers, facts.merge_s))
             work = Work(
                 vertices=max(1, round(facts.vertices * typical_s / exec_s)),  # as if all were of this kind
                 workers=facts.workers,

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
+import re
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -16,7 +18,12 @@ from chunk_model.lifetime import LEAST_DURATION_S, MOST_DURATION_S, LifetimeErro
 from chunk_model.paper import deterministic_chunk
 from chunk_model.replay import replay
 from gridml.errors import UsageError
+from gridml.protocol.compression import NONE
+from gridml.protocol.compression import check as check_formats
+from master.decisions.crowding import Length, worth_asking
+from master.decisions.sizing import merging_s
 from master.planning.lifetime_sources import LifetimeEstimate, Source, estimate_lifetime
+from master.planning.master_load import MasterLoad, measure
 
 PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
@@ -39,6 +46,9 @@ class PlanOptions:
     workers: int | None = None
     vertices: int | None = None
     largest: int | None = None
+    epochs: int | None = None
+    replica: str | None = None
+    compress: str | None = None
 
 
 @dataclass(frozen=True)
@@ -66,22 +76,47 @@ class ReplayedSize:
 @dataclass(frozen=True)
 class Plan:
     """A choice with what it rests on. `candidates`: half of it (if that is a vertex), the choice, double, and the
-    paper's, in that order."""
+    paper's, in that order. `load` is what pushes take of the master, None: not asked for."""
 
     choice: Choice
     estimate: LifetimeEstimate
     costs: Costs
     work: Work
     candidates: tuple[Candidate, ...]
+    epochs: int | None = None
+    load: MasterLoad | None = None
 
     @property
     def paper(self) -> Candidate:
         return self.candidates[-1]
 
+    @property
+    def interval(self) -> tuple[int, float]:
+        """(vertices, seconds) between two pushes of a worker: a chunk that is all or nothing is one push."""
+        if self.choice.push_every is None or self.choice.push_interval_s is None:
+            return self.choice.chunk, job_s(self.costs, self.choice.chunk, None)
+        return self.choice.push_every, self.choice.push_interval_s
+
+    @property
+    def useful(self) -> tuple[int, str] | None:
+        """How many workers a run of so many epochs is long enough for, if replicas are averaged, and why; None where
+        its length is unknown."""
+        if self.epochs is None or self.work.vertices is None:
+            return None
+        count, reason = worth_asking(Length(self.work.vertices * self.epochs, self.interval[0]))
+        assert count is not None
+        return count, reason
+
+    @property
+    def most_workers(self) -> int | None:
+        """How many workers one master carries at this push interval; None where pushes were not measured."""
+        return None if self.load is None else self.load.most_workers(self.interval[1])
+
     def to_json(self) -> dict[str, Any]:
         """Return it for programs. `lives` says where `lifetime` comes from and `why` it was taken, `families` how well
         each predicts; `curve` is goodput by size; `regret` the share of the best goodput that this choice may lose
-        because no more lives were seen. What does not apply is None."""
+        because no more lives were seen. `master` says what a push takes of it, measured here, and how many workers that
+        allows at this interval; `useful_workers` for how many the run is long enough. What does not apply is None."""
         choice, selected = self.choice, self.estimate.selected
         return {
             "chunk": choice.chunk,
@@ -96,6 +131,10 @@ class Plan:
             "warnings": list(choice.warnings),
             "regret": None if choice.regret is None else {"median": choice.regret[0], "p95": choice.regret[1]},
             "paper": {"chunk": self.paper.chunk, "goodput": self.paper.goodput},
+            "useful_workers": None if self.useful is None else self.useful[0],
+            "master": None
+            if self.load is None
+            else {**dataclasses.asdict(self.load), "most_workers": self.most_workers},
             "curve": [{"chunk": point.chunk, "goodput": point.goodput} for point in choice.curve],
         }
 
@@ -105,7 +144,12 @@ def make_plan(options: PlanOptions) -> Plan:
     LedgerError for a run that cannot be read."""
     if options.no_push and options.push_cost is not None:
         raise UsageError("got both --push-cost and --no-push; expected one, or neither for a push of 0.1 s.")
-    for name, value in (("workers", options.workers), ("vertices", options.vertices), ("largest", options.largest)):
+    for name, value in (
+        ("workers", options.workers),
+        ("vertices", options.vertices),
+        ("largest", options.largest),
+        ("epochs", options.epochs),
+    ):
         if value is not None and value < 1:
             raise UsageError(f"--{name} is {value}; expected at least 1.")
     times = {
@@ -131,17 +175,41 @@ def make_plan(options: PlanOptions) -> Plan:
     if times["boot_s"] and not many:
         raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
     costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
+    workers = options.workers if run is None else options.workers or run.workers
+    load = _load(options)
     work = Work(
         vertices=options.vertices if run is None else options.vertices or run.vertices,
-        workers=options.workers if run is None else options.workers or run.workers,
+        workers=workers,
         largest=options.largest,
         many=many,
+        push_at_least=1 if load is None else max(1, round(merging_s(workers or 1, load.push_s) / costs.exec_s)),
     )
     try:
         choice = choose(estimate.lifetime, costs, work, observations=estimate.observations)
-        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many))
+        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), options.epochs, load)
     except (ChoiceError, ChunkError, CostError, LifetimeError) as error:
         raise UsageError(str(error)) from error
+
+
+def _load(options: PlanOptions) -> MasterLoad | None:
+    """Measure what pushes take of a master, where the size of the replica is given."""
+    compress = options.compress or NONE
+    check_formats(compress, NONE)
+    if options.replica is not None:
+        return measure(parse_bytes("--replica", options.replica), compress)
+    if options.compress is not None:
+        raise UsageError("got --compress without --replica; expected the size of the replica too, such as 100MB.")
+    return None
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """Return the bytes that an option's text says, such as 250kB, 100MB, 1.5 GB. Raises UsageError for what is no size,
+    or less than a number's four bytes."""
+    parts = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kMG]?)B?\s*", text)
+    size = int(float(parts[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[parts[2]]) if parts else 0
+    if size < 4:
+        raise UsageError(f"{option} is {text!r}; expected a size of at least 4 bytes, such as 250kB, 100MB or 1.5GB.")
+    return size
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:

@@ -54,11 +54,11 @@ def _header(report: Report) -> Table:
     grid.add_row("kills", f"{report.kills}: {report.sigterm} by SIGTERM, {report.sigkill} by SIGKILL{crashed}")
     speed = "" if report.vertices_per_s is None else f", {report.vertices_per_s:,.0f} vertices/s"
     grid.add_row("time", f"{duration(report.wall_s)} of the run, {duration(report.worker_s)} of workers{speed}")
-    flops = "" if report.flops is None else f", {_unit(report.flops, 'FLOPS')} credited"
+    flops = "" if report.flops is None else f", {in_units(report.flops, 'FLOPS')} credited"
     share = "unknown" if report.goodput is None else f"{report.goodput:.1%} of the workers' time"
     grid.add_row("goodput", share + flops)
     stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
-    moved = f"{_unit(report.bytes_up, 'B')} up, {_unit(report.bytes_down, 'B')} down"
+    moved = f"{in_units(report.bytes_up, 'B')} up, {in_units(report.bytes_down, 'B')} down"
     grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
     if report.asked is not None and report.asked != report.workers:
         grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
@@ -147,7 +147,8 @@ def _number(value: Any) -> str:
     return f"{value:,}" if isinstance(value, int) else f"{value:.4g}"
 
 
-def _unit(value: float, unit: str) -> str:
+def in_units(value: float, unit: str) -> str:
+    """Return a number with the prefix that leaves it below a thousand."""
     for prefix in ("", "k", "M", "G", "T", "P"):
         if abs(value) < 1000 or prefix == "P":
             return f"{value:.0f} {unit}" if not prefix else f"{value:.3g} {prefix}{unit}"

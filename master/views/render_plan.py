@@ -11,9 +11,11 @@ from rich.table import Table
 from rich.text import Text
 
 from chunk_model.lifetime import Lifetime
+from master.decisions.sizing import merging_s
+from master.planning.master_load import MasterLoad
 from master.planning.plan import Plan
 from master.views.console import PlainConsole
-from master.views.render import duration
+from master.views.render import duration, in_units
 
 WIDTH = 100  # of what goes into a file or a pipe
 
@@ -44,11 +46,24 @@ def _header(plan: Plan) -> Table:
     else:
         grid.add_row("pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}")
     grid.add_row("goodput", f"{_percent(choice.goodput)} of the machines' time")
+    if plan.useful is not None:
+        grid.add_row("workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}")
+    if plan.load is not None:
+        grid.add_row("master", _load(plan, plan.load))
     grid.add_row("lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}")
     if plan.estimate.selected is not None:
         grid.add_row("", plan.estimate.selected.reason)
     grid.add_row("reason", choice.reason)
     return grid
+
+
+def _load(plan: Plan, load: MasterLoad) -> str:
+    workers = 1 if plan.work.workers is None else plan.work.workers
+    sizes = f"{in_units(load.bytes_up, 'B')} up and {in_units(load.bytes_down, 'B')} down"
+    return (
+        f"{plan.most_workers:,} workers at most, at this push interval: a push takes it {_time(load.push_s)} of one "
+        f"core, measured here, with {sizes}. {workers:,} may push every {_time(merging_s(workers, load.push_s))}"
+    )
 
 
 def rounded(lifetime: Lifetime) -> str:
