@@ -18,8 +18,10 @@ import numpy as np
 
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
+from chunk_model.record import read_record
+from chunk_model.trace import TraceEvent
 from gridml.engine import pace
-from master.backends.script import Lives, Script, Steady
+from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.decisions.crowding import PUSHES_EACH
 from master.simulation.scenario import Scenario, Speeds
@@ -77,13 +79,34 @@ TASKS = {
 }
 
 
+TRACES = {
+    "EC2 p3": "bamboo/p3-trace.csv",
+    "GCP V100": "bamboo/gcp-v100x1-east1c.txt",
+    "AWS V100": "skypilot/preemption/4-node/aws-08-03-2023/us-west-2c_v100_1.json",
+}
+LOOP_S = 8 * 3_600.0  # of a trace's time, that a loop is taken to last
+
+
+def read_events(name: str) -> tuple[TraceEvent, ...]:
+    """The machines of one of `TRACES`, as they came and went."""
+    lives = read_record(Path(os.environ["GRIDML_DATA"]) / "spot" / TRACES[name]).lives
+    joined = [TraceEvent(life.start_s, life.node, joined=True) for life in lives]
+    left = [TraceEvent(life.end_s, life.node, joined=False) for life in lives if life.end_s is not None]
+    return tuple(sorted([*joined, *left], key=lambda event: (event.time_s, event.joined)))
+
+
+def speedup(task: Task) -> float:
+    """Seconds of a trace in one that is simulated."""
+    return LOOP_S / (task.vertices * task.epochs * EXEC_S)
+
+
 @dataclass(frozen=True)
 class Case:
     """A run: `workers` that are meant to push every `interval` vertices; with `kills` a worker's life is exponential, a
     third of its share of the run on average, and ends by SIGTERM or SIGKILL in turn. A loop is one worker that is never
     killed, whose batch is `batches` times the program's at `rates` times its rate. Workers share a batch down to one of
     `parts` parts, at a rate that falls with that `power` of it. Fewer workers are asked for where each would push less
-    often than `pushes_each` times."""
+    often than `pushes_each` times. With a `trace` the machines are those of one of `TRACES`."""
 
     task: str
     workers: int
@@ -97,6 +120,7 @@ class Case:
     parts: int = pace.MOST_PARTS
     power: float = 0.5
     pushes_each: int = PUSHES_EACH
+    trace: str = ""
 
 
 @dataclass(frozen=True)
@@ -159,6 +183,8 @@ def play(case: Case) -> Curve:
     script: Script = Steady(case.workers)
     if case.kills:
         script = Lives(case.workers, Exponential(life_s), case.seed, grace_s=5.0, late=0)
+    if case.trace:
+        script = Replay(read_events(case.trace), case.seed, speedup=speedup(task))
     speeds = Speeds(sigma=SIGMA) if case.workers > 1 else Speeds()
     scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
     program = PROGRAMS / f"{task.program}.py"

@@ -47,7 +47,7 @@ def _header(plan: Plan) -> Table:
         grid.add_row("pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}")
     grid.add_row("goodput", f"{_percent(choice.goodput)} of the machines' time")
     if plan.useful is not None:
-        grid.add_row("workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}")
+        grid.add_row("workers", f"{plan.useful[0]:,} at most are of use at it: {plan.useful[1]}")
     if plan.load is not None:
         grid.add_row("master", _load(plan, plan.load))
     grid.add_row("lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}")

@@ -1,0 +1,183 @@
+"""Workers on machines that came and went as in real traces, and what else could be done with these machines.
+
+    GRIDML_DATA=DIR python -m benchmarks.averaging_traces [--workers 4,16] [--task NAME ...] [--trace NAME ...]
+
+A loop is taken to last eight hours of a trace, so that everything else has its part of that time. Runs are kept beside
+those of `benchmarks.averaging`. The other two are worked out from the loops' curves and the trace:
+
+- checkpoint and restart: one worker at a time, on the machine that was there first, with a checkpoint where a worker
+  would push; a machine that is taken without warning takes with it what came after that;
+- elastic: synchronous training on up to W machines. When one of them goes, or another takes its place, all begin again,
+  which takes a start; nothing is lost.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from benchmarks.averaging import RATES, lag, loop, make
+from benchmarks.averaging_runs import (
+    BUDGET,
+    EXEC_S,
+    SIGMA,
+    TASKS,
+    TRACES,
+    Case,
+    Curve,
+    Point,
+    Runs,
+    Task,
+    read_events,
+    speedup,
+)
+from benchmarks.table import Cell, write
+from master.simulation.scenario import Speeds
+
+BOOT_S = 1.0  # of simulated time, as in the runs
+PUSH_S = Case.interval * EXEC_S * BUDGET
+FEW = 4  # machines are all that one of the traces has
+
+
+@dataclass(frozen=True, eq=False)
+class Stay:
+    """A machine from `start_s` to `end_s` of simulated time, `speed` times as fast as the typical one."""
+
+    start_s: float
+    end_s: float
+    speed: float
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Workers on the machines of real traces.", allow_abbrev=False)
+    parser.add_argument("--workers", default="4,16")
+    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
+    parser.add_argument("--trace", action="append", choices=list(TRACES), help="only these; may be given again")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    options = parser.parse_args()
+    tasks = [TASKS[name] for name in options.task or TASKS]
+    counts = [int(count) for count in options.workers.split(",")]
+    lines = [
+        (trace, task, count)
+        for trace in options.trace or TRACES
+        for task in tasks
+        for count in counts
+        if trace != "AWS V100" or count <= FEW
+    ]
+    runs = Runs()
+    loops = [loop(task, 0) for task in tasks]
+    larger = [loop(task, 0, count, rate) for task in tasks for count in counts for rate in RATES]
+    make(
+        [*loops, *larger, *(Case(task.name, count, trace=trace) for trace, task, count in lines)],
+        runs,
+        options.processes,
+    )
+    write(
+        "averaging_traces",
+        "Workers on machines of real traces, at equal wall clock",
+        [row(*line, runs) for line in lines],
+        [
+            "hours: of the trace, until the workers had trained the program's own epochs (a loop that nothing "
+            "interrupts takes 8); lives: workers that were used up; accuracy in %, or loss, at that time",
+            "restart, elastic: at the same time; before their first epoch's end its metric. Lag: the most that workers "
+            "are behind the better of the two when an epoch of theirs ends",
+            "one seed; machines' speeds log-normal (sigma 0.3), those of restart typical; half of the machines of a "
+            "trace are taken without warning",
+            "traces: EC2 p3 and GCP V100 of Bamboo (Thorpe et al., NSDI 2023), AWS V100 of SkyPilot's spot traces",
+        ],
+    )
+
+
+def row(trace: str, task: Task, count: int, runs: Runs) -> dict[str, Cell]:
+    """A line of the table."""
+    workers = runs[Case(task.name, count, trace=trace)]
+    stays = list(stays_of(trace, task))
+    end_s = workers.points[-1].time_s
+    alone, together = restarted(stays, task, runs[loop(task, 0)]), elastic(stays, task, count, runs)
+    return {
+        "trace": trace,
+        "task": task.name,
+        "W": count,
+        "lives": workers.lives,
+        "hours": end_s * speedup(task) / 3_600,
+        "workers": task.shown(workers.final),
+        "restart": task.shown(alone.at(end_s)),
+        "elastic": task.shown(together.at(end_s)),
+        "lag": task.shown(max(lag(task, workers, alone), lag(task, workers, together))),
+    }
+
+
+def stays_of(trace: str, task: Task) -> Iterator[Stay]:
+    """The machines of a trace by the order in which they came."""
+    speeds, slots = Speeds(sigma=SIGMA), dict[str, int]()
+    began: dict[str, float] = {}
+    for event in read_events(trace):
+        time_s = event.time_s / speedup(task)
+        slots.setdefault(event.node, len(slots))
+        if event.joined:
+            began[event.node] = time_s
+        else:
+            yield Stay(began.pop(event.node), time_s, speeds.of(slots[event.node], 0).speed)
+    for node, start_s in began.items():
+        yield Stay(start_s, float("inf"), speeds.of(slots[node], 0).speed)
+
+
+def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
+    """A loop's curve by the times of one machine after another, from one checkpoint to the next."""
+    rate = 1 / (EXEC_S * (1 + BUDGET))
+    now_s, trained, points, killed = 0.0, 0.0, list[Point](), 0
+    while len(points) < len(curve.points):
+        there = [stay for stay in stays if stay.start_s <= now_s < stay.end_s]
+        if not there:
+            now_s = min(stay.start_s for stay in stays if stay.start_s > now_s)
+            continue
+        machine = min(there, key=lambda stay: stay.start_s)
+        began_s, before = now_s + BOOT_S, trained
+        trained += max(0.0, machine.end_s - began_s) * rate
+        while len(points) < len(curve.points) and trained >= (len(points) + 1) * task.vertices:
+            done_s = began_s + ((len(points) + 1) * task.vertices - before) / rate
+            points.append(Point(done_s, curve.points[len(points)].value))
+        killed += 1
+        if killed % 2 and trained > before:
+            trained = max(before, trained - (trained - before) % Case.interval)
+        now_s = machine.end_s
+    return Curve(tuple(points), killed)
+
+
+def elastic(stays: Sequence[Stay], task: Task, count: int, runs: Runs) -> Curve:
+    """The better one of two synchronous curves by the times of up to `count` machines: the program's batch shared by
+    them, or `count` such batches at the best rate."""
+    best = max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
+    curves = [
+        synchronous(stays, task, count, task.batch, runs[loop(task, 0)]),
+        synchronous(stays, task, count, task.batch * count, runs[best]),
+    ]
+    return max(curves, key=lambda curve: task.sign * curve.at(curves[0].points[-1].time_s))
+
+
+def synchronous(stays: Sequence[Stay], task: Task, count: int, batch: int, curve: Curve) -> Curve:
+    """A loop's curve by the times of up to `count` machines that share every step's batch."""
+    now_s, trained, points = 0.0, 0.0, list[Point]()
+    used: list[Stay] = []
+    while len(points) < len(curve.points):
+        there = [stay for stay in stays if stay.start_s <= now_s < stay.end_s]
+        kept = [stay for stay in used if stay in there]
+        used, before = [*kept, *(stay for stay in there if stay not in kept)][:count], used
+        changes = [stay.start_s for stay in stays if stay.start_s > now_s] if len(used) < count else []
+        until_s = min([*changes, *(stay.end_s for stay in used)])
+        if used:
+            began_s = now_s + (BOOT_S if used != before else 0.0)
+            step_s = batch / len(used) * EXEC_S / min(stay.speed for stay in used) + PUSH_S
+            rate, trained_before = batch / step_s, trained
+            trained += max(0.0, until_s - began_s) * rate
+            while len(points) < len(curve.points) and trained >= (len(points) + 1) * task.vertices:
+                done_s = began_s + ((len(points) + 1) * task.vertices - trained_before) / rate
+                points.append(Point(done_s, curve.points[len(points)].value))
+        now_s = until_s
+    return Curve(tuple(points), count)
+
+
+if __name__ == "__main__":
+    main()
