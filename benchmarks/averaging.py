@@ -51,6 +51,7 @@ def main() -> None:
             "long as it",
             "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
             f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate, communication left out",
+            "asked: workers that were asked for, of W wanted: no more than bring ten pushes each, and four always",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
             "same time: the loop's metric when the workers without kills had finished, if it had ended an epoch; lag: "
             f"the most that they are behind the loop when an epoch of theirs ends, after the first {WARM:.0%} of its "
@@ -110,6 +111,7 @@ def row(task: Task, count: int, interval: int, seeds: int, runs: Runs) -> dict[s
         "its rate": best,
         "workers": task.shown(shown[False]),
         "killed": task.shown(shown[True]),
+        "asked": statistics.median(curve.lives for curve in curves[False]),
         "lives": statistics.median(curve.lives for curve in curves[True]),
         "same time": task.shown(statistics.median(one.at(many.points[-1].time_s) for many, one in pairs))
         if all(many.points[-1].time_s >= one.points[0].time_s for many, one in pairs)
