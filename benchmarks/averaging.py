@@ -10,7 +10,6 @@ of several learning rates.
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 from collections.abc import Iterator, Sequence
@@ -19,7 +18,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.averaging_runs import BUDGET, EXEC_S, TASKS, Case, Curve, Runs, Task, play
+from benchmarks.averaging_options import counts_of, parser, tasks_of
+from benchmarks.averaging_runs import BUDGET, EXEC_S, Case, Curve, Runs, Task, play
 from benchmarks.table import RESULTS, Cell, write
 
 RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
@@ -27,19 +27,15 @@ WARM = 0.1  # of a run, in which who leads is not compared
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What many workers are worth.", allow_abbrev=False)
-    parser.add_argument("--seeds", type=int, default=1)
-    parser.add_argument("--workers", default="4,16")
-    parser.add_argument("--interval", type=int, default=1_024)
-    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    tasks = [TASKS[name] for name in options.task or TASKS]
-    counts = [int(count) for count in options.workers.split(",")]
+    given = parser("What many workers are worth.")
+    given.add_argument("--seeds", type=int, default=1)
+    given.add_argument("--interval", type=int, default=1_024)
+    options = given.parse_args()
+    tasks, counts = tasks_of(options), counts_of(options)
     cases = [case for task in tasks for case in cases_of(task, counts, options.interval, options.seeds)]
     runs = Runs()
     make(cases, runs, options.processes)
-    rows = [row(task, count, options.interval, options.seeds, runs) for task in tasks for count in counts]
+    rows = [row(task, counts, count, options.interval, options.seeds, runs) for task in tasks for count in counts]
     write(
         "averaging",
         f"Workers against loops at equal samples, with a push every {options.interval:,} vertices",
@@ -54,8 +50,8 @@ def main() -> None:
             "asked: workers that were asked for, of W wanted: no more than bring ten pushes each, and four always",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
             "same time: the loop's metric when the workers without kills had finished, if it had ended an epoch; lag: "
-            f"the most that they are behind the loop when an epoch of theirs ends, after the first {WARM:.0%} of its "
-            "time; faster: how many times the loop's time is theirs",
+            "the most that they are behind the loop, or fewer workers, when an epoch of theirs ends, after the first "
+            f"{WARM:.0%} of those's time (median of the seeds); faster: how many times the loop's time is theirs",
         ],
     )
     for task in tasks:
@@ -93,8 +89,9 @@ def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:
             print(f"{case}: {[point.value for point in runs[case].points]}", flush=True)
 
 
-def row(task: Task, count: int, interval: int, seeds: int, runs: Runs) -> dict[str, Cell]:
-    """A line of the table: so many workers on a task."""
+def row(task: Task, counts: Sequence[int], count: int, interval: int, seeds: int, runs: Runs) -> dict[str, Cell]:
+    """A line of the table: so many workers on a task, of the `counts` that are compared."""
+    smaller = [1, *(fewer for fewer in counts if fewer < count)]
     loops = [runs[loop(task, seed)] for seed in range(seeds)]
     larger = {rate: runs[loop(task, 0, count, rate)].final for rate in RATES}
     best = max(RATES, key=lambda rate: task.sign * larger[rate])
@@ -116,9 +113,21 @@ def row(task: Task, count: int, interval: int, seeds: int, runs: Runs) -> dict[s
         "same time": task.shown(statistics.median(one.at(many.points[-1].time_s) for many, one in pairs))
         if all(many.points[-1].time_s >= one.points[0].time_s for many, one in pairs)
         else None,
-        "lag": task.shown(max(lag(task, many, one) for many, one in pairs)),
+        "lag": task.shown(max(0.0, *(behind(task, count, fewer, interval, seeds, runs) for fewer in smaller))),
         "faster": statistics.median(one.points[-1].time_s / many.points[-1].time_s for many, one in pairs),
     }
+
+
+def behind(task: Task, count: int, fewer: int, interval: int, seeds: int, runs: Runs) -> float:
+    """The median of the most by which so many workers are behind `fewer` of them, nobody killed."""
+    pairs = [
+        [
+            loop(task, seed) if workers == 1 else Case(task.name, workers, interval, seed=seed)
+            for workers in (count, fewer)
+        ]
+        for seed in range(seeds)
+    ]
+    return statistics.median(lag(task, runs[many], runs[few]) for many, few in pairs)
 
 
 def lag(task: Task, many: Curve, one: Curve) -> float:

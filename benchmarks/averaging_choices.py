@@ -7,14 +7,14 @@ Runs are kept beside those of `benchmarks.averaging`, and made as they are.
 
 from __future__ import annotations
 
-import argparse
-import os
 from dataclasses import replace
 
 from benchmarks.averaging import loop, make
+from benchmarks.averaging_options import counts_of, parser, tasks_of
 from benchmarks.averaging_runs import TASKS, Case, Runs, Task
 from benchmarks.table import Cell, write
 
+CHOSEN_ON = ("MNIST, LeNet", "Bible, transformer")  # and judged on the other tasks
 DEFAULT = "stale_mean, a quarter of the batch, rate by its root"
 CHOICES: dict[str, dict[str, str | int | float]] = {
     DEFAULT: {},
@@ -28,17 +28,11 @@ CHOICES: dict[str, dict[str, str | int | float]] = {
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="What the defaults of averaging are chosen from.", allow_abbrev=False)
-    parser.add_argument("--workers", type=int, default=4)
-    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    tasks = [TASKS[name] for name in options.task or ("MNIST, LeNet", "CIFAR-10, GroupNorm", "Bible, transformer")]
+    options = parser("What the defaults of averaging are chosen from.", workers="4").parse_args()
+    tasks, (count,) = tasks_of(options, CHOSEN_ON), counts_of(options)
     runs = Runs()
     variants = {
-        (choice, task.name): variant(task, options.workers, changes)
-        for choice, changes in CHOICES.items()
-        for task in tasks
+        (choice, task.name): variant(task, count, changes) for choice, changes in CHOICES.items() for task in tasks
     }
     alone = {rates: [loop(task, 0, rates=rates) for task in tasks] for rates in (1.0, 0.5)}
     make([*(case for loops in alone.values() for case in loops), *variants.values()], runs, options.processes)
@@ -51,7 +45,7 @@ def main() -> None:
         rows.append({"choice": f"one worker, {rates:g} times the program's rate", **shown})
     write(
         "averaging_choices",
-        f"What {options.workers} workers reach by each choice, one thing changed at a time",
+        f"What {count} workers reach by each choice, one thing changed at a time",
         rows,
         [
             "accuracy in %, or loss, after the program's own epochs; one seed, nobody killed, a push about every 1,024 "

@@ -7,12 +7,11 @@ Runs are kept beside those of `benchmarks.averaging`, and made as they are.
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Sequence
 
 from benchmarks.averaging import RATES, loop, make
-from benchmarks.averaging_runs import BUDGET, EXEC_S, SIGMA, TASKS, Case, Curve, Point, Runs, Task
+from benchmarks.averaging_options import counts_of, parser, tasks_of
+from benchmarks.averaging_runs import BUDGET, EXEC_S, SIGMA, Case, Curve, Point, Runs, Task
 from benchmarks.table import Cell, write
 from master.simulation.scenario import Speeds
 
@@ -21,14 +20,11 @@ NEAR = 0.01  # of the loop's final metric
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="When workers reach what one ends with.", allow_abbrev=False)
-    parser.add_argument("--workers", default="4,16")
-    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
-    parser.add_argument("--longest", type=float, default=4.0, help="times the program's epochs, at most")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    tasks = [TASKS[name] for name in options.task or TASKS]
-    pairs = [(task, int(count)) for task in tasks for count in options.workers.split(",")]
+    given = parser("When workers reach what one ends with.")
+    given.add_argument("--longest", type=float, default=4.0, help="times the program's epochs, at most")
+    options = given.parse_args()
+    tasks = tasks_of(options)
+    pairs = [(task, count) for task in tasks for count in counts_of(options)]
     longer = [times for times in LONGER if times <= options.longest]
     runs = Runs()
     larger = [loop(task, 0, count, rate) for task, count in pairs for rate in RATES]

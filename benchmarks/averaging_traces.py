@@ -13,17 +13,15 @@ those of `benchmarks.averaging`. The other two are worked out from the loops' cu
 
 from __future__ import annotations
 
-import argparse
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks.averaging import RATES, lag, loop, make
+from benchmarks.averaging_options import counts_of, parser, tasks_of
 from benchmarks.averaging_runs import (
     BUDGET,
     EXEC_S,
     SIGMA,
-    TASKS,
     TRACES,
     Case,
     Curve,
@@ -38,7 +36,7 @@ from master.simulation.scenario import Speeds
 
 BOOT_S = 1.0  # of simulated time, as in the runs
 PUSH_S = Case.interval * EXEC_S * BUDGET
-FEW = 4  # machines are all that one of the traces has
+SMALL, FEW = "AWS V100", 4  # a trace of few machines
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,20 +49,16 @@ class Stay:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Workers on the machines of real traces.", allow_abbrev=False)
-    parser.add_argument("--workers", default="4,16")
-    parser.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
-    parser.add_argument("--trace", action="append", choices=list(TRACES), help="only these; may be given again")
-    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
-    options = parser.parse_args()
-    tasks = [TASKS[name] for name in options.task or TASKS]
-    counts = [int(count) for count in options.workers.split(",")]
+    given = parser("Workers on the machines of real traces.")
+    given.add_argument("--trace", action="append", choices=list(TRACES), help="only these; may be given again")
+    options = given.parse_args()
+    tasks, counts = tasks_of(options), counts_of(options)
     lines = [
         (trace, task, count)
         for trace in options.trace or TRACES
         for task in tasks
         for count in counts
-        if trace != "AWS V100" or count <= FEW
+        if trace != SMALL or count <= FEW
     ]
     runs = Runs()
     loops = [loop(task, 0) for task in tasks]

@@ -1,0 +1,28 @@
+"""What the benchmarks of averaging have in common on the command line."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from collections.abc import Iterable
+
+from benchmarks.averaging_runs import TASKS, Task
+
+
+def parser(description: str, workers: str = "4,16") -> argparse.ArgumentParser:
+    """A parser of the options that all have; `workers` is the default of `--workers`."""
+    made = argparse.ArgumentParser(description=description, allow_abbrev=False)
+    made.add_argument("--workers", default=workers, help="numbers of them, with commas between")
+    made.add_argument("--task", action="append", choices=list(TASKS), help="only these; may be given again")
+    made.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="runs that are made at once")
+    return made
+
+
+def tasks_of(options: argparse.Namespace, usual: Iterable[str] = TASKS) -> list[Task]:
+    """The tasks that were asked for, otherwise the `usual` ones."""
+    return [TASKS[name] for name in options.task or usual]
+
+
+def counts_of(options: argparse.Namespace) -> list[int]:
+    """The numbers of workers that were asked for."""
+    return [int(count) for count in options.workers.split(",")]
