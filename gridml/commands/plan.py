@@ -108,7 +108,8 @@ def plan(
             epochs=epochs,
             replica=replica,
             compress=compress,
-        )
+        ),
+        say=lambda text: typer.echo(text, err=True),
     )
     if plot is not None:
         from master.views.plot_goodput import plot_plan

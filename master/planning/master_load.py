@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -48,15 +48,16 @@ class MasterLoad:
         return int(interval_s * MERGING / self.push_s)
 
 
-def measure(nbytes: int, compress: str = NONE) -> MasterLoad:
+def measure(nbytes: int, compress: str = NONE, say: Callable[[str], None] = lambda text: None) -> MasterLoad:
     """Measure pushes of a float32 replica of `nbytes` (at least 4), in a folder that is removed again. They take some
-    times as much memory and disk. Raises UsageError where these cannot be had."""
+    times as much memory and disk, and some seconds, of which `say` hears. Raises UsageError where these cannot be had."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if MEMORY * nbytes > memory:
         raise UsageError(
             f"--replica is {nbytes:,} bytes; expected at most {memory // MEMORY:,}: to measure its pushes takes "
             f"{MEMORY} times as much memory. Plan on a machine such as the master's."
         )
+    say(f"Trying out what pushes of {nbytes:,} bytes take of a master ...")
     try:
         with tempfile.TemporaryDirectory(prefix="gridml-plan-") as folder:
             return _measured(Path(folder), nbytes, compress)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -139,8 +140,8 @@ class Plan:
         }
 
 
-def make_plan(options: PlanOptions) -> Plan:
-    """Choose for such options. Raises UsageError for what makes no sense, or can never work, and says what to change;
+def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: None) -> Plan:
+    """Choose for such options; `say` hears of what takes long. Raises UsageError for what makes no sense, or can never work, and says what to change;
     LedgerError for a run that cannot be read."""
     if options.no_push and options.push_cost is not None:
         raise UsageError("got both --push-cost and --no-push; expected one, or neither for a push of 0.1 s.")
@@ -176,7 +177,7 @@ def make_plan(options: PlanOptions) -> Plan:
         raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
     costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
     workers = options.workers if run is None else options.workers or run.workers
-    load = _load(options)
+    load = _load(options, say)
     work = Work(
         vertices=options.vertices if run is None else options.vertices or run.vertices,
         workers=workers,
@@ -191,12 +192,12 @@ def make_plan(options: PlanOptions) -> Plan:
         raise UsageError(str(error)) from error
 
 
-def _load(options: PlanOptions) -> MasterLoad | None:
+def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None:
     """Measure what pushes take of a master, where the size of the replica is given."""
     compress = options.compress or NONE
     check_formats(compress, NONE)
     if options.replica is not None:
-        return measure(parse_bytes("--replica", options.replica), compress)
+        return measure(parse_bytes("--replica", options.replica), compress, say)
     if options.compress is not None:
         raise UsageError("got --compress without --replica; expected the size of the replica too, such as 100MB.")
     return None

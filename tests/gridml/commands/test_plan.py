@@ -39,6 +39,18 @@ def test_the_answer_for_a_program(gridml: Callable[..., Answer]) -> None:
     )
 
 
+def test_what_a_master_carries_and_a_run_is_long_enough_for(gridml: Callable[..., Answer]) -> None:
+    options = (*BASE, *NORMAL, "--workers", "9", "--vertices", "9000", "--epochs", "20", "--replica", "1MB")
+    status, out, err = gridml(*options)
+    text = " ".join(out.split())
+    assert status == 0 and err == "Trying out what pushes of 1,000,000 bytes take of a master ...\n"
+    assert "workers at most at this push interval: a push takes" in text and "1 MB up and 1 MB down. 9 may push" in text
+    assert "at most are of use at this push interval: 180,000 vertices are" in text
+    found = json.loads(gridml(*options, "--compress", "int8", "--json")[1])
+    assert found["useful_workers"] >= 4
+    assert 0.25e6 < found["master"]["bytes_up"] < 0.27e6 and found["master"]["most_workers"] > 9
+
+
 def test_a_trace_and_a_plot(gridml: Callable[..., Answer], tmp_path: Path) -> None:
     lines = [f"{60_000 * i},add,n{i}" for i in range(20)] + [
         f"{1_200_000 + 300_000 * i},remove,n{i}" for i in range(19)
@@ -54,6 +66,10 @@ def test_a_trace_and_a_plot(gridml: Callable[..., Answer], tmp_path: Path) -> No
     [
         (("--t-exec", "-1", *NORMAL), 2, "--t-exec is '-1'; expected a time of at least 0"),
         (("--t-exec", "nan", *NORMAL), 2, "--t-exec is 'nan'"),
+        ((*BASE, *NORMAL, "--replica", "huge"), 2, "--replica is 'huge'; expected a size of at least 4 bytes"),
+        ((*BASE, *NORMAL, "--replica", "9000GB"), 2, "--replica is 9,000,000,000,000 bytes; expected at most"),
+        ((*BASE, *NORMAL, "--compress", "int8"), 2, "got --compress without --replica"),
+        ((*BASE, *NORMAL, "--epochs", "0"), 2, "--epochs is 0; expected at least 1"),
         ((*BASE, "--t-copy", "inf", *NORMAL), 2, "--t-copy is 'inf'"),
         ((*BASE, "--push-cost", "-2", *NORMAL), 2, "--push-cost is '-2'"),
         (("--t-exec", "1e-320", *NORMAL), 2, "--t-exec is '1e-320'"),

@@ -62,7 +62,7 @@ def test_as_many_as_are_carried_merge_in_half_of_the_time() -> None:
 
 def test_a_plan_pushes_no_oftener_than_the_master_can_take(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 64 workers each push takes a second: in half of the master's time that is one in 128 seconds of each."""
-    monkeypatch.setattr("master.planning.plan.measure", lambda nbytes, compress: MasterLoad(nbytes, nbytes, 1.0))
+    monkeypatch.setattr("master.planning.plan.measure", lambda nbytes, *_: MasterLoad(nbytes, nbytes, 1.0))
     without, plan = make_plan(OPTIONS), make_plan(replace(OPTIONS, replica="100MB"))
     assert without.choice.push_interval_s is not None and without.choice.push_interval_s < 128
     assert plan.choice.push_interval_s is not None and plan.choice.push_interval_s >= 128
