@@ -49,8 +49,8 @@ class MasterLoad:
 
 
 def measure(nbytes: int, compress: str = NONE, say: Callable[[str], None] = lambda text: None) -> MasterLoad:
-    """Measure pushes of a float32 replica of `nbytes` (at least 4), in a folder that is removed again. They take some
-    times as much memory and disk, and some seconds, of which `say` hears. Raises UsageError where these cannot be had."""
+    """Measure pushes of a float32 replica of `nbytes` (at least 4), in a folder that is removed again. `say` hears
+    of it: it takes seconds, and some times as much memory and disk. Raises UsageError where these cannot be had."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if MEMORY * nbytes > memory:
         raise UsageError(

@@ -141,8 +141,8 @@ class Plan:
 
 
 def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: None) -> Plan:
-    """Choose for such options; `say` hears of what takes long. Raises UsageError for what makes no sense, or can never work, and says what to change;
-    LedgerError for a run that cannot be read."""
+    """Choose for such options; `say` hears of what takes long. Raises UsageError for what makes no sense, or can never
+    work, and says what to change; LedgerError for a run that cannot be read."""
     if options.no_push and options.push_cost is not None:
         raise UsageError("got both --push-cost and --no-push; expected one, or neither for a push of 0.1 s.")
     for name, value in (
