@@ -34,10 +34,16 @@ Play = Callable[..., Path]
 
 @pytest.fixture
 def play(programs: Path, tmp_path: Path) -> Play:
-    def play(epochs: int, costs: Costs = COSTLY, heard: Any = lambda *_: None, **chosen: Any) -> Path:
+    def play(
+        epochs: int,
+        costs: Costs = COSTLY,
+        heard: Any = lambda *_: None,
+        crash_every_s: float | None = None,
+        **chosen: Any,
+    ) -> Path:
         file, root = programs / "perceptron.py", tmp_path / "run"
         settings = Settings(file, "simulated", WANTED, epochs=epochs, options=SimulatedOptions(None, None), **chosen)
-        scenario = Scenario(Steady(WANTED), costs, travel_s=0.01)
+        scenario = Scenario(Steady(WANTED), costs, travel_s=0.01, crash_every_s=crash_every_s)
         play_scenario(settings, scenario, root, lambda *event: heard(root, *event), trainer=Trainer(file, costs))
         verify_credits(root)
         return root
@@ -74,6 +80,14 @@ def test_a_short_run_asks_for_few(play: Play) -> None:
 def test_a_longer_one_for_more(play: Play) -> None:
     root = play(70)
     assert submitted(root) == 6
+
+
+def test_a_master_goes_on_with_what_those_before_it_measured(play: Play) -> None:
+    root = play(60, CHEAP, crash_every_s=2.0)
+    first, *_, last = told(root)
+    assert first.startswith("5 workers") and last.startswith("16 workers")
+    counts = [int(text.partition(" ")[0]) for text in told(root)]
+    assert counts == sorted(counts)  # none begins anew with what is usual
 
 
 def test_all_are_asked_for_by_who_says_so(play: Play) -> None:
