@@ -21,6 +21,7 @@ from unittest import mock
 from benchmarks.averaging_options import counts_of, parser, tasks_of
 from benchmarks.averaging_runs import BUDGET, EXEC_S, Case, Curve, Runs, Task, play
 from benchmarks.table import RESULTS, Cell, write
+from master.decisions.crowding import STEPS_EACH
 
 RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
 WARM = 0.1  # of a run, in which who leads is not compared
@@ -47,11 +48,12 @@ def main() -> None:
             "long as it",
             "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
             f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate, communication left out",
-            "asked: workers that were asked for, of W wanted: no more than bring ten pushes each, and four always",
+            f"asked: workers that were asked for, of W wanted: no more than train {STEPS_EACH} batches each, and four "
+            "always",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
             "same time: the loop's metric when the workers without kills had finished, if it had ended an epoch; lag: "
             "the most that they are behind the loop, or fewer workers, when an epoch of theirs ends, after the first "
-            f"{WARM:.0%} of those's time (median of the seeds); faster: how many times the loop's time is theirs",
+            f"{WARM:.0%} of the others' time (median of the seeds); faster: how many times the loop's time is theirs",
         ],
     )
     for task in tasks:

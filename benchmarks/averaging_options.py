@@ -19,7 +19,9 @@ def parser(description: str, workers: str = "4,16") -> argparse.ArgumentParser:
 
 
 def tasks_of(options: argparse.Namespace, usual: Iterable[str] = TASKS) -> list[Task]:
-    """The tasks that were asked for, otherwise the `usual` ones."""
+    """The tasks that were asked for, otherwise the `usual` ones. Ends the program where their data is not named."""
+    if "GRIDML_DATA" not in os.environ:
+        raise SystemExit("GRIDML_DATA is not set; expected the folder that the programs of the tasks read from.")
     return [TASKS[name] for name in options.task or usual]
 
 

@@ -23,7 +23,7 @@ from chunk_model.trace import TraceEvent
 from gridml.engine import pace
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
-from master.decisions.crowding import PUSHES_EACH
+from master.decisions.crowding import STEPS_EACH
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.reader import opened
@@ -105,8 +105,8 @@ class Case:
     """A run: `workers` that are meant to push every `interval` vertices; with `kills` a worker's life is exponential, a
     third of its share of the run on average, and ends by SIGTERM or SIGKILL in turn. A loop is one worker that is never
     killed, whose batch is `batches` times the program's at `rates` times its rate. Workers share a batch down to one of
-    `parts` parts, at a rate that falls with that `power` of it. Fewer workers are asked for where each would push less
-    often than `pushes_each` times. With a `trace` the machines are those of one of `TRACES`."""
+    `parts` parts, at a rate that falls with that `power` of it. Fewer workers are asked for where each would train
+    fewer than `steps_each` batches. With a `trace` the machines are those of one of `TRACES`."""
 
     task: str
     workers: int
@@ -119,7 +119,7 @@ class Case:
     epochs: int | None = None
     parts: int = pace.MOST_PARTS
     power: float = 0.5
-    pushes_each: int = PUSHES_EACH
+    steps_each: int = STEPS_EACH
     trace: str = ""
 
 
@@ -194,7 +194,7 @@ def play(case: Case) -> Curve:
         case.workers,
         epochs=epochs,
         seed=case.seed,
-        pushes_each=case.pushes_each,
+        steps_each=case.steps_each,
         options=SimulatedOptions(None, None),
     )
     batch, rate = case.batches * task.batch, case.rates * task.rate

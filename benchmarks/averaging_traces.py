@@ -13,6 +13,7 @@ those of `benchmarks.averaging`. The other two are worked out from the loops' cu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -75,8 +76,8 @@ def main() -> None:
         [
             "hours: of the trace, until the workers had trained the program's own epochs (a loop that nothing "
             "interrupts takes 8); lives: workers that were used up; accuracy in %, or loss, at that time",
-            "restart, elastic: at the same time; before their first epoch's end its metric. Lag: the most that workers "
-            "are behind the better of the two when an epoch of theirs ends",
+            "restart, elastic (the better of two): at the same time; before their first epoch's end its metric. Lag: "
+            "the most that workers are behind any of these when an epoch of theirs ends",
             "one seed; machines' speeds log-normal (sigma 0.3), those of restart typical; half of the machines of a "
             "trace are taken without warning",
             "traces: EC2 p3 and GCP V100 of Bamboo (Thorpe et al., NSDI 2023), AWS V100 of SkyPilot's spot traces",
@@ -87,9 +88,10 @@ def main() -> None:
 def row(trace: str, task: Task, count: int, runs: Runs) -> dict[str, Cell]:
     """A line of the table."""
     workers = runs[Case(task.name, count, trace=trace)]
-    stays = list(stays_of(trace, task))
+    stays = stays_of(trace, task)
     end_s = workers.points[-1].time_s
     alone, together = restarted(stays, task, runs[loop(task, 0)]), elastic(stays, task, count, runs)
+    best = max((curve.at(end_s) for curve in together), key=lambda value: task.sign * value)
     return {
         "trace": trace,
         "task": task.name,
@@ -98,13 +100,17 @@ def row(trace: str, task: Task, count: int, runs: Runs) -> dict[str, Cell]:
         "hours": end_s * speedup(task) / 3_600,
         "workers": task.shown(workers.final),
         "restart": task.shown(alone.at(end_s)),
-        "elastic": task.shown(together.at(end_s)),
-        "lag": task.shown(max(lag(task, workers, alone), lag(task, workers, together))),
+        "elastic": task.shown(best),
+        "lag": task.shown(max(lag(task, workers, other) for other in (alone, *together))),
     }
 
 
-def stays_of(trace: str, task: Task) -> Iterator[Stay]:
-    """The machines of a trace by the order in which they came."""
+def stays_of(trace: str, task: Task) -> list[Stay]:
+    """The machines of a trace in the order in which they came."""
+    return sorted(_stays(trace, task), key=lambda stay: stay.start_s)
+
+
+def _stays(trace: str, task: Task) -> Iterator[Stay]:
     speeds, slots = Speeds(sigma=SIGMA), dict[str, int]()
     began: dict[str, float] = {}
     for event in read_events(trace):
@@ -125,7 +131,9 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
     while len(points) < len(curve.points):
         there = [stay for stay in stays if stay.start_s <= now_s < stay.end_s]
         if not there:
-            now_s = min(stay.start_s for stay in stays if stay.start_s > now_s)
+            now_s = min((stay.start_s for stay in stays if stay.start_s > now_s), default=math.inf)
+            if now_s == math.inf:
+                break
             continue
         machine = min(there, key=lambda stay: stay.start_s)
         began_s, before = now_s + BOOT_S, trained
@@ -133,22 +141,24 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
         while len(points) < len(curve.points) and trained >= (len(points) + 1) * task.vertices:
             done_s = began_s + ((len(points) + 1) * task.vertices - before) / rate
             points.append(Point(done_s, curve.points[len(points)].value))
+        if len(points) == len(curve.points):
+            break
         killed += 1
         if killed % 2 and trained > before:
             trained = max(before, trained - (trained - before) % Case.interval)
+            del points[int(trained // task.vertices) :]
         now_s = machine.end_s
     return Curve(tuple(points), killed)
 
 
-def elastic(stays: Sequence[Stay], task: Task, count: int, runs: Runs) -> Curve:
-    """The better one of two synchronous curves by the times of up to `count` machines: the program's batch shared by
-    them, or `count` such batches at the best rate."""
+def elastic(stays: Sequence[Stay], task: Task, count: int, runs: Runs) -> list[Curve]:
+    """Two synchronous curves by the times of up to `count` machines: the program's batch shared by them, and `count`
+    such batches at the best rate."""
     best = max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
-    curves = [
+    return [
         synchronous(stays, task, count, task.batch, runs[loop(task, 0)]),
         synchronous(stays, task, count, task.batch * count, runs[best]),
     ]
-    return max(curves, key=lambda curve: task.sign * curve.at(curves[0].points[-1].time_s))
 
 
 def synchronous(stays: Sequence[Stay], task: Task, count: int, batch: int, curve: Curve) -> Curve:
@@ -160,7 +170,7 @@ def synchronous(stays: Sequence[Stay], task: Task, count: int, batch: int, curve
         kept = [stay for stay in used if stay in there]
         used, before = [*kept, *(stay for stay in there if stay not in kept)][:count], used
         changes = [stay.start_s for stay in stays if stay.start_s > now_s] if len(used) < count else []
-        until_s = min([*changes, *(stay.end_s for stay in used)])
+        until_s = min([*changes, *(stay.end_s for stay in used)], default=math.inf)
         if used:
             began_s = now_s + (BOOT_S if used != before else 0.0)
             step_s = batch / len(used) * EXEC_S / min(stay.speed for stay in used) + PUSH_S
@@ -170,6 +180,8 @@ def synchronous(stays: Sequence[Stay], task: Task, count: int, batch: int, curve
                 done_s = began_s + ((len(points) + 1) * task.vertices - trained_before) / rate
                 points.append(Point(done_s, curve.points[len(points)].value))
         now_s = until_s
+        if now_s == math.inf:
+            break
     return Curve(tuple(points), count)
 
 

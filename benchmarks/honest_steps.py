@@ -53,7 +53,7 @@ def play(program: Path, workers: int, seed: int, *, deaths: bool, checked: float
     script = Lives(workers, Exponential(LIFE_S), seed) if deaths else Steady(workers)
     scenario = Scenario(script, COSTS, Speeds(sigma=0.5), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
-    settings = Settings(program, "simulated", workers, seed=seed, options=options, spot_checks=checked)
+    settings = Settings(program, "simulated", workers, seed=seed, steps_each=0, options=options, spot_checks=checked)
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "run"
         play_scenario(settings, scenario, root, trainer=Trainer(program, COSTS, seed))

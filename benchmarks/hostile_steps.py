@@ -198,7 +198,9 @@ def play(game: Game) -> Outcome:
     program, seed = PROGRAMS / f"{game.program}.py", game.seed
     scenario = Scenario(Steady(game.workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
     options = SimulatedOptions(None, None)
-    settings = Settings(program, "simulated", game.workers, seed=seed, options=options, spot_checks=game.checked)
+    settings = Settings(
+        program, "simulated", game.workers, seed=seed, steps_each=0, options=options, spot_checks=game.checked
+    )
     ended = "finished"
     rule = mock.patch.dict(os.environ, {"RULE": game.rule})
     with tempfile.TemporaryDirectory() as folder, rule, contextlib.nullcontext() if game.defended else undefended():

@@ -259,7 +259,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
     source.write_text(textwrap.dedent(PROGRAM).format(elements=elements, tensors=TENSORS, vertices=vertices))
     bodies = Bodies(folder, elements)
     scenario = Scenario(Steady(workers), Costs(exec_s=0.001, start_s=0.0, push_s=0.0))
-    settings = Settings(source, "simulated", workers, push_every=PUSH_EVERY, pushes_each=0, chunk=CHUNK)
+    settings = Settings(source, "simulated", workers, push_every=PUSH_EVERY, steps_each=0, chunk=CHUNK)
     world = World(settings, scenario)
     world.workers = speaking = SpeakingWorkers(world.clock, scenario, bodies)
     environment = Environment(

@@ -51,7 +51,7 @@ def play(workers: int, seed: int) -> list[Metrics]:
         return {"accuracy": accuracy[1]}, None
 
     scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
-    settings = Settings(SOURCE, "simulated", workers, seed=seed, options=SimulatedOptions(None, None))
+    settings = Settings(SOURCE, "simulated", workers, seed=seed, steps_each=0, options=SimulatedOptions(None, None))
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(EpochEnd, "_metrics", metrics):
         play_scenario(settings, scenario, Path(folder) / "run", trainer=Trainer(SOURCE, COSTS, seed))
     return epochs

@@ -239,7 +239,6 @@ class WorkerRecord:
     speed: float | None = None  # vertices per second of training
     push_s: float = 0.0  # what its last push kept it from training
     push_every: int = 0  # vertices between two pushes, as it was last told
-    worth_a_push: int = 0  # the same by what a push costs, however short its life and its share of an epoch
     trained: int = 0  # vertices, and
     train_s: float = 0.0  # seconds of training in its process's life, as it last said
     begun: int = 0  # chunks

@@ -65,8 +65,9 @@ def plan(
     ] = None,
     vertices: Annotated[int | None, typer.Option(help="Vertices of an epoch.")] = None,
     epochs: Annotated[
-        int | None, typer.Option(help="Passes over the vertices; with --vertices it says how many workers are of use.")
+        int | None, typer.Option(help="Passes over the vertices; with --batch it says how many workers are of use.")
     ] = None,
+    batch: Annotated[int | None, typer.Option(help="Vertices of a batch of the program.")] = None,
     replica: Annotated[
         str | None,
         typer.Option(metavar="SIZE", help="Of all that is replicated, such as 100MB: pushes of it are tried out here."),
@@ -106,6 +107,7 @@ def plan(
             vertices=vertices,
             largest=largest,
             epochs=epochs,
+            batch=batch,
             replica=replica,
             compress=compress,
         ),

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridml.errors import StorageError, UsageError
+from master.decisions.crowding import STEPS_EACH
 
 if TYPE_CHECKING:
     from master.store.rundir import RunDirectory
@@ -62,6 +63,9 @@ def simulate(
     ] = False,
     chunks_per_job: Annotated[int, _work("A worker leaves after so many chunks; otherwise never.")] = 0,
     workers: Annotated[int, _machines("Machines at once.")] = 100,
+    steps_each: Annotated[
+        int, _machines("Batches that each should train, or fewer workers are asked for; 0: all are.")
+    ] = STEPS_EACH,
     lifetime: Annotated[
         str | None,
         _machines("How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", default=False),
@@ -143,6 +147,7 @@ def simulate(
         travel=travel,
         silence=silence,
         spot_checks=spot_checks,
+        steps_each=steps_each,
     )
     name = "cost" if program is None else program.stem
     root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"

@@ -1,8 +1,8 @@
 """How many workers a run is long enough for.
 
 What workers have trained apart is averaged, and an average is no deeper than one of them has trained: of two runs over
-the same vertices the one with more workers moves less far. Each must come back some ten times for its share to count
-(`docs/averaging.md`); where a run has too few pushes for that, more workers end it sooner, and with a worse model.
+the same vertices the one with more workers moves less far, however often they push (`docs/averaging.md`). So what
+counts is how many steps each takes. Where these are too few, more workers end a run sooner, and with a worse model.
 """
 
 from __future__ import annotations
@@ -10,30 +10,25 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 FEW = 4  # workers are never too many: batches of a quarter give back what four of them lose (`gridml.engine.pace`)
-PUSHES_EACH = 10
-USUAL = 1_024  # vertices between two pushes, as long as none was measured
-NOTABLE = 1.25  # a number that changes by less stays as it is: workers are not sent away and asked back
+STEPS_EACH = 150  # batches of the program's own size
 
 
 @dataclass(frozen=True)
 class Length:
-    """How long a run is: `vertices` of all its epochs, and `interval` of them between two pushes of a worker. Each is
-    to push `pushes_each` times, 0: it does not matter."""
+    """How long a run is: `vertices` of all its epochs, in batches of `batch`. A worker is to train `steps_each` of
+    these at least, 0: any number."""
 
     vertices: int
-    interval: float = USUAL
-    pushes_each: int = PUSHES_EACH
+    batch: int
+    steps_each: int = STEPS_EACH
 
 
-def worth_asking(length: Length, before: int | None = None) -> tuple[int | None, str]:
-    """Return how many workers a run is long enough for, and why; None for any number. `before` is in force."""
-    if length.pushes_each < 1:
-        return None, "however seldom each pushes"
-    pushes = length.vertices / length.interval
-    count = max(FEW, int(pushes / length.pushes_each))
-    if before is not None and before / NOTABLE < count < before * NOTABLE:
-        count = before
+def worth_asking(length: Length) -> tuple[int | None, str]:
+    """Return how many workers a run is long enough for, and why; None for any number."""
+    if length.steps_each < 1:
+        return None, "however little each trains"
+    count = max(FEW, length.vertices // (length.batch * length.steps_each))
     return count, (
-        f"{length.vertices:,} vertices are {pushes:,.0f} pushes of {length.interval:,.0f}, and of more than {count:,} "
-        f"workers each would bring fewer than {length.pushes_each}"
+        f"{length.vertices:,} vertices are {length.vertices // length.batch:,} batches of {length.batch:,}, and of "
+        f"more than {count:,} workers each would train fewer than {length.steps_each:,}"
     )

@@ -37,14 +37,14 @@ KEY = ("Replica", 0)
 
 @dataclass(frozen=True)
 class MasterLoad:
-    """`push_s` seconds of a master's one core for a push of `bytes_up`, which is answered with `bytes_down`."""
+    """`push_s` seconds of a master's time for a push of `bytes_up`, which is answered with `bytes_down`."""
 
     bytes_down: int
     bytes_up: int
     push_s: float
 
     def most_workers(self, interval_s: float) -> int:
-        """How many may push once in so many seconds, with half of the core for merging."""
+        """How many may push once in so many seconds, with half of its time for merging."""
         return int(interval_s * MERGING / self.push_s)
 
 

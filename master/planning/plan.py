@@ -48,6 +48,7 @@ class PlanOptions:
     vertices: int | None = None
     largest: int | None = None
     epochs: int | None = None
+    batch: int | None = None
     replica: str | None = None
     compress: str | None = None
 
@@ -77,14 +78,15 @@ class ReplayedSize:
 @dataclass(frozen=True)
 class Plan:
     """A choice with what it rests on. `candidates`: half of it (if that is a vertex), the choice, double, and the
-    paper's, in that order. `load` is what pushes take of the master, None: not asked for."""
+    paper's, in that order. `length` is how long a run is, None: unknown; `load` is what pushes take of the master,
+    None: not asked for."""
 
     choice: Choice
     estimate: LifetimeEstimate
     costs: Costs
     work: Work
     candidates: tuple[Candidate, ...]
-    epochs: int | None = None
+    length: Length | None = None
     load: MasterLoad | None = None
 
     @property
@@ -92,26 +94,23 @@ class Plan:
         return self.candidates[-1]
 
     @property
-    def interval(self) -> tuple[int, float]:
-        """(vertices, seconds) between two pushes of a worker: a chunk that is all or nothing is one push."""
-        if self.choice.push_every is None or self.choice.push_interval_s is None:
-            return self.choice.chunk, job_s(self.costs, self.choice.chunk, None)
-        return self.choice.push_every, self.choice.push_interval_s
+    def interval_s(self) -> float:
+        """Seconds between two pushes of a worker: a chunk that is all or nothing is one push."""
+        if self.choice.push_interval_s is None:
+            return job_s(self.costs, self.choice.chunk, None)
+        return self.choice.push_interval_s
 
     @property
     def useful(self) -> tuple[int, str] | None:
-        """How many workers a run of so many epochs is long enough for, if replicas are averaged, and why; None where
-        its length is unknown."""
-        if self.epochs is None or self.work.vertices is None:
-            return None
-        count, reason = worth_asking(Length(self.work.vertices * self.epochs, self.interval[0]))
-        assert count is not None
-        return count, reason
+        """How many workers the run is long enough for, if replicas are averaged, and why; None where its length is
+        unknown."""
+        count, reason = (None, "") if self.length is None else worth_asking(self.length)
+        return None if count is None else (count, reason)
 
     @property
     def most_workers(self) -> int | None:
         """How many workers one master carries at this push interval; None where pushes were not measured."""
-        return None if self.load is None else self.load.most_workers(self.interval[1])
+        return None if self.load is None else self.load.most_workers(self.interval_s)
 
     def to_json(self) -> dict[str, Any]:
         """Return it for programs. `lives` says where `lifetime` comes from and `why` it was taken, `families` how well
@@ -150,6 +149,7 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
         ("vertices", options.vertices),
         ("largest", options.largest),
         ("epochs", options.epochs),
+        ("batch", options.batch),
     ):
         if value is not None and value < 1:
             raise UsageError(f"--{name} is {value}; expected at least 1.")
@@ -177,9 +177,10 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
         raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
     costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
     workers = options.workers if run is None else options.workers or run.workers
-    load = _load(options, say)
+    vertices = options.vertices if run is None else options.vertices or run.vertices
+    length, load = _length(options, vertices), _load(options, say)
     work = Work(
-        vertices=options.vertices if run is None else options.vertices or run.vertices,
+        vertices=vertices,
         workers=workers,
         largest=options.largest,
         many=many,
@@ -187,9 +188,20 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
     )
     try:
         choice = choose(estimate.lifetime, costs, work, observations=estimate.observations)
-        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), options.epochs, load)
+        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), length, load)
     except (ChoiceError, ChunkError, CostError, LifetimeError) as error:
         raise UsageError(str(error)) from error
+
+
+def _length(options: PlanOptions, vertices: int | None) -> Length | None:
+    """How long the run is, where that was asked for."""
+    if options.epochs is None and options.batch is None:
+        return None
+    if options.epochs is None or options.batch is None or vertices is None:
+        given = {"--epochs": options.epochs, "--batch": options.batch, "--vertices": vertices}
+        got = " and ".join(name for name, value in given.items() if value is not None)
+        raise UsageError(f"got {got}; expected {', '.join(given)} together: for how many workers is a run long enough?")
+    return Length(vertices * options.epochs, options.batch)
 
 
 def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None:
@@ -206,10 +218,12 @@ def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None
 def parse_bytes(option: str, text: str) -> int:
     """Return the bytes that an option's text says, such as 250kB, 100MB, 1.5 GB. Raises UsageError for what is no size,
     or less than a number's four bytes."""
-    parts = re.fullmatch(r"\s*([0-9]*\.?[0-9]+)\s*([kMG]?)B?\s*", text)
+    parts = re.fullmatch(r"\s*([0-9]{0,12}\.?[0-9]{1,12})\s*([kMG]?)B?\s*", text)
     size = int(float(parts[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[parts[2]]) if parts else 0
     if size < 4:
-        raise UsageError(f"{option} is {text!r}; expected a size of at least 4 bytes, such as 250kB, 100MB or 1.5GB.")
+        raise UsageError(
+            f"{option} is {text[:40]!r}; expected a size of at least 4 bytes in B, kB, MB or GB, such as 250kB, 1.5GB."
+        )
     return size
 
 

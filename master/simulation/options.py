@@ -17,6 +17,7 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.backends.traces import most_at_once, read_trace
+from master.decisions.crowding import STEPS_EACH
 from master.planning.plan import parse_seconds
 from master.simulation.scenario import Scenario, Speeds, Storms
 from master.simulation.stall import check_lives, check_silence
@@ -58,6 +59,7 @@ class SimulationOptions:
     travel: str = "0"
     silence: str = "120"
     spot_checks: float = 0.0
+    steps_each: int = STEPS_EACH
     compress: str = NONE
     compress_down: str = NONE
 
@@ -133,6 +135,7 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         push_every=NO_PUSH if options.no_push else options.push_every,
         silent_s=_above_0("--silence", options.silence),
         spot_checks=options.spot_checks,
+        steps_each=options.steps_each,
         compress=options.compress,
         compress_down=options.compress_down,
     )

@@ -22,7 +22,7 @@ MAY_CHANGE = {
     "chunk": "of leases to come",
     "push_every": "of pushes to come",
     "push_budget": "of pushes to come",
-    "pushes_each": "of workers to come",
+    "steps_each": "of workers to come",
     "silent_s": "of silences to come",
     "spot_checks": "of pushes to come",
     "compress": "of pushes to come",

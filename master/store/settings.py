@@ -14,7 +14,7 @@ from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
-from master.decisions.crowding import PUSHES_EACH
+from master.decisions.crowding import STEPS_EACH
 
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
@@ -33,9 +33,9 @@ def check_seed(seed: int) -> None:
 class Settings:
     """Times are in seconds. None means that gridml chooses.
 
-    `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take, and
-    `pushes_each` how many of them a worker is to bring in the run at least, 0: any number. `carrier` is how messages
-    travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
+    `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take.
+    `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is how
+    messages travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
     that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers. `spot_checks` is
     the share of the pushes that are trained a second time. `options` are the back end's own; in JSON they stand under
     its name.
@@ -49,7 +49,7 @@ class Settings:
     chunk: int | None = None
     push_every: int | None = None
     push_budget: float = 0.03
-    pushes_each: int = PUSHES_EACH
+    steps_each: int = STEPS_EACH
     silent_s: float = 120.0
     spot_checks: float = 0.0
     compress: str = NONE
@@ -65,10 +65,10 @@ class Settings:
                 raise UsageError(f"{option} is {value}; expected at least 1.")
             if value is not None and value > most:
                 raise UsageError(f"{option} is {value:,}; expected at most {most:,}.")
-        if not 0 <= self.pushes_each <= MOST:
+        if not 0 <= self.steps_each <= MOST:
             raise UsageError(
-                f"--pushes-each is {self.pushes_each:,}; expected from 0 to {MOST:,}: with 0 as many workers are asked "
-                "for as are wanted, however seldom each pushes."
+                f"--steps-each is {self.steps_each:,}; expected from 0 to {MOST:,}: with 0 as many workers are asked "
+                "for as are wanted, however little each trains."
             )
         for name, option in (("push_budget", "push_budget"), ("silent_s", "--silence")):
             if not getattr(self, name) > 0:

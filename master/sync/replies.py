@@ -116,7 +116,6 @@ class Replies:
         if every is None:
             cost_s = record.push_s + self.push_s
             ruled, reason = push_every(live, size, record.speed or 0.0, cost_s, settings.push_budget)
-            record.worth_a_push = ruled
             every, sized = self._leases.sizing.push_every(record, ruled, size, live, self.push_s)
             reason = sized if every != ruled else reason
         if every != record.push_every:

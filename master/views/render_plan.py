@@ -47,7 +47,7 @@ def _header(plan: Plan) -> Table:
         grid.add_row("pushes", f"every {choice.push_every:,} vertices, {_time(choice.push_interval_s)}")
     grid.add_row("goodput", f"{_percent(choice.goodput)} of the machines' time")
     if plan.useful is not None:
-        grid.add_row("workers", f"{plan.useful[0]:,} at most are of use at this push interval: {plan.useful[1]}")
+        grid.add_row("workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}")
     if plan.load is not None:
         grid.add_row("master", _load(plan, plan.load))
     grid.add_row("lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}")
@@ -60,9 +60,10 @@ def _header(plan: Plan) -> Table:
 def _load(plan: Plan, load: MasterLoad) -> str:
     workers = 1 if plan.work.workers is None else plan.work.workers
     sizes = f"{in_units(load.bytes_up, 'B')} up and {in_units(load.bytes_down, 'B')} down"
+    most = f"{plan.most_workers:,} workers at most" if plan.most_workers else "not one worker"
     return (
-        f"{plan.most_workers:,} workers at most at this push interval: a push takes {_time(load.push_s)} of its "
-        f"core, measured here, with {sizes}. {workers:,} may push every {_time(merging_s(workers, load.push_s))}"
+        f"carries {most} at this push interval: a push takes {_time(load.push_s)} of its time, measured here, with "
+        f"{sizes}. {workers:,} may push every {_time(merging_s(workers, load.push_s))}"
     )
 
 

@@ -94,7 +94,7 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
 
             environment = Environment(make, wall=time.time, report=follower.report, tick=tick, unattended=is_job)
             with begin(environment) as run, follower:
-                follower.report("started", f"{root}: {run.parts.spec.settings.workers} workers, {run.total:,} vertices")
+                follower.report("started", f"{root}: {run.parts.workers.asked} workers, {run.total:,} vertices")
                 try:
                     run.finish()
                 except Stopped as stopped:

@@ -26,9 +26,7 @@ from master.views.report import report
 from remote.stepped import Trainer
 
 WANTED = 16
-VERTICES = 1_000  # of an epoch of the perceptron
-COSTLY = Costs(exec_s=0.01, start_s=0.1, push_s=0.03 * 1_024 * 0.01, boot_s=0.5)  # so that 1,024 lie between two pushes
-CHEAP = Costs(exec_s=0.01, start_s=0.1, push_s=1e-5, boot_s=0.5)
+COSTS = Costs(exec_s=0.01, start_s=0.1, push_s=0.01, boot_s=0.5)
 Play = Callable[..., Path]
 
 
@@ -36,15 +34,14 @@ Play = Callable[..., Path]
 def play(programs: Path, tmp_path: Path) -> Play:
     def play(
         epochs: int,
-        costs: Costs = COSTLY,
         heard: Any = lambda *_: None,
         crash_every_s: float | None = None,
         **chosen: Any,
     ) -> Path:
         file, root = programs / "perceptron.py", tmp_path / "run"
         settings = Settings(file, "simulated", WANTED, epochs=epochs, options=SimulatedOptions(None, None), **chosen)
-        scenario = Scenario(Steady(WANTED), costs, travel_s=0.01, crash_every_s=crash_every_s)
-        play_scenario(settings, scenario, root, lambda *event: heard(root, *event), trainer=Trainer(file, costs))
+        scenario = Scenario(Steady(WANTED), COSTS, travel_s=0.01, crash_every_s=crash_every_s)
+        play_scenario(settings, scenario, root, lambda *event: heard(root, *event), trainer=Trainer(file, COSTS))
         verify_credits(root)
         return root
 
@@ -63,79 +60,73 @@ def told(root: Path) -> list[str]:
 
 
 def test_a_short_run_asks_for_few(play: Play) -> None:
+    """The perceptron has 1,000 vertices, in batches of 32."""
     root = play(3)
     assert submitted(root) == 4
     assert told(root) == [
-        "4 workers are asked for, of 16 wanted: 3,000 vertices are 3 pushes of 1,024, and of more than 4 workers each "
-        "would bring fewer than 10"
+        "4 workers are asked for, of 16 wanted: 3,000 vertices are 93 batches of 32, and of more than 4 workers each "
+        "would train fewer than 150"
     ]
     summary = report(root)
     assert (summary.workers, summary.asked) == (WANTED, 4)
     said = CliRunner().invoke(command_line(), ["status", str(root)])
-    assert "4 workers are asked for, of 16 wanted: 3,000 vertices are 3 pushes" in " ".join(said.output.split())
+    assert "4 workers are asked for, of 16 wanted: 3,000 vertices are 93 batches" in " ".join(said.output.split())
     answer = json.loads(CliRunner().invoke(command_line(), ["status", str(root), "--json"]).output)
     assert (answer["wanted"], answer["asked"]) == (WANTED, 4)
 
 
 def test_a_longer_one_for_more(play: Play) -> None:
-    root = play(70)
+    root = play(30)
     assert submitted(root) == 6
 
 
-def test_a_master_goes_on_with_what_those_before_it_measured(play: Play) -> None:
-    root = play(60, CHEAP, crash_every_s=2.0)
-    first, *_, last = told(root)
-    assert first.startswith("5 workers") and last.startswith("16 workers")
-    counts = [int(text.partition(" ")[0]) for text in told(root)]
-    assert counts == sorted(counts)  # none begins anew with what is usual
-
-
-def test_all_are_asked_for_by_who_says_so(play: Play) -> None:
-    root = play(3, pushes_each=0)
+def test_a_long_one_for_all(play: Play) -> None:
+    root = play(80)
     assert submitted(root) == WANTED
     assert not told(root)
 
 
-def test_an_interval_that_was_asked_for_is_known_from_the_start(play: Play) -> None:
-    root = play(3, push_every=25)  # 120 pushes
-    assert submitted(root) == 12
-
-
-def test_a_chunk_ends_with_a_push(play: Play) -> None:
-    root = play(3, chunk=32)  # 94 pushes
-    assert submitted(root) == 9
-
-
-def test_more_are_asked_for_when_pushes_turn_out_to_cost_little(play: Play) -> None:
-    root = play(60, CHEAP)
+def test_all_are_asked_for_by_who_says_so(play: Play) -> None:
+    root = play(3, steps_each=0)
     assert submitted(root) == WANTED
-    first, *_, last = told(root)
-    assert first.startswith("5 workers are asked for, of 16 wanted")
-    assert last == "16 workers are asked for, all that are wanted"
+    assert not told(root)
+
+
+def test_masters_that_come_after_do_not_tell_it_again(play: Play) -> None:
+    root = play(30, crash_every_s=2.0)
+    with opened(root) as ledger:
+        (masters,) = ledger.execute("SELECT value FROM run WHERE key = 'masters'").fetchone()
+    assert int(masters) >= 3
+    assert len(told(root)) == 1
 
 
 def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
     def heard(root: Path, topic: str, text: str) -> None:
-        if topic == "epoch" and text.startswith("epoch 1 "):
-            request(root, 2)
-        if topic == "epoch" and text.startswith("epoch 20 "):
-            request(root, 100)
+        if topic == "epoch":
+            workers = {"1": 100, "10": 2, "20": 12}.get(text.split()[1])
+            if workers is not None:
+                request(root, workers)
 
-    root = play(70, heard=heard)
-    assert [text.partition(" workers")[0] for text in told(root)] == ["6", "2", "6"]
+    root = play(30, heard=heard)
+    assert [text.partition(":")[0] for text in told(root)] == [
+        "6 workers are asked for, of 16 wanted",
+        "6 workers are asked for, of 100 wanted",
+        "2 workers are asked for, all that are wanted",
+        "6 workers are asked for, of 12 wanted",
+    ]
 
 
 def test_counts_are_not_averaged(tmp_path: Path) -> None:
-    """Where nothing is averaged, nothing is lost by pushing seldom."""
+    """Where nothing is averaged, nothing is lost."""
     program, root = tmp_path / "costs.py", tmp_path / "run"
     program.write_text(cost_program.source(100, 1))
     settings = Settings(program, "simulated", WANTED, options=SimulatedOptions())
-    play_scenario(settings, Scenario(Steady(WANTED), COSTLY), root)
+    play_scenario(settings, Scenario(Steady(WANTED), COSTS), root)
     assert submitted(root) == WANTED
     assert not told(root)
 
 
 @pytest.mark.parametrize("given", [-1, 10**9 + 1])
 def test_a_number_that_makes_no_sense_is_refused(given: int, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=rf"--pushes-each is {given:,}; expected from 0 to 1,000,000,000"):
-        Settings(tmp_path / "program.py", pushes_each=given)
+    with pytest.raises(UsageError, match=rf"--steps-each is {given:,}; expected from 0 to 1,000,000,000"):
+        Settings(tmp_path / "program.py", steps_each=given)

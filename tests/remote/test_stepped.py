@@ -103,7 +103,7 @@ def asked(root: Path, query: str) -> list[Any]:
 @pytest.mark.parametrize("seed", [1, 2])
 def test_sixteen_workers_converge_under_evictions_faults_and_crashes(tmp_path: Path, programs: Path, seed: int) -> None:
     source = programs / "perceptron.py"
-    settings = Settings(source, backend="simulated", workers=16, seed=seed)
+    settings = Settings(source, backend="simulated", workers=16, seed=seed, steps_each=0)
     root = tmp_path / "run"
     world = play_scenario(
         settings, bad(16, 60.0, seed), root, trainer=Trainer(source, COSTS, seed), killed=lambda: verify_credits(root)

@@ -40,14 +40,27 @@ def test_the_answer_for_a_program(gridml: Callable[..., Answer]) -> None:
 
 
 def test_what_a_master_carries_and_a_run_is_long_enough_for(gridml: Callable[..., Answer]) -> None:
-    options = (*BASE, *NORMAL, "--workers", "9", "--vertices", "9000", "--epochs", "20", "--replica", "1MB")
+    options = (
+        *BASE,
+        *NORMAL,
+        "--workers",
+        "9",
+        "--vertices",
+        "9000",
+        "--epochs",
+        "20",
+        "--batch",
+        "10",
+        "--replica",
+        "1MB",
+    )
     status, out, err = gridml(*options)
     text = " ".join(out.split())
     assert status == 0 and err == "Trying out what pushes of 1,000,000 bytes take of a master ...\n"
     assert "workers at most at this push interval: a push takes" in text and "1 MB up and 1 MB down. 9 may push" in text
-    assert "at most are of use at this push interval: 180,000 vertices are" in text
+    assert "120 at most are of use: 180,000 vertices are 18,000 batches of 10, and of more than 120 workers" in text
     found = json.loads(gridml(*options, "--compress", "int8", "--json")[1])
-    assert found["useful_workers"] >= 4
+    assert found["useful_workers"] == 120
     assert 0.25e6 < found["master"]["bytes_up"] < 0.27e6 and found["master"]["most_workers"] > 9
 
 
@@ -66,10 +79,16 @@ def test_a_trace_and_a_plot(gridml: Callable[..., Answer], tmp_path: Path) -> No
     [
         (("--t-exec", "-1", *NORMAL), 2, "--t-exec is '-1'; expected a time of at least 0"),
         (("--t-exec", "nan", *NORMAL), 2, "--t-exec is 'nan'"),
-        ((*BASE, *NORMAL, "--replica", "huge"), 2, "--replica is 'huge'; expected a size of at least 4 bytes"),
+        (
+            (*BASE, *NORMAL, "--replica", "huge"),
+            2,
+            "--replica is 'huge'; expected a size of at least 4 bytes in B, kB, MB or GB",
+        ),
         ((*BASE, *NORMAL, "--replica", "9000GB"), 2, "--replica is 9,000,000,000,000 bytes; expected at most"),
         ((*BASE, *NORMAL, "--compress", "int8"), 2, "got --compress without --replica"),
         ((*BASE, *NORMAL, "--epochs", "0"), 2, "--epochs is 0; expected at least 1"),
+        ((*BASE, *NORMAL, "--epochs", "2"), 2, "got --epochs; expected --epochs, --batch, --vertices together"),
+        ((*BASE, *NORMAL, "--batch", "2", "--vertices", "9"), 2, "got --batch and --vertices; expected --epochs, --ba"),
         ((*BASE, "--t-copy", "inf", *NORMAL), 2, "--t-copy is 'inf'"),
         ((*BASE, "--push-cost", "-2", *NORMAL), 2, "--push-cost is '-2'"),
         (("--t-exec", "1e-320", *NORMAL), 2, "--t-exec is '1e-320'"),

@@ -234,7 +234,7 @@ if program == "cost":
 else:
     source = Path(program)
     trainer = Trainer(source, costs, seed)
-settings = Settings(source, backend="simulated", workers=8, seed=seed)
+settings = Settings(source, backend="simulated", workers=8, seed=seed, steps_each=0)
 world = play_scenario(settings, scenario, folder / "run", trainer=trainer)
 print(fingerprint(folder / "run"), world.pool.tally.kills, world.masters)
 """
