@@ -6,6 +6,9 @@ from master.decisions.crowding import Length, worth_asking
 from master.wiring import Parts
 
 
+ALL = "--steps-each 0 asks for all"
+
+
 class Asking:
     """Bounds the workers of one master's run where whole replicas are averaged, and tells of it."""
 
@@ -25,7 +28,7 @@ class Asking:
         if self._seen == (workers.asked, workers.wanted):
             return
         self._seen = workers.asked, workers.wanted
-        because = f"of {workers.wanted:,} wanted: {self._reason}" if workers.asked < workers.wanted else ""
+        because = f"of {workers.wanted:,} wanted: {self._reason} ({ALL})" if workers.asked < workers.wanted else ""
         known = ledger.get("asked", {"reason": ""})
         if because != known["reason"]:
             with ledger.transaction():

@@ -65,7 +65,7 @@ def test_a_short_run_asks_for_few(play: Play) -> None:
     assert submitted(root) == 4
     assert told(root) == [
         "4 workers are asked for, of 16 wanted: 3,000 vertices are 93 batches of 32, and of more than 4 workers each "
-        "would train fewer than 150"
+        "would train fewer than 150 (--steps-each 0 asks for all)"
     ]
     summary = report(root)
     assert (summary.workers, summary.asked) == (WANTED, 4)

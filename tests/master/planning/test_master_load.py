@@ -93,7 +93,9 @@ def test_sizes_are_read(text: str, nbytes: int) -> None:
 
 @pytest.mark.parametrize("text", ["", "large", "-1MB", "0", "3", "1TB", "1e6", "100 M B", "nan", "9" * 400 + "MB"])
 def test_what_is_no_size_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match=r"--replica is .*; expected a size of at least 4 bytes in B, kB, MB or GB, such"):
+    with pytest.raises(
+        UsageError, match=r"--replica is .*; expected a size of at least 4 bytes in B, kB, MB or GB, such"
+    ):
         parse_bytes("--replica", text)
 
 
