@@ -5,7 +5,6 @@ from __future__ import annotations
 from master.decisions.crowding import Length, worth_asking
 from master.wiring import Parts
 
-
 ALL = "--steps-each 0 asks for all"
 
 
