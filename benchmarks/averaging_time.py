@@ -13,6 +13,7 @@ from benchmarks.averaging import RATES, loop, make
 from benchmarks.averaging_options import counts_of, parser, tasks_of
 from benchmarks.averaging_runs import BUDGET, EXEC_S, SIGMA, Case, Curve, Point, Runs, Task
 from benchmarks.table import Cell, write
+from master.decisions.crowding import FEW, STEPS_EACH
 from master.simulation.scenario import Speeds
 
 LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
@@ -45,6 +46,7 @@ def main() -> None:
             "loop on the same machines that is never killed, which waits for the slowest at each step and exchanges "
             "what a push carries in a push's time; the better one of the program's batch shared, and of W such "
             "batches at the best rate",
+            "all workers are asked for, however short a run is (--steps-each 0)",
             "one seed, nobody killed, and times as in averaging.md. Checkpoint-and-restart of one worker is left out: "
             "it is no faster than the loop, which is never killed",
         ],
@@ -52,8 +54,9 @@ def main() -> None:
 
 
 def run_of(task: Task, count: int, times: float) -> Case:
-    """The run of so many times the program's epochs."""
-    return Case(task.name, count, epochs=None if times == 1 else round(task.epochs * times))
+    """The run of so many times the program's epochs, with all workers that are wanted."""
+    epochs = None if times == 1 else round(task.epochs * times)
+    return Case(task.name, count, epochs=epochs, steps_each=STEPS_EACH if count <= FEW else 0)
 
 
 def first(task: Task, count: int, longer: Sequence[float], within: float, runs: Runs) -> tuple[float, float] | None:
