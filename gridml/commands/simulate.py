@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from gridml.errors import StorageError, UsageError
-from master.decisions.crowding import STEPS_EACH
 
 if TYPE_CHECKING:
     from master.store.rundir import RunDirectory
@@ -64,8 +63,9 @@ def simulate(
     chunks_per_job: Annotated[int, _work("A worker leaves after so many chunks; otherwise never.")] = 0,
     workers: Annotated[int, _machines("Machines at once.")] = 100,
     steps_each: Annotated[
-        int, _machines("Batches that each should train, or fewer workers are asked for; 0: all are.")
-    ] = STEPS_EACH,
+        int | None,
+        _machines("Batches each should train, or fewer workers are asked for; otherwise 150; 0: all.", default=False),
+    ] = None,
     lifetime: Annotated[
         str | None,
         _machines("How long machines live: normal(45m,10m), weibull(0.7,2h); otherwise for ever.", default=False),

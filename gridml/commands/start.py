@@ -17,7 +17,6 @@ import typer
 from gridml.commands.arguments import Json, RunDir, usual_root
 from gridml.errors import UsageError
 from gridml.protocol.compression import NONE
-from master.decisions.crowding import STEPS_EACH
 
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
@@ -35,8 +34,11 @@ _PushEvery = Annotated[
     int | None, typer.Option(help="Vertices between two pushes of a worker; otherwise chosen.", show_default=False)
 ]
 _StepsEach = Annotated[
-    int,
-    typer.Option(help="Batches a worker should train in the run, or fewer workers are asked for; 0: all are, always."),
+    int | None,
+    typer.Option(
+        help="Batches a worker should train in the run, or fewer workers are asked for; otherwise 150; 0: all are.",
+        show_default=False,
+    ),
 ]
 _Silence = Annotated[
     float, typer.Option(help="Seconds without a sign of life after which a worker's leases go to others.")
@@ -94,7 +96,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     yield _parameter("seed", Annotated[int, typer.Option(help=command.seed_help)], 0)
     yield _parameter("chunk", _Chunk, None)
     yield _parameter("push_every", _PushEvery, None)
-    yield _parameter("steps_each", _StepsEach, STEPS_EACH)
+    yield _parameter("steps_each", _StepsEach, None)
     hints = get_type_hints(plugin.options, include_extras=True)
     for field in _own_fields(plugin.options):
         default = list(field.default) if isinstance(field.default, tuple) else field.default
@@ -167,6 +169,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
             "while it starts."
         )
     common = {
+        "steps_each": values["steps_each"],
         "silent_s": values["silence"],
         "carrier": values.get("carrier"),
         "address": values.get("address"),
@@ -179,7 +182,6 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         seed=values["seed"],
         chunk=values["chunk"],
         push_every=values["push_every"],
-        steps_each=values["steps_each"],
         spot_checks=values["spot_checks"],
         compress=values["compress"],
         compress_down=values["compress_down"],

@@ -59,7 +59,7 @@ class SimulationOptions:
     travel: str = "0"
     silence: str = "120"
     spot_checks: float = 0.0
-    steps_each: int = STEPS_EACH
+    steps_each: int | None = None
     compress: str = NONE
     compress_down: str = NONE
 
@@ -135,7 +135,7 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         push_every=NO_PUSH if options.no_push else options.push_every,
         silent_s=_above_0("--silence", options.silence),
         spot_checks=options.spot_checks,
-        steps_each=options.steps_each,
+        steps_each=STEPS_EACH if options.steps_each is None else options.steps_each,
         compress=options.compress,
         compress_down=options.compress_down,
     )

@@ -15,6 +15,7 @@ from gridml.cli import command_line
 from gridml.errors import UsageError
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
+from master.decisions.crowding import STEPS_EACH
 from master.scaling import request
 from master.simulation import cost_program
 from master.simulation.exact import verify_credits
@@ -124,6 +125,13 @@ def test_counts_are_not_averaged(tmp_path: Path) -> None:
     play_scenario(settings, Scenario(Steady(WANTED), COSTS), root)
     assert submitted(root) == WANTED
     assert not told(root)
+
+
+@pytest.mark.parametrize("verb", ["run", "simulate"])
+def test_help_names_what_is_usual(verb: str) -> None:
+    """Commands do not load the master for their help, so the number stands there as a word."""
+    text = CliRunner().invoke(command_line(), [verb, "--help"]).output.replace("│", " ")
+    assert f"fewer workers are asked for; otherwise {STEPS_EACH}; 0: all" in " ".join(text.split())
 
 
 @pytest.mark.parametrize("given", [-1, 10**9 + 1])
