@@ -27,10 +27,11 @@ class Asking:
         if self._seen == (workers.asked, workers.wanted):
             return
         self._seen = workers.asked, workers.wanted
-        because = f"of {workers.wanted:,} wanted: {self._reason} ({ALL})" if workers.asked < workers.wanted else ""
-        known = ledger.get("asked", {"reason": ""})
-        if because != known["reason"]:
+        bound = None  # all that are wanted are asked for
+        if workers.asked < workers.wanted:
+            bound = {"workers": workers.asked, "reason": f"of {workers.wanted:,} wanted: {self._reason} ({ALL})"}
+        if bound != ledger.get("asked"):
             with ledger.transaction():
-                ledger.set("asked", {"workers": workers.asked, "reason": because})
-                text = because or "all that are wanted"
-                self._parts.journal.event(now, "asked", f"{workers.asked:,} workers are asked for, {text}")
+                ledger.set("asked", bound)
+                because = "all that are wanted" if bound is None else bound["reason"]
+                self._parts.journal.event(now, "asked", f"{workers.asked:,} workers are asked for, {because}")

@@ -42,7 +42,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         return
     say(f"{run}: {progress.status}")
     say(line(progress))
-    if progress.asked is not None and progress.asked != progress.wanted:
+    if progress.asked is not None:
         say(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
         say(f"About {progress.helpful:,} workers help: {progress.helpful_because}")

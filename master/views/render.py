@@ -60,7 +60,7 @@ def _header(report: Report) -> Table:
     stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
     moved = f"{in_units(report.bytes_up, 'B')} up, {in_units(report.bytes_down, 'B')} down"
     grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
-    if report.asked is not None and report.asked != report.workers:
+    if report.asked is not None:
         grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
     if report.helpful is not None:
         grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")

@@ -55,7 +55,7 @@ def submitted(root: Path) -> int:
     return int(count)
 
 
-def told(root: Path) -> list[str]:
+def announced(root: Path) -> list[str]:
     with opened(root) as ledger:
         return [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'asked' ORDER BY rowid")]
 
@@ -64,7 +64,7 @@ def test_a_short_run_asks_for_few(play: Play) -> None:
     """The perceptron has 1,000 vertices, in batches of 32."""
     root = play(3)
     assert submitted(root) == 4
-    assert told(root) == [
+    assert announced(root) == [
         "4 workers are asked for, of 16 wanted: 3,000 vertices are 93 batches of 32, and of more than 4 workers each "
         "would train fewer than 150 (--steps-each 0 asks for all)"
     ]
@@ -84,13 +84,13 @@ def test_a_longer_one_for_more(play: Play) -> None:
 def test_a_long_one_for_all(play: Play) -> None:
     root = play(80)
     assert submitted(root) == WANTED
-    assert not told(root)
+    assert not announced(root)
 
 
 def test_all_are_asked_for_by_who_says_so(play: Play) -> None:
     root = play(3, steps_each=0)
     assert submitted(root) == WANTED
-    assert not told(root)
+    assert not announced(root)
 
 
 def test_masters_that_come_after_do_not_tell_it_again(play: Play) -> None:
@@ -98,7 +98,7 @@ def test_masters_that_come_after_do_not_tell_it_again(play: Play) -> None:
     with opened(root) as ledger:
         (masters,) = ledger.execute("SELECT value FROM run WHERE key = 'masters'").fetchone()
     assert int(masters) >= 3
-    assert len(told(root)) == 1
+    assert len(announced(root)) == 1
 
 
 def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
@@ -109,12 +109,25 @@ def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
                 request(root, workers)
 
     root = play(30, heard=heard)
-    assert [text.partition(":")[0] for text in told(root)] == [
+    assert [text.partition(":")[0] for text in announced(root)] == [
         "6 workers are asked for, of 16 wanted",
         "6 workers are asked for, of 100 wanted",
         "2 workers are asked for, all that are wanted",
         "6 workers are asked for, of 12 wanted",
     ]
+
+
+def test_what_is_not_bounded_any_more_is_not_said_to_be(play: Play) -> None:
+    """Six of sixteen, then two, then three: status and report say nothing of a bound."""
+
+    def heard(root: Path, topic: str, text: str) -> None:
+        if topic == "epoch" and text.startswith(("epoch 1 ", "epoch 10 ")):
+            request(root, 2 if text.startswith("epoch 1 ") else 3)
+
+    root = play(30, heard=heard)
+    assert report(root).asked is None
+    output = CliRunner().invoke(command_line(), ["status", str(root)]).output
+    assert "asked for" not in output
 
 
 def test_counts_are_not_averaged(tmp_path: Path) -> None:
@@ -124,7 +137,7 @@ def test_counts_are_not_averaged(tmp_path: Path) -> None:
     settings = Settings(program, "simulated", WANTED, options=SimulatedOptions())
     play_scenario(settings, Scenario(Steady(WANTED), COSTS), root)
     assert submitted(root) == WANTED
-    assert not told(root)
+    assert not announced(root)
 
 
 @pytest.mark.parametrize("verb", ["run", "simulate"])
