@@ -77,6 +77,11 @@ def loop(task: Task, seed: int, batches: int = 1, rates: float = 1.0) -> Case:
     return Case(task.name, 1, seed=seed, batches=batches, rates=rates)
 
 
+def tuned(task: Task, count: int, runs: Runs) -> Case:
+    """The loop with a batch `count` times as large at the best of its rates."""
+    return max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
+
+
 def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:
     """Play what is not kept yet, so many at once."""
     missing = [case for case in dict.fromkeys(cases) if case not in runs]
@@ -95,8 +100,7 @@ def row(task: Task, counts: Sequence[int], count: int, interval: int, seeds: int
     """A line of the table: so many workers on a task, of the `counts` that are compared."""
     smaller = [1, *(fewer for fewer in counts if fewer < count)]
     loops = [runs[loop(task, seed)] for seed in range(seeds)]
-    larger = {rate: runs[loop(task, 0, count, rate)].final for rate in RATES}
-    best = max(RATES, key=lambda rate: task.sign * larger[rate])
+    larger = tuned(task, count, runs)
     curves = {
         kills: [runs[Case(task.name, count, interval, kills, seed)] for seed in range(seeds)] for kills in (False, True)
     }
@@ -106,8 +110,8 @@ def row(task: Task, counts: Sequence[int], count: int, interval: int, seeds: int
         "task": task.name,
         "W": count,
         "loop": task.shown(statistics.median(curve.final for curve in loops)),
-        "loop × W": task.shown(larger[best]),
-        "its rate": best,
+        "loop × W": task.shown(runs[larger].final),
+        "its rate": larger.rates,
         "workers": task.shown(shown[False]),
         "killed": task.shown(shown[True]),
         "asked": statistics.median(curve.lives for curve in curves[False]),

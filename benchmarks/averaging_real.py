@@ -20,7 +20,7 @@ from statistics import median
 from unittest import mock
 
 from benchmarks.averaging_options import counts_of, parser, tasks_of
-from benchmarks.averaging_runs import PROGRAMS, Case, Task
+from benchmarks.averaging_runs import Case, Task
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
@@ -77,17 +77,17 @@ def main() -> None:
 
 def compared(task: Task, workers: int, seeds: int) -> list[dict[str, Cell]]:
     """Two lines of the table: nobody killed, and killed."""
-    found: dict[tuple[bool, bool], list[Ran]] = {}
+    runs: dict[tuple[bool, bool], list[Ran]] = {}  # by whether killed, and real
     for seed in range(seeds):
         plain = real(task, workers, Steady(workers), seed)
         life_s = task.vertices * task.epochs * plain.exec_s / workers / 3 + plain.boot_s
         killing = Lives(workers, Exponential(life_s), seed, grace_s=GRACE_S, late=0)
         for killed, script in ((False, Steady(workers)), (True, killing)):
             ran = real(task, workers, script, seed) if killed else plain
-            found.setdefault((killed, True), []).append(ran)
-            found.setdefault((killed, False), []).append(simulated(task, workers, script, seed, plain))
-            print(f"{task.name}, seed {seed}: {ran}, simulated {found[killed, False][-1]}", flush=True)
-    return [line(task, workers, killed, found[killed, True], found[killed, False]) for killed in (False, True)]
+            runs.setdefault((killed, True), []).append(ran)
+            runs.setdefault((killed, False), []).append(simulated(task, workers, script, seed, plain))
+            print(f"{task.name}, seed {seed}: {ran}, simulated {runs[killed, False][-1]}", flush=True)
+    return [line(task, workers, killed, runs[killed, True], runs[killed, False]) for killed in (False, True)]
 
 
 def line(
@@ -110,8 +110,8 @@ def real(task: Task, workers: int, script: Script, seed: int) -> Ran:
     def pool(settings: Settings, directory: RunDirectory) -> Local:
         return Local(worker_command(settings, directory), script, directory.logs)
 
-    with _environment(task), tempfile.TemporaryDirectory() as folder:
-        settings = Settings(_program(task), workers=workers, epochs=task.epochs, seed=seed, push_every=Case.interval)
+    with mock.patch.dict(os.environ, task.environment()), tempfile.TemporaryDirectory() as folder:
+        settings = Settings(task.source, workers=workers, epochs=task.epochs, seed=seed, push_every=Case.interval)
         with start(settings, Path(folder) / "run", Environment(pool)) as run:
             run.finish()
         return _ran(task, Path(folder) / "run")
@@ -121,9 +121,9 @@ def simulated(task: Task, workers: int, script: Script, seed: int, seen: Ran) ->
     """Play the same under simulated time."""
     costs = Costs(exec_s=seen.exec_s, start_s=START_S, push_s=PUSH_S, boot_s=seen.boot_s)
     scenario = Scenario(script, costs, travel_s=TRAVEL_S, seed=seed)
-    with _environment(task), tempfile.TemporaryDirectory() as folder:
+    with mock.patch.dict(os.environ, task.environment()), tempfile.TemporaryDirectory() as folder:
         settings = Settings(
-            _program(task),
+            task.source,
             "simulated",
             workers,
             epochs=task.epochs,
@@ -131,17 +131,9 @@ def simulated(task: Task, workers: int, script: Script, seed: int, seen: Ran) ->
             push_every=Case.interval,
             options=SimulatedOptions(None, None),
         )
-        trainer = Trainer(settings.program, costs, seed)
+        trainer = Trainer(task.source, costs, seed)
         play_scenario(settings, scenario, Path(folder) / "run", trainer=trainer)
         return _ran(task, Path(folder) / "run")
-
-
-def _program(task: Task) -> Path:
-    return PROGRAMS / f"{task.program}.py"
-
-
-def _environment(task: Task) -> mock._patch_dict:
-    return mock.patch.dict(os.environ, {**dict(task.variant), "BATCH": str(task.batch), "RATE": str(task.rate)})
 
 
 def _ran(task: Task, root: Path) -> Ran:

@@ -34,7 +34,7 @@ PROGRAMS = Path(__file__).parent / "programs"
 EXEC_S = 0.003
 BUDGET = Settings.push_budget
 CACHE = Path(__file__).parent / "results" / "averaging_runs.jsonl"
-TRAVEL_S = 0.05
+TRAVEL_S, BOOT_S = 0.05, 1.0
 SIGMA = 0.3  # of the logarithm of machines' speeds
 
 
@@ -61,6 +61,15 @@ class Task:
     def suffix(self) -> str:
         """Tells its variant from others of its program in a file's name."""
         return "".join(f"_{value}" for _, value in self.variant)
+
+    @property
+    def source(self) -> Path:
+        """The file of its program."""
+        return PROGRAMS / f"{self.program}.py"
+
+    def environment(self, batches: int = 1, rates: float = 1.0) -> dict[str, str]:
+        """What tells its program which variant to be, with a batch and a learning rate so many times as large."""
+        return {**dict(self.variant), "BATCH": str(batches * self.batch), "RATE": str(rates * self.rate)}
 
     def shown(self, value: float) -> float:
         """The metric as a table shows it: shares in percent."""
@@ -174,11 +183,16 @@ class Runs:
             file.write(json.dumps({"case": chosen, "points": points, "lives": curve.lives}) + "\n")
 
 
+def push_s(interval: int) -> float:
+    """What a push costs a worker, so that so many vertices lie between two of them."""
+    return interval * EXEC_S * BUDGET
+
+
 def play(case: Case) -> Curve:
     """Play a run to its end."""
     task = TASKS[case.task]
     epochs = case.epochs or task.epochs
-    costs = Costs(exec_s=EXEC_S, start_s=0.1, push_s=case.interval * EXEC_S * BUDGET, boot_s=1.0)
+    costs = Costs(exec_s=EXEC_S, start_s=0.1, push_s=push_s(case.interval), boot_s=BOOT_S)
     life_s = task.vertices * epochs * EXEC_S / case.workers / 3
     script: Script = Steady(case.workers)
     if case.kills:
@@ -187,9 +201,8 @@ def play(case: Case) -> Curve:
         script = Replay(read_events(case.trace), case.seed, speedup=speedup(task))
     speeds = Speeds(sigma=SIGMA) if case.workers > 1 else Speeds()
     scenario = Scenario(script, costs, speeds, travel_s=TRAVEL_S, seed=case.seed)
-    program = PROGRAMS / f"{task.program}.py"
     settings = Settings(
-        program,
+        task.source,
         "simulated",
         case.workers,
         epochs=epochs,
@@ -197,16 +210,14 @@ def play(case: Case) -> Curve:
         steps_each=case.steps_each,
         options=SimulatedOptions(None, None),
     )
-    batch, rate = case.batches * task.batch, case.rates * task.rate
-    environment = {**dict(task.variant), "BATCH": str(batch), "RATE": str(rate), "RULE": case.rule}
     with (
-        mock.patch.dict(os.environ, environment),
+        mock.patch.dict(os.environ, {**task.environment(case.batches, case.rates), "RULE": case.rule}),
         mock.patch.object(pace, "MOST_PARTS", case.parts),
         mock.patch("gridml.engine.modules.rate_scale", lambda share: share**case.power),
         tempfile.TemporaryDirectory() as folder,
     ):
         root = Path(folder) / "run"
-        play_scenario(settings, scenario, root, trainer=Trainer(program, costs, case.seed))
+        play_scenario(settings, scenario, root, trainer=Trainer(task.source, costs, case.seed))
         with opened(root) as ledger:
             rows = ledger.execute("SELECT closed_s, metrics FROM epochs ORDER BY epoch").fetchall()
             (began,) = ledger.execute("SELECT min(submitted_s) FROM workers").fetchone()

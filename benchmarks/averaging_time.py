@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.averaging import RATES, loop, make
+from benchmarks.averaging import RATES, loop, make, tuned
 from benchmarks.averaging_options import counts_of, parser, tasks_of
-from benchmarks.averaging_runs import BUDGET, EXEC_S, SIGMA, Case, Curve, Point, Runs, Task
+from benchmarks.averaging_runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, Task, push_s
 from benchmarks.table import Cell, write
 from master.decisions.crowding import FEW, STEPS_EACH
 from master.simulation.scenario import Speeds
@@ -96,18 +96,21 @@ def row(task: Task, count: int, longer: Sequence[float], runs: Runs) -> dict[str
 
 def elastic(task: Task, count: int, time_s: float, runs: Runs) -> float:
     """The metric of synchronous training on `count` machines at a moment; before an epoch's end the first one's."""
-    best = max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
     shared = synchronous(task, count, task.batch / count, runs[loop(task, 0)])
-    whole = synchronous(task, count, task.batch, runs[best])
+    whole = synchronous(task, count, task.batch, runs[tuned(task, count, runs)])
     return max((curve.at(time_s) for curve in (shared, whole)), key=lambda value: task.sign * value)
+
+
+def step_s(each: float, slowest: float) -> float:
+    """Seconds of a step in which everybody trains `each` vertices, and exchanges what a push carries."""
+    return each * EXEC_S / slowest + push_s(Case.interval)
 
 
 def synchronous(task: Task, count: int, each: float, curve: Curve) -> Curve:
     """A loop's curve by the times of `count` machines that train `each` vertices of every step."""
     speeds = Speeds(sigma=SIGMA)
     slowest = min(speeds.of(slot, 0).speed for slot in range(count))
-    step_s = each * EXEC_S / slowest + Case.interval * EXEC_S * BUDGET
-    epoch_s = step_s * task.vertices / (each * count)
+    epoch_s = step_s(each, slowest) * task.vertices / (each * count)
     return Curve(tuple(Point((k + 1) * epoch_s, point.value) for k, point in enumerate(curve.points)), count)
 
 

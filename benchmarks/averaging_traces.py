@@ -17,9 +17,10 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.averaging import RATES, lag, loop, make
+from benchmarks.averaging import RATES, lag, loop, make, tuned
 from benchmarks.averaging_options import counts_of, parser, tasks_of
 from benchmarks.averaging_runs import (
+    BOOT_S,
     BUDGET,
     EXEC_S,
     SIGMA,
@@ -32,11 +33,10 @@ from benchmarks.averaging_runs import (
     read_events,
     speedup,
 )
+from benchmarks.averaging_time import step_s
 from benchmarks.table import Cell, write
 from master.simulation.scenario import Speeds
 
-BOOT_S = 1.0  # of simulated time, as in the runs
-PUSH_S = Case.interval * EXEC_S * BUDGET
 SMALL, FEW = "AWS V100", 4  # a trace of few machines
 
 
@@ -135,12 +135,10 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
             if now_s == math.inf:
                 break
             continue
-        machine = min(there, key=lambda stay: stay.start_s)
+        machine = there[0]
         began_s, before = now_s + BOOT_S, trained
         trained += max(0.0, machine.end_s - began_s) * rate
-        while len(points) < len(curve.points) and trained >= (len(points) + 1) * task.vertices:
-            done_s = began_s + ((len(points) + 1) * task.vertices - before) / rate
-            points.append(Point(done_s, curve.points[len(points)].value))
+        points += reached(task, curve.points[len(points) :], len(points), trained, began_s - before / rate, rate)
         if len(points) == len(curve.points):
             break
         killed += 1
@@ -151,13 +149,23 @@ def restarted(stays: Sequence[Stay], task: Task, curve: Curve) -> Curve:
     return Curve(tuple(points), killed)
 
 
+def reached(
+    task: Task, left: Sequence[Point], epochs: int, trained: float, zero_s: float, rate: float
+) -> Iterator[Point]:
+    """Those of a curve's points `left` after so many `epochs` that `trained` vertices reach, at the time that `rate`
+    vertices a second since `zero_s` make of them."""
+    for epoch, point in enumerate(left, epochs + 1):
+        if trained < epoch * task.vertices:
+            return
+        yield Point(zero_s + epoch * task.vertices / rate, point.value)
+
+
 def elastic(stays: Sequence[Stay], task: Task, count: int, runs: Runs) -> list[Curve]:
     """Two synchronous curves by the times of up to `count` machines: the program's batch shared by them, and `count`
     such batches at the best rate."""
-    best = max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
     return [
         synchronous(stays, task, count, task.batch, runs[loop(task, 0)]),
-        synchronous(stays, task, count, task.batch * count, runs[best]),
+        synchronous(stays, task, count, task.batch * count, runs[tuned(task, count, runs)]),
     ]
 
 
@@ -173,12 +181,9 @@ def synchronous(stays: Sequence[Stay], task: Task, count: int, batch: int, curve
         until_s = min([*changes, *(stay.end_s for stay in used)], default=math.inf)
         if used:
             began_s = now_s + (BOOT_S if used != before else 0.0)
-            step_s = batch / len(used) * EXEC_S / min(stay.speed for stay in used) + PUSH_S
-            rate, trained_before = batch / step_s, trained
+            rate, done = batch / step_s(batch / len(used), min(stay.speed for stay in used)), trained
             trained += max(0.0, until_s - began_s) * rate
-            while len(points) < len(curve.points) and trained >= (len(points) + 1) * task.vertices:
-                done_s = began_s + ((len(points) + 1) * task.vertices - trained_before) / rate
-                points.append(Point(done_s, curve.points[len(points)].value))
+            points += reached(task, curve.points[len(points) :], len(points), trained, began_s - done / rate, rate)
         now_s = until_s
         if now_s == math.inf:
             break

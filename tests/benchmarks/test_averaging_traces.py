@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from benchmarks.averaging_runs import BUDGET, EXEC_S, TASKS, Curve, Point
-from benchmarks.averaging_traces import BOOT_S, PUSH_S, Stay, restarted, synchronous
+from benchmarks.averaging_runs import BOOT_S, BUDGET, EXEC_S, TASKS, Case, Curve, Point, push_s
+from benchmarks.averaging_traces import Stay, restarted, synchronous
 
 TASK = TASKS["MNIST, LeNet"]
 CURVE = Curve((Point(1.0, 0.5), Point(2.0, 0.75)), 1)
@@ -39,7 +39,7 @@ def test_nobody_works_while_no_machine_is_there() -> None:
 def test_those_that_train_together_wait_for_the_slowest() -> None:
     machines = [Stay(0.0, math.inf, 2.0), Stay(0.0, math.inf, 0.5)]
     curve = synchronous(machines, TASK, 2, 64, CURVE)
-    step_s = 32 * EXEC_S / 0.5 + PUSH_S
+    step_s = 32 * EXEC_S / 0.5 + push_s(Case.interval)
     assert times(curve)[0] == pytest.approx(BOOT_S + TASK.vertices / 64 * step_s)
 
 
