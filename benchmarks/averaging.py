@@ -1,6 +1,6 @@
 """What many workers are worth: the same samples trained by 1, 4, 16 workers, killed and not, on several tasks.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging [--seeds N] [--workers 4,16] [--interval 1024] [--task NAME ...]
+    GRIDML_DATA=DIR python -m benchmarks.averaging [--seeds N] [--workers 4,16,64,256] [--task NAME ...]
 
 Every run is kept in `benchmarks/results/averaging_runs.jsonl` by its configuration, so that what was cut off goes on
 where it was. GRIDML_DATA names the folder that the programs of the tasks read their data from. Beside them stand what
@@ -18,25 +18,32 @@ from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.averaging_options import counts_of, parser, tasks_of
+from benchmarks.averaging_options import counts_of, lines_of, parser, tasks_of
 from benchmarks.averaging_runs import BUDGET, EXEC_S, Case, Curve, Runs, Task, play
 from benchmarks.table import RESULTS, Cell, write
 from master.decisions.crowding import STEPS_EACH
 
 RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
+MOST = 64  # workers where whole tensors are averaged
 WARM = 0.1  # of a run, in which who leads is not compared
 
 
 def main() -> None:
-    given = parser("What many workers are worth.")
+    given = parser("What many workers are worth.", "4,16,64,256")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--interval", type=int, default=1_024)
     options = given.parse_args()
-    tasks, counts = tasks_of(options), counts_of(options)
-    cases = [case for task in tasks for case in cases_of(task, counts, options.interval, options.seeds)]
+    lines: dict[Task, list[int]] = {}
+    for task, count in lines_of(tasks_of(options), counts_of(options), MOST):
+        lines.setdefault(task, []).append(count)
+    cases = [case for task, counts in lines.items() for case in cases_of(task, counts, options.interval, options.seeds)]
     runs = Runs()
     make(cases, runs, options.processes)
-    rows = [row(task, counts, count, options.interval, options.seeds, runs) for task in tasks for count in counts]
+    rows = [
+        row(task, counts, count, options.interval, options.seeds, runs)
+        for task, counts in lines.items()
+        for count in counts
+    ]
     write(
         "averaging",
         f"Workers against loops at equal samples, with a push every {options.interval:,} vertices",
@@ -56,7 +63,7 @@ def main() -> None:
             f"{WARM:.0%} of the others' time (median of the seeds); faster: how many times the loop's time is theirs",
         ],
     )
-    for task in tasks:
+    for task, counts in lines.items():
         plot(task, counts, options.interval, runs)
 
 

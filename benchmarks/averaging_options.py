@@ -25,6 +25,12 @@ def tasks_of(options: argparse.Namespace, usual: Iterable[str] = TASKS) -> list[
     return [TASKS[name] for name in options.task or usual]
 
 
+def lines_of(tasks: Iterable[Task], counts: Iterable[int], most: int) -> list[tuple[Task, int]]:
+    """Every task with every number of workers, more than `most` only where any number of them is asked for."""
+    counts = list(counts)
+    return [(task, count) for task in tasks for count in counts if count <= most or task.rows]
+
+
 def counts_of(options: argparse.Namespace) -> list[int]:
     """The numbers of workers that were asked for."""
     return [int(count) for count in options.workers.split(",")]

@@ -40,7 +40,9 @@ SIGMA = 0.3  # of the logarithm of machines' speeds
 
 @dataclass(frozen=True)
 class Task:
-    """A program, the environment that chooses its variant, its metric, and its learning rate, which loops may scale."""
+    """A program, the environment that chooses its variant, its metric, and its learning rate, which loops may scale:
+    the best of half of it, of it and of twice it for its own loop. Where replicas are merged by `rows`, any number of
+    workers is asked for."""
 
     name: str
     program: str
@@ -50,6 +52,7 @@ class Task:
     rate: float
     metric: str = "accuracy"
     more_is_better: bool = True
+    rows: bool = False
     variant: tuple[tuple[str, str], ...] = ()
 
     @property
@@ -80,10 +83,11 @@ TASKS = {
     task.name: task
     for task in (
         Task("MNIST, LeNet", "small_lenet", 6_000, 6, 64, 0.05),
-        Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "group"),)),
+        Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.0125, variant=(("NORM", "group"),)),
         Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "batch"),)),
         Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
-        Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.5, "loss", more_is_better=False),
+        Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.25, "loss", more_is_better=False, rows=True),
+        Task("MovieLens, factorisation", "ratings", 80_000, 8, 32, 0.02, "error", more_is_better=False, rows=True),
     )
 }
 

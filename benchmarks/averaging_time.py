@@ -1,6 +1,6 @@
 """When workers reach what one worker ends with: they run on for as many epochs as that takes.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging_time [--workers 4,16] [--task NAME ...] [--longest 4]
+    GRIDML_DATA=DIR python -m benchmarks.averaging_time [--workers 4,16,64] [--task NAME ...] [--longest 4]
 
 Runs are kept beside those of `benchmarks.averaging`, and made as they are.
 """
@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from benchmarks.averaging import RATES, loop, make, tuned
-from benchmarks.averaging_options import counts_of, parser, tasks_of
+from benchmarks.averaging_options import counts_of, lines_of, parser, tasks_of
 from benchmarks.averaging_runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, Task, push_s
 from benchmarks.table import Cell, write
 from master.decisions.crowding import FEW, STEPS_EACH
@@ -18,14 +18,15 @@ from master.simulation.scenario import Speeds
 
 LONGER = (1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 8.0)  # times the program's epochs
 NEAR = 0.01  # of the loop's final metric
+MOST = 16  # workers where whole tensors are averaged
 
 
 def main() -> None:
-    given = parser("When workers reach what one ends with.")
+    given = parser("When workers reach what one ends with.", "4,16,64")
     given.add_argument("--longest", type=float, default=4.0, help="times the program's epochs, at most")
     options = given.parse_args()
     tasks = tasks_of(options)
-    pairs = [(task, count) for task in tasks for count in counts_of(options)]
+    pairs = lines_of(tasks, counts_of(options), MOST)
     longer = [times for times in LONGER if times <= options.longest]
     runs = Runs()
     larger = [loop(task, 0, count, rate) for task, count in pairs for rate in RATES]

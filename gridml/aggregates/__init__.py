@@ -4,7 +4,7 @@ A program names a rule by its constructor, `aggregate = gridml.stale_mean()`, or
 """
 
 from gridml.aggregates.add import Add
-from gridml.aggregates.base import Aggregate, Companion, Merge, TensorMerge, Tensors
+from gridml.aggregates.base import Aggregate, Companion, Contraction, Merge, TensorMerge, Tensors
 from gridml.aggregates.clipped import Clipped
 from gridml.aggregates.easgd import Easgd
 from gridml.aggregates.fedbuff import FedBuff
@@ -31,6 +31,7 @@ __all__ = [
     "ByName",
     "Clipped",
     "Companion",
+    "Contraction",
     "Merge",
     "MergeResult",
     "RuleSet",

@@ -60,6 +60,16 @@ class Companion(NamedTuple):
     base: Array
 
 
+class Contraction(NamedTuple):
+    """How strongly rows are pulled, float64 (rows,) each: at least e^−x of a row's distance to where its vertices pull
+    it is left, whatever the rows do that it is coupled with."""
+
+    push: Array
+    """x of the push."""
+    together: Array
+    """x of the push and of all that others had credited since its base."""
+
+
 class TensorMerge(NamedTuple):
     """One tensor of one push, as a rule sees it.
 
@@ -85,6 +95,8 @@ class TensorMerge(NamedTuple):
     """Where its next values go, under the same names."""
     companion: Companion | None = None
     """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
+    contraction: Contraction | None = None
+    """How strongly the rows of an array field are pulled, where that is known."""
 
 
 class Aggregate(ABC):
@@ -102,6 +114,9 @@ class Aggregate(ABC):
     near: ClassVar[bool] = True
     """Whether a replica stays near the value that it was trained from: a step as long as that value is an accident. Not
     so for sums, maxima and statistics, which begin anywhere and may move far."""
+
+    minds_contraction: ClassVar[bool] = False
+    """Whether rows are merged by how strongly they are pulled: it is measured for rules that ask for it."""
 
     @abstractmethod
     def merge(self, t: TensorMerge) -> float:

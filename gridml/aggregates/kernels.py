@@ -45,6 +45,15 @@ def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, st
     return total if math.isfinite(total) else _truth(target, b, p)
 
 
+def blend_rows(out: Array, value: Array, base: Array, replica: Array, pulls: Array, steps: Array) -> float:
+    """As `blend`, with a pull and a step for each row; out[i] is row i, `pulls` and `steps` are (rows,)."""
+    target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
+    pulls, steps = (np.ascontiguousarray(each, np.result_type(out.dtype, np.float32)) for each in (pulls, steps))
+    loop = _loop(_blend_rows, 5, 0, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None
+    total = (loop or _blend_rows_numpy)(target, v, b, p, pulls, steps)
+    return total if math.isfinite(total) else _truth(target, b, p)
+
+
 def fast_forward(out: Array, base: Array, replica: Array, scale: float) -> float:
     """out = base + scale·(replica − base), at scale 1 the replica bit for bit; return the sum that `blend` does."""
     if scale != 1:
@@ -90,6 +99,22 @@ def _blend(out: Any, value: Any, base: Any, replica: Any, pull: Any, step: Any) 
     return total
 
 
+def _blend_rows(out: Any, value: Any, base: Any, replica: Any, pulls: Any, steps: Any) -> float:
+    total = 0.0
+    length = out.size // max(1, pulls.size)
+    for row in range(pulls.size):
+        pull, step = pulls[row], steps[row]
+        zero = pull - pull
+        lanes = zero
+        for i in range(row * length, (row + 1) * length):
+            moved = replica[i] - base[i]
+            merged = value[i] + pull * (base[i] - value[i]) + step * moved
+            out[i] = merged
+            lanes += moved * moved + merged * zero
+        total += lanes
+    return total
+
+
 def _copy(out: Any, base: Any, replica: Any) -> float:
     total = 0.0
     for start in range(0, out.size, _BLOCK):
@@ -104,15 +129,29 @@ def _copy(out: Any, base: Any, replica: Any) -> float:
 
 
 def _blend_numpy(out: Array, value: Array, base: Array, replica: Array, pull: float, step: float) -> float:
+    blocks = (slice(start, start + _BLOCK) for start in range(0, out.size, _BLOCK))
+    return sum(_blend_block(out[block], value[block], base[block], replica[block], pull, step) for block in blocks)
+
+
+def _blend_block(
+    out: Array, value: Array, base: Array, replica: Array, pull: float | Array, step: float | Array
+) -> float:
     wide = np.result_type(out.dtype, np.float32)
-    total = 0.0
     with np.errstate(all="ignore"):
-        for start in range(0, out.size, _BLOCK):
-            block = slice(start, start + _BLOCK)
-            v, b = value[block].astype(wide), base[block].astype(wide)
-            moved = replica[block] - b
-            out[block] = v + pull * (b - v) + step * moved
-            total += float(np.dot(moved, moved)) + float(out[block].max() * 0) + float(out[block].min() * 0)
+        v, b = value.astype(wide), base.astype(wide)
+        moved = replica - b
+        out[...] = v + pull * (b - v) + step * moved
+        return float(np.dot(moved, moved)) + float(out.max() * 0) + float(out.min() * 0)
+
+
+def _blend_rows_numpy(out: Array, value: Array, base: Array, replica: Array, pulls: Array, steps: Array) -> float:
+    length = out.size // max(1, pulls.size)
+    rows = max(1, _BLOCK // max(1, length))
+    total = 0.0
+    for first in range(0, pulls.size, rows):
+        block = slice(first * length, min(first + rows, pulls.size) * length)
+        pull, step = (np.repeat(each[first : first + rows], length) for each in (pulls, steps))
+        total += _blend_block(out[block], value[block], base[block], replica[block], pull, step)
     return total
 
 

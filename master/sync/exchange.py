@@ -55,7 +55,8 @@ class Exchange:
         self._mailboxes = mailboxes
         self._environment = environment
         self._measures = leases.sizing.measures
-        self.merger = Merger(spec.graph, store.replica, spec.settings.workers)
+        driver = spec.program.update.driver.__name__
+        self.merger = Merger(spec.graph, store.replica, spec.settings.workers, driver)
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
         self.conduct = Conduct(store.ledger)

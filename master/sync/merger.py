@@ -19,6 +19,7 @@ from gridml.protocol.unchanged import same_bits
 from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
 from master.store.versions import ReplicaState
+from master.sync.contraction import Contractions
 from master.sync.groups import Group, grouped, length, pushed_from
 from master.sync.habits import Habits
 from master.sync.own_rules import OwnRules, PushMerge
@@ -42,14 +43,16 @@ class Merged:
 
 
 class Merger:
-    """The rules of a graph's replicated vertices, and the memory of the gate; `workers` may push at once."""
+    """The rules of a graph's replicated vertices, and the memory of the gate; `workers` may push at once. Where it is
+    said of which type the trained vertices are, rows are merged by how strongly they are pulled."""
 
-    def __init__(self, graph: Graph, replica: Replica, workers: int = 1) -> None:
+    def __init__(self, graph: Graph, replica: Replica, workers: int = 1, driver: str | None = None) -> None:
         self._tables = {t.type.name: t for t in graph.replicated}
         self._replica = replica
         self._own_rules = OwnRules(self._tables, replica)
         self._rule_sets: dict[VertexKey, RuleSet] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
+        self._contractions = None if driver is None else Contractions(graph, driver)
         self.habits = Habits()
         self.workers = workers
         self._still_since_s: float | None = None  # when the first push came that changed nothing
@@ -115,7 +118,24 @@ class Merger:
             merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
+        if self._contractions is not None:
+            self._contractions.add(worker, self._minding(part), base, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage
+
+    def _minding(self, part: ReplicaPart) -> ReplicaPart:
+        """Those rows of a push whose rule asks how strongly they are pulled."""
+        rows = {
+            type_name: RowValues(
+                values.ids,
+                {
+                    name: column
+                    for name, column in values.fields.items()
+                    if name in self._row_rules[type_name] and self._row_rules[type_name][name].minds_contraction
+                },
+            )
+            for type_name, values in part.rows.items()
+        }
+        return ReplicaPart({}, rows)
 
     def _waited(self, now: float, *, stands: bool) -> float:
         """For how long pushes that change nothing have come."""
@@ -231,8 +251,11 @@ class Merger:
                     continue
                 value, base = (s.arrays[type_name][name][rows.ids[group]] for s in (state, push.base))
                 part = np.ascontiguousarray(pushed[group])
-                tensor = TensorMerge(value, part, base, np.empty_like(part), merge, push.scale)
-                sumsq = self._row_rules[type_name][name].merge(tensor)
+                rule, contraction = self._row_rules[type_name][name], None
+                if rule.minds_contraction and self._contractions is not None and not merge.fast_forward:
+                    contraction = self._contractions.of(type_name, name, rows.ids[group], merge)
+                tensor = TensorMerge(value, part, base, np.empty_like(part), merge, push.scale, contraction=contraction)
+                sumsq = rule.merge(tensor)
                 if not math.isfinite(sumsq):
                     return MergeResult(VertexState(), sumsqs, f"{type_name}/{name}")
                 out[group] = tensor.out

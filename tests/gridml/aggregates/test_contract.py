@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 
 import gridml
 from gridml.aggregates import (
     Aggregate,
+    Contraction,
     Merge,
+    TensorMerge,
     add,
     by_name,
     clipped,
@@ -150,6 +153,52 @@ def test_stale_mean_is_the_formula() -> None:
     alpha = 5 / (5 + tau)
     rho = 1 + (2 - 1) * (1 - alpha)
     assert one(stale_mean(), v, p, b, STALE).tensors["w"] == pytest.approx(v + alpha * (b - v) + alpha * rho * (p - b))
+
+
+def by_rows(contraction: float, together: float) -> NDArray[Any]:
+    """Two rows of three numbers, the first hardly pulled, merged by stale_mean: v = 1, b = 0, p = 1, and τ = 3."""
+    pulled = Contraction(np.array([1e-9, contraction]), np.array([1e-9, together]))
+    v, b, p, out = np.ones((2, 3)), np.zeros((2, 3)), np.ones((2, 3)), np.empty((2, 3))
+    assert stale_mean().merge(TensorMerge(v, p, b, out, STALE, contraction=pulled)) == pytest.approx(6)
+    return out
+
+
+def test_rows_that_are_hardly_pulled_are_added(any_loop: None) -> None:
+    added, between = by_rows(0.2, 0.8)
+    np.testing.assert_allclose(added, 2.0)
+    alpha = 5 / (5 + 192 / 64)
+    np.testing.assert_allclose(between, 1 - alpha * (1 - math.exp(-0.2)) + (1 - math.exp(-0.8)) / 0.8)
+
+
+def test_rows_that_are_pulled_home_are_averaged(any_loop: None) -> None:
+    averaged = by_rows(50.0, 200.0)[1]
+    expected = float(one(stale_mean(), 1.0, 1.0, 0.0, STALE).tensors["w"])
+    np.testing.assert_allclose(averaged, expected)
+
+
+@given(push=st.floats(0, 1e3), others=st.floats(0, 1e3), credited=st.integers(1, 10**6))
+def test_a_row_is_never_merged_past_a_sum_nor_short_of_the_mean(push: float, others: float, credited: int) -> None:
+    how = Merge(2, 1, 64, credited, 4)
+    pull, step = stale_mean().weights(how)
+    pulls, steps = stale_mean().row_weights(how, Contraction(np.array([push]), np.array([push + others])))
+    assert 0 <= pulls[0] <= pull
+    assert step <= steps[0] <= 1
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+@pytest.mark.parametrize("shape", [(0, 3), (5, 1), (1, 40_000), (40_000, 1), (333, 100), (7, 2, 3)])
+def test_rows_are_blended_as_numpy_would(dtype: str, shape: tuple[int, ...], any_loop: None) -> None:
+    random = np.random.default_rng(1)
+    v, b, p, out = (random.standard_normal(shape).astype(dtype) for _ in range(4))
+    pulls, steps = random.random((2, shape[0]))
+    total = kernels.blend_rows(out, v, b, p, pulls, steps)
+    v8, b8, p8 = (each.astype("f8") for each in (v, b, p))
+    pull, step = (each.reshape(-1, *[1] * (len(shape) - 1)) for each in (pulls, steps))
+    np.testing.assert_allclose(out, v8 + pull * (b8 - v8) + step * (p8 - b8), atol=TOLERANCE[dtype])
+    assert total == pytest.approx(((p8 - b8) ** 2).sum(), rel=1e-5)
+    if out.size:
+        p.flat[-1] = np.inf
+        assert math.isnan(kernels.blend_rows(out, v, b, p, pulls, steps))
 
 
 def test_a_stale_replica_pulls_less_than_a_fresh_one() -> None:

@@ -1,0 +1,187 @@
+"""How strongly pushes pull rows to where their vertices want them, measured from pushes that were under way together.
+
+A touch of a row by a vertex takes a share λ of the row's distance to where it is pulled, so a push of t touches from
+base b moves it by λt(v*−b) and noise. Two pushes from different bases, neither of which has seen the other, differ by
+touch by −λ(b−b'): λ is the slope of a regression over the rows that both hold, and two standard errors more are a bound
+of it. A row's contraction is λ times the touches that a push brings it, and two factors that bound what rows do
+together, where H is the curvature that pulls:
+
+- the numbers of one row are pulled unevenly: the strongest pull is so many times the mean as the largest eigenvalue
+  of the moves' second moments is their mean one. For gradients of a likelihood these are H (Fisher's identity), and a
+  row of n numbers has no more than n times the mean;
+- a vertex couples the k rows that it touches: Σ H_i of positive semi-definite terms, each on k blocks, is at most k
+  times its own block diagonal.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import Contraction, Merge
+from gridml.model.graph import Edges, Graph
+from gridml.model.vertex import describe
+from gridml.protocol.push import ReplicaPart
+from master.store.versions import ReplicaState
+
+Array = NDArray[Any]
+Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+
+SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most vertices touch, which are pulled most
+WIDEST = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
+FADING = 0.98  # a push counts half as much after 34 others
+ERRORS = 2.0  # standard errors that the slope is taken to be larger
+LEAST = 16  # numbers that must have been compared before anything is said
+BLOCK = 1 << 22  # edges that are read at once
+
+
+class Contractions:
+    """What is known of the rows of a graph whose `driver` vertices are trained. It ends with its master."""
+
+    def __init__(self, graph: Graph, driver: str) -> None:
+        self._graph = graph
+        self._driver = driver
+        self._fields: dict[tuple[str, str], _Field] = {}
+
+    def add(self, worker: str, part: ReplicaPart, base: ReplicaState, merge: Merge) -> None:
+        """Take note of the rows of a push of this worker, which was trained from `base` and merged."""
+        for type_name, rows in part.rows.items():
+            for name, pushed in rows.fields.items():
+                if pushed.dtype.kind == "f" and merge.vertices:
+                    column = base.arrays[type_name][name]
+                    self._field(type_name, name, column).add(worker, rows.ids, pushed, column, merge)
+
+    def of(self, type_name: str, name: str, ids: Ids, merge: Merge) -> Contraction | None:
+        """Return how strongly a push pulls rows that others changed since its base; None while that is not known."""
+        field = self._fields.get((type_name, name))
+        strength = None if field is None else field.strength
+        if strength is None:
+            return None
+        touches = self._touches[type_name][ids].astype(np.float64)
+        push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
+        return Contraction(self._coupled * strength * push, self._coupled * strength * (push + others))
+
+    def _field(self, type_name: str, name: str, column: Array) -> _Field:
+        if (type_name, name) not in self._fields:
+            self._fields[type_name, name] = _Field(self._touches[type_name], column)
+        return self._fields[type_name, name]
+
+    @cached_property
+    def _touches(self) -> dict[str, Array]:
+        """How often a trained vertex touches each row, on average: float32 (count,) by type."""
+        vertices = max(1, self._graph.tables[self._driver].count)
+        counts = {table.type.name: np.zeros(table.count, np.float32) for table in self._graph.replicated}
+        for type_name, edges in self._row_edges():
+            if edges.constant is not None:
+                counts[type_name][edges.constant] += edges.count
+            else:
+                for start in range(0, len(edges.targets), BLOCK):
+                    targets = np.asarray(edges.targets[start : start + BLOCK], np.int64)
+                    counts[type_name] += np.bincount(targets, minlength=len(counts[type_name])).astype(np.float32)
+        return {type_name: count / vertices for type_name, count in counts.items()}
+
+    @cached_property
+    def _coupled(self) -> float:
+        """k: how many rows the vertex touches that touches a row, on average."""
+        of_vertices: dict[int, Floats] = {}
+        for _, edges in self._row_edges():
+            degrees = edges.degree if edges.offsets is None else np.diff(edges.offsets)
+            of_vertices.setdefault(edges.count, np.zeros(edges.count))
+            of_vertices[edges.count] += degrees
+        total = sum(float(degrees.sum()) for degrees in of_vertices.values())
+        squares = sum(float((degrees**2).sum()) for degrees in of_vertices.values())
+        return max(1.0, squares / total) if total else 1.0
+
+    def _row_edges(self) -> list[tuple[str, Edges]]:
+        """The edges that lead to rows, with the type of these."""
+        found = []
+        for table in self._graph.local:
+            for name, edges in table.edges.items():
+                target = self._graph.tables[describe(table.type.target(name)).name].type
+                if target.replicated and target.arrays:
+                    found.append((target.name, edges))
+        return found
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """The sampled rows of a push that made `version`: moves by touch, of `touched` touches, from `base`."""
+
+    worker: str
+    version: int
+    ids: Ids
+    base: Floats
+    moves: Floats
+    touched: Floats
+
+
+class _Field:
+    """The sums of one array field; those of late count most."""
+
+    def __init__(self, touches: Array, column: Array) -> None:
+        self._touches = touches
+        self._length = column[:1].size if len(column) else 1
+        rows = max(1, SAMPLED // max(1, self._length))
+        self._sampled = np.zeros(len(touches), np.bool_)
+        self._sampled[np.argsort(-touches, kind="stable")[:rows]] = True
+        self._sampled &= touches > 0
+        self._last: _Seen | None = None
+        self._product = self._square = self._noise = self._count = 0.0
+        self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
+
+    def add(self, worker: str, ids: Ids, pushed: Array, column: Array, merge: Merge) -> None:
+        """Take note of a push's rows, compared with those of a push that was under way at the same time."""
+        at = np.flatnonzero(self._sampled[ids])
+        base = column[ids[at]].astype(np.float64).reshape(len(at), self._length)
+        moves = pushed[at].reshape(len(at), self._length) - base
+        touched = _at_least_once(self._touches[ids[at]].astype(np.float64)[:, None] * merge.vertices)
+        if self._second is not None:
+            scaled = moves / np.sqrt(touched)
+            self._second = FADING * self._second + np.einsum("ri,rj->ij", scaled, scaled)
+        seen = _Seen(worker, merge.version, ids[at], base, moves / touched, touched)
+        if self._last is None or merge.base >= self._last.version:
+            self._last = seen
+        elif self._last.worker != worker:
+            self._compare(seen, self._last)
+
+    def _compare(self, one: _Seen, other: _Seen) -> None:
+        _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
+        apart = one.base[ours] - other.base[theirs]
+        differ = one.moves[ours] - other.moves[theirs]
+        weight = 1 / (1 / one.touched[ours] + 1 / other.touched[theirs])  # of 1/variance
+        numbers = int(np.count_nonzero(apart))
+        if not numbers:
+            return
+        self._product = FADING * self._product - float((weight * apart * differ).sum())
+        self._square = FADING * self._square + float((weight * apart**2).sum())
+        self._noise = FADING * self._noise + float((weight * differ**2)[apart != 0].sum())
+        self._count = FADING * self._count + numbers
+
+    @property
+    def strength(self) -> float | None:
+        """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
+        little was compared."""
+        if self._count < LEAST or not 0 < self._square < math.inf or not math.isfinite(self._noise):
+            return None
+        slope = max(0.0, self._product / self._square)
+        error = math.sqrt(self._noise / self._count / self._square)
+        return (slope + ERRORS * error) * self._unevenness
+
+    @property
+    def _unevenness(self) -> float:
+        """How many times the mean pull of a row's numbers the strongest one is, at most."""
+        if self._second is None or not np.isfinite(self._second).all():
+            return float(self._length)
+        mean = float(np.trace(self._second)) / self._length
+        return float(np.linalg.eigvalsh(self._second)[-1]) / mean if mean > 0 else float(self._length)
+
+
+def _at_least_once(touches: Floats) -> Floats:
+    """How often a row was touched that is on average touched so often, and was touched: vertices come in any order."""
+    return np.maximum(1.0, touches / -np.expm1(-np.maximum(touches, np.finfo(np.float64).tiny)))

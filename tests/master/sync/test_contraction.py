@@ -1,0 +1,294 @@
+"""How strongly rows are pulled: measured as it is, bounded where rows act together, and worth what it promises."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from numpy.typing import NDArray
+
+import gridml
+from gridml.aggregates import Merge, VertexState
+from gridml.model.graph import Graph
+from gridml.protocol.push import ReplicaPart, RowValues
+from master.store.replica import Replica
+from master.store.versions import ReplicaState, Versions, initial
+from master.sync.contraction import SAMPLED, Contractions
+from master.sync.merger import Merger
+
+Array = NDArray[np.float64]
+VERTICES = 2_000
+ALONE = Merge(60, 50, 1, 1, 2)
+
+
+class Row(gridml.Vertex):
+    value = gridml.array("float64", (4,))
+    aggregate = gridml.stale_mean()
+
+
+class Counted(gridml.Vertex):
+    seen = gridml.array("int64")
+    aggregate = gridml.add()
+
+
+class Point(gridml.Vertex):
+    label = gridml.array("float64")
+    rows = gridml.edge(Row)
+    counted = gridml.edge(Counted)
+
+
+@dataclass(frozen=True)
+class Problem:
+    """Least squares: a point asks of the sum of its rows that it has a product with the point's own direction."""
+
+    targets: NDArray[np.int64]  # (points, rows of a point)
+    directions: Array  # (points, 4)
+    truth: Array  # (rows, 4)
+    rate: float
+
+    @classmethod
+    def drawn(cls, seed: int, rows: int, each: int, rate: float, *, uneven: float = 1.0) -> Problem:
+        chance = np.random.default_rng(seed)
+        targets = np.argsort(chance.random((VERTICES, rows)), axis=1)[:, :each]
+        directions = chance.normal(size=(VERTICES, 4)) * np.geomspace(1, uneven, 4)
+        return cls(targets, directions, chance.normal(size=(rows, 4)), rate)
+
+    def graph(self) -> Graph:
+        g = Graph()
+        rows = np.zeros_like(self.truth)
+        g.add(Row, value=rows)
+        counted = g.add(Counted, seen=np.zeros(1, np.int64))
+        g.add(Point, label=np.zeros(VERTICES), rows=self.targets, counted=counted)
+        return g
+
+    def train(self, rows: Array, points: NDArray[np.int64]) -> None:
+        for i in points:
+            at, direction = self.targets[i], self.directions[i]
+            wrong = ((self.truth[at] - rows[at]).sum(0) * direction).sum()
+            rows[at] += self.rate * wrong * direction
+
+    def distance(self, rows: Array) -> float:
+        """What is wrong with the rows, on average over the points."""
+        wrong = ((self.truth - rows)[self.targets].sum(1) * self.directions).sum(1)
+        return float(np.sqrt(np.mean(wrong**2)))
+
+
+class Master:
+    """A merger, and the versions that workers train from."""
+
+    def __init__(self, graph: Graph, folder: Path, workers: int, driver: str | None) -> None:
+        folder.mkdir(exist_ok=True)
+        self.replica = Replica(graph, Versions(folder / "versions", durable=False))
+        self.replica.start(initial(graph, 0))
+        self.merger = Merger(graph, self.replica, workers, driver)
+        self.version = 0
+
+    @property
+    def state(self) -> ReplicaState:
+        """A copy of the newest version."""
+        now = self.replica.state
+        arrays = {name: {n: column.copy() for n, column in columns.items()} for name, columns in now.arrays.items()}
+        return ReplicaState({}, arrays, {name: changed.copy() for name, changed in now.changed.items()})
+
+    def push(self, worker: str, base: ReplicaState, version: int, ids: NDArray[np.int64], rows: Array, n: int) -> None:
+        others = (self.version - version) * n
+        merge = Merge(self.version + 1, version, n, others, 4)
+        part = ReplicaPart({}, {"Row": RowValues(ids, {"value": rows[ids]})})
+        merged, passage = self.merger.merge(part, base, merge, worker)
+        if merged is None:  # the replica is where it is pulled, and nothing moves it any more
+            assert passage.reason.startswith("its replica is the one that it was given"), passage.reason
+            return
+        self.version += 1
+        self.replica.put(merged.modules, merged.rows, self.version)
+
+
+def trained(
+    problem: Problem, folder: Path, workers: int, *, pushes: int, n: int = 50, driver: str | None = "Point"
+) -> tuple[float, Master]:
+    """How wrong the rows are after so many pushes of workers that take turns, each of `n` points from the version that
+    there was after its last."""
+    master = Master(problem.graph(), folder, workers, driver)
+    chance = np.random.default_rng(7)
+    turns = deque((f"w{k}", master.state, 0) for k in range(workers))
+    for _ in range(pushes):
+        worker, base, version = turns.popleft()
+        points = chance.choice(VERTICES, n, replace=False)
+        rows = base.arrays["Row"]["value"].copy()
+        problem.train(rows, points)
+        master.push(worker, base, version, np.unique(problem.targets[points]), rows, n)
+        turns.append((worker, master.state, master.version))
+    return problem.distance(master.replica.state.arrays["Row"]["value"]), master
+
+
+def measured(master: Master, n: int = 50) -> Array:
+    contraction = master.merger._contractions
+    assert contraction is not None
+    rows = np.arange(len(master.replica.state.arrays["Row"]["value"]))
+    found = contraction.of("Row", "value", rows, Merge(2, 1, n, n, 4))
+    assert found is not None
+    np.testing.assert_allclose(found.together, 2 * found.push)
+    return found.push
+
+
+def test_many_workers_are_worth_one_where_rows_are_hardly_pulled(tmp_path: Path) -> None:
+    """Eight workers go as far as one would with all their pushes; a mean of them would not."""
+    problem = Problem.drawn(1, rows=100, each=2, rate=0.005)
+    one, _ = trained(problem, tmp_path / "one", 1, pushes=400)
+    many, _ = trained(problem, tmp_path / "many", 8, pushes=400)
+    averaged, _ = trained(problem, tmp_path / "averaged", 8, pushes=400, driver=None)
+    assert averaged > 2.5 * one
+    assert many - one < 0.4 * (averaged - one)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    seed=st.integers(0, 1_000),
+    rows=st.sampled_from([1, 2, 8, 50, 300]),
+    each=st.integers(1, 8),
+    rate=st.sampled_from([0.003, 0.02, 0.1]),
+    uneven=st.sampled_from([1.0, 5.0]),
+    workers=st.sampled_from([2, 5, 16]),
+)
+def test_however_strongly_rows_are_pulled_workers_do_not_overshoot(
+    seed: int, rows: int, each: int, rate: float, uneven: float, workers: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Whatever is trained apart stays as stable as the mean of it."""
+    each = min(each, rows)
+    problem = Problem.drawn(seed, rows, each, rate / each / uneven**2, uneven=uneven)
+    folder = tmp_path_factory.mktemp("run")
+    averaged, _ = trained(problem, folder / "averaged", workers, pushes=150, driver=None)
+    summed, _ = trained(problem, folder / "summed", workers, pushes=150)
+    assert summed <= 1.1 * averaged + 1e-3
+
+
+@pytest.mark.parametrize("uneven", [1.0, 6.0])
+def test_the_bound_holds_and_is_not_far(tmp_path: Path, uneven: float) -> None:
+    """Between what pulls most and a few times as much, by what is known of how the points are drawn."""
+    problem = Problem.drawn(3, rows=40, each=2, rate=0.01, uneven=uneven)
+    _, master = trained(problem, tmp_path, 4, pushes=300)
+    touches = np.bincount(problem.targets.ravel(), minlength=40) / VERTICES
+    strongest = 2 * 50 * problem.rate * float((problem.directions**2).mean(0).max()) * touches  # two rows a point
+    found = measured(master)
+    assert (found > 0.8 * strongest).all()
+    assert (found < 5 * strongest).all()
+
+
+def state_of(values: Array) -> ReplicaState:
+    return ReplicaState({}, {"Row": {"value": values}})
+
+
+def pushes(contraction: Contractions, workers: str, rate: float = 0.3, first: int = 0) -> None:
+    """Pushes of one point that pulls every row home, by workers whose bases are two versions old."""
+    chance = np.random.default_rng(2)
+    for version in range(first, first + len(workers)):
+        base = chance.normal(size=(3, 4))
+        part = ReplicaPart({}, {"Row": RowValues(np.arange(3), {"value": (1 - rate) * base})})
+        merge = Merge(version + 1, max(0, version - 2), 1, 2, 4)
+        contraction.add(workers[version - first], part, state_of(base), merge)
+
+
+def every(rows: int = 3) -> Graph:
+    """One point that touches every row."""
+    g = Graph()
+    g.add(Row, value=np.zeros((rows, 4)))
+    g.add(Point, label=np.zeros(1), rows=np.arange(rows)[None], counted=g.add(Counted, seen=np.zeros(1, np.int64)))
+    return g
+
+
+def test_it_is_known_when_pushes_of_two_workers_were_compared() -> None:
+    contraction = Contractions(every(), "Point")
+    for workers in ("a", "aaaaaaaa"):
+        pushes(contraction, workers)
+        assert contraction.of("Row", "value", np.arange(3), ALONE) is None
+    pushes(contraction, "abcabcabcabcabc", first=20)
+    found = contraction.of("Row", "value", np.arange(2), Merge(60, 50, 10, 30, 4))
+    assert found is not None
+    assert found.push.shape == found.together.shape == (2,)
+    assert (found.push >= 10 * 0.3 * 4).all()  # four rows are coupled: three, and the counted one
+    np.testing.assert_allclose(found.together, 4 * found.push, rtol=1e-3)
+
+
+def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
+    """A move that the other's base holds would be taken for a pull back."""
+    contraction = Contractions(every(), "Point")
+    chance = np.random.default_rng(0)
+    for version in range(50):
+        base = chance.normal(size=(3, 4))
+        part = ReplicaPart({}, {"Row": RowValues(np.arange(3), {"value": 0.5 * base})})
+        contraction.add("ab"[version % 2], part, state_of(base), Merge(version + 1, version, 1, 0, 2))
+    assert contraction.of("Row", "value", np.arange(3), ALONE) is None
+
+
+def test_counts_and_rules_that_do_not_ask_are_left_alone(tmp_path: Path) -> None:
+    problem = Problem.drawn(1, rows=10, each=2, rate=0.02)
+    _, master = trained(problem, tmp_path, 2, pushes=40)
+    contraction = master.merger._contractions
+    assert contraction is not None
+    assert set(contraction._fields) == {("Row", "value")}
+
+
+def test_touches_count_edges_of_every_form() -> None:
+    class Other(gridml.Vertex):
+        label = gridml.array("float64")
+        many = gridml.edge(Row)
+        one = gridml.edge(Row)
+
+    g = Graph()
+    rows = g.add(Row, value=np.zeros((3, 4)))
+    first = gridml.model.graph.VertexSet(Row, rows.start, rows.start + 1)
+    g.add(Other, label=np.zeros(4), many=gridml.csr([0, 2, 2, 3, 3], [0, 2, 2]), one=first)
+    contraction = Contractions(g, "Other")
+    np.testing.assert_allclose(contraction._touches["Row"], [5 / 4, 0, 2 / 4])
+    assert contraction._coupled == pytest.approx((9 + 1 + 4 + 1) / (3 + 1 + 2 + 1))
+
+
+def test_rows_that_no_edge_leads_to_teach_nothing() -> None:
+    g = Graph()
+    g.add(Row, value=np.zeros((2, 4)))
+    counted = g.add(Counted, seen=np.zeros(1, np.int64))
+    g.add(Point, label=np.zeros(1), rows=gridml.csr([0, 0], []), counted=counted)
+    contraction = Contractions(g, "Point")
+    chance = np.random.default_rng(2)
+    for version in range(30):
+        base = chance.normal(size=(2, 4))
+        part = ReplicaPart({}, {"Row": RowValues(np.arange(2), {"value": 0.5 * base})})
+        contraction.add("ab"[version % 2], part, state_of(base), Merge(version + 1, max(0, version - 2), 1, 2, 4))
+    assert contraction.of("Row", "value", np.arange(2), ALONE) is None
+
+
+def test_a_large_table_is_sampled_where_it_is_touched_most() -> None:
+    rows = SAMPLED // 4 + 1_000
+    g = Graph()
+    g.add(Row, value=np.zeros((rows, 4)))
+    targets = np.concatenate([np.arange(rows), np.arange(500, 700)])
+    counted = g.add(Counted, seen=np.zeros(1, np.int64))
+    g.add(Point, label=np.zeros(len(targets)), rows=targets, counted=counted)
+    contraction = Contractions(g, "Point")
+    sampled = contraction._field("Row", "value", np.zeros((rows, 4)))._sampled
+    assert sampled.sum() == SAMPLED // 4
+    assert sampled[500:700].all()
+
+
+@pytest.mark.parametrize("value", [np.inf, 1e200])
+def test_what_cannot_be_measured_is_not_known(value: float) -> None:
+    """Nothing raises, and a rule is told nothing."""
+    contraction = Contractions(every(), "Point")
+    pushes(contraction, "abcabcabcabcabc")
+    with np.errstate(all="ignore"):
+        base = np.zeros((3, 4))
+        part = ReplicaPart({}, {"Row": RowValues(np.arange(3), {"value": np.full((3, 4), value)})})
+        contraction.add("z", part, state_of(base), Merge(20, 10, 1, 2, 4))
+        found = contraction.of("Row", "value", np.arange(3), ALONE)
+    assert found is None or np.isfinite(found.push).all()
+
+
+def test_a_vertex_state_is_not_needed() -> None:
+    """Modules are not looked at."""
+    part: Any = ReplicaPart({("Net", 0): VertexState().tensors}, {})
+    Contractions(every(), "Point").add("a", part, ReplicaState(), Merge(2, 1, 1, 1, 2))
