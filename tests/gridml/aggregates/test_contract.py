@@ -164,10 +164,10 @@ def by_rows(contraction: float, together: float) -> NDArray[Any]:
 
 
 def test_rows_that_are_hardly_pulled_are_added(any_loop: None) -> None:
-    added, between = by_rows(0.2, 0.8)
+    added, between = by_rows(0.05, 0.2)
     np.testing.assert_allclose(added, 2.0)
     alpha = 5 / (5 + 192 / 64)
-    np.testing.assert_allclose(between, 1 - alpha * (1 - math.exp(-0.2)) + (1 - math.exp(-0.8)) / 0.8)
+    np.testing.assert_allclose(between, 1 - alpha * (1 - math.exp(-0.05)) + (1 - math.exp(-0.2)) / 0.2)
 
 
 def test_rows_that_are_pulled_home_are_averaged(any_loop: None) -> None:
