@@ -8,6 +8,7 @@ sessions, merges, the gate, epochs.
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from dataclasses import dataclass, fields
@@ -21,6 +22,7 @@ from chunk_model.families import Exponential
 from chunk_model.record import read_record
 from chunk_model.trace import TraceEvent
 from gridml.engine import pace
+from gridml.errors import UserCodeError
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.decisions.crowding import STEPS_EACH
@@ -221,7 +223,12 @@ def play(case: Case) -> Curve:
         tempfile.TemporaryDirectory() as folder,
     ):
         root = Path(folder) / "run"
-        play_scenario(settings, scenario, root, trainer=Trainer(task.source, costs, case.seed))
+        try:
+            play_scenario(settings, scenario, root, trainer=Trainer(task.source, costs, case.seed))
+        except UserCodeError:
+            if case.batches == 1:
+                raise
+            return Curve((Point(0.0, -task.sign * math.inf),), 1)  # a batch so large that the loop diverges
         with opened(root) as ledger:
             rows = ledger.execute("SELECT closed_s, metrics FROM epochs ORDER BY epoch").fetchall()
             (began,) = ledger.execute("SELECT min(submitted_s) FROM workers").fetchone()
