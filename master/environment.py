@@ -51,7 +51,6 @@ class Environment:
     hook: Hook = lambda point: None
     tick: Callable[[], None] = lambda: None
     mailboxes: Callable[[Settings, RunDirectory], MasterMailboxes] = run_mailboxes
-    unattended: bool = False  # started by a schedd, and not by a person
     durable: bool = True  # without, a simulation need not wait for the disk
     codec: Codec = field(default_factory=BundleCodec)
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError
-from gridml.model.program import load
+from gridml.model.program import Program, load
 from gridml.protocol import bundle
 from master.backends.registry import read_settings
 from master.environment import Environment
@@ -21,7 +20,7 @@ from master.store.diagnosis import explained
 from master.store.identity import identity
 from master.store.ledger import Ledger
 from master.store.replica import Replica
-from master.store.rundir import MasterLock, RunDirectory
+from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.settings import Settings
 from master.store.settings_file import copy_settings, write_settings
 from master.store.spec import RunSpec
@@ -59,7 +58,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     lock = MasterLock(directory)
     try:
         with explained(root, "start again with gridml run"):
-            directory.keep_program(settings.program)
+            directory.kept_program(settings.program).keep()
             _make_ledger(spec, directory, environment)
         return spec, directory, lock
     except BaseException:
@@ -68,7 +67,10 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
 
 
 def _load(settings: Settings) -> RunSpec:
-    program = load(settings.program)
+    return _spec(settings, load(settings.program))
+
+
+def _spec(settings: Settings, program: Program) -> RunSpec:
     return RunSpec(settings, program, program.build(settings.program))
 
 
@@ -110,15 +112,18 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
     bundle.sync_folder(directory.root)
 
 
-def resume(root: Path, environment: Environment, program_file: Path | None = None) -> Run:
-    """Go on with a run from its last commit. Raises LedgerError, RunError when that cannot be done."""
+def resume(
+    root: Path, environment: Environment, program_file: Path | None = None, *, with_changes: bool = False
+) -> Run:
+    """Go on with a run from its last commit, and with the program as the run keeps it; `with_changes` as it is now, or
+    with another one. Raises LedgerError, RunError when that cannot be done."""
     directory = RunDirectory(root)
     if not os.path.isfile(directory.ledger) and not os.path.isfile(directory.ledger_copy):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     with explained(root):
         lock = MasterLock(directory)
     try:
-        return _resume(directory, environment, program_file, lock)
+        return _resume(directory, environment, program_file, lock, with_changes=with_changes)
     except BaseException as error:
         if isinstance(error, GridmlError):
             _leave_word(directory, error)
@@ -126,17 +131,38 @@ def resume(root: Path, environment: Environment, program_file: Path | None = Non
         raise
 
 
-def _resume(directory: RunDirectory, environment: Environment, program_file: Path | None, lock: MasterLock) -> Run:
+def _resume(
+    directory: RunDirectory,
+    environment: Environment,
+    program_file: Path | None,
+    lock: MasterLock,
+    *,
+    with_changes: bool,
+) -> Run:
     root = directory.root
     with explained(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         with _taken(directory, environment) as ledger:
             settings = _settings(directory, ledger, program_file)
-            died = ledger.get("status") == RunStatus.RUNNING  # without a word
-            if program_file is None and environment.unattended and died and _altered(directory, settings.program):
-                sys.path.append(str(settings.program.parent))  # its modules stay where they are
-                settings = replace(settings, program=directory.program(settings.program))  # nobody asked for another
-            return Run(wire(_load(settings), directory, environment, ledger), lock)
+            spec = _taken_up(directory, settings, environment, with_changes=with_changes or program_file is not None)
+            return Run(wire(spec, directory, environment, ledger), lock)
+
+
+def _taken_up(directory: RunDirectory, settings: Settings, environment: Environment, *, with_changes: bool) -> RunSpec:
+    """The program of a run that goes on, which is what it was begun with if nobody asks for another."""
+    kept = directory.kept_program(settings.program)
+    if with_changes or not kept.program.is_file():
+        spec = _load(settings)
+        kept.keep()
+        return spec
+    if altered := kept.altered():
+        files = f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
+        environment.report(
+            "warning",
+            f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
+            f"{command('resume', directory.root)} --with-changes",
+        )
+    return _spec(settings, load(kept.program, settings.program))
 
 
 def _settings(directory: RunDirectory, ledger: Ledger, program_file: Path | None) -> Settings:
@@ -151,12 +177,6 @@ def _settings(directory: RunDirectory, ledger: Ledger, program_file: Path | None
         with ledger.transaction():
             ledger.set("settings", sha256)
     return settings
-
-
-def _altered(directory: RunDirectory, program: Path) -> bool:
-    """Whether a program is not any more what the run was begun with."""
-    kept = directory.program(program)
-    return kept.is_file() and (not program.is_file() or kept.read_bytes() != program.read_bytes())
 
 
 def _leave_word(directory: RunDirectory, error: GridmlError) -> None:

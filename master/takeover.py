@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from gridml.carriers.base import Message
-from gridml.protocol import bundle
 from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.outbox import read as read_outbox
@@ -61,11 +60,9 @@ class Takeover:
         """Begin this master's life at `now`; afterwards every open lease is that of a worker that lives on."""
         ledger, mailboxes = self.ledger, self.place.mailboxes
         masters = ledger.get("masters", 0)
-        program = bundle.digest(self.place.settings.program.read_bytes())
+        program = self.place.directory.kept_program(self.place.settings.program).digest()
         # What was leased under a ledger since undone, or with another f, has nothing to do with this one.
         alike = not ledger.get("undone", False) and ledger.get("program", program) == program
-        if not alike:
-            self.place.directory.keep_program(self.place.settings.program)
         inherited = self.place.backend.inherit(keep=alike)
         survivors, rows = frozenset(inherited), ledger.workers()
         self._recall(rows, survivors, now)

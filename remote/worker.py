@@ -39,6 +39,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--name", required=True, help="the worker's name in the run")
     parser.add_argument("--program", required=True, type=Path, help="the user's file")
+    parser.add_argument("--original", type=Path, help="where the program is a copy of it: the user's own")
     parser.add_argument("--directory", type=Path, help="the run directory, where it is shared with the master")
     parser.add_argument(
         "--carrier",
@@ -55,7 +56,7 @@ def main(argv: list[str] | None = None) -> int:
         die_with_parent(options.parent)
     try:
         carrier = CARRIERS.find(options.carrier)
-        loaded = _load_where_fit(options.program) if carrier.remote else program.load(options.program)
+        loaded = _load_where_fit(options.program) if carrier.remote else program.load(options.program, options.original)
         if loaded.uses_torch:
             _prepare_torch(f"{options.seed}/{options.name}")
         status = _work(options, carrier, loaded, evicted.is_set)
@@ -78,7 +79,8 @@ def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicte
     status, kind = 0, fitness.kind(loaded.uses_torch)
     for name, mailbox in _mailboxes(options, carrier):
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
-        chosen = SessionOptions(name, kind, options.chunks, options.patience, options.program, kept)
+        source = options.original or options.program
+        chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept)
         mailbox = Beating(mailbox)
         session = Session(chosen, Engine(loaded), mailbox, courier, evicted)
         try:

@@ -152,7 +152,7 @@ def simulate(
     name = "cost" if program is None else program.stem
     root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
     directory = RunDirectory(root)
-    file = directory.program(Path(COST_PROGRAM)).absolute() if program is None else program.absolute()
+    file = directory.kept_program(Path(COST_PROGRAM)).program.absolute() if program is None else program.absolute()
     chosen = settings_for(options, file)
     played = scenario_for(options, chosen.workers)
     if program is None:

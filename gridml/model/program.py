@@ -20,6 +20,7 @@ from gridml.model.batch import Batch
 from gridml.model.batch_norm import batch_norms
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
+from gridml.model.own_modules import Kept, compiled
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, module, reachable
 from gridml.protocol.text import TRACEBACK, described, printable
 
@@ -283,13 +284,15 @@ class Program:
         return not any(t.replicated for t in self.types().values())
 
 
-def load(path: Path) -> Program:
-    """Return the one Program in a user's file.
+def load(path: Path, original: Path | None = None) -> Program:
+    """Return the one Program in a user's file. A copy that a run keeps, with the modules beside it, is loaded as the
+    `original` that it was made of.
 
     Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
     """
     if (problem := _problem(path)) is not None:
         raise UsageError(f"{problem}. Expected the Python file of a program, as in `gridml run examples/mnist.py`.")
+    copy, path = path, path if original is None else original
     name = f"gridml_program_{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
@@ -299,8 +302,10 @@ def load(path: Path) -> Program:
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.append(folder)  # the user's own modules beside the file; last, so that they shadow nothing
+    if original is not None:
+        sys.meta_path[:] = [Kept(copy.parent, path.parent), *(each for each in sys.meta_path if type(each) is not Kept)]
     try:
-        spec.loader.exec_module(loaded)
+        exec(compiled(copy, path), vars(loaded))
     except (DataError, Interruption):
         del sys.modules[name]
         raise  # it says all there is to say

@@ -130,7 +130,8 @@ def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str
     beside = Path(sys.executable).parent / WORKER
     begin = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, *WITHOUT_SCRIPT]
     fixed = [
-        f"--program={settings.program}",
+        f"--program={directory.kept_program(settings.program).program.absolute()}",
+        f"--original={settings.program}",
         f"--carrier={settings.carrier}",
         f"--directory={directory.root.absolute()}",
         f"--parent={os.getpid()}",

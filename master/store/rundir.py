@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import RunError, SupersededError, UsageError
-from gridml.protocol import bundle
 from gridml.protocol.attempts import job_of
 from gridml.protocol.foreign_files import THEIRS
+from master.store.kept_program import KeptProgram
 
 NETWORK_FILE_SYSTEMS = frozenset(
     {
@@ -99,16 +99,9 @@ class RunDirectory:
     def final(self) -> Path:
         return self.root / "final.safetensors"
 
-    def program(self, original: Path) -> Path:
-        """The run's own copy of its program, under the program's name."""
-        return self.root / "program" / original.name
-
-    def keep_program(self, original: Path) -> None:
-        """Copy the program as it is now; jobs that start later get this one, whatever becomes of the original."""
-        kept = self.program(original)
-        kept.parent.mkdir(exist_ok=True)
-        if original != kept:
-            bundle.write_atomic(kept, original.read_bytes())
+    def kept_program(self, original: Path) -> KeptProgram:
+        """The run's own copy of a program."""
+        return KeptProgram(self.root / "program", original)
 
     @property
     def recovered(self) -> Path:
@@ -232,7 +225,8 @@ def superseded(root: Path) -> SupersededError:
 _README = """A gridml run.
 
 settings.json        what was asked for, and settings.backup.json the same
-program/             the program as workers are sent it: as it was when the run began, or was last resumed
+program/             the program and its own modules, as workers get them: as they were when the run began, or was
+                     resumed with changes
 events.log           what happened, a line each
 ledger.db            leases, credits, versions, workers (SQLite): the only truth
 ledger.backup.db     the ledger as it was at the end of the last epoch

@@ -59,7 +59,7 @@ class Failures:
         self.count(record, failure.message, now)
         if not again:
             resume = command("resume", self._ledger.path.parent)
-            advice = f"Mend the program, then go on from the last credit: {resume}"
+            advice = f"Mend the program, then go on from the last credit: {resume} --with-changes"
             self.stop(UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback))
 
     def clear(self, record: WorkerRecord) -> None:

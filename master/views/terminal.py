@@ -92,7 +92,7 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 signals.turn()
                 follower.tick()
 
-            environment = Environment(make, wall=time.time, report=follower.report, tick=tick, unattended=is_job)
+            environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
             with begin(environment) as run, follower:
                 follower.report("started", f"{root}: {run.parts.workers.asked} workers, {run.total:,} vertices")
                 try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 
 from gridml.carriers.directory import DirectoryMailbox
-from gridml.errors import StorageError
+from gridml.errors import ProgramError, StorageError
 from gridml.protocol import bundle, outbox
 from gridml.protocol.messages import Lease, Push, Reply, Sync, Verdict, reply_from, to_json
 from gridml.protocol.outbox import UnansweredPush
@@ -108,26 +109,55 @@ def test_another_program_inherits_nobody(
     begun(program, tmp_path / "run", environment).__exit__(None, None, None)
     program.write_text(program.read_text() + "# mended\n")
     for _ in range(2):
-        resume(tmp_path / "run", environment).__exit__(None, None, None)
+        resume(tmp_path / "run", environment, with_changes=True).__exit__(None, None, None)
     assert backend.kept == [True, False, True]  # those that the second master started run the mended one
 
 
-def test_a_master_that_nobody_started_keeps_the_program_as_it_was(
+def test_a_run_goes_on_with_the_program_that_it_was_begun_with(
     program: Path, tmp_path: Path, backend: Left, environment: Environment
 ) -> None:
-    root = tmp_path / "run"
+    root, said = tmp_path / "run", list[str]()
+    environment = replace(environment, report=lambda topic, text: said.append(text))
     begun(program, root, environment).__exit__(None, None, None)
-    before = program.read_text()
+    kept, before = root / "program" / program.name, program.read_text()
     program.write_text("half a thou")
-    with resume(root, replace(environment, unattended=True)) as run:
-        assert run.parts.spec.settings.program.read_text() == before
-        run.ledger.set("status", "cancelled")
+    resume(root, environment).__exit__(None, None, None)
+    assert kept.read_text() == before
     assert backend.kept == [True, True]
+    (told,) = [text for text in said if "changed since" in text]
+    assert told == (
+        f"{program.name} has changed since the run began, and it goes on with its own copy. To take what is there now: "
+        f"gridml resume {root} --with-changes"
+    )
+    with pytest.raises(ProgramError, match="half a thou"):
+        resume(root, environment, with_changes=True)
+    assert kept.read_text() == before
     program.write_text(before + "# mended\n")
-    with resume(root, replace(environment, unattended=True)) as run:  # a person has stopped it, and submitted it again
+    with resume(root, environment, with_changes=True) as run:
         assert run.parts.spec.settings.program == program
-    assert (root / "program" / program.name).read_text() == program.read_text()
+    assert kept.read_text() == program.read_text()
     assert backend.kept == [True, True, False]
+    program.unlink()
+    resume(root, environment).__exit__(None, None, None)  # it is not needed any more
+    assert backend.kept == [True, True, False, True]
+
+
+def test_modules_of_its_own_are_part_of_a_program(
+    program: Path, tmp_path: Path, backend: Left, environment: Environment
+) -> None:
+    root, helper = tmp_path / "run", program.parent / "helper_of_a_takeover.py"
+    helper.write_text("SPEED = 1\n")
+    program.write_text(f"import helper_of_a_takeover\n{program.read_text()}")
+    begun(program, root, environment).__exit__(None, None, None)
+    helper.write_text("SPEED = 2\n")
+    resume(root, environment).__exit__(None, None, None)
+    assert (root / "program" / helper.name).read_text() == "SPEED = 1\n"
+    resume(root, environment, with_changes=True).__exit__(None, None, None)
+    assert (root / "program" / helper.name).read_text() == "SPEED = 2\n"
+    program.write_text(program.read_text().replace("import helper_of_a_takeover\n", ""))
+    resume(root, environment, with_changes=True).__exit__(None, None, None)
+    assert not (root / "program" / helper.name).exists() or helper.stem in sys.modules
+    assert backend.kept == [True, True, False, False]
 
 
 def test_failures_stand_after_a_killed_master_and_not_when_a_person_resumes(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
+from gridml.model.own_modules import own_files
 from gridml.protocol import bundle, outbox
 from master.backends.condor.options import CondorOptions, check_line
 from master.store.rundir import RunDirectory
@@ -49,8 +50,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     """Return the submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all jobs of the
     run. Raises UsageError for a value that is not one line, whatever it is made of."""
     options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
-    kept = directory.program(settings.program).absolute()
-    sent = [CODE, str(kept if kept.is_file() else settings.program), *(str(path) for path in options.send)]
+    sent = [CODE, *map(str, [*_programs(settings.program, directory, options), *options.send])]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
     environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
     if carrier.job_file is not None:
@@ -99,6 +99,17 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     commands["requirements"] = f"{own}!stringListMember(TARGET.Machine, MY.{AVOIDED})"
     marks = {AVOIDED: '""', **marks}
     return lines({**commands, **{f"+{name}": value for name, value in {**attributes(options), **marks}.items()}})
+
+
+def _programs(program: Path, directory: RunDirectory, options: CondorOptions) -> list[Path]:
+    """What is sent of the program: the run's own copy with the modules beside it, but for what the user sends."""
+    kept = directory.kept_program(program)
+    if kept.program.is_file():
+        entries = [path.absolute() for path in kept.entries]
+    else:  # before there is a run
+        entries = list(dict.fromkeys(program.parent / name.split("/")[0] for name in own_files(program)))
+    own, theirs = entries[0], {path.name for path in options.send}
+    return [own, *(path for path in entries[1:] if path.name not in theirs)]
 
 
 def lines(commands: dict[str, str]) -> dict[str, str]:

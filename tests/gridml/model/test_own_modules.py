@@ -1,0 +1,203 @@
+"""What a program imports from beside itself is found, kept apart from what is installed, and loaded from a copy."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gridml.errors import ProgramError
+from gridml.model.own_modules import own_files
+from gridml.model.program import load
+from master.store.kept_program import KeptProgram
+
+PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
+
+
+@pytest.fixture(autouse=True)
+def as_before() -> Iterator[None]:
+    """What a program brings into the process is gone after a test."""
+    path, finders, modules = list(sys.path), list(sys.meta_path), set(sys.modules)
+    yield
+    sys.path[:], sys.meta_path[:] = path, finders
+    for name in set(sys.modules) - modules:
+        del sys.modules[name]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "theirs"
+    made.mkdir()
+    return made
+
+
+def write(folder: Path, **files: str) -> Path:
+    """Files by their paths, `__` for a slash, "package" for __init__.py; returns the program, which is named so."""
+    for name, text in files.items():
+        path = folder / f"{name.replace('__', '/').replace('package', '__init__')}.py"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return folder / "program.py"
+
+
+def found(program: Path) -> set[str]:
+    files = own_files(program)
+    assert next(iter(files)) == program.name
+    return set(files) - {program.name}
+
+
+def test_modules_beside_a_program_are_its_own(folder: Path) -> None:
+    program = write(
+        folder,
+        program="import one\nfrom two import what\ndef f():\n    import inside as other\n",
+        one="import deeper",
+        two="",
+        inside="",
+        deeper="import one  # in a circle",
+        unused="",
+    )
+    assert found(program) == {"one.py", "two.py", "inside.py", "deeper.py"}
+
+
+def test_packages_bring_what_is_imported_of_them(folder: Path) -> None:
+    program = write(
+        folder,
+        program="import kit.tools.saw\nfrom kit import name, drill\n",
+        kit__package="from . import always",
+        kit__always="from .tools import hammer",
+        kit__drill="from .tools.bits import *\nfrom ..beyond import nothing",
+        kit__unused="",
+        kit__tools__package="",
+        kit__tools__saw="",
+        kit__tools__hammer="from .. import glue",
+        kit__tools__bits="",
+        kit__glue="",
+    )
+    inside = {"always", "drill", "glue", "tools/__init__", "tools/saw", "tools/hammer", "tools/bits", "__init__"}
+    assert found(program) == {f"kit/{name}.py" for name in inside}
+
+
+def test_a_folder_without_an_init_is_a_package_too(folder: Path) -> None:
+    assert found(write(folder, program="import loose.part", loose__part="")) == {"loose/part.py"}
+
+
+def test_what_is_installed_or_built_in_is_not_the_users(folder: Path) -> None:
+    program = write(
+        folder,
+        program="import json, numpy, math, gridml, nothing_of_the_kind\nimport numpy.linalg",
+        json="raise ImportError('not this one')",
+        numpy="",
+        math="",
+        gridml__package="",
+    )
+    assert found(program) == set()
+
+
+def test_a_module_that_is_imported_by_its_name_is_found_when_it_is_loaded(folder: Path) -> None:
+    text = "import importlib\nimportlib.import_module('by_name_of_own_modules')\n" + PROGRAM.read_text()
+    program = write(folder, program=text, by_name_of_own_modules="")
+    assert found(program) == set()
+    load(program)
+    assert found(program) == {"by_name_of_own_modules.py"}
+
+
+def test_an_environment_in_the_folder_is_not_sent(folder: Path) -> None:
+    """Its modules are loaded from below the program's folder, but not under the names that they would have there."""
+    installed = write(folder / "venv" / "lib", installed_in_a_venv="").parent
+    sys.path.insert(0, str(installed))
+    text = "import installed_in_a_venv\n" + PROGRAM.read_text()
+    program = write(folder, program=text)
+    load(program)
+    assert found(program) == set()
+
+
+@pytest.mark.parametrize("text", ["import helper\nthis is no Python", "\0", "import helper\n\x80"])
+def test_what_cannot_be_parsed_is_left_to_who_runs_it(folder: Path, text: str) -> None:
+    program = write(folder, program="import broken", helper="")
+    (folder / "broken.py").write_bytes(text.encode("latin-1"))
+    assert found(program) == {"broken.py"}
+
+
+def copied(program: Path, to: Path) -> KeptProgram:
+    kept = KeptProgram(to, program)
+    kept.keep()
+    return kept
+
+
+def test_a_copy_is_loaded_as_what_it_was_made_of(folder: Path, tmp_path: Path) -> None:
+    """With its own modules as they were, which find what lies beside them."""
+    text = "import pathlib, own_of_a_copy, kit_of_a_copy.part\nHERE = pathlib.Path(__file__)\n" + PROGRAM.read_text()
+    beside = "import pathlib\nREAD = (pathlib.Path(__file__).parent / 'words.txt').read_text()\n"
+    program = write(
+        folder,
+        program=text,
+        own_of_a_copy=f"{beside}SPEED = 1\n",
+        kit_of_a_copy__package="",
+        kit_of_a_copy__part="A = 1",
+    )
+    (folder / "words.txt").write_text("beside")
+    kept = copied(program, tmp_path / "copy")
+    assert kept.files == {"program.py", "own_of_a_copy.py", "kit_of_a_copy/__init__.py", "kit_of_a_copy/part.py"}
+    assert [path.name for path in kept.entries] == ["program.py", "kit_of_a_copy", "own_of_a_copy.py"]
+    write(
+        folder, program="raise ImportError", own_of_a_copy="raise ImportError", kit_of_a_copy__part="raise ImportError"
+    )
+    load(kept.program, program)
+    module = sys.modules["gridml_program_program"]
+    assert (program, 1, "beside") == (module.HERE, module.own_of_a_copy.SPEED, module.own_of_a_copy.READ)
+    assert module.kit_of_a_copy.part.A == 1
+
+
+def test_what_is_not_kept_is_found_where_the_program_is(folder: Path, tmp_path: Path) -> None:
+    program = write(folder, program="import importlib\n" + PROGRAM.read_text(), late_of_a_copy="A = 1")
+    load(copied(program, tmp_path / "copy").program, program)
+    assert __import__("late_of_a_copy").A == 1
+
+
+def test_a_failure_in_a_copy_shows_the_lines_that_ran_under_the_name_that_is_known(
+    folder: Path, tmp_path: Path
+) -> None:
+    program = write(folder, program="\nvalue = 1 / 0  # as it was\n")
+    kept = copied(program, tmp_path / "copy")
+    program.write_text("# something else\n# by now\n")
+    with pytest.raises(ProgramError) as failed:
+        load(kept.program, program)
+    assert f'File "{program}", line 2' in str(failed.value)
+    assert "value = 1 / 0  # as it was" in str(failed.value)
+
+
+def test_what_has_changed_is_named(folder: Path, tmp_path: Path) -> None:
+    program = write(folder, program="import first, second", first="", second="", third="")
+    kept = copied(program, tmp_path / "copy")
+    before = kept.digest()
+    assert kept.altered() == []
+    write(folder, first="A = 1", second="import third")
+    assert kept.altered() == ["first.py", "second.py", "third.py"]
+    kept.keep()
+    assert (kept.altered(), kept.digest() == before) == ([], False)
+    write(folder, program="import first")
+    assert kept.altered() == ["program.py", "second.py", "third.py"]
+    kept.keep()
+    assert kept.files == {"program.py", "first.py"}
+    shutil.rmtree(folder)
+    assert kept.altered() == ["program.py", "first.py"]
+
+
+def test_a_program_in_the_folder_of_copies_is_its_own(folder: Path) -> None:
+    program = write(folder, program="A = 1")
+    kept = KeptProgram(folder, program)
+    kept.keep()
+    assert (kept.program, kept.altered()) == (program, [])
+
+
+def test_a_copy_is_loaded_in_a_process_of_its_own(folder: Path, tmp_path: Path) -> None:
+    """As a worker does, which has never seen the original."""
+    program = write(folder, program="import far_away\n" + PROGRAM.read_text(), far_away="A = 1")
+    kept = copied(program, tmp_path / "copy")
+    shutil.rmtree(folder)
+    script = f"from pathlib import Path; from gridml.model.program import load; load(Path({str(kept.program)!r}), "
+    subprocess.run([sys.executable, "-c", f"{script}Path({str(program)!r}))"], check=True)
