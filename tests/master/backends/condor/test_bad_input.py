@@ -62,6 +62,19 @@ def test_more_than_the_pool_allows_to_send_ends_the_run_and_says_what_to_do(
     assert "Traceback" not in done.stderr
 
 
+def test_modules_beside_a_program_need_no_option(condor_pool: Pool, programs: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "theirs"
+    (folder / "kit").mkdir(parents=True)
+    (folder / "beside_a_user.py").write_text("from kit.pace import PAUSE_S\n")
+    (folder / "kit" / "pace.py").write_text("PAUSE_S = 0.02\n")
+    source = (programs / "slow_count.py").read_text()
+    assert source.count("time.sleep(0.02)") == 1
+    text = source.replace("time.sleep(0.02)", "time.sleep(beside_a_user.PAUSE_S)")
+    (folder / "program.py").write_text(text.replace("import time\n", "import time\n\nimport beside_a_user\n"))
+    done = submit(condor_pool, folder / "program.py", tmp_path / "run", "--epochs", "1")
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.parametrize("option", ["--send", "--packed", "--container-image"])
 def test_a_file_that_is_not_there_is_said_before_anything_is_made(
     option: str, condor_pool: Pool, programs: Path, tmp_path: Path

@@ -159,6 +159,28 @@ def test_a_packed_environment_and_further_files_travel(directory: RunDirectory) 
     assert "GRIDML_PACKED='env.tar.gz'" in found["environment"]
 
 
+def test_a_programs_own_modules_travel_as_the_run_keeps_them(directory: RunDirectory) -> None:
+    chosen = settings(directory)
+    (chosen.program.parent / "helper.py").write_text("import kit.part\n")
+    (chosen.program.parent / "kit").mkdir()
+    (chosen.program.parent / "kit" / "part.py").touch()
+    (chosen.program.parent / "kit" / "unused.npy").touch()
+    chosen.program.write_text("import helper\n")
+
+    def sent(options: CondorOptions) -> list[str]:
+        found = description(replace(chosen, options=options), directory, {})
+        return found["transfer_input_files"].split(", ")[1:]
+
+    theirs = chosen.program.parent
+    assert sent(CondorOptions()) == [str(theirs / name) for name in ("mnist.py", "helper.py", "kit")]  # --dry-run
+    directory.kept_program(chosen.program).keep()
+    kept = directory.root.absolute() / "program"
+    assert sent(CondorOptions()) == [str(kept / name) for name in ("mnist.py", "helper.py", "kit")]
+    assert [path.name for path in (kept / "kit").iterdir()] == ["part.py"]
+    other = Path("/files/helper.py")
+    assert sent(CondorOptions(send=(other,))) == [str(kept / "mnist.py"), str(kept / "kit"), str(other)]
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

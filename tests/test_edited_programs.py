@@ -1,0 +1,69 @@
+"""What a user edits while a run goes on: it trains what it was begun with, and says so when it is taken up again."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
+COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()"]
+COUNTS = (Path(__file__).parent / "programs" / "slow_count.py").read_text()
+LINE = "    time.sleep(0.02)\n"
+ENVIRONMENT = {**os.environ, "COLUMNS": "200"}
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Path:
+    """A program that takes its pace from a module beside it, loaded where f needs it first."""
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    (folder / "pace_of_a_user.py").write_text("PAUSE_S = 0.02\n")
+    path = folder / "program.py"
+    assert COUNTS.count(LINE) == 1
+    path.write_text(COUNTS.replace(LINE, "    import pace_of_a_user\n    time.sleep(pace_of_a_user.PAUSE_S)\n"))
+    return path
+
+
+def edit(program: Path) -> None:
+    """What nobody could train with."""
+    program.write_text("raise RuntimeError('edited')\n")
+    (program.parent / "pace_of_a_user.py").write_text("raise RuntimeError('edited')\n")
+
+
+def gridml(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
+    command = [*COMMAND, *map(str, arguments)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=150, check=False, env=ENVIRONMENT)
+
+
+def test_workers_that_start_after_an_edit_train_what_the_run_was_begun_with(program: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    command = [*COMMAND, "run", program, "--run-dir", root, "--workers", "2", "--lifetime", "exponential(2s)", "--json"]
+    with subprocess.Popen(list(map(str, command)), stdout=subprocess.PIPE, text=True, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        next(line for line in process.stdout if json.loads(line)["kind"] == "started")
+        edit(program)
+        *_, last = process.stdout
+        assert process.wait() == 0
+    report = json.loads(last)["report"]
+    assert report["status"] == "finished"
+    assert report["lives"] > 2
+    assert [(epoch["credited"], epoch["lost"]) for epoch in report["epochs"]] == [(4_000, 0)] * 2
+
+
+def test_a_run_is_taken_up_as_it_was_and_says_what_has_changed(program: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    assert gridml("run", program, "--run-dir", root, "--workers", "1", "--epochs", "1").returncode == 0
+    edit(program)
+    again = gridml("resume", root)
+    assert again.returncode == 0, again.stderr
+    changed = "program.py, pace_of_a_user.py have changed since the run began"
+    assert changed in again.stdout + again.stderr
+    refused = gridml("resume", root, "--with-changes")
+    assert refused.returncode != 0
+    assert "RuntimeError: edited" in refused.stderr
+    assert "gridml/model" not in refused.stderr
