@@ -18,6 +18,7 @@ from master.leases.epochs import Epochs
 from master.run import Run
 from master.store.diagnosis import explained
 from master.store.identity import identity
+from master.store.kept_program import KeptProgram
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory, command
@@ -144,25 +145,24 @@ def _resume(
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         with _taken(directory, environment) as ledger:
             settings = _settings(directory, ledger, program_file)
-            spec = _taken_up(directory, settings, environment, with_changes=with_changes or program_file is not None)
-            return Run(wire(spec, directory, environment, ledger), lock)
+            kept = directory.kept_program(settings.program)
+            if with_changes or program_file is not None or not kept.program.is_file():
+                parts = wire(_load(settings), directory, environment, ledger, keep_program=True)
+            else:
+                _tell_changes(kept, root, environment)
+                parts = wire(_spec(settings, load(kept.program, settings.program)), directory, environment, ledger)
+            return Run(parts, lock)
 
 
-def _taken_up(directory: RunDirectory, settings: Settings, environment: Environment, *, with_changes: bool) -> RunSpec:
-    """The program of a run that goes on, which is what it was begun with if nobody asks for another."""
-    kept = directory.kept_program(settings.program)
-    if with_changes or not kept.program.is_file():
-        spec = _load(settings)
-        kept.keep()
-        return spec
+def _tell_changes(kept: KeptProgram, root: Path, environment: Environment) -> None:
+    """Say what a run that goes on does not take up."""
     if altered := kept.altered():
         files = f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
         environment.report(
             "warning",
             f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
-            f"{command('resume', directory.root)} --with-changes",
+            f"{command('resume', root)} --with-changes",
         )
-    return _spec(settings, load(kept.program, settings.program))
 
 
 def _settings(directory: RunDirectory, ledger: Ledger, program_file: Path | None) -> Settings:

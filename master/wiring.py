@@ -43,10 +43,14 @@ class Parts:
     wall_clock: WallClock
 
 
-def wire(spec: RunSpec, directory: RunDirectory, environment: Environment, ledger: Ledger) -> Parts:
-    """Open the store and put a master together around it. Raises LedgerError, and what the back end raises; the ledger
-    is left open."""
+def wire(
+    spec: RunSpec, directory: RunDirectory, environment: Environment, ledger: Ledger, *, keep_program: bool = False
+) -> Parts:
+    """Open the store and put a master together around it; with `keep_program` workers get the program as it is now.
+    Raises LedgerError, and what the back end raises; the ledger is left open."""
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
+    if keep_program:  # only now that it has shown to be of this run
+        directory.kept_program(spec.settings.program).keep()
     wall = environment.wall or environment.clock
     environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)

@@ -67,3 +67,42 @@ def test_a_run_is_taken_up_as_it_was_and_says_what_has_changed(program: Path, tm
     assert refused.returncode != 0
     assert "RuntimeError: edited" in refused.stderr
     assert "gridml/model" not in refused.stderr
+
+
+NETWORK = """
+from functools import partial
+import numpy as np, torch, gridml
+
+class Network(gridml.Vertex):
+    model = gridml.module(lambda: torch.nn.Linear(3, 2), partial(torch.optim.SGD, lr=0.1))
+
+class Point(gridml.Vertex):
+    place = gridml.array("float32", (3,))
+    network = gridml.edge(Network)
+
+@gridml.update(batch=10)
+def train(points: gridml.Batch[Point], network: Network) -> None:
+    network.step(network.model(points.place).square().mean())
+
+def graph():
+    g = gridml.Graph()
+    g.add(Point, place=np.ones((200, 3), np.float32), network=g.add(Network))
+    return g
+
+program = gridml.Program(graph, train, epochs=1)
+"""
+
+
+def test_another_network_is_refused_at_once_and_the_run_stays_what_it_was(tmp_path: Path) -> None:
+    program, root = tmp_path / "network.py", tmp_path / "run"
+    program.write_text(NETWORK)
+    assert gridml("run", program, "--run-dir", root, "--workers", "1").returncode == 0
+    program.write_text(NETWORK.replace("Linear(3, 2)", "Linear(3, 5, bias=False)"))
+    for _ in range(2):
+        refused = gridml("resume", root, "--with-changes")
+        assert refused.returncode != 0
+        assert "Network/0/model/weight was float32 (2, 3), and is float32 (5, 3)" in refused.stderr
+        assert "Network/0/model/bias was float32 (2,), and is not there" in refused.stderr
+        assert "Traceback" not in refused.stderr
+    assert (root / "program" / "network.py").read_text() == NETWORK
+    assert gridml("resume", root).returncode == 0

@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gridml.aggregates.base import Aggregate, Array, Companion, Merge, TensorMerge, Tensors
+from gridml.aggregates.bits import same_bits
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class MergeResult(NamedTuple):
 
     state: VertexState
     """The next value of every tensor and buffer, the very array where value, base and replica are one and the rule
-    remembers nothing of it; empty if `not_finite`."""
+    remembers nothing of it, or are alike and not finite; empty if `not_finite`."""
     sumsqs: Mapping[str, float]
     """Σ(p−b)² of each tensor, float64, saturating, before `scale`; 0 for integers."""
     not_finite: str | None
@@ -94,7 +95,11 @@ class RuleSet:
                 TensorMerge(value, replica[name], base[name], target, merge, scale, buffers, next_buffers, companion)
             )
             if not math.isfinite(sumsq):
-                return MergeResult(VertexState(), sumsqs, name)
+                if not (same_bits(replica[name], base[name]) and same_bits(base[name], value)):
+                    return MergeResult(VertexState(), sumsqs, name)
+                merged.tensors[name], sumsqs[name] = value, 0.0  # a constant that holds infinities, as a mask does
+                if name in master.buffers:
+                    merged.buffers[name] = master.buffers[name]
         return MergeResult(merged, sumsqs, None)
 
     def flush(self, master: VertexState, live: int) -> VertexState | None:

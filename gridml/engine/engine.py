@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, rule_for
+from gridml.aggregates.bits import same_bits
 from gridml.engine.modules import ModuleRows, Modules
 from gridml.errors import ProgramError
 from gridml.model.batch import Batch, Neighbours, Rows
@@ -289,7 +290,7 @@ class Engine:
         self, type_name: str, name: str, local: Array, newest: Array, pushed: Array | None, live: int
     ) -> None:
         """Bring `newest` into `local`, by the rule of tensor `name` where work since `pushed` is to be kept."""
-        if pushed is None:
+        if pushed is None or _is_constant(local, pushed):
             np.copyto(local, newest)
             return
         if name not in self._rules:
@@ -303,6 +304,12 @@ class Engine:
 
     def _replicated_rows(self) -> list[tuple[str, Rows]]:
         return [(n, t) for n, t in self._tables.items() if isinstance(t, Rows) and t.vertex_type.replicated]
+
+
+def _is_constant(local: Array, pushed: Array) -> bool:
+    """Whether a tensor holds infinities, as a mask does, and was left alone: it has no differences."""
+    with np.errstate(all="ignore"):  # a sum that is not finite says little, and one that is says all
+        return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
 
 
 def _only(neighbours: list[Any], parameter: Parameter) -> Any:

@@ -95,6 +95,17 @@ class Modules:
                     ) from error
         return views
 
+    def trained(self, index: int) -> set[str]:
+        """Return which tensors of vertex `index` an optimiser may move, by their names in `views`: parameters that ask
+        for a gradient. Others are buffers, which f may change, and what is frozen."""
+        self.make(index)
+        return {
+            f"{self.vertex_type.name}/{index}/{field}/{name}"
+            for field, made in self._made[index].items()
+            for name, parameter in made.named_parameters()
+            if parameter.requires_grad
+        }
+
     def evaluation_mode(self) -> None:
         """Put every module into evaluation mode: no dropout, BatchNorm by its running statistics."""
         for made in self._made.values():

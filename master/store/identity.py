@@ -8,7 +8,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from numpy.typing import NDArray
+
+from gridml.engine.modules import Modules
+from gridml.model.graph import Graph
 from master.store.spec import RunSpec
+from master.store.versions import ReplicaState
 
 FIXED = {"seed": "the order of the vertices in every epoch follows from it, and credits are ranges of that order"}
 MAY_CHANGE = {
@@ -50,6 +55,29 @@ def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     before, after = dict(_flat(then)), dict(_flat(now))
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     return [_in_words(path, before.get(path), after.get(path)) for path in changed]
+
+
+def tensor_differences(graph: Graph, state: ReplicaState) -> list[str]:
+    """Return in words how the tensors that the program's factories make differ from those of a version.
+
+    Every type's first vertex is made, and those of the same type are alike. Raises what a factory raises.
+    """
+    found = []
+    for table in graph.replicated:
+        if not table.type.modules or (table.type.name, 0) not in state.modules:
+            continue
+        then = {name: _form(tensor) for name, tensor in state.modules[table.type.name, 0].tensors.items()}
+        now = {name: _form(tensor) for name, tensor in Modules(table.type).views(0).items()}
+        found += [
+            f"{name} was {then.get(name, 'not there')}, and is {now.get(name, 'not there')}"
+            for name in {**then, **now}
+            if then.get(name) != now.get(name)
+        ]
+    return found
+
+
+def _form(tensor: NDArray[Any]) -> str:
+    return f"{tensor.dtype} {tensor.shape}"
 
 
 def _in_words(path: tuple[str, ...], then: Any, now: Any) -> str:

@@ -6,13 +6,15 @@ from dataclasses import dataclass
 
 from gridml.errors import LedgerError
 from master.store.diagnosis import explained
-from master.store.identity import differences, identity
+from master.store.identity import differences, identity, tensor_differences
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.versions import Versions
+
+MOST_SHOWN = 8  # differences that are named one by one
 
 
 @dataclass(frozen=True)
@@ -51,9 +53,15 @@ def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
     epochs, begun = spec.settings.epochs or spec.program.epochs, ledger.newest_epoch()[0] + 1
     if epochs < begun:
         differ.append(f"{epochs} epochs are to be trained, and {begun} have begun")
+    _refuse(differ, ledger, spec)
+
+
+def _refuse(differ: list[str], ledger: Ledger, spec: RunSpec) -> None:
+    """Raise LedgerError where a run is to go on as another."""
     if differ:
+        shown = [*differ[:MOST_SHOWN], *([f"{len(differ) - MOST_SHOWN} more"] if len(differ) > MOST_SHOWN else [])]
         raise LedgerError(
-            f"{spec.settings.program} is not what {ledger.path.parent} was begun with: {'; '.join(differ)}. Resume it "
+            f"{spec.settings.program} is not what {ledger.path.parent} was begun with: {'; '.join(shown)}. Resume it "
             f"with the data, the program and the seed (in settings.json and its copy) that it had, or start another "
             f"with gridml run."
         )
@@ -65,6 +73,7 @@ def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, 
     ledger.take_over(now, newest_file)
     replica = Replica(spec.graph, versions)
     replica.load(*ledger.newest_version(), ledger.next_version)
+    _refuse(tensor_differences(spec.graph, replica.state), ledger, spec)
     fields = LocalFields(spec.graph, directory.fields, bsp=spec.program.bsp, durable=durable)
     with ledger.transaction():  # nobody else makes files meanwhile
         fields.show(ledger.base(), ledger.patches())

@@ -82,9 +82,11 @@ class ReplicaState:
 def initial(graph: Graph, seed: int) -> ReplicaState:
     """Return the replica before any training: modules from their factories under `seed`, arrays as they were added.
 
-    Raises ProgramError for a tensor whose name cannot be told from a buffer's, and for one that is not finite.
+    Raises ProgramError for a tensor whose name cannot be told from a buffer's, and for one that is trained and not
+    finite. Buffers may hold infinities, as masks do, as long as f leaves them as they are.
     """
     state = ReplicaState()
+    constant: set[str] = set()
     for table in graph.replicated:
         type_name = table.type.name
         state.changed[type_name] = np.zeros(table.count, np.int64)
@@ -101,10 +103,11 @@ def initial(graph: Graph, seed: int) -> ReplicaState:
                         f"tensor {marked!r} has '#' in its name, which marks buffers of merge rules; rename it"
                     )
                 state.modules[type_name, index] = VertexState(tensors)
+                constant |= tensors.keys() - modules.trained(index)
         else:
             state.arrays[type_name] = {name: np.array(column) for name, column in table.columns.items()}
     for name, tensor in state.tensors():
-        if not np.isfinite(tensor).all():
+        if name not in constant and not np.isfinite(tensor).all():
             raise ProgramError(f"{name} begins with NaN or infinity, and no push can mend that; give it finite values")
     return state
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerge, VertexState, kernels, rule_for
+from gridml.aggregates.bits import same_bits
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
-from gridml.protocol.unchanged import same_bits
 from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
 from master.store.versions import ReplicaState
@@ -155,12 +155,13 @@ class Merger:
 
     @cached_property
     def groups(self) -> dict[str, Group]:
-        """Of every floating-point tensor, as it is named in files."""
+        """Of every floating-point tensor, as it is named in files; constants that hold infinities take no steps."""
         state = self._replica.state
         modules = [
             (name, tensor, None if self._tables[key[0]].type.own_rule else self._rule_set(key, vertex).rules[name])
             for key, vertex in state.modules.items()
             for name, tensor in vertex.tensors.items()
+            if np.isfinite(tensor).all()
         ]
         rows = [
             (f"{type_name}/{name}", column, self._row_rules[type_name].get(name))

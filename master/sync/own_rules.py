@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import Merge, MergeResult, VertexState
+from gridml.aggregates.bits import same_bits
 from gridml.engine.modules import Modules
 from gridml.errors import Interruption, UserCodeError
 from gridml.model.batch import Rows
@@ -80,7 +81,10 @@ class OwnRules:
                 np.copyto(view, source[name])
         stale = self._replica.state.changed[type_name][index] > push.merge.base
         _call(table, homes[0].vertex(index), homes[1].vertex(index), push.merge_of(stale))
-        merged = {name: view.copy() for name, view in homes[0].views(index).items()}
+        mine = self._replica.state.modules[key].tensors
+        merged = {
+            name: mine[name] if name in step.constant else view.copy() for name, view in homes[0].views(index).items()
+        }
         return self._checked(type_name, "", step, merged)
 
     def _checked(self, type_name: str, prefix: str, step: _Step, merged: dict[str, Array]) -> MergeResult:
@@ -93,7 +97,7 @@ class OwnRules:
                     f"{type_name}.aggregate made {got} of {prefix}{name}; expected {pushed.dtype} {pushed.shape}. g "
                     f"must keep shape and dtype."
                 )
-            if not np.isfinite(merged[name]).all():
+            if name not in step.constant and not np.isfinite(merged[name]).all():
                 return MergeResult(VertexState(), {}, f"{prefix}{name}")
         sumsqs = {f"{prefix}{name}": sumsq for name, sumsq in step.sumsqs.items()}
         return MergeResult(VertexState(merged), sumsqs, None)
@@ -101,23 +105,29 @@ class OwnRules:
 
 @dataclass(frozen=True)
 class _Step:
-    """The replica of one vertex (or of rows) with its step from the base shortened, and Σ(p−b)² before that."""
+    """The replica of one vertex (or of rows) with its step from the base shortened, and Σ(p−b)² before that.
+
+    `constant` tensors hold infinities, as masks do, and are what they were.
+    """
 
     replica: Values
     sumsqs: Mapping[str, float]
     not_finite: str | None = None
+    constant: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, replica: Values, base: Values, scale: float) -> _Step:
         """Shorten a step to `scale` of its length; integers are facts, and stay."""
-        for name, values in replica.items():
-            if not np.isfinite(values).all():
+        infinite = [name for name, values in replica.items() if not np.isfinite(values).all()]
+        constant = frozenset(name for name in infinite if same_bits(replica[name], base[name]))
+        for name in infinite:
+            if name not in constant:
                 return cls({}, {}, name)
-        moving = [name for name, values in replica.items() if values.dtype.kind == "f"]
+        moving = [name for name, values in replica.items() if values.dtype.kind == "f" and name not in constant]
         sumsqs = {name: _square(replica[name], base[name]) for name in moving}
         if scale < 1.0:
             replica = {**replica, **{name: _shortened(replica[name], base[name], scale) for name in moving}}
-        return cls(replica, sumsqs)
+        return cls(replica, sumsqs, constant=constant)
 
 
 def _square(replica: Array, base: Array) -> float:
