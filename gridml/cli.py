@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gridml.commands import cancel, plan, report, resume, rollback, scale, simulate, status, watch
+from gridml.commands import cancel, check, plan, report, resume, rollback, scale, simulate, status, watch
 from gridml.commands.arguments import JSON, say
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
@@ -63,6 +63,7 @@ def command_line() -> typer.Typer:
         if plugin.command is not None:
             epilog = f"Example: {plugin.command.example}"
             app.command(plugin.command.verb, epilog=epilog)(start_command(plugin))
+    app.command(epilog=check.EXAMPLE)(check.check)
     app.command(epilog=resume.EXAMPLE)(resume.resume)
     app.command(epilog=status.EXAMPLE)(status.status)
     app.command(epilog=watch.EXAMPLE)(watch.watch)

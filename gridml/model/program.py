@@ -229,6 +229,13 @@ class Program:
         self._check_evaluate(made)
         return made
 
+    def driving(self, graph: Graph) -> str:
+        """Return the name of the type whose vertices f runs on. Raises ProgramError where a graph has none of them."""
+        driver = self.update.driver.__name__
+        if driver not in graph.tables or not graph.tables[driver].count:
+            raise ProgramError(f"the graph has no {driver} vertices; f has nothing to run on. Add them in graph().")
+        return driver
+
     def _check_evaluate(self, graph: Graph) -> None:
         """Raise ProgramError where evaluate wants vertices that the graph does not have."""
         for argument, hint in _hints(self.evaluate, "evaluate").items() if self.evaluate is not None else ():

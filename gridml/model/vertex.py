@@ -74,10 +74,21 @@ class array:
 class module:
     """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
 
-    The module's state travels; the optimiser's state stays with the worker process.
+    The module's state travels; the optimiser's state stays with the worker process. Raises ProgramError for what makes
+    neither: every process makes its own.
     """
 
     def __init__(self, factory: Callable[[], Any], optimiser: Callable[[Any], Any] | None = None) -> None:
+        if not callable(factory) or (hasattr(factory, "state_dict") and not isinstance(factory, type)):
+            raise ProgramError(
+                f"gridml.module got {type(factory).__name__}; expected what makes the module, as in "
+                f"gridml.module(lambda: Network(10))."
+            )
+        if optimiser is not None and not callable(optimiser):
+            raise ProgramError(
+                f"gridml.module got {type(optimiser).__name__} as its optimiser; expected what makes it of the "
+                f"parameters, as in functools.partial(torch.optim.SGD, lr=0.1)."
+            )
         self.factory = factory
         self.optimiser = optimiser
         self.name = ""

@@ -19,11 +19,7 @@ class Epochs:
 
     def __init__(self, spec: RunSpec, ledger: Ledger) -> None:
         program, graph, settings = spec.program, spec.graph, spec.settings
-        self.driver = program.update.driver.__name__
-        if self.driver not in graph.tables or not graph.tables[self.driver].count:
-            raise ProgramError(
-                f"the graph has no {self.driver} vertices; f has nothing to run on. Add them in graph()."
-            )
+        self.driver = program.driving(graph)
         self.count = graph.tables[self.driver].count  # vertices of an epoch
         self.components = None if program.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]

@@ -1,0 +1,166 @@
+"""A program tried out before there is a run: every part of it once, as a run would use it, on this machine.
+
+What fails raises the error that a run would end with, as soon as it is met: GridmlError, with the user's own traceback
+where their code failed.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridml.aggregates import Merge
+from gridml.aggregates.bits import same_bits
+from gridml.engine.engine import BatchFailed, Engine
+from gridml.errors import NotFiniteError, UserCodeError
+from gridml.model.chunk import Chunk, cut
+from gridml.model.graph import Graph, components
+from gridml.model.order import EpochOrder
+from gridml.model.program import Metrics, Program, load, user_traceback
+from gridml.protocol.push import Fields, ReplicaPart
+from gridml.protocol.text import described
+from master.store.replica import Replica
+from master.store.versions import ReplicaState, Versions, initial
+from master.sync.evaluation import evaluate
+from master.sync.merger import Merger
+
+MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
+
+
+@dataclass(frozen=True)
+class Trial:
+    """What became of it: how many `vertices` there are by type, how large the replica is, how long a batch of f took
+    (seconds, of `batch` vertices, the second time), what f `moved`, what evaluate returned, and what is odd."""
+
+    vertices: dict[str, int]
+    tensors: int
+    replica_bytes: int
+    batch: int
+    batch_s: float
+    moved: tuple[str, ...]
+    metrics: Metrics
+    odd: tuple[str, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """As `gridml check --json` has it."""
+        return asdict(self)
+
+
+def try_out(file: Path, seed: int = 0) -> Trial:
+    """Load a program, build its graph and its replica, run f on two batches and on one that is as small as an epoch's
+    last, merge what that makes as if another worker had pushed before, and evaluate it.
+
+    Raises GridmlError for the first thing that is wrong.
+    """
+    program = load(file)
+    graph = program.build(file)
+    driver = program.driving(graph)
+    state = initial(graph, seed)
+    engine, batch_s = Engine(program), 0.0
+    size = min(program.update.batch or 1, MOST_TRIED)
+    chunk = _first_vertices(program, graph, driver, 2 * size)
+    start = state.part(
+        {name: ids for name, ids in chunk.touched().items() if name in {t.type.name for t in graph.replicated}}
+    )
+    engine.begin(chunk)
+    engine.restart(start)
+    ends = [*_ends(engine, size, chunk.count)]
+    for first, stop in pairwise([0, *ends]):
+        began = time.perf_counter()
+        _train(engine, first, stop, program.schedule(0.0), driver, file)
+        batch_s = time.perf_counter() - began
+    if left := graph.tables[driver].count % size:
+        _train(engine, 0, engine.batch_end(0, left, chunk.count)[0], program.schedule(1.0), driver, file)
+    part = engine.wire(engine.snapshot())
+    moved = (*_moved(part, start), *_changed(engine.changed_fields(0, chunk.count), graph))
+    metrics = evaluate(program, graph, _merged(graph, state, part, chunk.count), file)
+    odd = () if moved else ("f changed nothing that is replicated, and no field of its own vertices",)
+    return Trial(
+        {table.type.name: table.count for table in graph.tables.values()},
+        sum(1 for _ in state.tensors()),
+        state.nbytes,
+        ends[-1] - ([0, *ends])[-2],
+        batch_s,
+        moved,
+        metrics,
+        odd,
+    )
+
+
+def _first_vertices(program: Program, graph: Graph, driver: str, count: int) -> Chunk:
+    """A chunk of some vertices, and of all that is connected with them."""
+    parts = None if program.bsp else components(graph)
+    units = None if parts is None else parts.units[driver]
+    order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)
+    stop = order.boundary(count)
+    return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
+
+
+def _ends(engine: Engine, size: int, count: int) -> Iterator[int]:
+    at = 0
+    while at < count:
+        at, _ = engine.batch_end(at, size, count)
+        yield at
+
+
+def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, file: Path) -> None:
+    """Run f on a batch. Raises UserCodeError with the user's traceback, and with the vertices."""
+    try:
+        engine.train(start, stop, factor)
+    except BatchFailed as failed:
+        cause = failed.__cause__ or failed
+        raise UserCodeError(
+            f"f failed on {driver} {failed.first} to {failed.last}: {described(cause)}", user_traceback(cause, file)
+        ) from cause
+
+
+def _moved(part: ReplicaPart, start: ReplicaPart) -> Iterator[str]:
+    """The tensors and the fields of rows that f changed. Raises NotFiniteError for one that is not finite by now."""
+    pairs = [(name, t, start.modules[key][name]) for key, ts in part.modules.items() for name, t in ts.items()]
+    for type_name, rows in part.rows.items():
+        before = start.rows[type_name]
+        at = np.searchsorted(before.ids, rows.ids)
+        pairs += [(f"{type_name}.{name}", values, before.fields[name][at]) for name, values in rows.fields.items()]
+    for name, now, then in pairs:
+        if not same_bits(now, then):
+            if not np.isfinite(now).all():
+                raise NotFiniteError(
+                    f"{name} is not finite after f has run on its first vertices, and no such push is merged. Lower "
+                    f"the learning rate, or look at the inputs."
+                )
+            yield name
+
+
+def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
+    """The fields of local vertices that f changed."""
+    for type_name, rows in fields.items():
+        columns = graph.tables[type_name].columns
+        for name, values in rows.fields.items():
+            if not same_bits(np.ascontiguousarray(values), np.ascontiguousarray(columns[name][rows.ids])):
+                yield f"{type_name}.{name}"
+
+
+def _merged(graph: Graph, state: ReplicaState, part: ReplicaPart, vertices: int) -> ReplicaState:
+    """Return what f made, merged as if another worker had pushed before. Raises UserCodeError where the user's own g
+    fails."""
+    with tempfile.TemporaryDirectory() as folder:
+        replica = Replica(graph, Versions(Path(folder) / "versions", durable=False))
+        merger = Merger(graph, replica, workers=2)
+        merger.add_buffers(state)
+        replica.start(state)
+        for table in graph.replicated:
+            state.changed[table.type.name][:] = 1  # by the other worker
+        merge = Merge(version=2, base=0, vertices=vertices, credited_by_others=vertices, live=2)
+        merged, passage = merger.merge(part, state, merge, "another")
+        if merged is not None:
+            replica.put(merged.modules, merged.rows, 2)
+        elif passage.failed:
+            raise NotFiniteError(f"what f made cannot be merged: {passage.reason}")
+        return replica.state

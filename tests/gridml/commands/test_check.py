@@ -1,0 +1,132 @@
+"""`gridml check`: what is right is tried out from end to end, and what is wrong is one message that names the cause."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+COMMAND = "check"
+TESTS = Path(__file__).parents[2]
+COUNTS, PERCEPTRON = ((TESTS / "programs" / name).read_text() for name in ("counts.py", "perceptron.py"))
+
+FACTORY = "gridml.module(perceptron, partial(torch.optim.SGD, lr=0.05, momentum=0.9))"
+SGD = "partial(torch.optim.SGD, lr=0.05, momentum=0.9)"
+STEP = "    network.step(loss_of(network.model, points.values, points.label))\n"
+LOSS = "F.cross_entropy(model(values), label)"
+LAYERS = "nn.Sequential(nn.Linear(20, 32), nn.ReLU(), nn.BatchNorm1d(32), nn.Linear(32, 4))"
+METRIC = 'return {"accuracy": float((found == label).mean())}'
+PROGRAM = "gridml.Program(graph, train, evaluate, epochs=EPOCHS)"
+BATCH = "COUNT, BATCH, EPOCHS = 1000, 32, 3"
+NETWORK = f"    model = {FACTORY}\n"
+G = "    def aggregate(self, replica, merge):\n"
+
+RULE = "aggregate = gridml.add()"
+OWN = "def aggregate(self, replica, merge):\n        "
+VISITS = "    documents.visits += 1\n"
+ADDS = "    np.add.at(words.count, documents.words.index, 1)\n"
+COUNTED = '{"counted": int(words.count.sum())'
+
+MISTAKES = [  # (program, what stands there, what is written instead, exit status, what is said)
+    # f
+    (
+        PERCEPTRON,
+        LOSS,
+        "F.cross_entropy(model(values[:, :19]), label)",
+        4,
+        "f failed on Point 0 to 31: RuntimeError: mat1",
+    ),
+    (PERCEPTRON, LOSS, "F.cross_entropy(model(values), label.float())", 4, "f failed on Point 0 to 31: RuntimeError"),
+    (PERCEPTRON, LOSS, "F.cross_entropy(model(values), label + 9)", 4, "IndexError: Target"),
+    (PERCEPTRON, LOSS, "F.cross_entropy(model(values), label) * float('nan')", 4, "the loss is nan"),
+    (PERCEPTRON, LOSS, "F.cross_entropy(model(values), label, reduction='none')", 4, "f failed on Point 0 to 31"),
+    (PERCEPTRON, LOSS, "F.cross_entropy(model(values), label).item()", 4, "f failed on Point 0 to 31"),
+    (PERCEPTRON, STEP, "    points.nothing\n", 4, "f failed on Point 0 to 31: AttributeError"),
+    (
+        PERCEPTRON,
+        STEP,
+        f"    import no_such_module\n{STEP}",
+        4,
+        "ModuleNotFoundError: No module named 'no_such_module'",
+    ),
+    (PERCEPTRON, BATCH, "COUNT, BATCH, EPOCHS = 1000, 37, 3", 4, "Expected more than 1 value per channel"),
+    (PERCEPTRON, STEP, "    raise SystemExit(0)\n", 4, "f failed on Point 0 to 31: SystemExit: 0"),
+    (COUNTS, ADDS, "    words.count[documents.words.index, 0] += 1\n", 4, "IndexError: too many indices"),
+    (COUNTS, VISITS, "    documents.words = 5\n", 4, "f failed on Document 0 to 9"),
+    # g
+    (COUNTS, RULE, f"{OWN}self.count = 1 / 0", 4, "Word.aggregate failed on"),
+    (COUNTS, RULE, f"{OWN}self.count = np.zeros(3)", 4, "Word.aggregate"),
+    (COUNTS, RULE, f"{OWN}merge.nothing", 4, "Word.aggregate failed on"),
+    (COUNTS, RULE, "def aggregate(self, replica): pass", 3, "takes (self, replica), which is not 3 arguments"),
+    (PERCEPTRON, NETWORK, f"{NETWORK}    aggregate = gridml.stale_mean\n", 3, "expected a rule such as"),
+    (PERCEPTRON, NETWORK, f"{NETWORK}\n{G}        self.model.nothing()\n", 4, "Network.aggregate failed on"),
+    (PERCEPTRON, NETWORK, f"{NETWORK}\n{G}        self.model[0].weight.data *= float('nan')\n", 4, "is not finite"),
+    # factory and optimiser
+    (
+        PERCEPTRON,
+        FACTORY,
+        "gridml.module(perceptron(), torch.optim.SGD)",
+        3,
+        "gridml.module got Sequential; expected",
+    ),
+    (PERCEPTRON, LAYERS, "nn.Linear(20)", 4, "the factory of Network.model failed: TypeError"),
+    (PERCEPTRON, LAYERS, "None", 3, "the factory of Network.model made a NoneType"),
+    (PERCEPTRON, SGD, "torch.optim.SGD(perceptron().parameters(), lr=0.1)", 3, "got SGD as its optimiser; expected"),
+    (PERCEPTRON, SGD, "partial(torch.optim.SGD, rate=0.05)", 4, "the optimiser of Network.model failed: TypeError"),
+    (PERCEPTRON, f", {SGD}", "", 4, "f failed on Point 0 to 31"),
+    (PERCEPTRON, "lr=0.05", "lr=1e30", 4, "Lower the learning rate"),
+    # schedule
+    (PERCEPTRON, PROGRAM, PROGRAM.replace(")", ", schedule=lambda: 1)"), 3, "schedule(0.0) failed: TypeError"),
+    (PERCEPTRON, PROGRAM, PROGRAM.replace(")", ", schedule=lambda share: 1 / (1 - share))"), 3, "schedule(1.0) failed"),
+    # graph and types
+    (PERCEPTRON, "values=values, ", "", 3, "misses ['values']"),
+    (PERCEPTRON, "values=values,", "values=values[1:],", 3, "arrays of unequal length for Point"),
+    (PERCEPTRON, "(20,))", "(21,))", 3, "Point.values got an array of shape (1000, 20)"),
+    (PERCEPTRON, 'gridml.array("int64")', 'gridml.array("int32", (2,))', 3, "Point.label got"),
+    (PERCEPTRON, "    return g\n", "", 3, "graph returned NoneType"),
+    (COUNTS, "WORDS, EPOCHS = 3000", "WORDS, EPOCHS = 0", 3, "f has nothing to run on"),
+    # evaluate
+    (PERCEPTRON, METRIC, "return found == label", 3, "evaluate returned ndarray; expected a dict of numbers by name"),
+    (PERCEPTRON, METRIC, 'return {"accuracy": "much"}', 3, "evaluate returned str"),
+    (PERCEPTRON, METRIC, "return found + label.nothing", 4, "evaluate failed: AttributeError"),
+    (COUNTS, COUNTED, COUNTED.replace("words.count", "words.counts"), 4, "evaluate failed: AttributeError"),
+]
+
+
+@pytest.mark.parametrize(("text", "old", "new", "status", "said"), MISTAKES)
+def test_a_mistake_is_one_message(
+    mistake: Callable[..., str], text: str, old: str, new: str, status: int, said: str
+) -> None:
+    assert text.count(old) >= 1
+    Path("program.py").write_text(text.replace(old, new))
+    err = mistake(["check", "program.py"], status, said)
+    assert err.count("Traceback (most recent call last)") <= 1
+
+
+@pytest.mark.parametrize("name", ["counts", "perceptron", "mixture", "slow_count"])
+def test_what_is_right_is_said_to_be(gridml: Callable[..., tuple[int, str, str]], name: str) -> None:
+    status, out, err = gridml(str(TESTS / "programs" / f"{name}.py"))
+    assert (status, err) == (0, "")
+    assert out.splitlines()[-1] == f"{name}.py can be run: gridml run {TESTS / 'programs' / name}.py"
+
+
+def test_what_it_found_can_be_read_by_a_program(gridml: Callable[..., tuple[int, str, str]]) -> None:
+    status, out, _ = gridml(str(TESTS / "programs" / "perceptron.py"), "--json")
+    trial = json.loads(out)
+    assert status == 0
+    assert trial["vertices"] == {"Network": 1, "Point": 1000}
+    assert (trial["batch"], trial["tensors"], trial["odd"]) == (32, 9, [])
+    assert trial["batch_s"] > 0
+    assert "Network/0/model/2.running_var" in trial["moved"]
+    assert 0 <= trial["metrics"]["accuracy"] <= 1
+
+
+def test_an_f_that_does_nothing_is_odd(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "idle.py").write_text(COUNTS.replace(VISITS, "").replace(ADDS, "    pass\n"))
+    status, out, err = gridml("idle.py")
+    assert status == 0
+    assert "moved nothing" in out
+    assert err == "Warning: f changed nothing that is replicated, and no field of its own vertices\n"
