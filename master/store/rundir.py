@@ -64,6 +64,11 @@ class RunDirectory:
     root: Path
 
     @property
+    def place(self) -> Path:
+        """Where it lies, whatever links lead there: what a run is known by to others."""
+        return self.root.resolve()
+
+    @property
     def ledger(self) -> Path:
         return self.root / "ledger.db"
 

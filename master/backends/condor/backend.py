@@ -45,7 +45,7 @@ class Condor(Backend):
         self, settings: Settings, directory: RunDirectory, *, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._options = CondorOptions.among(settings.options)
-        self._root = directory.root.absolute()
+        self._root = directory.place
         self._clock = clock
         self._condor = bindings()
         marks = {RUN: condor_submit.quoted(str(self._root)), _NAME: '"$(worker)"'}

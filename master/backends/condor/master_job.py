@@ -39,7 +39,7 @@ _WITHOUT_SCRIPT = "-P -c 'from gridml.cli import main; main()'"
 def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     """Return the submit commands of the master's job."""
     options = CondorOptions.among(settings.options)
-    root = directory.root.absolute()
+    root = directory.place
     script = Path(sys.executable).parent / "gridml"
     begin = "" if os.access(script, os.X_OK) else f"{_WITHOUT_SCRIPT} "
     commands = {
@@ -132,12 +132,12 @@ def withdraw(directory: RunDirectory) -> str | None:
 
 
 def _workers(directory: RunDirectory) -> str:
-    return f"{RUN} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
+    return f"{RUN} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"
 
 
 def _there(directory: RunDirectory) -> str:
     """Return what a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
-    return f"{_MARK} =?= {quoted(str(directory.root.absolute()))} && JobStatus =!= 3 && JobStatus =!= 4"
+    return f"{_MARK} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"
 
 
 def _cancelled(directory: RunDirectory) -> None:

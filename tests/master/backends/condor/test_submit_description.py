@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UNFIT, RunError, UsageError
+from master.backends.condor import master_job
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import attribute, description
@@ -157,6 +158,18 @@ def test_a_packed_environment_and_further_files_travel(directory: RunDirectory) 
     found = description(settings(directory, sent), directory, {})
     assert found["transfer_input_files"].split(", ")[2:] == ["/files/a.npy", "/files/b.npy", "/files/env.tar.gz"]
     assert "GRIDML_PACKED='env.tar.gz'" in found["environment"]
+
+
+def test_a_run_that_is_named_through_a_link_is_the_same_run(directory: RunDirectory, tmp_path: Path) -> None:
+    """Its jobs are found by where it lies."""
+    (tmp_path / "link").symlink_to(directory.root, target_is_directory=True)
+    linked = RunDirectory(tmp_path / "link")
+    chosen = settings(directory)
+    assert description(chosen, linked, {}) == description(chosen, directory, {})
+    assert master_job.description(chosen, linked) == master_job.description(chosen, directory)
+    for found in (master_job._workers, master_job._there):
+        assert found(linked) == found(directory)
+        assert str(directory.root.resolve()) in found(linked)
 
 
 def test_a_programs_own_modules_travel_as_the_run_keeps_them(directory: RunDirectory) -> None:
