@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import os
 import statistics
+from argparse import Namespace
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -32,15 +33,17 @@ def main() -> None:
     given = parser("What many workers are worth.", "4,16,64,256")
     given.add_argument("--seeds", type=int, default=1)
     given.add_argument("--interval", type=int, default=1_024)
+    given.add_argument("--kept", action="store_true", help="make no run, and take what is kept")
     options = given.parse_args()
     lines: dict[Task, list[int]] = {}
     for task, count in lines_of(tasks_of(options), counts_of(options), MOST):
         lines.setdefault(task, []).append(count)
     cases = [case for task, counts in lines.items() for case in cases_of(task, counts, options.interval, options.seeds)]
     runs = Runs()
-    make(cases, runs, options.processes)
+    if not options.kept:
+        make(cases, runs, options.processes)
     rows = [
-        row(task, counts, count, options.interval, options.seeds, runs)
+        row(task, counts, count, options.interval, seeds_of(task, counts, count, options, runs), runs)
         for task, counts in lines.items()
         for count in counts
     ]
@@ -49,7 +52,8 @@ def main() -> None:
         f"Workers against loops at equal samples, with a push every {options.interval:,} vertices",
         rows,
         [
-            f"medians of {options.seeds} seeds after the program's own epochs; accuracy in %, or loss",
+            "medians of so many seeds after the program's own epochs; accuracy in %, or loss; ±: half of what lies "
+            "between the worst and the best of them, of the loop and of the workers",
             f"real master, sessions, training and merges; time is simulated: {EXEC_S * 1e3:g} ms a vertex, speeds "
             f"log-normal (sigma 0.3), a push costs what makes {options.interval:,} vertices {1 / BUDGET:.0f} times as "
             "long as it",
@@ -77,6 +81,20 @@ def cases_of(task: Task, counts: Sequence[int], interval: int, seeds: int) -> It
     for count in counts:
         for rate in RATES:
             yield loop(task, 0, count, rate)
+
+
+def seeds_of(task: Task, counts: Sequence[int], count: int, options: Namespace, runs: Runs) -> int:
+    """For how many seeds all is kept that a line of the table needs."""
+    fewer = [each for each in counts if each <= count]
+    seeds = 0
+    while seeds < options.seeds and all(case in runs for case in cases_of(task, fewer, options.interval, seeds + 1)):
+        seeds += 1
+    return seeds
+
+
+def half_range(values: Sequence[float], task: Task) -> float | None:
+    """Half of what lies between the least and the most, as the table shows it; None of a single one."""
+    return task.shown((max(values) - min(values)) / 2) if len(values) > 1 else None
 
 
 def loop(task: Task, seed: int, batches: int = 1, rates: float = 1.0) -> Case:
@@ -116,10 +134,13 @@ def row(task: Task, counts: Sequence[int], count: int, interval: int, seeds: int
     return {
         "task": task.name,
         "W": count,
+        "seeds": seeds,
         "loop": task.shown(statistics.median(curve.final for curve in loops)),
+        "±": half_range([curve.final for curve in loops], task),
         "loop × W": task.shown(runs[larger].final),
         "its rate": larger.rates,
         "workers": task.shown(shown[False]),
+        "± ": half_range([curve.final for curve in curves[False]], task),
         "killed": task.shown(shown[True]),
         "asked": statistics.median(curve.lives for curve in curves[False]),
         "lives": statistics.median(curve.lives for curve in curves[True]),
