@@ -39,12 +39,22 @@ class Snapshot:
 
 
 class BatchFailed(Exception):
-    """f raised on the vertices `first`..`last` (indices in the graph); the error is the cause."""
+    """f raised on a batch that begins with vertex `first` and ends with `last` (indices in the graph), one vertex where
+    it fails on that alone; the error is the cause."""
 
     def __init__(self, first: int, last: int) -> None:
         super().__init__(f"f failed on vertices {first} to {last}")
         self.first = first
         self.last = last
+
+    def named(self, driver: str) -> str:
+        """Say which vertices these are."""
+        return vertices_named(driver, self.first, self.last)
+
+
+def vertices_named(driver: str, first: int, last: int) -> str:
+    """Name the vertices of a batch."""
+    return f"{driver} {first}" if first == last else f"{driver} {first} to {last}"
 
 
 class Engine:
@@ -109,15 +119,39 @@ class Engine:
         for modules in self._modules.values():
             modules.set_rate(factor, share)
         try:
-            if self.program.update.batch is None:
-                for at in range(start, stop):
-                    self._call_one(at)
-            else:
-                self._call(start, stop)
+            self._run(start, stop)
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
-            ids = self.chunk.tables[self._driver].ids[start:stop]
-            raise BatchFailed(int(ids[0]), int(ids[-1])) from error
+            first, end = self._narrowed(start, stop, error)
+            ids = self.chunk.tables[self._driver].ids
+            raise BatchFailed(int(ids[first]), int(ids[end - 1])) from error
         self._mark(start, stop)
+
+    def _run(self, start: int, stop: int) -> None:
+        if self.program.update.batch is not None:
+            self._call(start, stop)
+            return
+        for at in range(start, stop):
+            self._call_one(at)
+
+    def _narrowed(self, start: int, stop: int, error: BaseException) -> tuple[int, int]:
+        """Return the rows of a failed batch that f fails on in the same way without the others, found by halves: what
+        they do to the replica is dropped with what the batch did. Rows that fail only together stay together."""
+        while stop - start > 1 and isinstance(error, Exception):
+            middle = (start + stop) // 2
+            failing = [half for half in ((start, middle), (middle, stop)) if self._fails_so(*half, error)]
+            if len(failing) != 1:
+                break
+            ((start, stop),) = failing
+        return start, stop
+
+    def _fails_so(self, start: int, stop: int, error: Exception) -> bool:
+        try:
+            self._run(start, stop)
+        except Exception as again:
+            return (type(again), str(again)) == (type(error), str(error))
+        except (SystemExit, GeneratorExit, KeyboardInterrupt):
+            return False
+        return False
 
     def _call_one(self, at: int) -> None:
         rows = self._rows(self._driver)

@@ -117,7 +117,7 @@ def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, fi
     except BatchFailed as failed:
         cause = failed.__cause__ or failed
         raise UserCodeError(
-            f"f failed on {driver} {failed.first} to {failed.last}: {described(cause)}", user_traceback(cause, file)
+            f"f failed on {failed.named(driver)}: {described(cause)}", user_traceback(cause, file)
         ) from cause
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from gridml.engine.engine import vertices_named
 from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
 from master.decisions.failures import AVOIDED, Failed, after_failure, pause, replaceable
@@ -53,8 +54,8 @@ class Failures:
         self._ledger.add_failure(lease, record.machine, failure, reason, now)
         self._leases.end(lease, now, failure.message, failed=failed)
         chunk = f"chunk [{lease.start}, {lease.stop}) of epoch {lease.epoch + 1}"
-        vertices = f"{self._leases.epochs.driver} {failure.first} to {failure.last} in "
-        place = f"{vertices}{chunk}" if failure.first >= 0 else chunk
+        vertices = vertices_named(self._leases.epochs.driver, failure.first, failure.last)
+        place = f"{vertices} in {chunk}" if failure.first >= 0 else chunk
         self.say(now, "failure", f"{place}, {lease.worker}: {failure.message}; {reason}")
         self.count(record, failure.message, now)
         if not again:

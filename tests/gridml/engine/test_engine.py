@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -241,8 +242,64 @@ def test_a_failure_names_its_vertices_and_keeps_its_cause() -> None:
     engine = begin(gridml.Program(lambda: g, fit_many), g, [3, 5, 7])
     with pytest.raises(BatchFailed) as caught:
         engine.train(0, 3, 1.0)
-    assert (caught.value.first, caught.value.last) == (3, 7)
+    assert (caught.value.first, caught.value.last) == (5, 5)
+    assert caught.value.named("Point") == "Point 5"
     assert isinstance(caught.value.__cause__, NotFiniteError)
+
+
+def failed_on(
+    order: list[int], fails: Callable[[set[int]], bool], error: BaseException | None = None
+) -> tuple[int, int]:
+    """Which vertices are blamed where f fails on batches by what is in them; `order` is that of the chunk."""
+
+    @gridml.update(batch=8)
+    def picky(points: gridml.Batch[Point], network: Network) -> None:
+        given = {int(id_) for id_ in points.ids}
+        if fails(given):
+            raise error or ValueError("these not")
+
+    g = points(count=20)
+    engine = begin(gridml.Program(lambda: g, picky), g, order)
+    with pytest.raises(BatchFailed) as caught:
+        engine.train(0, len(order), 1.0)
+    return caught.value.first, caught.value.last
+
+
+SHUFFLED = [4, 17, 2, 9, 11, 3, 8]
+
+
+@pytest.mark.parametrize("bad", SHUFFLED)
+def test_one_bad_vertex_of_a_shuffled_batch_is_named(bad: int) -> None:
+    assert failed_on(SHUFFLED, lambda given: bad in given) == (bad, bad)
+
+
+def test_vertices_that_fail_together_are_named_together() -> None:
+    assert failed_on(SHUFFLED, lambda given: {17, 8} <= given) == (4, 8)
+    assert failed_on(SHUFFLED, lambda given: {9, 11} <= given) == (9, 11)
+    assert failed_on(SHUFFLED, lambda given: bool({4, 8} & given)) == (4, 8)
+    assert failed_on(SHUFFLED, lambda given: True) == (4, 8)
+
+
+def test_who_fails_otherwise_alone_is_not_blamed() -> None:
+    """As a layer does that takes statistics of its batch, and cannot of one vertex."""
+    message = iter(f"failure {k}" for k in range(100))
+
+    class Numbered(ValueError):
+        def __str__(self) -> str:
+            return next(message)
+
+    assert failed_on(SHUFFLED, lambda given: 2 in given, Numbered()) == (4, 8)
+
+
+def test_a_batch_that_ends_its_process_is_not_tried_again() -> None:
+    tried: list[set[int]] = []
+
+    def ends(given: set[int]) -> bool:
+        tried.append(given)
+        return True
+
+    assert failed_on(SHUFFLED, ends, SystemExit(0)) == (4, 8)
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("end", [SystemExit(0), GeneratorExit(), KeyboardInterrupt(), MemoryError()])
