@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 import time
 from pathlib import Path
@@ -23,12 +24,28 @@ def up(
     workers: Annotated[int, typer.Option(help="Worker hosts behind firewalls.")] = 4,
     folder: Folder = FOLDER,
 ) -> None:
-    """Raise a pool, and say how to use it."""
+    """Raise a pool, and say how to use it. One that is up already, perhaps with a run on it, stays as it is."""
     began = time.monotonic()
-    raised = pool.raise_firewalled(folder, workers=workers) if firewalled else pool.raise_personal(folder)
-    typer.echo(f"HTCondor {raised.release.version} is up after {time.monotonic() - began:.1f} s. To use it:")
-    typer.echo(f"  export CONDOR_CONFIG={raised.config} PATH={raised.release.usr}/bin:$PATH")
-    typer.echo(f"  gridml submit examples/mnist.py\nTo end it: python -m pools down --folder {folder}")
+    there = pool.standing(folder)
+    if there is not None and bool(there.workers) != firewalled:
+        kind = "workers behind firewalls" if there.workers else "one host"
+        raise NoCondor(f"a pool of {kind} is up in {folder} already; end it with: {_down(folder)}")
+    if there is None:
+        there = pool.raise_firewalled(folder, workers=workers) if firewalled else pool.raise_personal(folder)
+        typer.echo(f"HTCondor {there.release.version} is up after {time.monotonic() - began:.1f} s. To use it:")
+    else:
+        typer.echo(f"HTCondor {there.release.version} is up in {folder} already. To use it:")
+    typer.echo(f"  export {_use(there)}\n  gridml submit examples/mnist.py\nTo end it: {_down(folder)}")
+
+
+def _use(there: pool.Pool) -> str:
+    """What a shell must know to use a pool: where it is, HTCondor's commands, and those of this environment."""
+    config, here = shlex.quote(str(there.config)), shlex.quote(str(Path(sys.executable).parent))
+    return f"CONDOR_CONFIG={config} PATH={here}:{shlex.quote(str(there.release.usr))}/bin:$PATH"
+
+
+def _down(folder: Path) -> str:
+    return f"{shlex.quote(sys.executable)} -m pools down --folder {shlex.quote(str(folder))}"
 
 
 @app.command(epilog="Example: python -m pools down")

@@ -165,6 +165,14 @@ def remembered(folder: Path) -> Pool:
     raise NoCondor(f"{folder} holds no pool that is up; raise one with: make pool")
 
 
+def standing(folder: Path) -> Pool | None:
+    """The pool that is up in a folder, None where none is."""
+    with contextlib.suppress(NoCondor):
+        found = remembered(folder)
+        return found if daemons.pid(found.submit) is not None else None
+    return None
+
+
 def cut(pool: Pool, worker: int, *, off: bool) -> None:
     """Cut the network of worker host `worker` (1, 2, …), or mend it."""
     _ip("link", "set", _cable(pool.subnet, worker), "down" if off else "up")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -15,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from pools import pool, release
+from pools import daemons, pool, release
 from pools.pool import Pool, namespace
 from pools.release import NoCondor, Release
 
@@ -97,6 +98,32 @@ def test_a_personal_pool_leaves_no_process(tmp_path: Path) -> None:
     with pytest.raises(NoCondor, match="holds no pool that is up"):
         pool.remembered(folder)
     pool.take_down(there)
+
+
+def test_a_pool_that_is_up_stays_up_and_can_be_used_as_it_says(tmp_path: Path) -> None:
+    folder, here = tmp_path / "pool", Path(pool.__file__).parents[1]
+    raised(lambda: pool.raise_personal(folder, cpus=1))
+    try:
+        master = daemons.pid(pool.remembered(folder).submit)
+        up = [sys.executable, "-m", "pools", "up", "--folder", str(folder)]
+        said = subprocess.run(up, cwd=here, capture_output=True, text=True, timeout=LIMIT_S, check=True).stdout
+        assert f"is up in {folder} already" in said
+        assert daemons.pid(pool.remembered(folder).submit) == master
+        other = subprocess.run([*up, "--firewalled"], cwd=here, capture_output=True, text=True, timeout=LIMIT_S)
+        assert other.returncode == 1
+        assert "a pool of one host is up" in other.stderr
+        _, use, submits, ends = said.splitlines()
+        assert submits.split()[0] == "gridml"
+        pasted = f"{use}\ngridml --help >/dev/null && condor_status -af TotalCpus\n{ends.removeprefix('To end it: ')}"
+        bare = {**os.environ, "PATH": "/usr/bin:/bin"}
+        done = subprocess.run(
+            ["sh", "-ec", pasted], cwd=here, env=bare, capture_output=True, text=True, timeout=LIMIT_S
+        )
+        assert done.stdout.split() == ["1.0", "The", "pool", "is", "down."], done.stderr
+        wait_until(lambda: processes(folder) == [])
+    finally:
+        with contextlib.suppress(NoCondor):
+            pool.take_down(pool.remembered(folder))
 
 
 def test_a_pool_goes_down_when_its_user_fails(tmp_path: Path) -> None:
