@@ -101,17 +101,18 @@ class ChunkFacts:
 def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     """Return the vertices of the next chunk, in whole batches, and why.
 
-    The size is what was asked for, or as the chunk model has it, or an eighth of a worker's share of the epoch, but no
-    less than what it pushes at once: a chunk ends with a push, which is to take no more of its time than pushes may. No
-    chunk is larger than the share. Where nothing follows an epoch, chunks shrink at its end to half of what is left per
-    worker (factoring), so that the last wave does not wait for one worker, but not below what passes around a chunk.
+    What was asked for is taken as it is, for every worker and to the end of an epoch. Otherwise the size is as the
+    chunk model has it, or an eighth of a worker's share of the epoch, but no less than what it pushes at once: a chunk
+    ends with a push, which is to take no more of its time than pushes may. No chunk is larger than the share. Where
+    nothing follows an epoch, chunks shrink at its end to half of what is left per worker (factoring), so that the last
+    wave does not wait for one worker, but not below what passes around a chunk.
     """
     left, workers, batch, around = facts.left, facts.workers, facts.batch, facts.around
+    if facts.wanted is not None:
+        return _whole_batches(facts.wanted, left, batch), "asked for"
     share = facts.speed / max(1, workers)
     own = math.ceil(facts.per_epoch * share)
-    if facts.wanted is not None:
-        usual, reason = facts.wanted, "asked for"
-    elif facts.sized is not None:
+    if facts.sized is not None:
         usual, reason = max(SMALLEST * batch, facts.sized[0]), facts.sized[1]
     else:
         usual, reason = max(
@@ -128,10 +129,13 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
         chosen, reason = bound, ends
         if bound < least:
             chosen, reason = least, f"to begin and to bring fewer than {least:,} takes as long as training"
-    whole = -(-chosen // batch) * batch
-    if left - whole < batch:  # do not leave less than a batch behind
-        whole = left
-    return min(whole, left), reason
+    return _whole_batches(chosen, left, batch), reason
+
+
+def _whole_batches(count: int, left: int, batch: int) -> int:
+    """So many vertices, up to whole batches, or all that are left where less than a batch would stay behind."""
+    whole = -(-count // batch) * batch
+    return left if left - whole < batch else whole
 
 
 def most(

@@ -177,6 +177,8 @@ class Leases:
             followed=self.epochs.followed(span.epoch),
         )
         size, reason = chunk_size(facts)
+        if facts.wanted is not None:
+            return size, reason
         most, slow = self._most(span.epoch, record, batch)
         if most is None or most >= size:
             return size, reason

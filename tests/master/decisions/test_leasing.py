@@ -113,11 +113,14 @@ def test_nobody_gets_more_than_a_share_where_another_epoch_follows(
 def test_the_end_of_an_epoch_is_no_end_where_another_follows() -> None:
     sizes = [sized_for(left, 4, 10, wanted=500, per_epoch=64_000, followed=True)[0] for left in (64_000, 1_000, 505)]
     assert sizes == [500, 500, 505]
-    assert sized_for(1_000, 4, 10, wanted=500, per_epoch=64_000)[0] == 130
+    assert sized_for(1_000, 4, 10, wanted=None, sized=(500, "fitted"), per_epoch=64_000)[0] == 130
 
 
 def test_the_size_asked_for_is_used() -> None:
     assert sized_for(10_000, 4, 32, wanted=100, per_epoch=10_000) == (128, "asked for")
+    for left in (60_000, 15_000, 10_100):  # whoever waits for it, and at the end of an epoch
+        assert sized_for(left, 4, 100, wanted=10_000, per_epoch=60_000) == (10_000, "asked for")
+    assert sized_for(10_099, 4, 100, wanted=10_000, per_epoch=60_000) == (10_099, "asked for")
 
 
 spans = st.builds(lambda e, a, n, t: Span(e, a, a + n, t), st.integers(0, 3), counts, counts, st.integers(0, 2))
