@@ -63,8 +63,8 @@ def main() -> None:
             "accuracy in %, or loss, after the program's own epochs; one seed, nobody killed, a push about every 1,024 "
             "vertices if nothing else is said, which costs 3% of the time at every interval; "
             "none is longer than a worker's share of an epoch",
-            "nothing: rows are not merged by rules that hold pushes back, and f keeps the program's batch where it moves "
-            "them itself",
+            "nothing: rows are not merged by rules that hold pushes back, and f keeps the program's batch where it "
+            "moves them itself",
             "seeds differ by about half a point of accuracy and 0.02 of the loss, so smaller differences say nothing",
         ],
     )

@@ -47,9 +47,10 @@ class KeptProgram:
             (self.folder / name).unlink()
 
     def digest(self) -> str:
-        """Return what tells one copy from another, in hexadecimal."""
-        lines = [f"{bundle.digest((self.folder / name).read_bytes())} {name}\n" for name in sorted(self.files)]
-        return bundle.digest("".join(lines).encode())
+        """Return what tells one copy from another, in hexadecimal; what the program's own file is called does not."""
+        own = self.program.name
+        named = {"" if name == own else name: (self.folder / name).read_bytes() for name in self.files}
+        return bundle.digest("".join(f"{bundle.digest(named[name])} {name}\n" for name in sorted(named)).encode())
 
     def altered(self) -> list[str]:
         """Return which files are not any more what is kept of them."""
