@@ -15,7 +15,7 @@ from benchmarks.averaging_runs import TASKS, Case, Runs, Task
 from benchmarks.table import Cell, write
 
 CHOSEN_ON = ("MNIST, LeNet", "Bible, transformer")  # and judged on the other tasks
-BUFFERING = ("fedbuff", "nesterov")  # rules that take whole pushes, and no rows
+BUFFERING = ("fedbuff", "nesterov", "clipped")  # rules that take whole pushes, and no rows
 DEFAULT = "stale_mean, a quarter of the batch, rate by its root"
 CHOICES: dict[str, dict[str, str | int | float]] = {
     DEFAULT: {},
