@@ -18,7 +18,7 @@ from master.leases.epochs import Epochs
 from master.run import Run
 from master.store.diagnosis import explained
 from master.store.identity import identity
-from master.store.kept_program import KeptProgram
+from master.store.kept_program import Contents, KeptProgram, contents_of
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory, command
@@ -53,13 +53,13 @@ def create(settings: Settings, root: Path, environment: Environment) -> None:
 
 
 def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
-    spec = _load(settings)
+    spec, contents = _load(settings)
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)
     try:
         with explained(root, "start again with gridml run"):
-            directory.kept_program(settings.program).keep()
+            directory.kept_program(settings.program).keep(contents)
             _make_ledger(spec, directory, environment)
         return spec, directory, lock
     except BaseException:
@@ -67,8 +67,11 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         raise
 
 
-def _load(settings: Settings) -> RunSpec:
-    return _spec(settings, load(settings.program))
+def _load(settings: Settings) -> tuple[RunSpec, Contents]:
+    """A program as it is now, with what its files hold: read at once, whatever its graph takes."""
+    program = load(settings.program)
+    contents = contents_of(settings.program)
+    return _spec(settings, program), contents
 
 
 def _spec(settings: Settings, program: Program) -> RunSpec:
@@ -144,39 +147,46 @@ def _resume(
     with explained(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         with _taken(directory, environment) as ledger:
-            settings = _settings(directory, ledger, program_file)
-            kept = directory.kept_program(settings.program)
+            settings = read_settings(root, ledger.get("settings"))
+            if program_file is not None:
+                settings = replace(settings, program=program_file)
+            kept, contents = directory.kept_program(settings.program), None
             if with_changes or program_file is not None or not kept.program.is_file():
-                parts = wire(_load(settings), directory, environment, ledger, keep_program=True)
+                spec, contents = _load(settings)
             else:
-                _tell_changes(kept, root, environment)
-                parts = wire(_spec(settings, load(kept.program, settings.program)), directory, environment, ledger)
-            return Run(parts, lock)
+                spec = _spec(settings, load(kept.program, settings.program))
+
+            def accepted() -> None:
+                """Only now: a run whose next program is refused stays what it was."""
+                _write_settings(directory, ledger, settings, anew=program_file is not None)
+                if contents is not None:
+                    kept.keep(contents)
+
+            run = Run(wire(spec, directory, environment, ledger, accepted), lock)
+            if contents is None:
+                _tell_changes(kept, run)
+            return run
 
 
-def _tell_changes(kept: KeptProgram, root: Path, environment: Environment) -> None:
+def _tell_changes(kept: KeptProgram, run: Run) -> None:
     """Say what a run that goes on does not take up."""
     if altered := kept.altered():
-        files = f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
-        environment.report(
-            "warning",
-            f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
-            f"{command('resume', root)} --with-changes",
-        )
+        parts, files = run.parts, f"{', '.join(altered)} {'has' if len(altered) == 1 else 'have'}"
+        with run.ledger.transaction():
+            parts.journal.event(
+                parts.environment.clock(),
+                "warning",
+                f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
+                f"{command('resume', parts.directory.root)} --with-changes",
+            )
 
 
-def _settings(directory: RunDirectory, ledger: Ledger, program_file: Path | None) -> Settings:
-    """Return the settings of a run as a person wants them now, having written them down."""
-    settings = read_settings(directory.root, ledger.get("settings"))
-    if program_file is None:
-        sha256 = copy_settings(directory)
-    else:
-        settings = replace(settings, program=program_file)
-        sha256 = write_settings(directory, settings)
+def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, anew: bool) -> None:
+    """Write down the settings as a person wants them now."""
+    sha256 = write_settings(directory, settings) if anew else copy_settings(directory)
     if sha256 != ledger.get("settings"):
         with ledger.transaction():
             ledger.set("settings", sha256)
-    return settings
 
 
 def _leave_word(directory: RunDirectory, error: GridmlError) -> None:

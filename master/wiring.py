@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
@@ -44,13 +45,16 @@ class Parts:
 
 
 def wire(
-    spec: RunSpec, directory: RunDirectory, environment: Environment, ledger: Ledger, *, keep_program: bool = False
+    spec: RunSpec,
+    directory: RunDirectory,
+    environment: Environment,
+    ledger: Ledger,
+    accepted: Callable[[], None] = lambda: None,
 ) -> Parts:
-    """Open the store and put a master together around it; with `keep_program` workers get the program as it is now.
-    Raises LedgerError, and what the back end raises; the ledger is left open."""
+    """Open the store and put a master together around it; `accepted` is called when the program has shown to be of this
+    run. Raises LedgerError, and what the back end raises; the ledger is left open."""
     store = open_store(spec, directory, ledger, environment.clock(), durable=environment.durable)
-    if keep_program:  # only now that it has shown to be of this run
-        directory.kept_program(spec.settings.program).keep()
+    accepted()
     wall = environment.wall or environment.clock
     environment = environment.not_before(store.ledger.last_sign())
     mailboxes = environment.mailboxes(spec.settings, directory)

@@ -61,8 +61,8 @@ class Companion(NamedTuple):
 
 
 class Contraction(NamedTuple):
-    """How strongly rows are pulled, float64 (rows,) each: at least e^−x of a row's distance to where its vertices pull
-    it is left, whatever the rows do that it is coupled with."""
+    """How strongly rows are pulled, float64 (rows,) each: e^−x of a row's distance to where its vertices pull it is
+    left, or more, with the rows that it is coupled with; bounded from above by what was measured."""
 
     push: Array
     """x of the push."""

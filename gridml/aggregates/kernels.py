@@ -46,7 +46,8 @@ def blend(out: Array, value: Array, base: Array, replica: Array, pull: float, st
 
 
 def blend_rows(out: Array, value: Array, base: Array, replica: Array, pulls: Array, steps: Array) -> float:
-    """As `blend`, with a pull and a step for each row; out[i] is row i, `pulls` and `steps` are (rows,)."""
+    """As `blend`, with a pull and a step for each row; out[i] is row i, `pulls` and `steps` are (rows,). Squares of a
+    row are summed in the tensor's own dtype."""
     target, v, b, p = _target(out), _flat(value, out), _flat(base, out), _flat(replica, out)
     pulls, steps = (np.ascontiguousarray(each, np.result_type(out.dtype, np.float32)) for each in (pulls, steps))
     loop = _loop(_blend_rows, 5, 0, out.dtype) if v.dtype == b.dtype == p.dtype == out.dtype else None

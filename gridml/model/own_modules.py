@@ -1,21 +1,29 @@
 """What a user's file imports from beside itself: found, so that a run can keep it, and loaded from what a run kept.
 
 A module is the user's own where Python finds it beside the file and nowhere else: folders of programs come last in the
-search, so that they shadow nothing.
+search, so that they shadow nothing. Beside means in the folder of the file itself, wherever links to it lie.
 """
 
 from __future__ import annotations
 
 import ast
+import contextlib
 import importlib.util
 import linecache
 import sys
 from collections.abc import Iterator, Sequence
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
+
+_GRIDML = frozenset({"gridml", "master", "chunk_model", "remote", "ami", "pools"})  # never the user's, wherever it lies
+
+
+def folder_of(program: Path) -> Path:
+    """Return the folder that a program's own modules lie in."""
+    return program.resolve().parent
 
 
 def own_files(program: Path) -> dict[str, Path]:
@@ -24,7 +32,7 @@ def own_files(program: Path) -> dict[str, Path]:
     Found are all that the source names in an import, wherever it stands, and all that are loaded. What cannot be read
     or parsed is left to the import that fails on it.
     """
-    folder = program.resolve().parent
+    folder = folder_of(program)
     found = {program.name: program}
     waiting = [(program, "")]
     while waiting:
@@ -37,9 +45,11 @@ def own_files(program: Path) -> dict[str, Path]:
                     parts = path.relative_to(folder).with_suffix("").parts
                     waiting.append((path, ".".join(parts[:-1])))
     for name, module in list(sys.modules.items()):
-        for path in _files(folder, name) if getattr(module, "__file__", None) is not None else ():
-            if Path(str(module.__file__)) in (path, program.parent / path.relative_to(folder)):
-                found.setdefault(path.relative_to(folder).as_posix(), path)
+        with contextlib.suppress(Exception):  # what stands for a module may be anything
+            file = Path(vars(module)["__file__"])
+            for path in _files(folder, name):
+                if file.resolve() == path.resolve():
+                    found.setdefault(path.relative_to(folder).as_posix(), path)
     return found
 
 
@@ -47,7 +57,7 @@ def _imported(file: Path, package: str) -> Iterator[str]:
     """The modules that a source file of a package may import, by their full names."""
     try:
         tree = ast.parse(file.read_bytes())
-    except (OSError, SyntaxError, ValueError):
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError):
         return
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -76,7 +86,7 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
 
 def _is_own(folder: Path, name: str, *twins: Path) -> bool:
     """Whether a top-level name is found in a folder, and nowhere else but in its twins."""
-    if not name.isidentifier() or name in sys.builtin_module_names or name in sys.stdlib_module_names:
+    if not name.isidentifier() or name in _GRIDML | sys.stdlib_module_names | {*sys.builtin_module_names}:
         return False
     if not (folder / f"{name}.py").is_file() and not (folder / name).is_dir():
         return False
@@ -85,9 +95,9 @@ def _is_own(folder: Path, name: str, *twins: Path) -> bool:
     return spec is None or spec.origin is None  # a folder without __init__.py elsewhere is no module
 
 
-class Kept(MetaPathFinder, Loader):
-    """Loads a program's own modules from the copy that a run keeps, as if they lay where the program does: what they
-    look for beside themselves is there."""
+class Kept(MetaPathFinder):
+    """Finds a program's own modules in the copy that a run keeps, and has them loaded as if they lay where the program
+    does: what they look for beside themselves is there."""
 
     def __init__(self, copy: Path, folder: Path) -> None:
         self._copy = copy.resolve()
@@ -97,32 +107,43 @@ class Kept(MetaPathFinder, Loader):
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         first, _, rest = fullname.partition(".")
-        if rest:
-            above = sys.modules.get(fullname.rpartition(".")[0])
-            if above is None or getattr(above.__spec__, "loader", None) is not self:
-                return None
-        elif not _is_own(self._copy, first, self._folder):
+        if (rest and not self._has_found(fullname.rpartition(".")[0])) or not _is_own(self._copy, first, self._folder):
             return None
         at = self._copy.joinpath(*fullname.split("."))
         shown = self._folder.joinpath(*fullname.split("."))
-        if (at / "__init__.py").is_file():
+        if (file := at / "__init__.py").is_file():
+            loader = _KeptLoader(fullname, shown / file.name, file)
             return spec_from_file_location(
-                fullname, shown / "__init__.py", loader=self, submodule_search_locations=[str(shown)]
+                fullname, shown / file.name, loader=loader, submodule_search_locations=[str(shown)]
             )
-        if at.with_name(f"{at.name}.py").is_file():
-            return spec_from_file_location(fullname, shown.with_name(f"{shown.name}.py"), loader=self)
+        if (file := at.with_name(f"{at.name}.py")).is_file():
+            seen = shown.with_name(file.name)
+            return spec_from_file_location(fullname, seen, loader=_KeptLoader(fullname, seen, file))
         if at.is_dir():  # a package without __init__.py
-            spec = ModuleSpec(fullname, self, is_package=True)
+            spec = ModuleSpec(fullname, None, is_package=True)
             spec.submodule_search_locations = [str(shown)]
             return spec
         return None
 
-    def exec_module(self, module: ModuleType) -> None:
-        assert module.__spec__ is not None
-        if module.__spec__.origin is None:
-            return
-        shown = Path(module.__spec__.origin)
-        exec(compiled(self._copy / shown.relative_to(self._folder), shown), vars(module))
+    def _has_found(self, package: str) -> bool:
+        """Whether a package comes from the copy: all of it does, or none."""
+        above = sys.modules.get(package)
+        places = [str(self._folder.joinpath(*package.split(".")))]
+        return above is not None and [*getattr(above, "__path__", [])] == places
+
+
+class _KeptLoader(SourceFileLoader):
+    """Loads a module from its copy; whatever else is asked of it, it answers as one of the file `seen`."""
+
+    def __init__(self, fullname: str, seen: Path, copy: Path) -> None:
+        super().__init__(fullname, str(seen))
+        self._seen, self._kept = seen, copy
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compiled(self._kept, self._seen)
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._kept.read_bytes())
 
 
 def compiled(file: Path, shown: Path) -> CodeType:

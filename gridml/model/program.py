@@ -20,7 +20,7 @@ from gridml.model.batch import Batch
 from gridml.model.batch_norm import batch_norms
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
-from gridml.model.own_modules import Kept, compiled
+from gridml.model.own_modules import Kept, compiled, folder_of
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, module, reachable
 from gridml.protocol.text import TRACEBACK, described, printable
 
@@ -306,11 +306,12 @@ def load(path: Path, original: Path | None = None) -> Program:
         raise UsageError(f"{path} is not a Python file. Its name must end in .py.")
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded
-    folder = str(path.resolve().parent)
-    if folder not in sys.path:
-        sys.path.append(folder)  # the user's own modules beside the file; last, so that they shadow nothing
+    folder = folder_of(path)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # the user's own modules beside the file; last, so that they shadow nothing
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Kept)]
     if original is not None:
-        sys.meta_path[:] = [Kept(copy.parent, path.parent), *(each for each in sys.meta_path if type(each) is not Kept)]
+        sys.meta_path.insert(0, Kept(copy.parent, folder))
     try:
         exec(compiled(copy, path), vars(loaded))
     except (DataError, Interruption):

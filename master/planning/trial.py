@@ -9,8 +9,8 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass, replace
+from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import numpy as np
 from gridml.aggregates import Merge
 from gridml.aggregates.bits import same_bits
 from gridml.engine.engine import BatchFailed, Engine
-from gridml.errors import NotFiniteError, UserCodeError
+from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph, components
 from gridml.model.order import EpochOrder
@@ -28,7 +28,7 @@ from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync.evaluation import evaluate
+from master.sync.evaluation import KEPT, evaluate
 from master.sync.merger import Merger
 
 MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
@@ -54,8 +54,8 @@ class Trial:
 
 
 def try_out(file: Path, seed: int = 0) -> Trial:
-    """Load a program, build its graph and its replica, run f on two batches and on one that is as small as an epoch's
-    last, merge what that makes as if another worker had pushed before, and evaluate it.
+    """Load a program, build its graph and its replica, run f on two batches, merge what that makes as if another worker
+    had pushed before, and evaluate it. Where vertices are not connected f also runs on as few as an epoch may end with.
 
     Raises GridmlError for the first thing that is wrong.
     """
@@ -66,32 +66,67 @@ def try_out(file: Path, seed: int = 0) -> Trial:
     engine, batch_s = Engine(program), 0.0
     size = min(program.update.batch or 1, MOST_TRIED)
     chunk = _first_vertices(program, graph, driver, 2 * size)
-    start = state.part(
-        {name: ids for name, ids in chunk.touched().items() if name in {t.type.name for t in graph.replicated}}
-    )
+    replicated = {table.type.name for table in graph.replicated}
+    start = state.part({name: ids for name, ids in chunk.touched().items() if name in replicated})
     engine.begin(chunk)
     engine.restart(start)
-    ends = [*_ends(engine, size, chunk.count)]
-    for first, stop in pairwise([0, *ends]):
+    ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
+    for first, stop in pairwise(ends):
         began = time.perf_counter()
         _train(engine, first, stop, program.schedule(0.0), driver, file)
         batch_s = time.perf_counter() - began
-    if left := graph.tables[driver].count % size:
-        _train(engine, 0, engine.batch_end(0, left, chunk.count)[0], program.schedule(1.0), driver, file)
+    odd = [*_last_batch(engine, graph.tables[driver].count % size, program.schedule(1.0), driver, file)]
     part = engine.wire(engine.snapshot())
-    moved = (*_moved(part, start), *_changed(engine.changed_fields(0, chunk.count), graph))
-    metrics = evaluate(program, graph, _merged(graph, state, part, chunk.count), file)
-    odd = () if moved else ("f changed nothing that is replicated, and no field of its own vertices",)
+    fields = engine.changed_fields(0, chunk.count)
+    moved = (*_moved(part, start), *_changed(fields, graph))
+    if not moved:
+        odd.append("f changed nothing that is replicated, and no field of its own vertices")
+    merged = _merged(graph, state, part, ends[-1])
+    metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
         sum(1 for _ in state.tensors()),
         state.nbytes,
-        ends[-1] - ([0, *ends])[-2],
+        ends[-1] - ends[-2],
         batch_s,
         moved,
         metrics,
-        odd,
+        tuple(odd),
     )
+
+
+def _last_batch(engine: Engine, left: int, factor: float, driver: str, file: Path) -> Iterator[str]:
+    """What is odd about f on as few vertices as an epoch ends with for one worker; several share the rest evenly."""
+    assert engine.chunk is not None
+    if not left or engine.chunk.ends is not None:
+        return
+    try:
+        _train(engine, 0, left, factor, driver, file)
+    except UserCodeError as failed:
+        yield f"of one worker alone an epoch's last batch has {left} vertices, and {failed}"
+
+
+def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) -> Metrics:
+    """Evaluate what two batches made. Raises UserCodeError, ProgramError with what a run does not say."""
+    try:
+        return evaluate(program, graph, state, file)
+    except UserCodeError as failed:
+        said = str(failed).replace(KEPT, "It was given what two batches have made.")
+        raise UserCodeError(said, failed.traceback_text) from failed
+    except ProgramError as failed:
+        raise ProgramError(str(failed).replace(KEPT, "").strip()) from failed
+
+
+def _with(graph: Graph, fields: Fields) -> Graph:
+    """The graph with the fields that f changed, as they are after an epoch."""
+    changed = Graph()
+    for name, table in graph.tables.items():
+        columns = dict(table.columns)
+        for field, values in fields[name].fields.items() if name in fields else ():
+            columns[field] = np.array(columns[field])
+            columns[field][fields[name].ids] = values
+        changed.tables[name] = replace(table, columns=columns)
+    return changed
 
 
 def _first_vertices(program: Program, graph: Graph, driver: str, count: int) -> Chunk:

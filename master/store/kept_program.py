@@ -3,11 +3,20 @@ originals."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.model.own_modules import own_files
+from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
+
+Contents = Mapping[str, bytes]  # of a program's files, by their paths in its folder
+
+
+def contents_of(program: Path) -> Contents:
+    """Return what a program's files hold now: to be asked when it was just loaded. Raises OSError."""
+    return {name: path.read_bytes() for name, path in own_files(program).items()}
 
 
 @dataclass(frozen=True)
@@ -33,18 +42,20 @@ class KeptProgram:
         inside = {self.folder / name.split("/")[0] for name in self.files}
         return [self.program, *sorted(inside - {self.program})]
 
-    def keep(self) -> None:
-        """Copy all of it as it is now."""
-        self.folder.mkdir(exist_ok=True)
+    def keep(self, contents: Contents) -> None:
+        """Keep these files and no others. Killed meanwhile, it leaves the copy as it was, the new one, or none."""
         if self.original == self.program:
             return
-        files = own_files(self.original)
-        for name, path in files.items():
-            copy = self.folder / name
-            copy.parent.mkdir(parents=True, exist_ok=True)
-            bundle.write_atomic(copy, path.read_bytes())
-        for name in self.files - files.keys():
-            (self.folder / name).unlink()
+        new, old = (self.folder.with_name(f"{self.folder.name}.{age}") for age in ("new", "old"))
+        for left in (new, old):
+            shutil.rmtree(left, ignore_errors=True)
+        for name, content in contents.items():
+            (new / name).parent.mkdir(parents=True, exist_ok=True)
+            bundle.write_atomic(new / name, content)
+        if self.folder.exists():
+            self.folder.rename(old)
+        new.rename(self.folder)
+        shutil.rmtree(old, ignore_errors=True)
 
     def digest(self) -> str:
         """Return what tells one copy from another, in hexadecimal; what the program's own file is called does not."""
@@ -53,13 +64,19 @@ class KeptProgram:
         return bundle.digest("".join(f"{bundle.digest(named[name])} {name}\n" for name in sorted(named)).encode())
 
     def altered(self) -> list[str]:
-        """Return which files are not any more what is kept of them."""
+        """Return which files that are kept are not any more what they were, or cannot be read."""
         if not self.program.is_file() or self.original == self.program:
             return []
-        now = own_files(self.original) if self.original.is_file() else {}
-        names = dict.fromkeys([self.original.name, *now, *sorted(self.files)])
-        return [name for name in names if _content(self.original.parent / name) != _content(self.folder / name)]
+        own = self.original.name
+        names = [own, *sorted(self.files - {own})]
+        return [name for name in names if _content(self._origin(name)) != _content(self.folder / name)]
+
+    def _origin(self, name: str) -> Path:
+        return self.original if name == self.original.name else folder_of(self.original) / name
 
 
 def _content(path: Path) -> bytes | None:
-    return path.read_bytes() if path.is_file() else None
+    try:
+        return path.read_bytes()
+    except OSError:
+        return None

@@ -50,7 +50,7 @@ class Contractions:
         self._fields: dict[tuple[str, str], _Field] = {}
 
     def add(self, worker: str, part: ReplicaPart, base: ReplicaState, merge: Merge) -> None:
-        """Take note of the rows of a push of this worker, which was trained from `base` and merged."""
+        """Take note of the rows of a push of this worker, trained from `base`, that passed the gate as it is."""
         for type_name, rows in part.rows.items():
             for name, pushed in rows.fields.items():
                 if pushed.dtype.kind == "f" and merge.vertices:
@@ -77,7 +77,7 @@ class Contractions:
         """How often a trained vertex touches each row, on average: float32 (count,) by type."""
         vertices = max(1, self._graph.tables[self._driver].count)
         counts = {table.type.name: np.zeros(table.count, np.float32) for table in self._graph.replicated}
-        for type_name, edges in self._row_edges():
+        for _, type_name, edges in self._row_edges():
             if edges.constant is not None:
                 counts[type_name][edges.constant] += edges.count
             else:
@@ -89,23 +89,22 @@ class Contractions:
     @cached_property
     def _coupled(self) -> float:
         """k: how many rows the vertex touches that touches a row, on average."""
-        of_vertices: dict[int, Floats] = {}
-        for _, edges in self._row_edges():
+        of_vertices: dict[str, Floats] = {}
+        for source, _, edges in self._row_edges():
             degrees = edges.degree if edges.offsets is None else np.diff(edges.offsets)
-            of_vertices.setdefault(edges.count, np.zeros(edges.count))
-            of_vertices[edges.count] += degrees
+            of_vertices[source] = of_vertices.get(source, np.zeros(edges.count)) + degrees
         total = sum(float(degrees.sum()) for degrees in of_vertices.values())
         squares = sum(float((degrees**2).sum()) for degrees in of_vertices.values())
         return max(1.0, squares / total) if total else 1.0
 
-    def _row_edges(self) -> list[tuple[str, Edges]]:
-        """The edges that lead to rows, with the type of these."""
+    def _row_edges(self) -> list[tuple[str, str, Edges]]:
+        """The edges that lead to rows, with the type that they come from and that of the rows."""
         found = []
         for table in self._graph.local:
             for name, edges in table.edges.items():
                 target = self._graph.tables[describe(table.type.target(name)).name].type
                 if target.replicated and target.arrays:
-                    found.append((target.name, edges))
+                    found.append((table.type.name, target.name, edges))
         return found
 
 
@@ -142,8 +141,10 @@ class _Field:
         moves = pushed[at].reshape(len(at), self._length) - base
         touched = _at_least_once(self._touches[ids[at]].astype(np.float64)[:, None] * merge.vertices)
         if self._second is not None:
-            scaled = moves / np.sqrt(touched)
-            self._second = FADING * self._second + np.einsum("ri,rj->ij", scaled, scaled)
+            with np.errstate(all="ignore"):
+                second = np.einsum("ri,rj->ij", moves / np.sqrt(touched), moves / np.sqrt(touched))
+            if np.isfinite(second).all():
+                self._second = FADING * self._second + second
         seen = _Seen(worker, merge.version, ids[at], base, moves / touched, touched)
         if self._last is None or merge.base >= self._last.version:
             self._last = seen
@@ -158,16 +159,25 @@ class _Field:
         numbers = int(np.count_nonzero(apart))
         if not numbers:
             return
-        self._product = FADING * self._product - float((weight * apart * differ).sum())
-        self._square = FADING * self._square + float((weight * apart**2).sum())
-        self._noise = FADING * self._noise + float((weight * differ**2)[apart != 0].sum())
+        with np.errstate(all="ignore"):
+            sums = [
+                -float((weight * apart * differ).sum()),
+                float((weight * apart**2).sum()),
+                float((weight * differ**2)[apart != 0].sum()),
+            ]
+        if not np.isfinite(sums).all():  # nobody can compare with what overflows
+            return
+        product, square, noise = sums
+        self._product = FADING * self._product + product
+        self._square = FADING * self._square + square
+        self._noise = FADING * self._noise + noise
         self._count = FADING * self._count + numbers
 
     @property
     def strength(self) -> float | None:
         """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
         little was compared."""
-        if self._count < LEAST or not 0 < self._square < math.inf or not math.isfinite(self._noise):
+        if self._count < LEAST or not self._square > 0:
             return None
         slope = max(0.0, self._product / self._square)
         error = math.sqrt(self._noise / self._count / self._square)
@@ -176,7 +186,7 @@ class _Field:
     @property
     def _unevenness(self) -> float:
         """How many times the mean pull of a row's numbers the strongest one is, at most."""
-        if self._second is None or not np.isfinite(self._second).all():
+        if self._second is None:
             return float(self._length)
         mean = float(np.trace(self._second)) / self._length
         return float(np.linalg.eigvalsh(self._second)[-1]) / mean if mean > 0 else float(self._length)

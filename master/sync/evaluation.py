@@ -27,7 +27,7 @@ from master.store.versions import ReplicaState
 Array = NDArray[Any]
 
 MOST_METRICS, MOST_NUMBERS, MOST_NAME = 1_000, 10_000, 128  # of an evaluation: the ledger keeps them, people read them
-_KEPT = "The training is kept; mend evaluate and resume the run."
+KEPT = "The training is kept; mend evaluate and resume the run --with-changes."
 
 
 def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) -> Metrics:
@@ -46,27 +46,27 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) 
     except Interruption:
         raise
     except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
-        raise UserCodeError(f"evaluate failed: {described(error)}. {_KEPT}", user_traceback(error, source)) from error
+        raise UserCodeError(f"evaluate failed: {described(error)}. {KEPT}", user_traceback(error, source)) from error
     return _plain_metrics(metrics)
 
 
 def _plain_metrics(metrics: Any) -> Metrics:
     """Return what evaluate returned as JSON has it. Raises ProgramError for what is no dict of numbers by name."""
     if not isinstance(metrics, dict):
-        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name. {_KEPT}")
+        raise ProgramError(f"evaluate returned {type(metrics).__name__}; expected a dict of numbers by name. {KEPT}")
     if len(metrics) > MOST_METRICS:
-        raise ProgramError(f"evaluate returned {len(metrics):,} metrics; expected at most {MOST_METRICS:,}. {_KEPT}")
+        raise ProgramError(f"evaluate returned {len(metrics):,} metrics; expected at most {MOST_METRICS:,}. {KEPT}")
     for name in metrics:
         if not isinstance(name, str) or not 1 <= len(name) <= MOST_NAME or not name.isprintable():
             raise ProgramError(
                 f"evaluate returned a metric called {printable(repr(name), MOST_NAME)}; expected a name of 1 to "
-                f"{MOST_NAME} printable characters. {_KEPT}"
+                f"{MOST_NAME} printable characters. {KEPT}"
             )
     return {name: _plain(name, value) for name, value in metrics.items()}
 
 
 def _plain(name: str, value: Any) -> Any:
-    wanted = f"expected a number, or a list of at most {MOST_NUMBERS:,}. {_KEPT}"
+    wanted = f"expected a number, or a list of at most {MOST_NUMBERS:,}. {KEPT}"
     try:
         array = np.asarray(value)
     except Exception as error:  # a tensor that needs a gradient, a list of lists of unequal length

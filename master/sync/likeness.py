@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.aggregates.bits import same_bits
 from gridml.protocol.push import Ids, PushContent, RowValues
 from master.store.versions import ReplicaState
 from master.sync.groups import Group
@@ -77,6 +78,9 @@ def _of_rows(prefix: str, rows: RowValues, old: Mapping[str, Array]) -> Iterator
 
 
 def _change(new: Array, old: Array) -> Array:
+    """How far a tensor was moved; a constant that holds infinities, as a mask does, was not."""
+    if same_bits(new, old):
+        return np.zeros(new.shape)
     return np.subtract(new, old, dtype=np.float64) if new.dtype != np.bool_ else new.astype(float) - old
 
 

@@ -63,6 +63,8 @@ class Merger:
             one = np.zeros(1, dtype)
             kernels.blend(np.empty_like(one), one, one.copy(), one.copy(), 0.5, 0.5)
             kernels.fast_forward(np.empty_like(one), one, one.copy(), 1.0)
+            if self._row_rules:
+                kernels.blend_rows(np.empty_like(one), one, one.copy(), one.copy(), np.ones(1), np.ones(1))
 
     def add_buffers(self, state: ReplicaState) -> None:
         """Give every vertex of a first version the buffers of its rules. Raises ProgramError where a rule cannot be."""
@@ -118,7 +120,7 @@ class Merger:
             merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
-        if self._contractions is not None:
+        if self._contractions is not None and passage.scale == 1.0:  # a shortened push pulls as nobody's vertices do
             self._contractions.add(worker, self._minding(part), base, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage
 

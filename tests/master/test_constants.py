@@ -104,3 +104,17 @@ def test_a_constant_that_f_changes_is_refused_by_its_name(tmp_path: Path) -> Non
     text = PROGRAM.replace("AGGREGATE", "").replace("CHANGE", "network.model.smallest.fill_(float('-inf'))")
     with pytest.raises(UserCodeError, match="Network/0/model/smallest is not finite"):
         played(tmp_path, text)
+
+
+def test_repetitions_of_a_program_with_a_mask_agree(tmp_path: Path) -> None:
+    program, root = tmp_path / "program.py", tmp_path / "run"
+    program.write_text(PROGRAM.replace("AGGREGATE", "").replace("CHANGE", "pass"))
+    costs = Costs(exec_s=0.01, start_s=0.1, push_s=0.1, boot_s=1.0)
+    settings = Settings(
+        program, "simulated", 4, chunk=50, seed=1, spot_checks=0.3, options=SimulatedOptions(None, None)
+    )
+    play_scenario(settings, Scenario(Steady(4), costs, travel_s=0.05, seed=1), root, trainer=Trainer(program, costs, 1))
+    with opened(root) as ledger:
+        said = [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic LIKE '%check%'")]
+    assert said
+    assert not any("no two repetitions agree" in text for text in said), said

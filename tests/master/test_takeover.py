@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -156,7 +155,6 @@ def test_modules_of_its_own_are_part_of_a_program(
     assert (root / "program" / helper.name).read_text() == "SPEED = 2\n"
     program.write_text(program.read_text().replace("import helper_of_a_takeover\n", ""))
     resume(root, environment, with_changes=True).__exit__(None, None, None)
-    assert not (root / "program" / helper.name).exists() or helper.stem in sys.modules
     assert backend.kept == [True, True, False, False]
 
 
@@ -373,7 +371,7 @@ def test_a_reservation_is_honoured_by_the_master_after_the_next(
 ) -> None:
     """Whether the first master has `watched` how the worker ended, or the next found a later attempt in its place."""
     monkeypatch.setattr(version_use, "SPARE_VERSIONS", 1)  # what nobody stands on is removed at once
-    settings = Settings(program=program, workers=2, epochs=1, chunk=1000, push_every=1000)
+    settings = Settings(program=program, workers=2, epochs=1, chunk=500, push_every=1000)
     first, later, other = (Attempt(world.root, name) for name in ("w1", "w1.1", "w2"))
 
     def work(run: Run) -> None:

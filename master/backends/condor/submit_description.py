@@ -11,7 +11,7 @@ from pathlib import Path
 
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
-from gridml.model.own_modules import own_files
+from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle, outbox
 from master.backends.condor.options import CondorOptions, check_line
 from master.store.rundir import RunDirectory
@@ -107,7 +107,8 @@ def _programs(program: Path, directory: RunDirectory, options: CondorOptions) ->
     if kept.program.is_file():
         entries = [path.absolute() for path in kept.entries]
     else:  # before there is a run
-        entries = list(dict.fromkeys(program.parent / name.split("/")[0] for name in own_files(program)))
+        inside = (folder_of(program) / name.split("/")[0] for name in own_files(program))
+        entries = list(dict.fromkeys([program, *(path for path in inside if path.name != program.name)]))
     own, theirs = entries[0], {path.name for path in options.send}
     return [own, *(path for path in entries[1:] if path.name not in theirs)]
 

@@ -52,7 +52,6 @@ MISTAKES = [  # (program, what stands there, what is written instead, exit statu
         4,
         "ModuleNotFoundError: No module named 'no_such_module'",
     ),
-    (PERCEPTRON, BATCH, "COUNT, BATCH, EPOCHS = 1000, 37, 3", 4, "Expected more than 1 value per channel"),
     (PERCEPTRON, STEP, "    raise SystemExit(0)\n", 4, "f failed on Point 0 to 31: SystemExit: 0"),
     (COUNTS, ADDS, "    words.count[documents.words.index, 0] += 1\n", 4, "IndexError: too many indices"),
     (COUNTS, VISITS, "    documents.words = 5\n", 4, "f failed on Document 0 to 9"),
@@ -130,3 +129,28 @@ def test_an_f_that_does_nothing_is_odd(gridml: Callable[..., tuple[int, str, str
     assert status == 0
     assert "moved nothing" in out
     assert err == "Warning: f changed nothing that is replicated, and no field of its own vertices\n"
+
+
+def test_a_last_batch_that_is_too_small_for_f_is_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    """Several workers share what is left; one alone would fail there."""
+    (tmp_path / "crumb.py").write_text(PERCEPTRON.replace(BATCH, "COUNT, BATCH, EPOCHS = 1000, 37, 3"))
+    status, _, err = gridml("crumb.py")
+    assert status == 0
+    assert "an epoch's last batch has 1 vertices, and f failed on Point 0: ValueError: Expected more than 1" in err
+
+
+def test_evaluate_sees_what_f_changed_of_local_vertices(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    ratio = COUNTS.replace("int(documents.visits.min())", "1 / int(documents.visits.max())")
+    (tmp_path / "visits.py").write_text(ratio)
+    status, out, err = gridml("visits.py", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["metrics"] == {"counted": 80, "least_visits": 1.0}
+
+
+def test_components_are_tried_whole(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    status, _, err = gridml(str(TESTS / "programs" / "mixture.py"))
+    assert (status, err) == (0, "")

@@ -13,7 +13,7 @@ import pytest
 from gridml.errors import ProgramError
 from gridml.model.own_modules import own_files
 from gridml.model.program import load
-from master.store.kept_program import KeptProgram
+from master.store.kept_program import KeptProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
 
@@ -124,7 +124,7 @@ def test_what_cannot_be_parsed_is_left_to_who_runs_it(folder: Path, text: str) -
 
 def copied(program: Path, to: Path) -> KeptProgram:
     kept = KeptProgram(to, program)
-    kept.keep()
+    kept.keep(contents_of(program))
     return kept
 
 
@@ -176,12 +176,12 @@ def test_what_has_changed_is_named(folder: Path, tmp_path: Path) -> None:
     before = kept.digest()
     assert kept.altered() == []
     write(folder, first="A = 1", second="import third")
-    assert kept.altered() == ["first.py", "second.py", "third.py"]
-    kept.keep()
+    assert kept.altered() == ["first.py", "second.py"]
+    kept.keep(contents_of(program))
     assert (kept.altered(), kept.digest() == before) == ([], False)
     write(folder, program="import first")
     assert kept.altered() == ["program.py"]
-    kept.keep()
+    kept.keep(contents_of(program))
     assert kept.files == {"program.py", "first.py"}
     shutil.rmtree(folder)
     assert kept.altered() == ["program.py", "first.py"]
@@ -190,7 +190,7 @@ def test_what_has_changed_is_named(folder: Path, tmp_path: Path) -> None:
 def test_a_program_in_the_folder_of_copies_is_its_own(folder: Path) -> None:
     program = write(folder, program="A = 1")
     kept = KeptProgram(folder, program)
-    kept.keep()
+    kept.keep(contents_of(program))
     assert (kept.program, kept.altered()) == (program, [])
 
 
