@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sqlite3
 import subprocess
 import sys
 from pathlib import Path
@@ -106,3 +107,20 @@ def test_another_network_is_refused_at_once_and_the_run_stays_what_it_was(tmp_pa
         assert "Traceback" not in refused.stderr
     assert (root / "program" / "network.py").read_text() == NETWORK
     assert gridml("resume", root).returncode == 0
+
+
+def test_a_program_that_is_refused_does_not_become_the_runs(tmp_path: Path) -> None:
+    program, other, root = tmp_path / "network.py", tmp_path / "other.py", tmp_path / "run"
+    program.write_text(NETWORK)
+    other.write_text(NETWORK.replace("Linear(3, 2)", "Linear(3, 5)"))
+    assert gridml("run", program, "--run-dir", root, "--workers", "1").returncode == 0
+    before = (root / "settings.json").read_text()
+    assert "was float32" in gridml("resume", root, "--program", other).stderr
+    assert (root / "settings.json").read_text() == before
+    told = "SELECT count(*) FROM events WHERE text LIKE '%changed since%'"
+    for text, times in ((NETWORK, 0), (NETWORK + "# mended", 1)):
+        program.write_text(text)
+        again = gridml("resume", root)
+        assert again.returncode == 0, again.stderr
+        with sqlite3.connect(root / "ledger.db") as ledger:
+            assert ledger.execute(told).fetchone() == (times,)

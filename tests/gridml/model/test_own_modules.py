@@ -201,3 +201,70 @@ def test_a_copy_is_loaded_in_a_process_of_its_own(folder: Path, tmp_path: Path) 
     shutil.rmtree(folder)
     script = f"from pathlib import Path; from gridml.model.program import load; load(Path({str(kept.program)!r}), "
     subprocess.run([sys.executable, "-c", f"{script}Path({str(program)!r}))"], check=True)
+
+
+def test_packages_find_their_own_data(folder: Path, tmp_path: Path) -> None:
+    """By every way that a package has to read what lies in it."""
+    reads = (
+        "import importlib.resources, inspect, pkgutil\n"
+        "DATA = importlib.resources.files(__package__).joinpath('words.txt').read_text()\n"
+        "AGAIN = pkgutil.get_data(__package__, 'words.txt')\n"
+        "def told():\n    return inspect.getsource(told)\n"
+    )
+    text = "import kit_with_data\n" + PROGRAM.read_text()
+    program = write(folder, program=text, kit_with_data__package=reads)
+    (folder / "kit_with_data" / "words.txt").write_text("beside")
+    kept = copied(program, tmp_path / "copy")
+    write(folder, kit_with_data__package="raise ImportError")
+    load(kept.program, program)
+    module = sys.modules["kit_with_data"]
+    assert (module.DATA, module.AGAIN) == ("beside", b"beside")
+    assert "inspect.getsource" in module.told()
+
+
+def test_a_link_to_a_program_is_that_program(folder: Path, tmp_path: Path) -> None:
+    program = write(folder, program="import beside_a_link\n" + PROGRAM.read_text(), beside_a_link="A = 1")
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "linked.py"
+    link.symlink_to(program)
+    kept = KeptProgram(tmp_path / "copy", link)
+    kept.keep(contents_of(link))
+    assert (kept.files, kept.altered()) == ({"linked.py", "beside_a_link.py"}, [])
+    write(folder, beside_a_link="A = 2")
+    assert kept.altered() == ["beside_a_link.py"]
+    load(kept.program, link)
+    assert sys.modules["beside_a_link"].A == 1
+
+
+def test_gridml_itself_is_never_the_users(folder: Path) -> None:
+    """Where a program lies in the root of a checkout that is installed as it is."""
+    sys.path.insert(0, str(folder))
+    program = write(folder, program="import gridml, master.store, mine", gridml__package="", master__store="", mine="")
+    assert found(program) == {"mine.py"}
+
+
+def test_a_copy_is_whole_or_not_there(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = write(folder, program="import first", first="A = 1")
+    kept = copied(program, tmp_path / "copy")
+    before = kept.digest()
+    write(folder, program="import first, second", first="A = 2", second="A = 2")
+    for fails_at in range(3):
+        writes = iter(range(10))
+
+        def failing(path: Path, *payload: bytes, writes: Iterator[int] = writes, fails_at: int = fails_at) -> None:
+            if next(writes) == fails_at:
+                raise OSError(28, "No space left on device")
+            path.write_bytes(b"".join(payload))
+
+        monkeypatch.setattr("master.store.kept_program.bundle.write_atomic", failing)
+        with pytest.raises(OSError, match="No space"):
+            kept.keep(contents_of(program))
+        assert (kept.digest(), kept.files) == (before, {"program.py", "first.py"})
+
+
+def test_an_original_that_cannot_be_read_is_not_needed(folder: Path, tmp_path: Path) -> None:
+    program = write(folder, program="import first", first="")
+    kept = copied(program, tmp_path / "copy")
+    (folder / "first.py").unlink()
+    (folder / "first.py").mkdir()
+    assert kept.altered() == ["first.py"]

@@ -292,3 +292,41 @@ def test_a_vertex_state_is_not_needed() -> None:
     """Modules are not looked at."""
     part: Any = ReplicaPart({("Net", 0): VertexState().tensors}, {})
     Contractions(every(), "Point").add("a", part, ReplicaState(), Merge(2, 1, 1, 1, 2))
+
+
+def test_what_overflows_is_forgotten() -> None:
+    contraction = Contractions(every(), "Point")
+    pushes(contraction, "abcabcabcabcabc")
+    before = contraction.of("Row", "value", np.arange(3), ALONE)
+    for value in (1e308, 1e200, np.nan):
+        part = ReplicaPart({}, {"Row": RowValues(np.arange(3), {"value": np.full((3, 4), value)})})
+        contraction.add("z", part, state_of(np.zeros((3, 4))), Merge(20, 10, 1, 2, 4))
+    after = contraction.of("Row", "value", np.arange(3), ALONE)
+    assert before is not None and after is not None
+    np.testing.assert_array_equal(before.push, after.push)
+
+
+def test_types_with_as_many_vertices_are_told_apart() -> None:
+    class Other(gridml.Vertex):
+        label = gridml.array("float64")
+        row = gridml.edge(Row)
+
+    class Another(gridml.Vertex):
+        label = gridml.array("float64")
+        row = gridml.edge(Row)
+
+    g = Graph()
+    rows = g.add(Row, value=np.zeros((1, 4)))
+    for kind in (Other, Another):
+        g.add(kind, label=np.zeros(5), row=rows)
+    assert Contractions(g, "Other")._coupled == 1.0
+
+
+def test_a_push_that_the_gate_shortens_says_nothing_of_rows(tmp_path: Path) -> None:
+    problem = Problem.drawn(1, rows=100, each=2, rate=0.005)
+    _, master = trained(problem, tmp_path, 4, pushes=100)
+    before = measured(master)
+    base = master.state
+    wild = base.arrays["Row"]["value"] + 100 * np.random.default_rng(1).normal(size=(100, 4))
+    master.push("w0", base, master.version - 3, np.arange(100), wild, 50)
+    np.testing.assert_array_equal(measured(master), before)
