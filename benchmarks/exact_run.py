@@ -45,7 +45,7 @@ from remote.stepped import Trainer
 PROGRAMS = Path(__file__).parent / "programs"
 CHAINS = (PROGRAMS / "chain.py", PROGRAMS / "chain_bsp.py")
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None  # where folders are made: nothing here ends the machine
-WORKERS, CHUNK, PUSH_EVERY = 3, 120, 40
+WORKERS, CHUNK, PUSH_EVERY = 3, 60, 30
 COSTS = Costs(exec_s=0.01)
 LIMIT_S = 30.0  # for a run that takes half a second
 MOST_ADVICE = 4  # errors whose advice is followed one after another

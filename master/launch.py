@@ -151,9 +151,10 @@ def _resume(
             if program_file is not None:
                 settings = replace(settings, program=program_file)
             kept, contents = directory.kept_program(settings.program), None
-            if with_changes or program_file is not None or not kept.program.is_file():
+            if with_changes or program_file is not None:
                 spec, contents = _load(settings)
             else:
+                kept.mend(ledger.get("program"))
                 spec = _spec(settings, load(kept.program, settings.program))
 
             def accepted() -> None:

@@ -3,11 +3,14 @@ originals."""
 
 from __future__ import annotations
 
+import contextlib
+import shlex
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from gridml.errors import LedgerError
 from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle
 
@@ -59,8 +62,31 @@ class KeptProgram:
 
     def digest(self) -> str:
         """Return what tells one copy from another, in hexadecimal; what the program's own file is called does not."""
-        own = self.program.name
-        named = {"" if name == own else name: (self.folder / name).read_bytes() for name in self.files}
+        return self._digest({name: (self.folder / name).read_bytes() for name in self.files})
+
+    def mend(self, known: str | None) -> None:
+        """Make the copy anew of the original where it is not the one with the digest that is `known`, None for any.
+
+        Raises LedgerError where the original is another one, too; a copy that is as the original is now was kept by a
+        master that had no time to say so.
+        """
+        damaged = not self.program.is_file() or (known is not None and self.digest() != known)
+        if not damaged or self.original == self.program:
+            return
+        contents = {}
+        with contextlib.suppress(OSError):
+            contents = dict(contents_of(self.original))
+        if contents and known in (None, self._digest(contents)):
+            self.keep(contents)
+        elif not contents or not self.program.is_file() or self._digest(contents) != self.digest():
+            resume = f"gridml resume {shlex.quote(str(self.folder.parent))} --with-changes"
+            raise LedgerError(
+                f"{self.folder} is not the program that this run was begun with, and neither is {self.original}. Put "
+                f"that back as it was, or take it as it is: {resume}"
+            )
+
+    def _digest(self, contents: Contents) -> str:
+        named = {"" if name == self.program.name else name: content for name, content in contents.items()}
         return bundle.digest("".join(f"{bundle.digest(named[name])} {name}\n" for name in sorted(named)).encode())
 
     def altered(self) -> list[str]:

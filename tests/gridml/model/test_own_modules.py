@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.errors import ProgramError
+from gridml.errors import LedgerError, ProgramError
 from gridml.model.own_modules import own_files
 from gridml.model.program import load
 from master.store.kept_program import KeptProgram, contents_of
@@ -185,6 +185,33 @@ def test_what_has_changed_is_named(folder: Path, tmp_path: Path) -> None:
     assert kept.files == {"program.py", "first.py"}
     shutil.rmtree(folder)
     assert kept.altered() == ["program.py", "first.py"]
+
+
+def test_a_copy_that_is_damaged_is_made_again_or_refused(folder: Path, tmp_path: Path) -> None:
+    program = write(folder, program="import first", first="A = 1")
+    kept = copied(program, tmp_path / "copy")
+    known = kept.digest()
+    kept.mend(known)
+    for harm in (
+        lambda: (kept.folder / "first.py").write_text("A = 2"),
+        lambda: (kept.folder / "first.py").unlink(),
+        lambda: kept.program.unlink(),
+        lambda: shutil.rmtree(kept.folder),
+    ):
+        harm()
+        kept.mend(known)
+        assert kept.digest() == known
+    write(folder, first="A = 3")
+    kept.mend(known)  # it is whole, whatever the original is
+    (kept.folder / "first.py").write_text("A = 2")
+    with pytest.raises(LedgerError, match=r"neither is .* --with-changes"):
+        kept.mend(known)
+    kept.keep(contents_of(program))
+    kept.mend(known)  # as `--with-changes` left it, whose master was killed before it said so
+    assert (kept.folder / "first.py").read_text() == "A = 3"
+    shutil.rmtree(folder)
+    with pytest.raises(LedgerError, match="neither is"):
+        kept.mend(known)
 
 
 def test_a_program_in_the_folder_of_copies_is_its_own(folder: Path) -> None:
