@@ -84,7 +84,7 @@ class Killed:
         settings = Settings(source, backend="simulated", workers=3, chunk=6, push_every=2)
         return Killed(folder / "run", World(settings, Scenario(Steady(3), COSTS), Trainer(source, COSTS)))
 
-    def master(self, after_a_turn: Callable[[], None]) -> Run:
+    def master(self, after_a_turn: Callable[[], None], *, with_changes: bool = False) -> Run:
         """The next master; what is to be done after each of its turns is done while it rests."""
         began = (self.root / "ledger.db").exists()
         environment = self.world.environment(lambda topic, text: self.said.append(f"{topic}: {text}"))
@@ -95,11 +95,15 @@ class Killed:
             after_a_turn()
 
         environment = replace(environment, rest=rest_and_do)
-        run = resume(self.root, environment) if began else start(self.world.settings, self.root, environment)
+        run = (
+            resume(self.root, environment, with_changes=with_changes)
+            if began
+            else start(self.world.settings, self.root, environment)
+        )
         self.world.drive(run)
         return run
 
-    def drive(self, until: Callable[[], bool]) -> bool:
+    def drive(self, until: Callable[[], bool], *, with_changes: bool = False) -> bool:
         """Let the next master live until something holds, after one of its turns, or until the run's end."""
 
         files: dict[str, bytes] = {}
@@ -110,7 +114,7 @@ class Killed:
                 files.update(kept(self.root))
                 raise Stop
 
-        run = self.master(die)
+        run = self.master(die, with_changes=with_changes)
         try:
             with run:
                 run.finish()
@@ -122,8 +126,8 @@ class Killed:
     def until_credited(self, vertices: int) -> bool:
         return self.drive(lambda: self.credited() >= vertices)
 
-    def finish(self) -> None:
-        assert not self.drive(lambda: False)
+    def finish(self, *, with_changes: bool = False) -> None:
+        assert not self.drive(lambda: False, with_changes=with_changes)
 
     def credited(self) -> int:
         with closing(sqlite3.connect(self.root / "ledger.db")) as db:
@@ -332,7 +336,7 @@ def test_other_data_are_refused_and_nothing_is_lost(killed: Killed, change: tupl
         changed = changed.replace("g.add(Document,", "g.add(Document, kept=np.zeros(COUNT, np.int64),")
     source.write_text(changed)
     with pytest.raises(LedgerError, match=OTHER_DATA[change]):
-        killed.finish()
+        killed.finish(with_changes=True)
     after = content(killed.root)
     assert {name: after[name] for name in after if "ledger.db" not in name} == before  # but for the journal's place
     source.write_text(text)
