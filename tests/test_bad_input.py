@@ -92,7 +92,7 @@ def test_f_that_raises_stops_the_run_and_can_be_mended(tmp_path: Path, root: Pat
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "program.py" in done.stderr and "in train" in done.stderr
     write(tmp_path, COUNTS)
-    done = gridml("resume", root)
+    done = gridml("resume", root, "--with-changes")
     assert done.returncode == 0, done.stderr
     exact(root)
 
@@ -129,7 +129,7 @@ def test_an_evaluate_that_raises_keeps_the_training(tmp_path: Path, root: Path) 
     text = COUNTS.replace('return {"counted"', 'raise OSError("no judge")\n    return {"counted"')
     assert_said(gridml("run", write(tmp_path, text), "--run-dir", root), 4, "evaluate failed", "no judge")
     write(tmp_path, COUNTS)
-    assert gridml("resume", root).returncode == 0
+    assert gridml("resume", root, "--with-changes").returncode == 0
     exact(root)
 
 
