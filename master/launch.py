@@ -154,6 +154,8 @@ def _resume(
             if with_changes or program_file is not None:
                 spec, contents = _load(settings)
             else:
+                if not kept.program.is_file():
+                    load(settings.program)  # which has to do instead: says what is wrong with it
                 kept.mend(ledger.get("program"))
                 spec = _spec(settings, load(kept.program, settings.program))
 
