@@ -33,15 +33,15 @@ def own_files(program: Path) -> dict[str, Path]:
     or parsed is left to the import that fails on it.
     """
     folder = folder_of(program)
-    found = {program.name: program}
+    files = {program.name: program}
     waiting = [(program, "")]
     while waiting:
         file, package = waiting.pop()
         for name in _imported(file, package):
             for path in _files(folder, name):
                 relative = path.relative_to(folder).as_posix()
-                if relative not in found:
-                    found[relative] = path
+                if relative not in files:
+                    files[relative] = path
                     parts = path.relative_to(folder).with_suffix("").parts
                     waiting.append((path, ".".join(parts[:-1])))
     for name, module in list(sys.modules.items()):
@@ -49,8 +49,8 @@ def own_files(program: Path) -> dict[str, Path]:
             file = Path(vars(module)["__file__"])
             for path in _files(folder, name):
                 if file.resolve() == path.resolve():
-                    found.setdefault(path.relative_to(folder).as_posix(), path)
-    return found
+                    files.setdefault(path.relative_to(folder).as_posix(), path)
+    return files
 
 
 def _imported(file: Path, package: str) -> Iterator[str]:

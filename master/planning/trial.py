@@ -20,15 +20,13 @@ from gridml.aggregates import Merge
 from gridml.aggregates.bits import same_bits
 from gridml.engine.engine import BatchFailed, Engine
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
-from gridml.model.chunk import Chunk, cut
-from gridml.model.graph import Graph, components
-from gridml.model.order import EpochOrder
+from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program, load, user_traceback
 from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync.evaluation import KEPT, evaluate
+from master.sync.evaluation import KEPT, begun, evaluate
 from master.sync.merger import Merger
 
 MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
@@ -63,13 +61,8 @@ def try_out(file: Path, seed: int = 0) -> Trial:
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)
-    engine, batch_s = Engine(program), 0.0
-    size = min(program.update.batch or 1, MOST_TRIED)
-    chunk = _first_vertices(program, graph, driver, 2 * size)
-    replicated = {table.type.name for table in graph.replicated}
-    start = state.part({name: ids for name, ids in chunk.touched().items() if name in replicated})
-    engine.begin(chunk)
-    engine.restart(start)
+    size, batch_s = min(program.update.batch or 1, MOST_TRIED), 0.0
+    engine, chunk, start = begun(program, graph, state, 2 * size)
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     for first, stop in pairwise(ends):
         began = time.perf_counter()
@@ -127,15 +120,6 @@ def _with(graph: Graph, fields: Fields) -> Graph:
             columns[field][fields[name].ids] = values
         changed.tables[name] = replace(table, columns=columns)
     return changed
-
-
-def _first_vertices(program: Program, graph: Graph, driver: str, count: int) -> Chunk:
-    """A chunk of some vertices, and of all that is connected with them."""
-    parts = None if program.bsp else components(graph)
-    units = None if parts is None else parts.units[driver]
-    order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)
-    stop = order.boundary(count)
-    return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
 
 
 def _ends(engine: Engine, size: int, count: int) -> Iterator[int]:

@@ -62,18 +62,18 @@ def tensor_differences(graph: Graph, state: ReplicaState) -> list[str]:
 
     Every type's first vertex is made, and those of the same type are alike. Raises what a factory raises.
     """
-    found = []
+    differ = []
     for table in graph.replicated:
         if not table.type.modules or (table.type.name, 0) not in state.modules:
             continue
         then = {name: _form(tensor) for name, tensor in state.modules[table.type.name, 0].tensors.items()}
         now = {name: _form(tensor) for name, tensor in Modules(table.type).views(0).items()}
-        found += [
+        differ += [
             f"{name} was {then.get(name, 'not there')}, and is {now.get(name, 'not there')}"
             for name in {**then, **now}
             if then.get(name) != now.get(name)
         ]
-    return found
+    return differ
 
 
 def _form(tensor: NDArray[Any]) -> str:

@@ -99,13 +99,13 @@ class Contractions:
 
     def _row_edges(self) -> list[tuple[str, str, Edges]]:
         """The edges that lead to rows, with the type that they come from and that of the rows."""
-        found = []
+        arrows = []
         for table in self._graph.local:
             for name, edges in table.edges.items():
                 target = self._graph.tables[describe(table.type.target(name)).name].type
                 if target.replicated and target.arrays:
-                    found.append((table.type.name, target.name, edges))
-        return found
+                    arrows.append((table.type.name, target.name, edges))
+        return arrows
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,12 @@ from gridml.engine.engine import BatchFailed, Engine
 from gridml.engine.modules import Modules
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch import Batch, Rows
-from gridml.model.chunk import cut
+from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Program, user_traceback
 from gridml.model.vertex import Vertex, describe
+from gridml.protocol.push import ReplicaPart
 from gridml.protocol.text import described, printable
 from master.store.versions import ReplicaState
 
@@ -118,17 +119,25 @@ def flops_per_vertex(program: Program, graph: Graph, state: ReplicaState) -> flo
         return None
     from torch.utils.flop_counter import FlopCounterMode
 
+    engine, chunk, _ = begun(program, graph, state, program.update.batch or 1)
+    with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
+        engine.train(0, chunk.count, 1.0)
+        return counter.get_total_flops() / chunk.count or None
+    return None
+
+
+def begun(program: Program, graph: Graph, state: ReplicaState, count: int) -> tuple[Engine, Chunk, ReplicaPart]:
+    """Return an engine that stands on a version, the chunk it has begun, of so many of the first vertices and all that
+    is connected with them, and what of the version that touches."""
     driver = program.update.driver.__name__
     parts = None if program.bsp else components(graph)
     units = None if parts is None else parts.units[driver]
     order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)
-    stop = order.boundary(program.update.batch or 1)
+    stop = order.boundary(count)
     chunk = cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
+    replicated = {table.type.name for table in graph.replicated}
+    start = state.part({name: ids for name, ids in chunk.touched().items() if name in replicated})
     engine = Engine(program)
     engine.begin(chunk)
-    replicated = {table.type.name for table in graph.replicated}
-    engine.restart(state.part({name: ids for name, ids in chunk.touched().items() if name in replicated}))
-    with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
-        engine.train(0, stop, 1.0)
-        return counter.get_total_flops() / stop or None
-    return None
+    engine.restart(start)
+    return engine, chunk, start
