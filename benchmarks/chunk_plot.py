@@ -1,4 +1,8 @@
-"""The plot of `benchmarks.chunk_size`: goodput over four decades of chunk size, with the choices."""
+"""The plot of `benchmarks.chunk_size`: goodput over four decades of chunk size, with the choices.
+
+The paper's Figure 4 is taken to show TotalTime over the size. Goodput is N·t_x divided by that, so on axes of
+logarithms it is the same curve upside down.
+"""
 
 from __future__ import annotations
 

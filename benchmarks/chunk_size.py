@@ -40,7 +40,7 @@ from chunk_model.costs import Costs
 from chunk_model.kaplan_meier import KaplanMeier
 from chunk_model.paper import deterministic_chunk, stochastic_chunk_as_printed
 from chunk_model.replay import replay
-from gridml.protocol.worker_state import PUSH_AT_LEAST_S
+from gridml.protocol.messages import PUSH_AT_LEAST_S
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from gridml.testing.virtual_clock import VirtualClock
 from master.backends.script import Steady
 from master.backends.simulated import Simulated, SimulatedWorker
 from master.environment import Environment
+from master.evaluation.evaluator import Here
 from master.launch import start
 from master.run import Run
 from master.simulation.cost_only_worker import CostOnlyWorker
@@ -268,6 +269,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
         report=lambda topic, text: print(text, file=sys.stderr) if topic == "warning" else None,
         mailboxes=lambda settings, directory: speaking.open(directory.root),
         executor=Inline,
+        evaluator=Here.of,
     )
     with tempfile.TemporaryDirectory(dir=folder) as here:
         prepare()

@@ -22,13 +22,14 @@ from chunk_model.costs import Costs
 from gridml.model.program import Metrics
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
+from master.evaluation import recalibration
+from master.evaluation.evaluator import Evaluated, Here, Subject
+from master.evaluation.metrics import evaluate
+from master.evaluation.recalibration import Recalibration
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
-from master.sync import recalibration
-from master.sync.epoch_end import EpochEnd
-from master.sync.evaluation import evaluate
-from master.sync.recalibration import Recalibration
+from master.store.spec import RunSpec
 from remote.stepped import Trainer
 
 COSTS = Costs(exec_s=0.001, start_s=0.5, push_s=0.02, boot_s=1.0)
@@ -40,19 +41,20 @@ def play(workers: int, seed: int) -> list[Metrics]:
     took."""
     epochs: list[Metrics] = []
 
-    def metrics(end: EpochEnd, version: int, sha256: str | None, averaged: bool) -> tuple[Metrics, str | None]:
-        spec, state = end._spec, end._store.versions.read(version, sha256)
+    def metrics(here: Here, subject: Subject, limit_s: float) -> Evaluated:
+        spec = RunSpec(here._settings, here._program, here._graph())
+        state = here._versions.read(subject.version, subject.sha256)
         began_s = time.process_time()
-        anew, problem = Recalibration(spec).apply(version, state)
+        anew, problem = Recalibration(spec).apply(subject.version, state)
         assert problem is None, problem
         spent_s = time.process_time() - began_s
         accuracy = [evaluate(spec.program, spec.graph, s, SOURCE)["accuracy"] for s in (state, anew)]
         epochs.append({"merged": accuracy[0], "anew": accuracy[1], "s": spent_s})
-        return {"accuracy": accuracy[1]}, None
+        return Evaluated({"accuracy": accuracy[1]})
 
     scenario = Scenario(Steady(workers), COSTS, Speeds(sigma=0.3), travel_s=0.05, seed=seed)
     settings = Settings(SOURCE, "simulated", workers, seed=seed, steps_each=0, options=SimulatedOptions(None, None))
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(EpochEnd, "_metrics", metrics):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Here, "evaluate", metrics):
         play_scenario(settings, scenario, Path(folder) / "run", trainer=Trainer(SOURCE, COSTS, seed))
     return epochs
 

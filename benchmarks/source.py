@@ -31,6 +31,7 @@ ORDER = (
     "master/store",
     "master/backends/plugin.py",  # the contract: what a back end brings
     "master/mailboxes.py",
+    "master/evaluation",  # what the submit host computes with the user's own code
     "master/environment.py",
     "master/telemetry",
     "master/leases",
@@ -38,6 +39,8 @@ ORDER = (
     "master/sftp",
     "master/backends/condor",
     "master/backends",
+    "master/ends.py",
+    "master/held_jobs.py",
     "master/fleet.py",
     "master",  # the story of a run
     "master/planning",

@@ -4,15 +4,20 @@ Neither says what a size is worth: evaluate their answers with `goodput`. With t
 t_s = `start_s`, t_e = `end_s`, N vertices in all and n in a chunk, w = n(t_c + t_x):
 
     deterministic   n = T/(t_c + t_x): every life lasts T, and a chunk fills it, with nothing left to start and end in
-    stochastic      minimise (N/n)·Φ(w)·(t_s + w + t_e)
+    stochastic      TotalTime(n) = (N/n)·Φ(w)·(t_s + w + t_e), searched for the n that makes it least
 
-The paper calls Φ the quantile function of lifetimes; it is given a time and multiplies a cost, so the survival function
-S(w) = P[T > w] is what can be meant, and is what is used here.
+TotalTime is taken to be the time of all jobs one after another, in seconds: machines that work at once divide it, and
+the best n stays the best. It is what the paper's Figure 4 is taken to show over n; here that is `total_time`.
 
-The defect: Φ(w) is the probability that a job gets through, and the formula weighs its cost with it: N/n jobs are paid
-for, of which those that are killed cost nothing and need not be repeated. So the cost tends to 0 as n grows. It even
-falls all the way: (t_s + w + t_e)/n = (t_s + t_e)/n + t_c + t_x and S(w) both do. Its minimum over any set of
-candidates is therefore the largest of them, whatever the lifetimes are:
+The paper calls Φ the quantile function of lifetimes. There are three readings:
+
+    quantile        is given a probability, and here it is given a time: not defined for a w above a second
+    survival        S(w) = P[T > w], the share of the jobs that get through
+    distribution    F(w) = P[T ≤ w], what Φ stands for with normal lives: the share of the jobs that are killed
+
+Survival: N/n jobs are paid for, of which those that are killed cost nothing and need not be repeated. So TotalTime
+tends to 0 as n grows. It even falls all the way: (t_s + w + t_e)/n = (t_s + t_e)/n + t_c + t_x and S(w) both do. Its
+minimum over any set of candidates is therefore the largest of them, whatever the lifetimes are:
 
 >>> import numpy as np
 >>> from chunk_model.costs import Costs
@@ -23,19 +28,32 @@ array([6930348.84,  389952.21,       0.  ])
 >>> stochastic_chunk_as_printed(Exponential(1000.0), costs, sizes)
 100000
 
-Corrected, a killed job costs the time it ran and is run again: `goodput.one_chunk_safe_ends`, whose best size is the
-one with the least time paid for each vertex that is kept.
+Distribution: only the jobs that are killed are paid for, and those that get through cost nothing. For the normal law,
+which holds lives below zero for possible, the search has a minimum: a smaller chunk starts more often, a larger one is
+killed more often. It lies where hardly anything is killed, a minute of work for lives of 45 minutes:
+
+>>> costs, sizes = Costs(exec_s=0.1, copy_s=0.01, start_s=60.0, end_s=6.0), np.arange(1.0, 40_000.0)
+>>> best = normal_chunk_as_printed(2700.0, 600.0, costs, sizes)
+>>> best, round(best * 0.11)
+(595, 65)
+>>> normal_cost_as_printed(2700.0, 600.0, costs, np.array([60.0, 595.0, 5950.0]), vertices=1e6).round(2)
+array([ 4.33,  1.25, 39.45])
+
+Corrected, a killed job costs the time it ran and is run again: `total_time`, by `goodput.one_chunk_safe_ends`, whose
+best size is the one with the least time paid for each vertex that is kept.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import overload
 
 import numpy as np
+from scipy.special import log_ndtr
 
 from chunk_model.costs import Costs
-from chunk_model.goodput import ChunkError, Floats, Numbers
+from chunk_model.goodput import ChunkError, Floats, Numbers, one_chunk_safe_ends
 from chunk_model.lifetime import Lifetime
 
 
@@ -64,10 +82,7 @@ def stochastic_cost_as_printed(lifetime: Lifetime, costs: Costs, n: float | Numb
 
     Raises ChunkError unless n and N are finite and above 0.
     """
-    if not (math.isfinite(vertices) and vertices > 0):
-        raise ChunkError(f"vertices must be finite and above 0, got {vertices!r}")
-    cost = vertices * np.exp(_log_cost_of_a_vertex(lifetime, costs, np.asarray(n, np.float64)))
-    return cost if isinstance(n, np.ndarray) else float(cost)
+    return _of_all(vertices, _log_cost_of_a_vertex(costs, np.asarray(n, np.float64), lifetime.log_survival), n)
 
 
 def stochastic_chunk_as_printed(lifetime: Lifetime, costs: Costs, candidates: Numbers) -> int:
@@ -76,16 +91,75 @@ def stochastic_chunk_as_printed(lifetime: Lifetime, costs: Costs, candidates: Nu
     `candidates` are vertices a chunk, at least one (ChunkError). The comparison is made between logarithms, as the
     costs of large chunks are too small for a float.
     """
+    return _cheapest(costs, candidates, lifetime.log_survival)
+
+
+@overload
+def normal_cost_as_printed(mean_s: float, sd_s: float, costs: Costs, n: float, vertices: float) -> float: ...
+@overload
+def normal_cost_as_printed(mean_s: float, sd_s: float, costs: Costs, n: Numbers, vertices: float) -> Floats: ...
+def normal_cost_as_printed(
+    mean_s: float, sd_s: float, costs: Costs, n: float | Numbers, vertices: float
+) -> float | Floats:
+    """(N/n)·Φ((w − μ)/σ)·(t_s + w + t_e) in seconds: the third reading, Φ the normal distribution function.
+
+    μ = `mean_s` and σ = `sd_s` above 0. Shapes and errors as for `stochastic_cost_as_printed`.
+    """
+    return _of_all(vertices, _log_cost_of_a_vertex(costs, np.asarray(n, np.float64), _log_normal(mean_s, sd_s)), n)
+
+
+def normal_chunk_as_printed(mean_s: float, sd_s: float, costs: Costs, candidates: Numbers) -> int:
+    """Return the candidate with the least `normal_cost_as_printed`; as `stochastic_chunk_as_printed`."""
+    return _cheapest(costs, candidates, _log_normal(mean_s, sd_s))
+
+
+@overload
+def total_time(lifetime: Lifetime, costs: Costs, n: float, vertices: float) -> float: ...
+@overload
+def total_time(lifetime: Lifetime, costs: Costs, n: Numbers, vertices: float) -> Floats: ...
+def total_time(lifetime: Lifetime, costs: Costs, n: float | Numbers, vertices: float) -> float | Floats:
+    """Return TotalTime corrected: the seconds of all jobs, killed ones with the time they ran, until N = `vertices` are
+    kept; infinite where none ever is.
+
+    A life per job, all or nothing, as `one_chunk_safe_ends`, whose errors it raises.
+    """
+    _check_vertices(vertices)
+    with np.errstate(divide="ignore"):
+        seconds = vertices * costs.exec_s / np.asarray(one_chunk_safe_ends(lifetime, costs, np.asarray(n, np.float64)))
+    return seconds if isinstance(n, np.ndarray) else float(seconds)
+
+
+_LogShare = Callable[[Floats], float | Floats]  # ln Φ(w)
+
+
+def _log_normal(mean_s: float, sd_s: float) -> _LogShare:
+    if not (math.isfinite(mean_s) and mean_s > 0 and math.isfinite(sd_s) and sd_s > 0):
+        raise ChunkError(f"mean_s and sd_s must be times in seconds, finite and above 0, got {mean_s!r}, {sd_s!r}")
+    return lambda work: np.asarray(log_ndtr((work - mean_s) / sd_s))
+
+
+def _check_vertices(vertices: float) -> None:
+    if not (math.isfinite(vertices) and vertices > 0):
+        raise ChunkError(f"vertices must be finite and above 0, got {vertices!r}")
+
+
+def _of_all(vertices: float, log_cost: Floats, n: float | Numbers) -> float | Floats:
+    _check_vertices(vertices)
+    cost = vertices * np.exp(log_cost)
+    return cost if isinstance(n, np.ndarray) else float(cost)
+
+
+def _cheapest(costs: Costs, candidates: Numbers, log_share: _LogShare) -> int:
     sizes = np.sort(np.asarray(candidates, np.float64).ravel())
     if not len(sizes):
         raise ChunkError("no candidates: give at least one size, in vertices")
-    falling = _log_cost_of_a_vertex(lifetime, costs, sizes)[::-1]
+    falling = _log_cost_of_a_vertex(costs, sizes, log_share)[::-1]
     return int(sizes[::-1][int(np.argmin(falling))])
 
 
-def _log_cost_of_a_vertex(lifetime: Lifetime, costs: Costs, n: Floats) -> Floats:
+def _log_cost_of_a_vertex(costs: Costs, n: Floats, log_share: _LogShare) -> Floats:
     if not bool(np.all((n > 0) & np.isfinite(n))):
         raise ChunkError(f"n, the vertices of a chunk, must be above 0 and finite, got {n}")
     work = n * costs.vertex_s
     paid = costs.start_s + work + costs.end_s
-    return np.asarray(np.log(paid) - np.log(n) + lifetime.log_survival(work))
+    return np.asarray(np.log(paid) - np.log(n) + log_share(work))

@@ -64,7 +64,7 @@ def command_line() -> typer.Typer:
             epilog = f"Example: {plugin.command.example}"
             app.command(plugin.command.verb, epilog=epilog)(start_command(plugin))
     app.command(epilog=check.EXAMPLE)(check.check)
-    app.command(epilog=resume.EXAMPLE)(resume.resume)
+    app.command("resume", epilog=resume.EXAMPLE)(resume.resume_command())
     app.command(epilog=status.EXAMPLE)(status.status)
     app.command(epilog=watch.EXAMPLE)(watch.watch)
     app.command(epilog=report.EXAMPLE)(report.report)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 UNFIT = 69  # exit status of a worker whose machine lacks something: EX_UNAVAILABLE, <sysexits.h>
+UNEQUIPPED = 78  # of one that has not the Python or the modules it takes, which a job can bring along: EX_CONFIG
 
 
 class GridmlError(Exception):
@@ -74,6 +75,10 @@ class RunError(GridmlError):
     """A run cannot go on as asked (another master holds it, it was cancelled, no worker can start)."""
 
     exit_status = 8
+
+
+class CancelledError(RunError):
+    """A person has stopped the run."""
 
 
 class SupersededError(RunError):

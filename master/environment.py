@@ -11,10 +11,13 @@ from dataclasses import dataclass, field, replace
 from gridml.carriers.base import MasterMailboxes
 from gridml.protocol.codec import BundleCodec, Codec
 from master.backends.base import Backend
+from master.evaluation.apart import Apart
+from master.evaluation.evaluator import Evaluator
 from master.mailboxes import run_mailboxes
 from master.store.journal import Report
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.spec import RunSpec
 
 Hook = Callable[[str], None]
 
@@ -56,6 +59,7 @@ class Environment:
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
     chance: Callable[[], float] = random.SystemRandom().random  # from [0, 1); no worker can foretell it
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
+    evaluator: Callable[[RunSpec, RunDirectory], Evaluator] = Apart
 
     def not_before(self, at_s: float) -> Environment:
         """Return the same world under a clock that has reached `at_s`, the last sign of the master before: the wall's

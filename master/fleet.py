@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gridml.carriers.base import MasterMailboxes
-from gridml.errors import UNFIT, RunError
+from gridml.errors import UNEQUIPPED, UNFIT, RunError
 from gridml.protocol.foreign_files import ForeignFile, read_end
 from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
 from master.decisions.failures import GivenUpFor, after_give_up
-from master.decisions.staffing import Presence, Queue, after_failed_start, after_hold, to_dismiss, to_submit
+from master.decisions.holds import Remedy
+from master.decisions.staffing import (
+    Presence,
+    Queue,
+    is_suspended_long,
+    leaves_at_s,
+    to_dismiss,
+    to_submit,
+)
+from master.ends import Ends
+from master.held_jobs import HeldJobs
 from master.leases.stragglers import TakenRanges
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.rundir import RunDirectory, command
@@ -21,10 +32,11 @@ from master.sync.exchange import Exchange
 from master.telemetry.heartbeats import Heartbeats
 from master.telemetry.measures import Measures, died
 
-PRESENT = (Standing.QUEUED, Standing.RUNNING, Standing.HELD)  # a held job is not replaced: the next may be held, too
+PRESENT = (Standing.QUEUED, Standing.RUNNING, Standing.HELD)  # whoever is held and replaced counts as dismissed
 FAREWELL_S = 120.0  # that a worker has to push and leave when it is told to
 NAMED = 8  # workers in an event
 NO_LOG = 1000  # jobs that may have been submitted and have left no log
+LACKING = (UNFIT, UNEQUIPPED)  # exit statuses of workers that find that something is missing where they are
 RESERVED_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
 Say = Callable[[float, str, str], None]  # (time in seconds, topic, text) of an event; in a transaction
 
@@ -53,13 +65,14 @@ class Fleet:
         self._say = say
         self._silent_ranges = TakenRanges()  # from who fell silent at them
         self._heartbeats = Heartbeats(workers, place.mailboxes.heartbeat, place.settings.silent_s, self._times_silent)
+        self._held = HeldJobs(place.backend, workers, exchange.ledger)
+        self._begun: list[tuple[float, str]] = []  # a heap: when each worker that runs began, and its name
         self._submitted, spoke = self._ledger.worker_counts()
         if self._ledger.get("undone", False):  # a worker of the time that is lost may live, and has its name still
             self._submitted = max(self._submitted, place.directory.newest_log()) + NO_LOG
         self._submitted_s = -math.inf  # when the last were
         self._any_spoke = spoke > 0
-        self._failed_starts = self._unfit = 0  # in a row; those of them whose machine would not do
-        self._failing_since_s = 0.0  # when the first of them ended
+        self._ends = Ends(workers, self._ledger)
         self._resting: frozenset[str] | None = None  # machines on which no worker is to start, as the back end knows
         self._stop: RunError | None = None  # why there is no use in going on
 
@@ -90,6 +103,8 @@ class Fleet:
                 if event.worker not in self._workers:
                     self.expect(event.worker, now)  # the back end starts it again by itself
                 record = self._workers.get(event.worker)
+                if event.state is State.HELD and record is not None and record.standing is not Standing.DISMISSED:
+                    event = replace(event, detail=self._hold(record, event, now))
                 if event.graceful is None:
                     event = replace(event, graceful=record is not None and record.took_leave)
                 self._ledger.worker_event(event, now)
@@ -110,11 +125,24 @@ class Fleet:
         Raises RunError when no machine does any better.
         """
         for lost in (*self._heartbeats.lost(now), *self._exchange.take_lost()):
-            if lost.record.alive:
+            if lost.record.present:
                 self._give_up(lost, now)
+        self._relieve_suspended(now)
         self.let_machines_rest(now)
         if self._stop is not None:
             raise self._stop
+
+    def _relieve_suspended(self, now: float) -> None:
+        """Give to others what workers hold that have stood still for long. They may go on later, and count as lost for
+        nothing."""
+        if not self._workers.count(Standing.SUSPENDED):
+            return
+        for record in [record for record in self._workers if record.standing is Standing.SUSPENDED]:
+            relieved, reason = is_suspended_long(record.suspended_s, now, self._place.settings.silent_s)
+            if relieved and self._ledger.leases.of(record.name):
+                with self._ledger.transaction():
+                    self._exchange.release(record, reason, now)
+                    self._say(now, "relieved", f"{record.name}: {reason}; its leases go to others")
 
     def _give_up(self, lost: Lost, now: float) -> None:
         """Take its leases from a worker, and its job; whatever it is given up for counts against its machine."""
@@ -162,9 +190,14 @@ class Fleet:
 
     def staff(self, now: float, *, work_left: bool) -> None:
         """Ask for as many workers as are missing, and tell those to leave that are too many."""
+        self._held.release_due(now)
+        if work_left:
+            self._retire(now)
         present, asked = self._workers.count(*PRESENT), self._workers.asked
         if work_left and present > self._workers.wanted:
             self._dismiss(now)
+        if present < asked and now < self._ends.more_from_s:
+            return
         queue = self._queue_of_pool(now) if work_left and present < asked else None
         count, reason = to_submit(present, asked, work_left=work_left, queue=queue)
         if not count:
@@ -195,6 +228,21 @@ class Fleet:
         for name in names:
             self._place.backend.cancel(name, grace_s=FAREWELL_S)
 
+    def _retire(self, now: float) -> None:
+        """Tell those to leave whose jobs would soon have run for longer than the pool allows."""
+        longest_s = self._place.backend.longest_s
+        if longest_s is None:
+            return
+        while self._begun and now >= leaves_at_s(self._begun[0][0], longest_s):
+            record = self._workers.get(heapq.heappop(self._begun)[1])
+            if record is None or record.standing is not Standing.RUNNING:
+                continue  # it has ended, or will soon
+            with self._ledger.transaction():
+                self._workers.move(record, Standing.DISMISSED)
+                why = f"{record.name}: its job may run for {longest_s:,.0f} s, and another takes its place"
+                self._say(now, "dismissed", why)
+            self._place.backend.cancel(record.name, grace_s=FAREWELL_S)
+
     def _queue_of_pool(self, now: float) -> Queue | None:
         """The pool's queue, None where any number of workers may wait."""
         most, count = self._place.settings.facts.max_idle, self._workers.count
@@ -220,19 +268,26 @@ class Fleet:
         if event.state is State.QUEUED:
             self._queue(record)  # one that was held, too
         elif event.state is State.RUNNING and record.standing not in (Standing.GIVEN_UP, Standing.DISMISSED):
+            begins = record.standing is not Standing.RUNNING
             self._workers.move(record, Standing.RUNNING)
             self._workers.arrive(record, event.host)
             self._heartbeats.watch(record, now)
             self._measures.run(record, now)
+            if begins and record.started_s is not None:
+                heapq.heappush(self._begun, (record.started_s, record.name))
         elif event.state is State.OUT_OF_REACH:
             self._heartbeats.lose_sight(record)
-        elif event.state is State.HELD and record.standing is not Standing.DISMISSED:
-            self._hold(record, event, now)
+        elif event.state is State.SUSPENDED and record.standing is Standing.RUNNING:
+            self._workers.move(record, Standing.SUSPENDED)
+            self._measures.speeds.drop(record)
+            record.suspended_s = now
         elif event.state.ended:
             self._end(record, event, now)
 
     def _end(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
-        crashed, dismissed = self._crashed(record, event, now), record.standing is Standing.DISMISSED
+        at_work, crashed = self._blame(record, event, now)
+        dismissed, given_up = record.standing is Standing.DISMISSED, record.standing is Standing.GIVEN_UP
+        lived_s = 0.0 if record.started_s is None else now - record.started_s
         until_s = now + RESERVED_S if event.next_attempt else None
         because = f"worker {event.state.value}: {event.detail}"
         self._exchange.release(record, because, now, reserved_until_s=until_s)
@@ -241,55 +296,61 @@ class Fleet:
         self._any_spoke = self._any_spoke or record.spoke
         if dismissed:
             return
-        if (record.spoke and not crashed) or (event.state is State.EVICTED and not event.cancelled):
-            self._failed_starts = self._unfit = 0
-            return
-        if not self._failed_starts:
-            self._failing_since_s = now
-        self._failed_starts += 1
-        self._unfit += event.exit_code == UNFIT
-        others_work = any(other.alive and self._works(other) for other in self._workers)
-        again, reason = after_failed_start(self._failed_starts, self._unfit, others_work=others_work)
-        if not again:
-            log = self._place.directory.log(record.name)
-            self._stop = RunError(
-                f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{self._last_words(record.name)}"
-            )
+        taken = event.state is State.EVICTED and not event.cancelled
+        words = "" if taken else self._last_words(record.name)
+        if (record.spoke and not crashed) or taken:
+            self._ends.begin_anew()
+        else:
+            line = words.rpartition("\n")[2]
+            if event.exit_code in LACKING:
+                self._exchange.failures.count(record, line, now, lacking=True)
+            self._stop_over(event, words, self._ends.failed_start(record, event, line, now, any_spoke=self._any_spoke))
+        unheard = not record.spoke and event.state is not State.EVICTED
+        if (at_work or crashed or unheard) and not given_up and event.exit_code not in LACKING:
+            self._stop_over(event, words, self._ends.death(event, lived_s, now))
 
-    def _works(self, record: WorkerRecord) -> bool:
-        """Whether a worker has spoken, or may yet: it ran before the first of those that ended without a word did. To
-        import what a program needs takes longer than a bad machine takes to eat some jobs."""
-        if record.spoke or record.started_s is None:
-            return record.spoke
-        return record.standing is Standing.RUNNING and record.started_s < self._failing_since_s
+    def _stop_over(self, event: JobEvent, words: str, reason: str | None) -> None:
+        """Stop the run at the end of this turn over how a worker has ended; the first reason is the one."""
+        if reason is not None and self._stop is None:
+            log = self._place.directory.log(event.worker)
+            self._stop = RunError(f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{words}")
 
-    def _crashed(self, record: WorkerRecord, event: JobEvent, now: float) -> bool:
+    def _blame(self, record: WorkerRecord, event: JobEvent, now: float) -> tuple[bool, bool]:
         """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit
-        status; return whether it crashed at nothing that is known of."""
+        status; return whether it was, and whether it crashed at nothing that is known of."""
         if event.exit_code is None or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
-            return False
+            return False, False
         why = f"the worker ended with {event.detail}"
-        if self._exchange.failed(record, why, self._last_words(record.name), now) or event.state is State.FINISHED:
-            return False
+        if self._exchange.failed(record, why, self._last_words(record.name), now):
+            return True, False
+        if event.state is State.FINISHED:
+            return False, False
         if record.spoke:
             self._exchange.failures.count(record, why, now)
-        return True
+        return False, True
 
-    def _hold(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
-        """A held job waits for a person; when none has ever run, so does the run."""
+    def _hold(self, record: WorkerRecord, event: JobEvent, now: float) -> str:
+        """Do what is to be done about a job on hold; return why it is, and what is done."""
+        backend = self._place.backend
         self._measures.hold(record, now)
         self._workers.move(record, Standing.HELD)
-        spoke = self._any_spoke or any(other.spoke for other in self._workers)
-        held = self._workers.count(Standing.HELD)
-        again, reason = after_hold(held, event.detail, spoken=spoke, alive=self._workers.alive)
-        if not again:
-            self._stop = RunError(f"{reason}. {self._place.backend.advice(event.detail)}")
+        spoken = self._any_spoke or any(other.spoke for other in self._workers)
+        remedy, reason = self._held.take(record, event, now, spoken=spoken)
+        advice = backend.advice(event.detail)
+        if remedy is Remedy.STOP:
+            self._stop = RunError(f"{reason}. {advice} Mend the cause, then go on with gridml resume.")
+        elif remedy is Remedy.REPLACE:
+            self._workers.move(record, Standing.DISMISSED)  # the next takes its place
+            backend.cancel(record.name)
+        elif remedy is Remedy.WAIT:
+            reason = f"{reason}. {advice} Mend the cause, then let it go on: {backend.releasing}".rstrip(" :")
+        return f"{event.detail}; {reason}"
 
     def _describe(self, event: JobEvent) -> str:
-        what = f"{event.worker} on {event.machine}: {event.detail}"
-        if event.state is State.HELD:
-            return f"{what}. {self._place.backend.advice(event.detail)}"
-        if event.exit_code == UNFIT:
+        what = (
+            f"{event.worker} on {event.machine}: {event.detail}" if event.machine else f"{event.worker}: {event.detail}"
+        )
+        if event.exit_code in LACKING:
             return f"{what}: {self._last_words(event.worker).rpartition(chr(10))[2]}"
         return what
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError
 from gridml.model.program import Program, load
 from gridml.protocol import bundle
-from master.backends.registry import read_settings
+from gridml.protocol.foreign_files import remove
+from master.backends.registry import BACKENDS, read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
 from master.run import Run
+from master.scaling import REQUESTED
 from master.store.diagnosis import explained
 from master.store.identity import identity
 from master.store.kept_program import Contents, KeptProgram, contents_of
@@ -29,6 +31,8 @@ from master.store.status import RunStatus
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from master.wiring import wire
+
+Change = Callable[[Settings], Settings]  # of what a run is told, from one master to the next
 
 
 def start(settings: Settings, root: Path, environment: Environment) -> Run:
@@ -60,6 +64,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
     try:
         with explained(root, "start again with gridml run"):
             directory.kept_program(settings.program).keep(contents)
+            BACKENDS.find(settings.backend).keep(settings, directory)
             _make_ledger(spec, directory, environment)
         return spec, directory, lock
     except BaseException:
@@ -75,6 +80,10 @@ def _load(settings: Settings) -> tuple[RunSpec, Contents]:
 
 
 def _spec(settings: Settings, program: Program) -> RunSpec:
+    if program.uses_torch:
+        import torch
+
+        torch.set_num_threads(1)  # others live on an access point, and here workers: a master merges with one
     return RunSpec(settings, program, program.build(settings.program))
 
 
@@ -117,17 +126,23 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
 
 
 def resume(
-    root: Path, environment: Environment, program_file: Path | None = None, *, with_changes: bool = False
+    root: Path,
+    environment: Environment,
+    program_file: Path | None = None,
+    *,
+    with_changes: bool = False,
+    change: Change = lambda settings: settings,
 ) -> Run:
     """Go on with a run from its last commit, and with the program as the run keeps it; `with_changes` as it is now, or
-    with another one. Raises LedgerError, RunError when that cannot be done."""
+    with another one. `change` makes its settings from now on of those it had. Raises LedgerError, RunError when that
+    cannot be done."""
     directory = RunDirectory(root)
     if not os.path.isfile(directory.ledger) and not os.path.isfile(directory.ledger_copy):
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     with explained(root):
         lock = MasterLock(directory)
     try:
-        return _resume(directory, environment, program_file, lock, with_changes=with_changes)
+        return _resume(directory, environment, program_file, lock, with_changes=with_changes, change=change)
     except BaseException as error:
         if isinstance(error, GridmlError):
             _leave_word(directory, error)
@@ -142,12 +157,14 @@ def _resume(
     lock: MasterLock,
     *,
     with_changes: bool,
+    change: Change,
 ) -> Run:
     root = directory.root
     with explained(root):
         (root / "cancel").unlink(missing_ok=True)  # it was meant for the master before
         with _taken(directory, environment) as ledger:
-            settings = read_settings(root, ledger.get("settings"))
+            before = read_settings(root, ledger.get("settings"))
+            settings = change(before)
             if program_file is not None:
                 settings = replace(settings, program=program_file)
             kept, contents = directory.kept_program(settings.program), None
@@ -161,13 +178,18 @@ def _resume(
 
             def accepted() -> None:
                 """Only now: a run whose next program is refused stays what it was."""
-                _write_settings(directory, ledger, settings, anew=program_file is not None)
+                if with_changes:
+                    BACKENDS.find(settings.backend).keep(settings, directory)  # refuses what is not there
+                _write_settings(directory, ledger, settings, anew=settings != before)
+                if settings.workers != before.workers:
+                    remove(root / REQUESTED)  # what was asked for before, with gridml scale
                 if contents is not None:
                     kept.keep(contents)
 
             run = Run(wire(spec, directory, environment, ledger, accepted), lock)
             if contents is None:
                 _tell_changes(kept, run)
+            _tell_settings(before, settings, run)
             return run
 
 
@@ -182,6 +204,16 @@ def _tell_changes(kept: KeptProgram, run: Run) -> None:
                 f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
                 f"{command('resume', parts.directory.root)} --with-changes",
             )
+
+
+def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
+    """Say what the run was told to do otherwise from now on."""
+    then, now = ({**s.to_json(), **s.options.to_json()} for s in (before, after))
+    told = [f"{name} {now[name]} instead of {then.get(name)}" for name in now if now[name] != then.get(name)]
+    told = [text for text in told if not text.startswith(f"{after.backend} ")]  # its options, each told by itself
+    if told:
+        with run.ledger.transaction():
+            run.parts.journal.event(run.parts.environment.clock(), "settings", "; ".join(told))
 
 
 def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, anew: bool) -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from master.decisions.failures import MAX_FAILURES, pause, rests, strikes
+from master.decisions.failures import MAX_FAILURES, long_rest_s, pause, rests, strikes
 
 
 @dataclass(slots=True)
@@ -26,6 +26,11 @@ class MachineRecord:
     def strikes(self) -> int:
         """What its pause follows."""
         return strikes(self.failures, self.distrusted)
+
+    @property
+    def long_rest_s(self) -> float:
+        """How long it rests after its pause while others work elsewhere."""
+        return long_rest_s(self.failures, self.distrusted)
 
 
 class MachineTable:
@@ -60,7 +65,7 @@ class MachineTable:
         self._machines.clear()
 
     def recall(self, row: Mapping[str, Any], now: float) -> None:
-        """Take up what counts against a machine, as its ledger row has it. The pause of one that is avoided for good
+        """Take up what counts against a machine, as its ledger row has it. The pause of one that rests for long
         begins anew: whether others work is not seen at once."""
         machine = MachineRecord(**row)
         if machine.strikes >= MAX_FAILURES:
@@ -73,5 +78,5 @@ class MachineTable:
         return frozenset(
             machine.name
             for machine in self
-            if rests(machine.strikes, machine.avoided_until_s, now, partial(others_work, machine.name))[0]
+            if rests(machine.avoided_until_s, now, machine.long_rest_s, partial(others_work, machine.name))[0]
         )

@@ -57,11 +57,13 @@ def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
     return MessageLimits(header + sum(sizes.values()), header)
 
 
-def check_carrier(settings: Settings) -> None:
-    """Raise RunError where this machine lacks what the run's carrier takes."""
+def check_carrier(settings: Settings, *, nearby: bool = True) -> None:
+    """Raise RunError where this machine lacks what the run's carrier takes, UsageError where workers cannot reach it as
+    they would be told. They are `nearby` where all of them run on this machine."""
     carrier = CARRIERS.find(settings.carrier)
     if missing := carrier.missing_modules():
         raise RunError(
             f"--carrier {carrier.name} takes {' and '.join(missing)}, which is not installed. Install it: "
             f"{carrier.install}"
         )
+    carrier.check_advertised(settings.address, nearby=nearby)

@@ -197,6 +197,7 @@ class Standing(Enum):
 
     QUEUED = auto()  # waits for a machine
     RUNNING = auto()  # on one, in reach or not
+    SUSPENDED = auto()  # stands still on its machine, and lives
     HELD = auto()  # waits for a person
     DISMISSED = auto()  # was told to leave: it may push once more
     GIVEN_UP = auto()  # silent for too long: it counts as lost, though nobody has seen its end
@@ -209,6 +210,7 @@ class WorkerRecord:
     name: str
     standing: Standing | None = None
     out_of_reach: bool = False  # the back end has lost sight of it
+    suspended_s: float = 0.0  # since when it stands still, where it does
     took_leave: bool = False
     awaited: bool = False  # it lives on from an earlier master's time, and has not spoken to this one
     submitted_s: float | None = None
@@ -253,6 +255,11 @@ class WorkerRecord:
     @property
     def alive(self) -> bool:
         return self.standing in (Standing.QUEUED, Standing.RUNNING)
+
+    @property
+    def present(self) -> bool:
+        """Whether it is queued or runs, or would if its machine did not have it stand still."""
+        return self.alive or self.standing is Standing.SUSPENDED
 
     def show_life(self, now: float) -> None:
         """Begin its silence anew; it is in reach, and gets on."""

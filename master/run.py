@@ -7,23 +7,26 @@ ledger; it may be killed at any instant and go on with `resume`.
 from __future__ import annotations
 
 import contextlib
+from dataclasses import asdict
 from types import TracebackType
 
-from gridml.errors import GridmlError, LedgerError, RunError, SupersededError
+from gridml.errors import CancelledError, GridmlError, LedgerError, SupersededError
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
 from master.asking import Asking
+from master.evaluation.metrics import first_chunk
 from master.scaling import Scaling
 from master.store.diagnosis import explained
 from master.store.exact import Credited
 from master.store.ledger import Ledger
+from master.store.run_facts import PushCosts
 from master.store.rundir import MasterLock
 from master.store.status import RunStatus
-from master.sync.evaluation import flops_per_vertex
 from master.takeover import recovered
 from master.wiring import Parts
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
+TELL_COSTS_S = 15.0  # how often the ledger is told what pushes cost
 FAREWELL_S = 3.0  # how long workers may take to hear that the run has ended
 
 
@@ -34,6 +37,7 @@ class Run:
         self.parts = parts
         self._lock = lock
         self._leaving = False
+        self._tell_costs_s = 0.0
         self._scaling = Scaling(parts)
         self._asking = Asking(parts)
         network = parts.directory.on_network_disk()
@@ -71,6 +75,7 @@ class Run:
         else:
             self.parts.backend.close()
         self.parts.mailboxes.stop()
+        self.parts.evaluator.close()
         self.parts.executor.shutdown(wait=True, cancel_futures=True)
         self.ledger.close()
         self.parts.journal.close()
@@ -164,13 +169,26 @@ class Run:
 
         leases, exchange = self.parts.leases, self.parts.exchange
         workers = max(leases.live, self.parts.workers.asked)
-        leases.sizing.step(now, workers, exchange.replies.push_s, exchange.grant_s, self.parts.executor, say)
+        leases.sizing.step(now, workers, exchange.replies.push_s, self.parts.executor, say)
+        if now >= self._tell_costs_s and self._push_costs() is not None:
+            self._tell_costs_s = now + TELL_COSTS_S
+            with self.ledger.transaction():
+                self._keep_push_costs()
+
+    def _push_costs(self) -> PushCosts | None:
+        return self.parts.leases.sizing.measures.push_costs(self.parts.exchange.replies.push_s)
+
+    def _keep_push_costs(self) -> None:
+        """Leave word of what pushes cost, for plans that are made by this run."""
+        costs = self._push_costs()
+        if costs is not None:
+            self.ledger.set(PushCosts.FACT, asdict(costs))
 
     def _look_for_cancel(self) -> None:
         root = self.parts.directory.root
         if (root / "cancel").exists():
             (root / "cancel").unlink()
-            raise RunError(f"{root} was cancelled. It stands at its last credit; go on with gridml resume.")
+            raise CancelledError(f"{root} was cancelled. It stands at its last credit; go on with gridml resume.")
 
     def _conclude(self) -> None:
         """The run is credited in full: let the workers go, keep the trained replica."""
@@ -190,16 +208,20 @@ class Run:
         values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
         if values:
             bundle.write_atomic(parts.directory.final, *bundle.pieces({"version": replica.version}, values))
-        flops = flops_per_vertex(parts.spec.program, parts.spec.graph, replica.state)
+        ended_s, program = parts.environment.clock(), parts.spec.program
+        flops = None
+        if program.uses_torch:
+            flops = parts.epoch_end.flops(first_chunk(program, parts.spec.graph, program.update.batch or 1))
         with self.ledger.transaction():
+            self._keep_push_costs()
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
-            self.ledger.set("ended_s", parts.environment.clock())
+            self.ledger.set("ended_s", ended_s)
         parts.journal.tell("finished", f"every vertex of {credited.vertices:,} is credited once")
 
     def _give_up(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""
-        status = RunStatus.CANCELLED if isinstance(error, RunError) else RunStatus.FAILED
+        status = RunStatus.CANCELLED if isinstance(error, CancelledError) else RunStatus.FAILED
         with contextlib.suppress(GridmlError), self.ledger.transaction():
             self.ledger.set("status", status)
             self.ledger.set("stopped_because", str(error))

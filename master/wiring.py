@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from gridml.carriers.base import MasterMailboxes
 from master.backends.base import Backend
 from master.environment import Environment
+from master.evaluation.evaluator import Evaluator
 from master.fleet import Fleet, Workplace
 from master.leases.leases import Leases
 from master.records import WorkerTable
@@ -38,6 +39,7 @@ class Parts:
     backend: Backend
     fleet: Fleet
     epoch_end: EpochEnd
+    evaluator: Evaluator
     executor: Executor
     journal: Journal
     takeover: Takeover
@@ -69,7 +71,7 @@ def wire(
     journal = Journal(store.ledger, directory.events, environment.report)
     place = Workplace(spec.settings, directory, backend, mailboxes)
     fleet = Fleet(place, workers, exchange, leases.sizing.measures, journal.event)
-    executor = environment.executor()
+    evaluator, executor = environment.evaluator(spec, directory), environment.executor()
     return Parts(
         spec,
         directory,
@@ -81,7 +83,8 @@ def wire(
         exchange,
         backend,
         fleet,
-        EpochEnd(spec, store, journal, executor, environment.hook),
+        EpochEnd(spec, store, journal, evaluator, executor, environment.hook),
+        evaluator,
         executor,
         journal,
         Takeover(place, store, workers, leases, exchange, fleet),

@@ -24,7 +24,7 @@ class Courier(ABC):
 
     unanswered: UnansweredPush | None = None  # the push under way, until its reply is here
     gone = False  # the mailbox does not exist any more: the master has given this worker up
-    last_push_s = 0.0  # CPU seconds that carrying the last push cost
+    last_push_s = 0.0  # CPU seconds that carrying the last push and opening its answer cost
     last_travel_s = 0.0  # from sending the last push to its answer
 
     @property
@@ -129,14 +129,13 @@ class ThreadCourier(Courier):
             except OSError:  # a full disk: what was trained is kept in memory and sent when there is room again
                 self._pause(FULL_DISK_S)
                 continue
-            if sync.push is not None:
-                self.last_push_s = time.thread_time() - began
             try:
                 answer = self._await(number)
             except FileNotFoundError:
                 return None
             if answer is not None:
                 if sync.push is not None:
+                    self.last_push_s = time.thread_time() - began
                     self.last_travel_s = time.perf_counter() - sent_s
                 self.unanswered = None
                 return answer

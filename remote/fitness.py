@@ -1,6 +1,7 @@
 """Whether this machine can run a program: what a worker asks of itself before it takes a chunk.
 
-A worker that is unfit leaves with a status of its own, so that its work goes elsewhere and its machine is avoided.
+A worker that is unfit leaves with a status of its own, so that its work goes elsewhere and its machine is avoided; with
+another one where it lacks what the job could have brought along, which other machines may lack as well.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from gridml.errors import UNFIT, GridmlError
+from gridml.errors import UNEQUIPPED, UNFIT, GridmlError
 
 MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
@@ -28,6 +29,12 @@ class Unfit(GridmlError):
     """This machine lacks something the program needs; another may have it."""
 
     exit_status: ClassVar[int] = UNFIT
+
+
+class Unequipped(Unfit):
+    """The job has not the modules that it takes: neither did it bring them, nor are they here."""
+
+    exit_status: ClassVar[int] = UNEQUIPPED
 
 
 @dataclass(frozen=True)
@@ -129,10 +136,10 @@ def missing_module(error: BaseException) -> str | None:
 
 
 def demand(facts: Facts, needs: Needs) -> str:
-    """What is worth knowing of this fit machine. Raises Unfit when it is not."""
+    """What is worth knowing of this fit machine. Raises Unfit when it is not; Unequipped when modules are missing."""
     fit, reason = judge(facts, needs)
     if not fit:
-        raise Unfit(f"{platform.node()} cannot run this program: {reason}.")
+        raise (Unequipped if facts.missing else Unfit)(f"{platform.node()} cannot run this program: {reason}.")
     return reason
 
 

@@ -15,7 +15,7 @@ from typing import final
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.engine import BatchFailed, Engine, Snapshot
 from gridml.engine.master_copy import MasterCopy
-from gridml.engine.pace import batch_size, evenly
+from gridml.engine.pace import batch_size, next_batch
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.protocol.compression import NONE
@@ -184,23 +184,23 @@ class Session:
         lease, start = action.lease, action.start
         program, batch = self._engine.program, self._engine.program.update.batch or 1
         size = batch_size(batch, program.least_batch, action.live)
-        stop, whole = self._engine.batch_end(start, self._next_batch(action, size, batch), action.stop)
+        trained = min(action.stop, lease.stop - lease.untrained - lease.start)  # what lies beyond is credited with it
+        if trained <= start:
+            self._mailbox.beat(lease.id, lease.start + action.stop)
+            return Trained(action.stop, whole=True)
+        # The batches of one worker alone are the loop's, with a short one at an epoch's end.
+        alike = action.live > 1 or bool((lease.start + start) % batch)
+        count = next_batch(trained - start, size, lease.fewest, alike=alike)
+        stop, whole = self._engine.batch_end(start, count, trained)
         try:
             self._engine.train(start, stop, program.schedule(action.share), size / batch)
         except BatchFailed as failure:
             cause = failure.__cause__ or failure
             trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
             return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
+        stop = action.stop if stop == trained else stop
         self._mailbox.beat(lease.id, lease.start + stop)
         return Trained(stop, whole)
-
-    @staticmethod
-    def _next_batch(action: Train, size: int, batch: int) -> int:
-        """How many vertices to train at once, in batches of `size` where the program's hold `batch`. Those of one
-        worker alone are the loop's, with a short one at an epoch's end."""
-        if action.live > 1 or (action.lease.start + action.start) % batch:
-            return evenly(action.stop - action.start, size)
-        return size
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
         snapshot = self._engine.snapshot()

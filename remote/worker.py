@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import math
 import os
 import signal
@@ -21,12 +22,12 @@ from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError
 from gridml.model import program
 from gridml.model.program import Program
+from gridml.parent import die_with_parent
 from gridml.protocol import outbox
 from remote import fitness
 from remote.attempt import find_mailbox
 from remote.beating import Beating
 from remote.courier import ThreadCourier
-from remote.parent import die_with_parent
 from remote.session import Session, SessionOptions
 
 
@@ -48,6 +49,7 @@ def main(argv: list[str] | None = None) -> int:
     )
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
+    parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a push that is kept, at most")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--parent", type=int, default=None, help="process id to die with")
     options = parser.parse_args(argv)
@@ -86,7 +88,7 @@ def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicte
         try:
             session.run()
             if carrier.remote:
-                _leave_behind(courier.unanswered)  # first: taking the connection down may take long
+                _leave_behind(courier.unanswered, options.keep)  # first: taking the connection down may take long
         finally:
             mailbox.close()
         if session.saving and courier.unanswered is not None:
@@ -96,15 +98,17 @@ def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicte
     return status
 
 
-def _leave_behind(message: outbox.UnansweredPush | None) -> None:
+def _leave_behind(message: outbox.UnansweredPush | None, longest: int) -> None:
+    """Keep a push of at most `longest` bytes. What is not kept is trained again by somebody."""
     file = Path(outbox.FILE)
     try:
-        if message is None:
-            outbox.clear(file)
-        else:
-            outbox.write(file, message)
+        if message is not None:
+            outbox.write(file, message, longest)
+            return
     except OSError as error:
-        print(f"what could not be sent cannot be kept either: {error}", file=sys.stderr)
+        print(f"what could not be sent is not kept either: {error}", file=sys.stderr)
+    with contextlib.suppress(OSError):
+        outbox.clear(file)  # what an earlier attempt kept has been delivered
 
 
 def _load_where_fit(path: Path) -> Program:

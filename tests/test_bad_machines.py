@@ -143,3 +143,17 @@ def test_an_f_that_never_comes_back_stops_the_run(tmp_path: Path) -> None:
     done = gridml("run", source, "--silence", "5", "--epochs", "1", "--run-dir", root, limit_s=350)
     assert done.returncode == 4, done.stdout + done.stderr
     assert "its process lives, but it has trained nothing for" in done.stderr and "failed 3 times" in done.stderr
+
+
+def test_what_keeps_workers_from_starting_on_two_machines_is_the_programs(tmp_path: Path) -> None:
+    root, source = tmp_path / "run", tmp_path / "program.py"
+    source.write_text(f"import sys\nif 'worker' in sys.argv[0]:\n    import no_such_module\n{COUNTS}")
+    done = gridml("run", source, "--workers", "2", "--run-dir", root)
+    assert done.returncode == 8, done.stdout + done.stderr
+    said = " ".join(done.stderr.split())
+    assert "2 machines failed in the same way before any worker had work, so it is not the machines" in said
+    assert "No module named 'no_such_module'" in said
+    stands = json.loads(gridml("status", root, "--json").stdout)
+    assert stands["status"] == "failed", "nobody cancelled it"
+    assert "2 machines failed in the same way" in stands["stopped_because"]
+    assert rows(root, "SELECT count(*) FROM workers WHERE started_s IS NOT NULL")[0][0] <= 4  # type: ignore[operator]

@@ -57,6 +57,10 @@ class Carrier(ABC):
     def check_address(self, address: str | None) -> None:  # noqa: B027
         """Raise UsageError for an address that is none."""
 
+    def check_advertised(self, address: str | None, *, nearby: bool) -> None:  # noqa: B027
+        """Raise UsageError for a place where workers cannot reach a master of this machine, as far as that can be seen
+        from here; they are `nearby` where all of them run on it."""
+
     def missing_modules(self) -> tuple[str, ...]:
         """Return what of `modules` is not installed here."""
         return tuple(name for name in self.modules if importlib.util.find_spec(name) is None)

@@ -13,6 +13,7 @@ import contextlib
 import errno
 import importlib
 import io
+import ipaddress
 import json
 import logging
 import os
@@ -231,6 +232,30 @@ class Sftp(Carrier):
     def check_address(self, address: str | None) -> None:
         if address is not None:
             host_and_port(address)
+
+    def check_advertised(self, address: str | None, *, nearby: bool) -> None:
+        host = socket.getfqdn() if address is None else host_and_port(address)[0]
+        wrong = None if nearby else unreachable(host, asked=address is not None)
+        if wrong is not None:
+            raise UsageError(
+                f"--carrier sftp would tell workers to connect to {host}, {wrong}. Give the name or the address by "
+                "which the pool's machines reach this one: --sftp HOST[:PORT]."
+            )
+
+
+def unreachable(host: str, *, asked: bool) -> str | None:
+    """Return why workers on other machines cannot reach this one at `host`, None where they may. What nobody `asked`
+    for must be a full name."""
+    try:
+        found = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
+    except (OSError, UnicodeError, ValueError) as error:
+        return f"which is not known here ({error})"
+    useless = [ip for ip in found if ip.is_loopback or ip.is_unspecified or ip.is_link_local or ip.is_multicast]
+    if len(useless) == len(found):
+        return f"which is {', '.join(sorted(map(str, useless)))}: another machine gets to itself there, or nowhere"
+    if not asked and "." not in host and ":" not in host:
+        return "a name without a domain, which machines elsewhere do not know"
+    return None
 
 
 def host_and_port(text: str) -> tuple[str, int]:

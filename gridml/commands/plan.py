@@ -23,7 +23,8 @@ def plan(
     t_start: Annotated[str, _time("t_s, to start a chunk; the machine may die in it; otherwise 0.")] = "0",
     t_end: Annotated[str, _time("t_e, to end a chunk; the machine may die in it; otherwise 0.")] = "0",
     push_cost: Annotated[
-        str | None, _time("One push, which keeps what a worker has learnt so far; otherwise 0.1.")
+        str | None,
+        _time("One push, which keeps what a worker has learnt so far; otherwise 0.1, with --run what it took."),
     ] = None,
     no_push: Annotated[
         bool, typer.Option("--no-push", help="A chunk counts when it ends, or not at all.", rich_help_panel=_TIMES)

@@ -1,33 +1,159 @@
-"""`gridml resume`: a run goes on from its last credit."""
+"""`gridml resume`: a run goes on from its last credit, with other numbers where they may be others.
+
+Its options are those that may change between two masters: some of every run, and the back ends' own.
+"""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
 
 import typer
 
 from gridml.commands.arguments import Json, RunArgument
+from gridml.commands.start import as_typer_reads, for_typer, own_fields, parameter
+from gridml.errors import UsageError
+
+if TYPE_CHECKING:
+    from master.store.settings import Settings
 
 EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
+_FIXED = ("run", "program", "with_changes", "as_json", "seed")
+# How a setting that every run has is called here, and what the option's help says.
+_COMMON: dict[str, tuple[str, Any]] = {
+    "workers": ("workers", Annotated[int | None, typer.Option(help="Workers at once.", show_default=False)]),
+    "chunk": ("chunk", Annotated[int | None, typer.Option(help="Vertices a lease.", show_default=False)]),
+    "chunk_bytes": (
+        "chunk_bytes",
+        Annotated[
+            str | None,
+            typer.Option(metavar="SIZE", help="Bytes of a chunk that gridml chooses, at most.", show_default=False),
+        ],
+    ),
+    "push_every": (
+        "push_every",
+        Annotated[int | None, typer.Option(help="Vertices between two pushes of a worker.", show_default=False)],
+    ),
+    "steps_each": (
+        "steps_each",
+        Annotated[int | None, typer.Option(help="Batches a worker should train in the run.", show_default=False)],
+    ),
+    "silence": (
+        "silent_s",
+        Annotated[
+            float | None,
+            typer.Option(help="Seconds without a sign of life, then leases go to others.", show_default=False),
+        ],
+    ),
+    "spot_checks": (
+        "spot_checks",
+        Annotated[float | None, typer.Option(help="Share of the pushes that is checked.", show_default=False)],
+    ),
+}
+_Program = Annotated[
+    Path | None, typer.Option(help="Another file of the same graph, such as a mended one.", show_default=False)
+]
+_WithChanges = Annotated[
+    bool,
+    typer.Option(
+        "--with-changes",
+        help="Take the program, its own modules and sent files as they are now, and not the run's copies.",
+    ),
+]
+_Seed = Annotated[int | None, typer.Option(hidden=True)]
 
 
-def resume(
-    run: RunArgument,
-    program: Annotated[
-        Path | None, typer.Option(help="Another file of the same graph, such as a mended one.", show_default=False)
-    ] = None,
-    with_changes: Annotated[
-        bool,
-        typer.Option(
-            "--with-changes", help="Take the program and its own modules as they are now, and not the run's copy."
-        ),
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Go on with a run from its last credit, whatever ended it."""
+def resume_command() -> Callable[..., None]:
+    """Return the command, with the signature that the back ends' options give it."""
+
+    def resume(**values: Any) -> None:
+        _resume(values)
+
+    text = (
+        "Go on with a run from its last credit, whatever ended it.\n\nOptions that are given hold from now on; jobs "
+        "that are queued or run already stay as they are."
+    )
+    return as_typer_reads(resume, text, _parameters())
+
+
+def _parameters() -> Iterator[inspect.Parameter]:
+    from master.backends.registry import BACKENDS
+
+    yield parameter("run", RunArgument, inspect.Parameter.empty)
+    yield parameter("program", _Program, None)
+    yield parameter("with_changes", _WithChanges, False)
+    taken = {*_FIXED, *_COMMON}
+    for name, (_, annotation) in _COMMON.items():
+        yield parameter(name, annotation, None)
+    for plugin in BACKENDS.all().values():
+        hints = get_type_hints(plugin.options, include_extras=True)
+        for field in own_fields(plugin.options) if plugin.command is not None else ():
+            if field.name not in taken:
+                taken.add(field.name)
+                inner, *extras = get_args(for_typer(hints[field.name]))
+                yield parameter(field.name, Annotated[(inner | None, *extras)], None)
+    yield parameter("seed", _Seed, None)
+    yield parameter("as_json", Json, False)
+
+
+def _resume(values: Mapping[str, Any]) -> None:
     from master.launch import resume
     from master.views.terminal import drive
 
-    file = None if program is None else program.absolute()
-    drive(run, lambda environment: resume(run, environment, file, with_changes=with_changes), run.name, as_json=as_json)
+    run, file, with_changes = values["run"], values["program"], values["with_changes"]
+    asked = {name: value for name, value in values.items() if name not in _FIXED and value not in (None, [])}
+    _check(values, asked)
+
+    def change(settings: Settings) -> Settings:
+        return changed(settings, asked)
+
+    file = None if file is None else file.absolute()
+    drive(
+        run,
+        lambda environment: resume(run, environment, file, with_changes=with_changes, change=change),
+        run.name,
+        as_json=values["as_json"],
+        resumed=True,
+    )
+
+
+def _check(values: Mapping[str, Any], asked: Mapping[str, Any]) -> None:
+    from gridml.commands.start import check_silence
+    from master.store.identity import FIXED
+
+    if values["seed"] is not None:
+        raise UsageError(f"--seed cannot change while a run goes on: {FIXED['seed']}. Leave it out, or begin another.")
+    if "silence" in asked:
+        check_silence(asked["silence"])
+    if asked.get("send") and not values["with_changes"]:
+        raise UsageError(
+            "got --send without --with-changes: the run has copies of its files. Give both to replace them."
+        )
+
+
+def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run with what is `asked` for, by the names of options. Raises UsageError for what its
+    back end does not have, and for values that make no sense."""
+    from master.backends.registry import BACKENDS
+    from master.store.settings import parse_bytes
+
+    plugin = BACKENDS.find(settings.backend)
+    own = {field.name for field in own_fields(plugin.options)}
+    foreign = [name for name in asked if name not in own and name not in _COMMON]
+    if foreign:
+        verb = "" if plugin.command is None else f" (gridml {plugin.command.verb})"
+        raise UsageError(
+            f"got --{foreign[0].replace('_', '-')}, which is no option of this run's back end, {plugin.name}{verb}. "
+            "Leave it out."
+        )
+    options = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items() if name in own}
+    common = {_COMMON[name][0]: value for name, value in asked.items() if name in _COMMON}
+    if "chunk_bytes" in common:
+        common["chunk_bytes"] = parse_bytes("--chunk-bytes", common["chunk_bytes"])
+    after = replace(settings, options=replace(plugin.options.among(settings.options), **options), **common)
+    if asked:
+        plugin.check(after)
+    return after

@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -21,6 +21,7 @@ from gridml.protocol.compression import NONE
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
     from master.backends.plugin import BackendPlugin, BatchSystem
+    from master.store.rundir import RunDirectory
     from master.store.settings import Settings
 
 _Program = Annotated[
@@ -30,8 +31,24 @@ _Epochs = Annotated[
     int | None, typer.Option(help="Passes over the vertices; otherwise what the program says.", show_default=False)
 ]
 _Chunk = Annotated[int | None, typer.Option(help="Vertices a lease; otherwise chosen.", show_default=False)]
+_ChunkBytes = Annotated[
+    str | None,
+    typer.Option(metavar="SIZE", help="Bytes of a chosen chunk at most; otherwise 32MB.", show_default=False),
+]
 _PushEvery = Annotated[
     int | None, typer.Option(help="Vertices between two pushes of a worker; otherwise chosen.", show_default=False)
+]
+_NoPush = Annotated[bool, typer.Option("--no-push", help="Push where a chunk ends, and not before: all or nothing.")]
+_Lifetime = Annotated[
+    str | None,
+    typer.Option(
+        help="How long workers are expected to live, before the run has seen it: normal(45m,10m), exponential(1h).",
+        show_default=False,
+    ),
+]
+_Trace = Annotated[
+    Path | None,
+    typer.Option(help="The same, from a file of when machines came and went.", show_default=False),
 ]
 _StepsEach = Annotated[
     int | None,
@@ -70,6 +87,9 @@ _Foreground = Annotated[
 _DryRun = Annotated[
     bool, typer.Option("--dry-run", help="Print the submit descriptions and what would be sent; submit nothing.")
 ]
+_Prepare = Annotated[
+    bool, typer.Option("--prepare", help="Make the run and write what its master is submitted by; submit nothing.")
+]
 
 
 def start_command(plugin: BackendPlugin) -> Callable[..., None]:
@@ -78,11 +98,18 @@ def start_command(plugin: BackendPlugin) -> Callable[..., None]:
     def command(**values: Any) -> None:
         _start(plugin, values)
 
-    parameters = list(_parameters(plugin))
     assert plugin.command is not None
-    command.__doc__ = plugin.command.help
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]  # what typer reads
+    return as_typer_reads(command, plugin.command.help, _parameters(plugin))
+
+
+def as_typer_reads(
+    command: Callable[..., None], text: str, parameters: Iterable[inspect.Parameter]
+) -> Callable[..., None]:
+    """Return a command that takes anything as one with these parameters and this help."""
+    signature = inspect.Signature(list(parameters))
+    command.__doc__ = text
+    command.__annotations__ = {name: each.annotation for name, each in signature.parameters.items()}
+    command.__signature__ = signature  # type: ignore[attr-defined]
     return command
 
 
@@ -90,43 +117,50 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     command = plugin.command
     assert command is not None
     workers = Annotated[int | None, typer.Option(help=command.workers_help, show_default=command.workers is not None)]
-    yield _parameter("program", _Program, inspect.Parameter.empty)
-    yield _parameter("workers", workers, command.workers)
-    yield _parameter("epochs", _Epochs, None)
-    yield _parameter("seed", Annotated[int, typer.Option(help=command.seed_help)], 0)
-    yield _parameter("chunk", _Chunk, None)
-    yield _parameter("push_every", _PushEvery, None)
-    yield _parameter("steps_each", _StepsEach, None)
+    yield parameter("program", _Program, inspect.Parameter.empty)
+    yield parameter("workers", workers, command.workers)
+    yield parameter("epochs", _Epochs, None)
+    yield parameter("seed", Annotated[int, typer.Option(help=command.seed_help)], 0)
+    yield parameter("chunk", _Chunk, None)
+    yield parameter("chunk_bytes", _ChunkBytes, None)
+    yield parameter("push_every", _PushEvery, None)
+    yield parameter("no_push", _NoPush, False)
+    yield parameter("steps_each", _StepsEach, None)
     hints = get_type_hints(plugin.options, include_extras=True)
-    for field in _own_fields(plugin.options):
+    for field in own_fields(plugin.options):
         default = list(field.default) if isinstance(field.default, tuple) else field.default
-        yield _parameter(field.name, _for_typer(hints[field.name]), default)
+        yield parameter(field.name, for_typer(hints[field.name]), default)
+    if not any(field.name == "lifetime" for field in own_fields(plugin.options)):
+        yield parameter("lifetime", _Lifetime, None)
+        yield parameter("trace", _Trace, None)
     facts = plugin.options().facts
-    yield _parameter("silence", _Silence, 120.0)
-    yield _parameter("spot_checks", _SpotChecks, 0.0)
-    yield _parameter("compress", _Compress, NONE)
-    yield _parameter("compress_down", _CompressDown, NONE)
+    yield parameter("silence", _Silence, 120.0)
+    yield parameter("spot_checks", _SpotChecks, 0.0)
+    yield parameter("compress", _Compress, NONE)
+    yield parameter("compress_down", _CompressDown, NONE)
     if facts.carries_files or len(facts.carriers) > 1:
-        yield _parameter("carrier", _Carrier, facts.carriers[0])
-        yield _parameter("address", _Address, None)
-    yield _parameter("run_dir", RunDir, None)
+        yield parameter("carrier", _Carrier, facts.carriers[0])
+        yield parameter("address", _Address, None)
+    yield parameter("run_dir", RunDir, None)
     if plugin.batch is not None:
-        yield _parameter("foreground", _Foreground, False)
-        yield _parameter("dry_run", _DryRun, False)
-    yield _parameter("as_json", Json, False)
+        yield parameter("foreground", _Foreground, False)
+        yield parameter("dry_run", _DryRun, False)
+        yield parameter("prepare", _Prepare, False)
+    yield parameter("as_json", Json, False)
 
 
-def _parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+def parameter(name: str, annotation: Any, default: Any) -> inspect.Parameter:
+    """Return what typer makes an option of, or an argument."""
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
 
 
-def _own_fields(options: type[BackendOptions]) -> list[dataclasses.Field[Any]]:
+def own_fields(options: type[BackendOptions]) -> list[dataclasses.Field[Any]]:
     """Return the fields of a back end's options that are options of its command."""
     hints = get_type_hints(options, include_extras=True)
     return [field for field in dataclasses.fields(options) if get_origin(hints[field.name]) is Annotated]
 
 
-def _for_typer(hint: Any) -> Any:
+def for_typer(hint: Any) -> Any:
     """Return an annotation as typer reads it: what is given several times is a list there."""
     inner, *extras = get_args(hint)
     if get_origin(inner) is tuple:
@@ -142,12 +176,19 @@ def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
 
     settings = _settings(plugin, values)
     plugin.check(settings)
-    check_carrier(settings)
+    check_carrier(settings, nearby=plugin.nearby())
     name = settings.program.stem
     root = values["run_dir"] or usual_root(name)
     if plugin.batch is not None:
+        if values["foreground"] and values["prepare"]:
+            raise UsageError(
+                "got --foreground and --prepare; expected one of them: what is prepared is submitted later."
+            )
         if values["dry_run"]:
             typer.echo(plugin.batch.describe(settings, RunDirectory(root), foreground=values["foreground"]))
+            return
+        if values["prepare"]:
+            _prepare(plugin.batch, settings, root, as_json=values["as_json"])
             return
         plugin.batch.check_reachable()
         if not values["foreground"]:
@@ -158,18 +199,18 @@ def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
 
 def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     """Return the settings of a command line. Raises UsageError for what makes no sense."""
-    from master.store.settings import Settings
+    from gridml.protocol.messages import NO_PUSH
+    from master.store.settings import Settings, parse_bytes
 
-    own = {field.name: values[field.name] for field in _own_fields(plugin.options)}
+    own = {field.name: values[field.name] for field in own_fields(plugin.options)}
     options = plugin.options(**{n: tuple(value) if isinstance(value, list) else value for n, value in own.items()})
     workers = values["workers"]
-    if not values["silence"] >= LEAST_SILENCE_S:
-        raise UsageError(
-            f"--silence is {values['silence']:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing "
-            "while it starts."
-        )
+    check_silence(values["silence"])
+    if values["no_push"] and values["push_every"] is not None:
+        raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")
     common = {
         "steps_each": values["steps_each"],
+        "chunk_bytes": None if (size := values["chunk_bytes"]) is None else parse_bytes("--chunk-bytes", size),
         "silent_s": values["silence"],
         "carrier": values.get("carrier"),
         "address": values.get("address"),
@@ -181,7 +222,8 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         epochs=values["epochs"],
         seed=values["seed"],
         chunk=values["chunk"],
-        push_every=values["push_every"],
+        push_every=NO_PUSH if values["no_push"] else values["push_every"],
+        expected_lifetime=None if "lifetime" in own else _expected_lifetime(values["lifetime"], values["trace"]),
         spot_checks=values["spot_checks"],
         compress=values["compress"],
         compress_down=values["compress_down"],
@@ -190,15 +232,48 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     )
 
 
-def _submit(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool) -> None:
-    """Make the run, and hand its master to the batch system."""
+def _expected_lifetime(lifetime: str | None, trace: Path | None) -> str | None:
+    if lifetime is None and trace is None:
+        return None  # what reads them takes half a second to import
+    from master.planning.lifetime_sources import expected_lifetime
+
+    return expected_lifetime(lifetime, trace)
+
+
+def check_silence(seconds: float) -> None:
+    """Raise UsageError for a silence in which a worker may well only start."""
+    if not seconds >= LEAST_SILENCE_S:
+        raise UsageError(
+            f"--silence is {seconds:g}; expected at least {LEAST_SILENCE_S:g} seconds: a worker says nothing while it "
+            "starts."
+        )
+
+
+def _made(settings: Settings, root: Path) -> RunDirectory:
+    """Make a run that another process drives."""
     from master.backends.registry import make
     from master.environment import Environment
     from master.launch import create
-    from master.store.rundir import RunDirectory, command
+    from master.store.rundir import RunDirectory
 
     create(settings, root, Environment(make))
-    job = batch.submit_master(settings, RunDirectory(root))
+    return RunDirectory(root)
+
+
+def _prepare(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool) -> None:
+    """Make the run, and what its master is submitted by."""
+    prepared = batch.prepare_master(settings, _made(settings, root))
+    if as_json:
+        typer.echo(json.dumps({"run_dir": str(root), "prepared": str(prepared)}))
+        return
+    typer.echo(f"{root} is made, and nothing submitted. Submit its master: {batch.submission(prepared)}")
+
+
+def _submit(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool) -> None:
+    """Make the run, and hand its master to the batch system."""
+    from master.store.rundir import command
+
+    job = batch.submit_master(settings, _made(settings, root))
     if as_json:
         typer.echo(json.dumps({"run_dir": str(root), "master_job": job}))
         return

@@ -19,8 +19,9 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     from master.store.rundir import RunDirectory, command
     from master.store.status import RunStatus
     from master.views.json_text import json_text
-    from master.views.live import line
+    from master.views.live import NAMED, line
     from master.views.progress import at_rest, read_progress
+    from master.views.render import duration
 
     connection, master = connect(run), holder(run)
     try:
@@ -46,6 +47,10 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         say(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
         say(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
+    for held in progress.held_because:
+        say(f"Held: {', '.join(held.workers[:NAMED])}{', …' if len(held.workers) > NAMED else ''}: {held.because}")
+    for warned in progress.warnings:
+        say(f"Warning, {duration(warned.seconds_ago)} ago: {warned.text}")
     for avoided in progress.avoided:
         say(f"{avoided.worker} on {avoided.machine or 'its machine'} is avoided: {avoided.because}")
     for distrusted in (*progress.quarantined, *progress.avoided_machines):

@@ -30,12 +30,18 @@ def rate_scale(share: float) -> float:
     return math.sqrt(share)
 
 
-def evenly(left: int, size: int) -> int:
-    """The next batch of at most `size`, when the `left` vertices of a lease are cut into batches of nearly one size.
+def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
+    """The next batch of about `size`, when the `left` vertices of a lease are cut into batches none of which has fewer
+    than `least`: of one size if they are to be `alike`, otherwise full ones as long as enough stay for the last.
 
-    A short last batch would be a noisy step, and one of a single vertex none at all where f has a BatchNorm.
+    A short last batch would be a noisy step, and one of a single vertex none at all where f has a BatchNorm. Where
+    `least` is more than half of `size` there is not always such a cut: then batches are larger than `size`, by less
+    than `least`.
     """
-    return -(-left // -(-left // size))
+    most = max(1, left // least)  # batches
+    if not alike and (left <= size or left - size >= least):
+        return min(left, size)
+    return -(-left // min(-(-left // size) if alike else 2, most))
 
 
 def push_every(live: int, batch: int, rate: float, push_cost_s: float, budget: float) -> tuple[int, str]:

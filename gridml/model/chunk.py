@@ -20,6 +20,7 @@ from gridml.protocol import bundle
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
+_ID = np.dtype(np.int64).itemsize
 BEFORE = "@before"  # suffix of a table that holds neighbours as they were when the superstep began (BSP)
 
 
@@ -117,6 +118,23 @@ class Chunk:
             return Chunk(message["driver"], tables, edges, tensors.get("ends"))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"not a chunk: {type(error).__name__}: {error}") from error
+
+
+def bytes_each(graph: Graph, driver: str) -> float:
+    """Return how many bytes of a chunk go with a vertex of type `driver`, on average over the graph: its row, and its
+    part of the other local rows that f can reach. A guess: chunks that share neighbours hold these once each."""
+    seen = reachable(graph.tables[driver].type.cls)
+    tables = (t for t in graph.local if t.type.name == driver or t.type.name in seen)
+    return sum(map(_nbytes, tables)) / max(1, graph.tables[driver].count)
+
+
+def _nbytes(table: Table) -> int:
+    """Bytes of all rows of a table as chunks have them."""
+    edges = 0
+    for each in table.edges.values():
+        ends = each.count * each.degree if each.offsets is None else len(each.targets) + each.count
+        edges += _ID * ends + (0 if each.weight is None else each.weight.nbytes)
+    return _ID * table.count + sum(column.nbytes for column in table.columns.values()) + edges
 
 
 def cut(

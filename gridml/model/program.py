@@ -55,10 +55,13 @@ class Parameter:
 class Update:
     """f with its batch size. `batch` None means that f takes one vertex at a time."""
 
-    def __init__(self, function: Callable[..., None], batch: int | None, min_batch: int) -> None:
+    def __init__(
+        self, function: Callable[..., None], batch: int | None, min_batch: int, *, drop_last: bool = False
+    ) -> None:
         self.function = function
         self.batch = batch
         self.min_batch = min_batch
+        self.drop_last = drop_last
 
     def __call__(self, *args: Any) -> None:
         self.function(*args)
@@ -155,16 +158,29 @@ def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parame
 @typing.overload
 def update(function: Callable[..., None], /) -> Update: ...
 @typing.overload
-def update(*, batch: int, min_batch: int = 1) -> Callable[[Callable[..., None]], Update]: ...
+def update(*, batch: int, min_batch: int = 1, drop_last: bool = False) -> Callable[[Callable[..., None]], Update]: ...
 def update(
-    function: Callable[..., None] | None = None, /, *, batch: int | None = None, min_batch: int = 1
+    function: Callable[..., None] | None = None,
+    /,
+    *,
+    batch: int | None = None,
+    min_batch: int = 1,
+    drop_last: bool = False,
 ) -> Update | Callable[[Callable[..., None]], Update]:
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
     Several workers share a batch, down to a quarter of it but never below `min_batch`, and the learning rates of the
     program's optimisers fall with its root. A program without an optimiser, or with BatchNorm, keeps its batch. Where
-    small batches leave a machine idle, as on a GPU, say `min_batch=64`. Raises ProgramError for sizes that make no
-    sense.
+    small batches leave a machine idle, as on a GPU, say `min_batch=64`.
+
+    No batch has fewer than `min_batch` vertices, at the end of a chunk or an epoch either: the last ones share what is
+    left. With a `min_batch` above half of `batch` that makes some larger than `batch`, by less than `min_batch`. With a
+    BatchNorm none has a single vertex. Exceptions are an epoch that has not so many vertices, and connected ones.
+
+    `drop_last`: as torch's DataLoader does, f gets nothing of an epoch's last batch if that is incomplete. Its vertices
+    are credited without being trained; with shuffling they are others in each epoch.
+
+    Raises ProgramError for sizes that make no sense.
     """
     if function is not None:
         return Update(function, None, 1)
@@ -173,7 +189,7 @@ def update(
             f"update got batch={batch!r}, min_batch={min_batch!r}; expected 1 <= min_batch <= batch "
             f"<= {MOST_BATCH:,}, whole numbers."
         )
-    return lambda f: Update(f, batch, min_batch)
+    return lambda f: Update(f, batch, min_batch, drop_last=drop_last)
 
 
 @dataclass(frozen=True)
@@ -278,8 +294,19 @@ class Program:
         vertices by a rate of its own, which nobody else can scale along, or where a layer takes statistics of its
         batch, which explode where a small one has no variance."""
         modules = [m for t in self.types().values() for m in t.modules.values()]
-        shared = any(m.optimiser is not None for m in modules) and not any(_normalises_by_batch(m) for m in modules)
+        shared = any(m.optimiser is not None for m in modules) and not self._normalises
         return self.update.min_batch if shared else self.update.batch or 1
+
+    @cached_property
+    def fewest(self) -> int:
+        """The fewest vertices of any batch, at a chunk's end, too: what is asked for, and two where a layer takes
+        statistics of its batch."""
+        two = min(2, self.update.batch or 1)
+        return max(self.update.min_batch, two) if self._normalises else self.update.min_batch
+
+    @cached_property
+    def _normalises(self) -> bool:
+        return any(_normalises_by_batch(m) for t in self.types().values() for m in t.modules.values())
 
     @cached_property
     def uses_torch(self) -> bool:

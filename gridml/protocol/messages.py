@@ -14,6 +14,7 @@ from gridml.protocol.bounds import LEAST_VERTEX_S, Bound, flag, numbers, record,
 from gridml.protocol.compression import NONE
 from gridml.protocol.text import MESSAGE, TRACEBACK
 
+PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
 
 
@@ -95,7 +96,8 @@ class Sync(NamedTuple):
 class Lease:
     """Positions [start, stop) of `epoch` to train; their rows are in the chunk file `chunk` of that SHA-256.
 
-    One to be trained `afresh` starts from the replica that comes with it, with optimisers that remember nothing.
+    One to be trained `afresh` starts from the replica that comes with it, with optimisers that remember nothing. No
+    batch of it has fewer than `fewest` vertices, and its last `untrained` ones are credited without being trained.
     """
 
     id: int
@@ -106,19 +108,22 @@ class Lease:
     chunk: str
     sha256: str
     afresh: bool = False
+    fewest: int = 1
+    untrained: int = 0
 
 
 @dataclass(frozen=True)
 class Pace:
     """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the
-    reply's version, and a push is due every `push_every` vertices, its steps compressed in a format of
-    `gridml.protocol.compression` or not."""
+    reply's version, and a push is due every `push_every` vertices, or after `push_s` seconds if that is sooner, its
+    steps compressed in a format of `gridml.protocol.compression` or not."""
 
     live: int = 1
     credited: int = 0
     total: int = 1
     push_every: int = 512
     compress: str = NONE
+    push_s: float = PUSH_AT_LEAST_S
 
 
 class Reply(NamedTuple):

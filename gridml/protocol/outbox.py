@@ -7,6 +7,7 @@ the next master finds it.
 
 from __future__ import annotations
 
+import errno
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +20,7 @@ from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.push import PushContent, decode, encode
 
 SAVED = 85  # exit status of a worker that wants its outbox carried to safety, and to be started again
+MOST_KEPT = 1 << 30  # bytes of all pushes of a run together: what carries them is no place for many replicas
 _NUMBER = whole(1)
 FILE = "outbox.push"  # in the worker's folder; empty when there is nothing
 
@@ -42,10 +44,18 @@ class UnansweredPush:
         return bundle.encode(to_json(self.sync), encode(self.content))
 
 
-def write(path: Path, unanswered: UnansweredPush) -> None:
-    """Keep a push. Raises OSError."""
+def share(workers: int) -> int:
+    """Bytes that the push of one of so many workers may have to be kept."""
+    return MOST_KEPT // max(1, workers)
+
+
+def write(path: Path, unanswered: UnansweredPush, longest: int = sys.maxsize) -> None:
+    """Keep a push of at most `longest` bytes. Raises OSError, also for one that is longer."""
     message = {"number": unanswered.number, "sync": to_json(unanswered.sync)}
-    bundle.write_atomic(path, bundle.encode(message, encode(unanswered.content)), durable=False)
+    content = bundle.encode(message, encode(unanswered.content))
+    if len(content) > longest:
+        raise OSError(errno.EFBIG, f"it has {len(content):,} bytes, and {longest:,} are kept of a worker")
+    bundle.write_atomic(path, content, durable=False)
 
 
 def read(path: Path, longest: int = sys.maxsize, longest_header: int = LONGEST_HEADER) -> UnansweredPush | None:

@@ -43,7 +43,6 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 
-PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded, and silence means something
 LAST_WORDS_S = 5.0  # how long a worker that must leave waits for an answer
 ABANDONED_S = 1800.0  # how long it waits for an answer: a machine that does nothing is somebody else's
 
@@ -63,7 +62,7 @@ class WorkerOptions:
 class _Work:
     """A lease of `count` rows being trained: rows [0, at) are trained, rows [0, pushed) were sent in `sequence` pushes.
 
-    `whole` says that `at` cuts no component. `ended_s` is when it was trained to its end.
+    `whole` says that `at` cuts no component, `shortened` that it was cut. `ended_s` is when it was trained to its end.
     """
 
     lease: Lease
@@ -72,7 +71,13 @@ class _Work:
     pushed: int = 0
     sequence: int = 0
     whole: bool = True
+    shortened: bool = False
     ended_s: float = 0.0
+
+    @property
+    def spoilt(self) -> bool:
+        """Whether it was cut behind its worker's back where no batch can end: what lies beyond belongs to another."""
+        return self.at > self.count or (self.shortened and 0 < self.count - self.at < self.lease.fewest)
 
 
 @dataclass(slots=True)
@@ -185,6 +190,7 @@ class WorkerState:
                 self._adopt = Adopt(use, reply.pace.live, reply.lease is not None and reply.lease.afresh)
             if answered.work is not None and reply.stop_at is not None:
                 answered.work.count = reply.stop_at - answered.work.lease.start
+                answered.work.shortened = True
         if reply.lease is not None and reply.lease.afresh:
             self._copies = None  # those of an older version have come
         if reply.leave:
@@ -233,13 +239,13 @@ class WorkerState:
 
     def _advance(self, work: _Work, now_s: float) -> Action:
         """Train a lease, push where that is due, and let go of the lease at its end."""
-        if work.at < work.count:
+        if work.at < work.count and not work.spoilt:
             if self._under_way is None and self._push_is_due(work, now_s):
                 return self._copy(work)
             return self._train(work, now_s)
         if self._under_way is not None:
             return self._wait(now_s)  # that push may be refused, and the lease gone with it
-        if work.at > work.count:  # it was cut behind our back: what lies beyond belongs to another worker
+        if work.spoilt:
             self._drop()
             return self.next_action(now_s)
         self._work, self._ended_s = None, work.ended_s
@@ -278,7 +284,7 @@ class WorkerState:
 
     def _due_s(self, every: int) -> float:
         """When a push is due whatever is trained."""
-        return self._pushed_s + PUSH_AT_LEAST_S if every < NO_PUSH else math.inf
+        return self._pushed_s + self._pace.push_s if every < NO_PUSH else math.inf
 
     def _train(self, work: _Work, now_s: float) -> Train:
         every, stop = self._pace.push_every, work.count
@@ -304,13 +310,20 @@ class WorkerState:
         self._pushed_s = now_s
         send = self._send(
             Content.SNAPSHOT,
-            wants=not self._evicted and not self._ahead and self._wants_chunks,
+            wants=not self._evicted and self._wants_ahead(work),
             leaving=self._evicted,
             push=push,
         )
         assert self._under_way is not None
         self._under_way.work = work
         return send
+
+    def _wants_ahead(self, work: _Work) -> bool:
+        """Whether a push asks for a lease: one is to lie ready whenever another ends, so that nobody waits for an
+        answer. Where this push ends its lease, the one that is ahead is about to begin."""
+        ahead = len(self._ahead)
+        ready = ahead - (work.at >= work.count)
+        return ready < 1 and (self._chunks_left is None or self._chunks_left > ahead)
 
     def _say_goodbye(self) -> Action:
         """On eviction push what there is, if it may end there; the machine gives little time."""

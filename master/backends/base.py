@@ -9,6 +9,7 @@ The contract as checks is `master.backends.contract`.
 
 from __future__ import annotations
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,15 +17,20 @@ from enum import StrEnum
 from typing import Any, Self
 
 from gridml import dataclass_json
+from master.decisions.holds import HeldFor
+
+_SIGNALS = {number.value: number.name for number in signal.Signals}  # real-time signals have a number only
 
 
 class State(StrEnum):
-    """What a job is doing. QUEUED, RUNNING, OUT_OF_REACH and HELD are alive; EVICTED, FINISHED and LOST are ends."""
+    """What a job is doing. QUEUED, RUNNING, OUT_OF_REACH, SUSPENDED and HELD are alive; EVICTED, FINISHED and LOST are
+    ends."""
 
     QUEUED = "queued"  # accepted, waiting for a machine
     RUNNING = "running"  # the worker process started on a machine, or is in reach again
     OUT_OF_REACH = "out of reach"  # nobody can tell whether it runs on
-    HELD = "held"  # waits for a person
+    SUSPENDED = "suspended"  # stands still on its machine until that lets it go on
+    HELD = "held"  # is not started before it is released
     EVICTED = "evicted"  # the machine was taken away, with grace (SIGTERM first) or without
     FINISHED = "finished"  # the worker left by itself with status 0
     LOST = "lost"  # it ended in a way nobody asked for: a crash, a non-zero status, silence
@@ -32,6 +38,11 @@ class State(StrEnum):
     @property
     def ended(self) -> bool:
         return self in (State.EVICTED, State.FINISHED, State.LOST)
+
+
+def in_words(code: int) -> str:
+    """Return an exit status, or minus the signal that ended a process, in words."""
+    return f"signal {_SIGNALS.get(-code, -code)}" if code < 0 else f"exit status {code}"
 
 
 @dataclass(frozen=True)
@@ -42,7 +53,7 @@ class JobEvent:
     several), so that the lives of one place can be counted; `graceful` says for EVICTED whether SIGTERM came first,
     None where the back end cannot know: then it was if the worker took its leave; `detail` is for people.
     `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill;
-    `next_attempt` is the worker as which the back end starts it again by itself.
+    `next_attempt` is the worker as which the back end starts it again by itself; `held_for` says for HELD why.
     """
 
     time_s: float
@@ -55,6 +66,7 @@ class JobEvent:
     pid: int | None = None
     cancelled: bool = False
     next_attempt: str = ""
+    held_for: HeldFor = HeldFor.PERSON
 
     @property
     def host(self) -> str:
@@ -124,13 +136,21 @@ class Backend(ABC):
     def poll(self) -> list[JobEvent]:
         """Events since the last call, in order; never blocks.
 
-        Each worker has at most one RUNNING, but for those after OUT_OF_REACH, and one ended. A back end that starts an
-        evicted job again by itself does so under a new name, of which QUEUED is the first event.
+        Each worker has at most one RUNNING, but for those after OUT_OF_REACH and SUSPENDED, and one ended. A back end
+        that starts an evicted job again by itself does so under a new name, of which QUEUED is the first event.
         """
 
     @abstractmethod
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """End a job: SIGTERM and, after `grace_s`, SIGKILL. A name that is unknown or has ended is ignored."""
+
+    def release(self, worker: str) -> None:  # noqa: B027
+        """Let a job that is HELD go on; QUEUED is its next event. Any other name is ignored."""
+
+    @property
+    def longest_s(self) -> float | None:
+        """Seconds that a worker may run before the back end ends or holds it, None: as long as its machine lasts."""
+        return None
 
     def scale(self, workers: int) -> None:  # noqa: B027
         """Have places for so many workers, where a back end makes them itself. Who is there stays."""
@@ -148,8 +168,13 @@ class Backend(ABC):
         return None
 
     def advice(self, detail: str) -> str:
-        """What a person can do about a job that is held for the reason `detail`."""
-        return "Mend the cause, then go on with gridml resume."
+        """What a person can do about the reason `detail` for which a job is held, "" where nothing is known."""
+        return ""
+
+    @property
+    def releasing(self) -> str:
+        """What a person types to let the run's held jobs go on, "" where there is nothing."""
+        return ""
 
     def leave(self) -> None:
         """Let go of the workers so that a later master inherits them; a back end whose workers cannot go on without

@@ -92,8 +92,8 @@ class Watch:
             if event.state is State.QUEUED:
                 require(not before, f"QUEUED is the first event of a worker: got {event} after {before}")
             elif event.state is State.RUNNING:
-                fits = before == [State.QUEUED] or before[-1:] == [State.OUT_OF_REACH]
-                require(fits, f"RUNNING follows QUEUED or OUT_OF_REACH: got {event} after {before}")
+                fits = before == [State.QUEUED] or before[-1:] in ([State.OUT_OF_REACH], [State.SUSPENDED])
+                require(fits, f"RUNNING follows QUEUED, OUT_OF_REACH or SUSPENDED: got {event} after {before}")
                 taken = {last.machine for last in self.last.values() if last.state is State.RUNNING}
                 require(bool(event.machine), f"RUNNING names a machine: got {event}")
                 require(event.machine not in taken, f"a machine runs one worker: got {event}, which runs another one")

@@ -5,12 +5,13 @@ can be ended with it. SIGTERM goes to the worker alone, which has a push to fini
 when a machine is taken away. Signals are sent only to processes that have not been waited for, whose pids therefore
 cannot mean another one.
 
-What must not outlive the master calls `remote.parent.die_with_parent`. The kernel ties that to the thread that starts
+What must not outlive the master calls `gridml.parent.die_with_parent`. The kernel ties that to the thread that starts
 workers, so `poll` belongs in a thread that lives as long as the master.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -22,12 +23,12 @@ from enum import StrEnum
 from pathlib import Path
 
 from gridml.errors import RunError, StorageError, UsageError
-from master.backends.base import Backend, JobEvent, State
+from master.backends.base import Backend, JobEvent, State, in_words
 from master.backends.script import PlannedLife, Script
 
 # A process that was sent SIGKILL is gone in well under this; `next_change_s` asks for the next look then.
 _REAP_S = 0.01
-_SIGNALS = {number.value: number.name for number in signal.Signals}  # real-time signals have a number only
+_STOPS = os.WSTOPPED | os.WCONTINUED | os.WNOHANG
 
 
 class Asker(StrEnum):
@@ -77,6 +78,7 @@ class _Job:
     ends_s: float | None
     ending: Ending | None = None
     killed: bool = False
+    stopped: bool = False
 
 
 def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
@@ -86,7 +88,7 @@ def classify(code: int, ending: Ending | None) -> tuple[State, bool, str]:
     evicted however it then left; one that was only to be sent SIGKILL and ended otherwise was faster than the signal,
     and ended by itself.
     """
-    how = f"signal {_SIGNALS.get(-code, -code)}" if code < 0 else f"exit status {code}"
+    how = in_words(code)
     if ending is not None and ending.graceful:
         return State.EVICTED, True, "SIGTERM, then SIGKILL" if code == -signal.SIGKILL else f"SIGTERM, left with {how}"
     if ending is not None and code == -signal.SIGKILL:
@@ -158,6 +160,7 @@ class Local(Backend):
         # Ends come first: who left by itself is not counted as killed, and its slot can be used at once.
         self._reap(now)
         for job in self._jobs.values():
+            self._look_whether_stopped(job)
             if job.ending is None and job.ends_s is not None and job.ends_s <= now:
                 self._end(job, Asker.SCRIPT, job.life.grace_s if job.life.graceful else 0.0, now)
             elif job.ending is not None and job.ending.kill_s <= now:
@@ -165,6 +168,17 @@ class Local(Backend):
         self._start(now)
         events, self._events = self._events, []
         return events
+
+    def _look_whether_stopped(self, job: _Job) -> None:
+        """Tell of a worker that a signal has stopped, or let go on, since the last look."""
+        machine = self._script.machine(job.slot.number)
+        with contextlib.suppress(ChildProcessError):  # it has ended since `_reap`, which is the next one's to tell
+            while (changed := os.waitid(os.P_PID, job.process.pid, _STOPS)) is not None:
+                stopped = changed.si_code == os.CLD_STOPPED
+                if stopped != job.stopped:
+                    job.stopped, pid = stopped, job.process.pid
+                    state, detail = (State.SUSPENDED, "stopped") if stopped else (State.RUNNING, "goes on")
+                    self._events.append(JobEvent(self._clock(), job.worker, state, machine, detail, pid=pid))
 
     def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
         """As the contract says; a cancelled job is EVICTED, and its detail says so. Without grace it gets SIGKILL."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar
 
 from master.backends.base import Backend, BackendOptions
@@ -52,8 +53,16 @@ class BatchSystem(ABC):
         """Hand a run over; returns the number of its master's job. Raises RunError when it is refused."""
 
     @abstractmethod
+    def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
+        """Write what a run's master would be submitted by, and submit nothing; returns the file."""
+
+    @abstractmethod
+    def submission(self, prepared: Path) -> str:
+        """Return what a person types to submit a master that was prepared, and how a workflow names it."""
+
+    @abstractmethod
     def master_submitted(self, directory: RunDirectory) -> bool:
-        """Return whether the run was ever handed over: where no master drives it, one may still come."""
+        """Return whether the run was handed over or prepared: where no master drives it, one may still come."""
 
     @abstractmethod
     def master_job(self, directory: RunDirectory) -> MasterJob | None:
@@ -97,5 +106,13 @@ class BackendPlugin(ABC):
         assert self.command is not None and self.command.workers is not None
         return self.command.workers
 
+    def nearby(self) -> bool:
+        """Return whether all workers run on this machine, as far as can be told."""
+        return True
+
     def check(self, settings: Settings) -> None:  # noqa: B027
         """Raise UsageError or RunError for what can be seen to be wrong before a directory is made."""
+
+    def keep(self, settings: Settings, directory: RunDirectory) -> None:  # noqa: B027
+        """Keep in a run's directory what its jobs take along, as it is now, whatever becomes of it later. Raises
+        UsageError or StorageError."""

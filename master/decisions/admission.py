@@ -35,8 +35,10 @@ class LeaseFacts:
     untouched: bool = False
 
 
-def admit(push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool) -> tuple[Verdict, str]:
-    """Return the verdict on a push, and why.
+def admit(
+    push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool, leaves_few: bool = False
+) -> tuple[Verdict, str]:
+    """Return the verdict on a push, and why. One that `leaves_few` leaves less of its lease than a batch may have.
 
     Order matters: a repetition of the last push is recognised even after its lease has ended, since the answer to it
     may have been lost; everything else is fenced by the lease's term before its content is looked at. Work of an ended
@@ -57,6 +59,8 @@ def admit(push: Push, worker: str, lease: LeaseFacts | None, *, base_kept: bool)
             Verdict.REFUSED,
             f"a push of {push.vertices} vertices up to {push.upto} does not continue [{lease.upto}, {lease.stop})",
         )
+    if leaves_few:  # it was cut meanwhile, elsewhere than its worker's batches end
+        return Verdict.REFUSED, f"what it leaves of [{lease.upto}, {lease.stop}) is too few for a batch"
     if not base_kept:
         return Verdict.REFUSED, f"version {push.base}, from which it was trained, is not kept any more"
     return Verdict.MERGED, "continues its lease" if lease.open else "its lease has ended, and nobody else has its work"

@@ -7,6 +7,7 @@ Otherwise the worker is, and its machine with it: whatever a worker is given up 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import StrEnum
 from typing import NamedTuple
@@ -16,6 +17,8 @@ TRIES_MEANWHILE = 9  # tries of those that run while others wait for a machine: 
 PAUSE_S, LONGEST_PAUSE_S = 0.25, 300.0  # without a lease after a failure, doubled by each further one in a row
 AVOIDED = 2  # failures in a row from which on nobody waits for a worker's own try
 MAX_FAILURES = 8  # in a row, of one process or on one machine: by their pauses, a minute
+LONG_REST_S = 3600.0  # that a machine with so many rests after its pause while others work: disks are made room on
+LACKING_S, LONGEST_LACKING_S = 30.0, 3600.0  # without a worker on a machine that lacks something, doubled as above
 DISTRUST = 2  # failures that a worker counts for which was given up for what it sent
 
 
@@ -107,8 +110,25 @@ def pause(failures: int, distrusted: int = 0) -> tuple[float, str]:
     if distrusted:
         why.append(f"of its machine's workers {distrusted} given up for what they sent")
     seconds = min(LONGEST_PAUSE_S, PAUSE_S * 2.0 ** min(against - 1, 60)) if against else 0.0
-    for_good = ", and no worker there while others work elsewhere" if against >= MAX_FAILURES else ""
-    return seconds, f"{', '.join(why)}; no lease for {seconds:g} s{for_good}"
+    longer = long_rest_s(failures, distrusted)
+    for_long = "" if math.isinf(longer) else f" for {longer / 60:g} minutes"
+    rests = f", and no worker there{for_long} while others work elsewhere" if longer else ""
+    return seconds, f"{', '.join(why)}; no lease for {seconds:g} s{rests}"
+
+
+def pause_of_lacking(times: int) -> tuple[float, str]:
+    """Seconds without a worker for a machine that lacked something so many times in a row: a full disk may be made room
+    on, a processor stays what it is."""
+    seconds = min(LONGEST_LACKING_S, LACKING_S * 2.0 ** min(max(times, 1) - 1, 60))
+    return seconds, f"its machine lacks something; no worker there for {seconds:g} s"
+
+
+def long_rest_s(failures: int, distrusted: int) -> float:
+    """How long after its pause a machine rests on while others work elsewhere: for good if that is for what its workers
+    sent."""
+    if strikes(failures, distrusted) < MAX_FAILURES:
+        return 0.0
+    return math.inf if distrusted else LONG_REST_S
 
 
 def replaceable(in_a_row: int, *, others_work: bool) -> tuple[bool, str]:
@@ -118,13 +138,15 @@ def replaceable(in_a_row: int, *, others_work: bool) -> tuple[bool, str]:
     return False, "it may try again" if others_work else "nobody does better"
 
 
-def rests(against: int, avoided_until_s: float, now: float, others_work: Callable[[], bool]) -> tuple[bool, str]:
-    """Whether no worker is to start on a machine `against` which so much counts: in its pause, and from so many
-    failures on for the rest of the run, while others work elsewhere. Alone it is tried again after each pause."""
+def rests(avoided_until_s: float, now: float, longer_s: float, others_work: Callable[[], bool]) -> tuple[bool, str]:
+    """Whether no worker is to start on a machine: in its pause, and for `longer_s` after it while others work
+    elsewhere. Alone it is tried again after each pause."""
     if now < avoided_until_s:
         return True, f"no worker starts there for {avoided_until_s - now:.3g} s"
-    if against >= MAX_FAILURES and others_work():
-        return True, "no worker starts there any more, while others work elsewhere"
+    left_s = avoided_until_s + longer_s - now
+    if left_s > 0 and others_work():
+        how_long = "any more" if math.isinf(left_s) else f"for {left_s:.3g} s"
+        return True, f"no worker starts there {how_long}, while others work elsewhere"
     return False, "it may try again"
 
 

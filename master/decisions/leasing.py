@@ -82,8 +82,9 @@ class ChunkFacts:
     `left` vertices of the epoch, which has `per_epoch`, are not leased yet, and `workers` share them; `batch` is the
     program's own. `wanted` is what the user asked for, `sized` what the chunk model says, with its reason. Shares are
     equal in time: `speed` is the worker's against the mean of all. `around` are the vertices that take it as long as
-    what passes around a chunk, `interval` those between two of its pushes, 0 where somebody asked for these: they may
-    be as good as none. The epoch is `followed` by another that is trained before this one's end.
+    what passes around a chunk, `idle` those of that in which it trains nothing else either, `interval` those between
+    two of its pushes, 0 where somebody asked for these: they may be as good as none. The epoch is `followed` by another
+    that is trained before this one's end. A chunk of more than `largest` vertices would be too many bytes.
     """
 
     left: int
@@ -94,18 +95,21 @@ class ChunkFacts:
     speed: float = 1.0
     sized: tuple[int, str] | None = None
     around: int = 0
+    idle: int = 0
     interval: int = 0
     followed: bool = False
+    largest: int = 2**62
 
 
 def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     """Return the vertices of the next chunk, in whole batches, and why.
 
     What was asked for is taken as it is, for every worker and to the end of an epoch. Otherwise the size is as the
-    chunk model has it, or an eighth of a worker's share of the epoch, but no less than what it pushes at once: a chunk
-    ends with a push, which is to take no more of its time than pushes may. No chunk is larger than the share. Where
-    nothing follows an epoch, chunks shrink at its end to half of what is left per worker (factoring), so that the last
-    wave does not wait for one worker, but not below what passes around a chunk.
+    chunk model has it, or an eighth of a worker's share of the epoch, more where chunks are dear to begin, but no less
+    than what it pushes at once: a chunk ends with a push, which is to take no more of its time than pushes may. No
+    chunk is larger than the share. Where nothing follows an epoch, chunks shrink at its end to half of what is left per
+    worker (factoring), so that the last wave does not wait for one worker, but not below what passes around a chunk. No
+    chunk has more bytes than it may, unless one batch has.
     """
     left, workers, batch, around = facts.left, facts.workers, facts.batch, facts.around
     if facts.wanted is not None:
@@ -115,8 +119,9 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
     if facts.sized is not None:
         usual, reason = max(SMALLEST * batch, facts.sized[0]), facts.sized[1]
     else:
+        parts = _parts(own, facts.idle)
         usual, reason = max(
-            (max(SMALLEST * batch, own // SHARE), f"1/{SHARE} of a worker's share of the epoch"),
+            (max(SMALLEST * batch, own // parts), f"1/{parts} of a worker's share of the epoch"),
             (facts.interval, "what it pushes at once"),
             key=lambda choice: choice[0],
         )
@@ -129,7 +134,20 @@ def chunk_size(facts: ChunkFacts) -> tuple[int, str]:
         chosen, reason = bound, ends
         if bound < least:
             chosen, reason = least, f"to begin and to bring fewer than {least:,} takes as long as training"
+    if chosen > max(facts.largest, batch):
+        chosen, reason = max(facts.largest // batch, 1) * batch, "as many bytes as a chunk may have"
     return _whole_batches(chosen, left, batch), reason
+
+
+def _parts(own: int, idle: int) -> int:
+    """How many chunks a worker's share of `own` vertices is cut into: eight, unless it loses more around each chunk
+    than all wait at the epoch's end, which is half a chunk."""
+
+    def worth(parts: int) -> float:
+        chunk = own / parts
+        return chunk / (chunk + idle) / (1 + 1 / (2 * parts))
+
+    return max((SHARE, 4, 2, 1), key=worth)
 
 
 def _whole_batches(count: int, left: int, batch: int) -> int:

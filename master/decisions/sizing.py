@@ -6,12 +6,14 @@ known, chunks are an eighth of a worker's share of the epoch (`leasing`), and pu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from chunk_model.costs import Costs
 from chunk_model.observations import Observations
+from gridml.protocol.messages import PUSH_AT_LEAST_S
 
 if TYPE_CHECKING:
     from chunk_model.select import Selected
@@ -52,8 +54,9 @@ class KindFacts:
 @dataclass(frozen=True)
 class Facts:
     """`kinds` begins with all workers together. `vertices` are those of an epoch, shared by `workers`, whose programs
-    have batches of `batch`; `many`: a worker takes chunk after chunk. Merging a push and granting a lease cost the
-    master `merge_s` and `grant_s`. `sizes` are in force."""
+    have batches of `batch`; `many`: a worker takes chunk after chunk. Merging a push costs the master `merge_s`, and
+    granting a lease `grant_s`, however large it is. A chunk may have `largest` vertices, None: any number. `sizes` are
+    in force. `expected` is a law that lives are expected to follow, as text, before enough of them were seen."""
 
     kinds: Sequence[KindFacts]
     vertices: int
@@ -62,7 +65,9 @@ class Facts:
     many: bool
     merge_s: float = 0.0
     grant_s: float = 0.0
+    largest: int | None = None
     sizes: Sizes = field(default_factory=dict)
+    expected: str | None = None
 
 
 @dataclass(frozen=True)
@@ -85,10 +90,19 @@ def merging_s(workers: int, merge_s: float) -> float:
     return workers * merge_s / MERGING
 
 
-def is_due(seen: Seen, last: Seen | None) -> tuple[bool, str]:
-    """Whether lifetimes are fitted (again), given what the last fit rested on."""
+def push_at_least_s(live: int, merge_s: float) -> float:
+    """Return the seconds after which a worker pushes however few vertices it has trained: oftener than the master can
+    merge would only make pushes wait."""
+    return max(PUSH_AT_LEAST_S, merging_s(live, merge_s))
+
+
+def is_due(seen: Seen, last: Seen | None, *, expected: bool = False) -> tuple[bool, str]:
+    """Whether lifetimes are fitted (again), given what the last fit rested on; the first at once if it is `expected`
+    how long workers live."""
     if not seen.exposure_s > 0:
         return False, "nobody has lived yet"
+    if last is None and expected:
+        return True, "it was said how long workers live"
     if last is None:
         if seen.deaths >= FIRST_DEATHS:
             return True, f"{seen.deaths} workers have died"
@@ -111,7 +125,8 @@ def size(facts: Facts) -> tuple[Sizes, str]:
     from chunk_model.choose import Work, choose
     from chunk_model.goodput import chunk_goodput
     from chunk_model.hedge import hedged
-    from chunk_model.select import select
+    from chunk_model.parse import parse
+    from chunk_model.select import Selected, select
 
     pooled: Selected | None = None
     typical_s = facts.kinds[0].costs.exec_s
@@ -120,7 +135,10 @@ def size(facts: Facts) -> tuple[Sizes, str]:
     for kind in facts.kinds:
         costs, exec_s = kind.costs, kind.costs.exec_s
         try:
-            if kind.lives.independent_deaths >= KNOWN_DEATHS or pooled is None:
+            if facts.expected is not None and facts.kinds[0].lives.independent_deaths < KNOWN_DEATHS:
+                law_said, seen = parse(facts.expected), kind.lives.independent_deaths
+                selected, lives = Selected(law_said, "", {}, "as was said before the run", seen, sure=False), kind.lives
+            elif kind.lives.independent_deaths >= KNOWN_DEATHS or pooled is None:
                 selected, lives = select(kind.lives, FAMILIES), kind.lives
                 pooled = pooled or selected
             else:
@@ -130,13 +148,16 @@ def size(facts: Facts) -> tuple[Sizes, str]:
                 vertices=max(1, round(facts.vertices * typical_s / exec_s)),  # as if all were of this kind
                 workers=facts.workers,
                 batch=facts.batch,
+                largest=None if facts.largest is None else max(facts.largest, facts.batch),
                 many=facts.many,
                 push_at_least=max(1, round(push_least_s / exec_s)),
             )
             law = hedged(selected.lifetime, lives)
             choice = choose(law, costs, work)
             before = facts.sizes.get(kind.name)
-            least_s = facts.workers * facts.grant_s / GRANTING
+            # Granting never asks for more than a chunk may have: there is no more to do, or to carry.
+            highest_s = exec_s * min(work.vertices or 1, work.largest or math.inf)
+            least_s = min(facts.workers * facts.grant_s / GRANTING, highest_s)
             if before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
                 chunk = max(1, round(before.chunk_s / exec_s))
                 push = min(chunk, max(1, round(before.push_s / exec_s)))
@@ -176,15 +197,23 @@ def push_interval(
 ) -> tuple[int, str]:
     """Vertices between two pushes of a worker that trains `rate` vertices per second, in whole batches.
 
-    `ruled` are those that the merge rule and the push budget want. A short life is worth more pushes than that, as many
-    as the master can merge from `live` workers.
+    `ruled` are those that the merge rule and the push budget want. A short life is worth more pushes than that; there
+    are no more than the master can merge from `live` workers.
     """
-    if sized is None or rate <= 0:
+
+    def whole(seconds: float) -> int:
+        return max(1, round(seconds * rate / batch)) * batch
+
+    if rate <= 0:
         return ruled, "as the merge rule and the push budget want; nothing is known of lifetimes"
-    wanted = max(sized.push_s, live * merge_s / MERGING) * rate
-    whole = max(1, round(wanted / batch)) * batch
-    if whole < ruled:
-        return whole, f"{span(whole / rate)} of work: workers do not live for longer pushes to pay"
+    least = whole(merging_s(live, merge_s))
+    if least > ruled:
+        return least, f"{span(least / rate)} of work: the master merges no faster"
+    if sized is None:
+        return ruled, "as the merge rule and the push budget want; nothing is known of lifetimes"
+    wanted = max(least, whole(sized.push_s))
+    if wanted < ruled:
+        return wanted, f"{span(wanted / rate)} of work: workers do not live for longer pushes to pay"
     return ruled, "as the merge rule and the push budget want; goodput would do with fewer"
 
 

@@ -1,18 +1,26 @@
-"""How many workers to ask for and to let go, when one counts as lost, and when there is no use in asking for more."""
+"""How many workers to ask for, whom to let go and when, when one counts as lost, and when there is no use in asking for
+more."""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+
+from gridml.errors import UNFIT, RunError, StorageError
 
 FIRST_WAITING = 10  # jobs that may wait in a pool of which nothing is known, and in one that starts none
 LATELY_S = 60.0  # what a pool started in so long it is taken to start again in so long
 GATHER_S = 5.0  # between two submissions to a queue: what is missing meanwhile is submitted together
-MAX_HELD = 3  # jobs on hold before any worker has spoken
 MAX_FAILED_STARTS = 5  # workers in a row that end and had no work yet, while no other works
+LEAVING_S = 600.0  # within which a worker surely pushes and leaves
 STUCK = 10  # silences that a batch may last
-MAX_UNFIT = 20  # the same, of machines that lack something, while some other might not
+MAX_UNFIT = 20  # workers in a row whose machines lack something: some other might not
+MAX_DEATHS = 20  # workers that end by themselves, at whatever, with nothing credited in between
+FIRST_WAIT_S, LONGEST_WAIT_S = 1.0, 300.0  # before more are asked for while one after the other ends; it doubles
+_OF_THE_PLACE = frozenset((UNFIT, StorageError.exit_status, RunError.exit_status))  # by status, not of the program
 
 
 @dataclass(frozen=True)
@@ -83,11 +91,10 @@ def to_dismiss(present: Sequence[Presence], wanted: int) -> tuple[list[str], str
     return [worker.name for worker in order[:surplus]], f"{len(present)} are queued or running, wanted: {wanted}"
 
 
-def after_hold(held: int, reason: str, *, spoken: bool, alive: int) -> tuple[bool, str]:
-    """Whether to go on with `held` jobs on hold and `alive` others; when a worker has `spoken`, they can be mended."""
-    if not spoken and (held >= MAX_HELD or not alive):
-        return False, f"{held} jobs were put on hold and none has ever run: {reason}"
-    return True, f"{held} jobs are on hold: {reason}"
+def leaves_at_s(began_s: float, longest_s: float) -> float:
+    """When a worker that began to run at `began_s` is told to leave, so that it has pushed and left before its job has
+    run for `longest_s`: after 95% of that, but with no more time to spare than `LEAVING_S`."""
+    return began_s + longest_s - min(0.05 * longest_s, LEAVING_S)
 
 
 def patience_s(limit_s: float, *, out_of_reach: bool) -> float:
@@ -103,6 +110,13 @@ def is_silent(last_heard_s: float, now_s: float, limit_s: float, *, out_of_reach
     return silent > limit, f"nothing heard for {silent:.0f} s (limit {limit:.0f} s){where}"
 
 
+def is_suspended_long(since_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
+    """Whether a suspended worker has stood still for so long that its leases are given to others. Nothing is wrong with
+    it, nor with its machine."""
+    still = now_s - since_s
+    return still > limit_s, f"suspended for {still:.0f} s (limit {limit_s:.0f} s)"
+
+
 def is_stuck(headway_s: float, now_s: float, limit_s: float) -> tuple[bool, str]:
     """Whether a worker whose process lives has made no headway for so long that f is taken to be stuck: in the endless
     loop or the deadlock of one batch."""
@@ -111,12 +125,79 @@ def is_stuck(headway_s: float, now_s: float, limit_s: float) -> tuple[bool, str]
     return idle_s > limit, f"its process lives, but it has trained nothing for {idle_s:.0f} s ({limits})"
 
 
-def after_failed_start(in_a_row: int, unfit: int = 0, *, others_work: bool = False) -> tuple[bool, str]:
-    """Whether to go on submitting after `in_a_row` workers ended before their first sync, or crashed at nothing, and
-    not because their machine was taken; `unfit` of them because it lacks something. While others work, one bad machine
-    that eats job after job, or messages that were lost together, must not stop them."""
+class FailedStart(NamedTuple):
+    """How a worker ended before it had any work: on which machine, with which exit status (None: it is not known) and
+    which last words."""
+
+    machine: str
+    status: int | None = None
+    words: str = ""
+
+    @property
+    def likeness(self) -> str:
+        """What its words have in common with those of another machine that failed in the same way."""
+        return re.sub(r"\d+", "0", self.words.replace(self.machine, "") if self.machine else self.words)
+
+
+def after_failed_start(
+    failed: Sequence[FailedStart], *, others_work: bool = False, any_spoke: bool = False
+) -> tuple[bool, str]:
+    """Whether to go on submitting after workers in a row `failed` so before their first sync, or crashed at nothing,
+    and not because their machine was taken.
+
+    What fails in the same words on two machines, while `any_spoke` is false, is the program or what was sent with it;
+    a worker's own judgement of its machine or of the way to its master excepted. While others work, one bad machine
+    that eats job after job, or messages that were lost together, must not stop them.
+    """
+    last, unfit = failed[-1], sum(start.status == UNFIT for start in failed)
+    if others_work:
+        return True, f"{len(failed)} workers in a row had no work yet, others work"
+    alike = {start.machine for start in failed if (start.status, start.likeness) == (last.status, last.likeness)}
+    if len(alike) > 1 and not any_spoke and last.words and last.status is not None and last.status not in _OF_THE_PLACE:
+        return False, (
+            f"{len(alike)} machines failed in the same way before any worker had work, so it is not the machines: the "
+            f"program, or what is sent with it, is to be mended"
+        )
     if unfit >= MAX_UNFIT:
-        return False, f"{unfit} machines in a row lack something that the program needs"
-    if in_a_row - unfit < MAX_FAILED_STARTS or others_work:
-        return True, f"{in_a_row} workers in a row had no work yet"
-    return False, f"{in_a_row - unfit} workers in a row ended before they had any work"
+        return False, f"{unfit} workers in a row found that their machine lacks something that the program needs"
+    if len(failed) - unfit < MAX_FAILED_STARTS:
+        return True, f"{len(failed)} workers in a row had no work yet"
+    return False, f"{len(failed) - unfit} workers in a row ended before they had any work"
+
+
+@dataclass(frozen=True)
+class Deaths:
+    """Workers that ended by themselves, and not because their machine was taken, since anything was credited: how many
+    in which `ways` (a signal, an exit status), and how long the longest of them lived."""
+
+    ways: tuple[tuple[str, int], ...] = ()
+    longest_s: float = 0.0
+
+    @property
+    def count(self) -> int:
+        return sum(count for _, count in self.ways)
+
+    def another(self, way: str, lived_s: float) -> Deaths:
+        """Return these and one more."""
+        ways = {**dict(self.ways), way: dict(self.ways).get(way, 0) + 1}
+        return Deaths(tuple(ways.items()), max(self.longest_s, lived_s))
+
+
+def after_deaths(deaths: Deaths, *, others_live_longer: bool) -> tuple[bool, str]:
+    """Whether to go on submitting after so many workers have ended by themselves and nothing was credited in between.
+
+    Whoever works and has lived longer than all of them may be past what they died of: one bad machine that eats job
+    after job must not stop those that are at their first batch.
+    """
+    ways = ", ".join(f"{count} with {way}" for way, count in sorted(deaths.ways, key=lambda way: (-way[1], way[0])))
+    reason = f"{deaths.count} workers ended by themselves, and nothing was credited in between: {ways}"
+    return deaths.count < MAX_DEATHS or others_live_longer, reason
+
+
+def before_more(in_a_row: int, *, others_begin: bool) -> tuple[float, str]:
+    """Seconds to wait before more workers are asked for when so many in a row had no work yet, though others work:
+    none where one that began after the first of them has spoken since."""
+    if in_a_row < MAX_FAILED_STARTS or others_begin:
+        return 0.0, "workers begin"
+    wait_s = min(LONGEST_WAIT_S, FIRST_WAIT_S * 2.0 ** min(in_a_row - MAX_FAILED_STARTS, 60))
+    return wait_s, f"{in_a_row} workers in a row had no work yet; more are asked for in {wait_s:g} s"

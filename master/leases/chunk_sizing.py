@@ -23,17 +23,18 @@ from master.decisions.sizing import (
     span,
 )
 from master.records import WorkerRecord
-from master.store.settings import Settings
+from master.store.settings import MOST, Settings
 from master.telemetry.measures import Measures
 
 Say = Callable[[str, str], None]  # (what changes, and why at length)
 
 
 class ChunkSizing:
-    """One run's sizes. `vertices` are those of an epoch, `batch` the program's own."""
+    """One run's sizes. `vertices` are those of an epoch, `batch` the program's own; `vertex_bytes` is a guess at what
+    a vertex takes in a chunk."""
 
-    def __init__(self, settings: Settings, vertices: int, batch: int) -> None:
-        self.measures = Measures()
+    def __init__(self, settings: Settings, vertices: int, batch: int, vertex_bytes: float = 0.0) -> None:
+        self.measures = Measures(vertex_bytes)
         self._settings = settings
         self._vertices = vertices
         self._batch = batch
@@ -44,6 +45,11 @@ class ChunkSizing:
         self._fit: Future[tuple[Sizes, str]] | None = None
         self._because = ""  # the last fit was made
         self._refused = ""  # why none can be chosen, once that was told
+
+    @property
+    def largest(self) -> int:
+        """Vertices that a chunk may have by its bytes."""
+        return int(min(MOST, self._settings.chunk_bytes / max(self.measures.copying.vertex_bytes, 1e-9)))
 
     def chunk(self, record: WorkerRecord) -> tuple[int, str] | None:
         """Vertices of the next chunk for a worker, and why; None while nothing is known."""
@@ -56,6 +62,10 @@ class ChunkSizing:
         """Vertices between two pushes of a worker, given what the merge rule and the push budget want, and why."""
         return push_interval(ruled, self._of(record), self.rate(record) or 0.0, batch, live, merge_s)
 
+    def interval(self, record: WorkerRecord) -> int:
+        """Vertices between two pushes of a worker: as asked for, or as it was told last; 0 while it was told none."""
+        return self._settings.push_every or record.push_every
+
     def rate(self, record: WorkerRecord) -> float | None:
         """Vertices per second, as measured; of a worker that has not trained yet, those of its kind. None while nobody
         has."""
@@ -63,6 +73,10 @@ class ChunkSizing:
             return record.speed
         exec_s = self.measures.exec_s(record.kind)
         return None if exec_s is None else 1 / exec_s
+
+    def push_s(self, record: WorkerRecord) -> float | None:
+        """What a push keeps a worker from training: its own last one, or its kind's. None while nobody has told."""
+        return record.push_s or self.measures.push_s(record.kind)
 
     def delay(self, record: WorkerRecord) -> Delay:
         """What passes beside training until a lease of the worker is credited."""
@@ -77,7 +91,7 @@ class ChunkSizing:
             return 0.0
         return costs.start_s + costs.end_s + self.measures.travel_s(kind) + (0.0 if self._many else costs.wait_s)
 
-    def step(self, now: float, workers: int, merge_s: float, grant_s: float, executor: Executor, say: Say) -> bool:
+    def step(self, now: float, workers: int, merge_s: float, executor: Executor, say: Say) -> bool:
         """Take the fit under way, or begin one that is due; return whether sizes have changed, after `say`ing why."""
         if not self._wanted:
             return False
@@ -85,9 +99,9 @@ class ChunkSizing:
             return self._fit.done() and self._take(say)
         lives = self.measures.lives
         seen = Seen(lives.deaths, lives.exposure_s(now), now)
-        due, because = is_due(seen, self._last)
+        due, because = is_due(seen, self._last, expected=self._settings.expected_lifetime is not None)
         try:
-            facts = self._facts(now, workers, merge_s, grant_s) if due else None
+            facts = self._facts(now, workers, merge_s) if due else None
         except (ValueError, ArithmeticError):  # what workers told makes no sense together
             facts = None
         if facts is None:
@@ -118,7 +132,7 @@ class ChunkSizing:
             say("no size of chunks can be chosen for these lifetimes", reason)
         return notable
 
-    def _facts(self, now: float, workers: int, merge_s: float, grant_s: float) -> Facts | None:
+    def _facts(self, now: float, workers: int, merge_s: float) -> Facts | None:
         """None while no worker has trained anything."""
         measures = self.measures
         kinds = []
@@ -129,7 +143,10 @@ class ChunkSizing:
                 return None
             lives = measures.lives.observations(now, name or None)
             kinds.append(KindFacts(name, costs, lives, measures.travel_s(name)))
-        return Facts(kinds, self._vertices, workers, self._batch, self._many, merge_s, grant_s, self._sizes)
+        grant_s, largest = measures.copying.grant_s, max(1, self.largest)
+        expected = self._settings.expected_lifetime
+        shared = self._vertices, workers, self._batch, self._many
+        return Facts(kinds, *shared, merge_s, grant_s, largest, self._sizes, expected)
 
     def _of(self, record: WorkerRecord) -> Size | None:
         return self._sizes.get(record.kind) or self._sizes.get("")

@@ -13,17 +13,19 @@ from gridml.protocol.messages import Lease
 from master.leases.epochs import Epochs
 from master.records import Footprint, LeaseState, Touched
 from master.store.spec import RunSpec
+from master.telemetry.copying import Copying
 
 Ids = NDArray[np.int64]
 
 
 class Chunks:
-    """Cuts and publishes the chunk of each lease."""
+    """Cuts and publishes the chunk of each lease; `copying` is told what each takes."""
 
-    def __init__(self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes) -> None:
+    def __init__(self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes, copying: Copying) -> None:
         self._spec = spec
         self._epochs = epochs
         self._mailboxes = mailboxes
+        self._copying = copying
 
     def publish(self, lease: LeaseState) -> int:
         """Cut and publish the chunk of a lease; return its bytes."""
@@ -33,6 +35,7 @@ class Chunks:
         chunk = self._cut(lease)
         payload = chunk.encode()
         self._mailboxes.publish(_name(lease), payload)
+        self._copying.cut(chunk.count, len(payload))
         lease.footprint = Footprint(bundle.digest(payload), *_sides(chunk, self._spec.graph))
         return len(payload)
 
@@ -45,8 +48,10 @@ class Chunks:
 
     def describe(self, lease: LeaseState, *, afresh: bool = False) -> Lease:
         """Return the lease as its worker is told of it."""
-        sha256 = lease.cut.sha256
-        return Lease(lease.id, lease.term, lease.epoch, lease.start, lease.stop, _name(lease), sha256, afresh)
+        place = lease.epoch, lease.start, lease.stop
+        untrained = self._epochs.untrained(lease.stop)
+        chunk = _name(lease), lease.cut.sha256
+        return Lease(lease.id, lease.term, *place, *chunk, afresh, self._epochs.fewest, untrained)
 
     def _cut(self, lease: LeaseState) -> Chunk:
         order = self._epochs.order(lease.epoch)

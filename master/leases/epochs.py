@@ -26,6 +26,8 @@ class Epochs:
         self._spec = spec
         self._ledger = ledger
         self.number = settings.epochs or program.epochs
+        # Of each epoch positions up to this are trained, in batches of at least so many vertices.
+        self.trained, self.fewest = self._batches()
         self._orders: dict[int, EpochOrder] = {}
         self._changes = any(table.type.mutable for table in graph.local)  # whether f changes local vertices
         if self._units is not None and settings.chunk is not None and self._units.largest > settings.chunk:
@@ -33,6 +35,27 @@ class Epochs:
                 f"a connected component has {self._units.largest:,} {self.driver} vertices, more than the chunk of "
                 f"{settings.chunk:,}; components are never cut. Make chunks larger, or replicate what connects them."
             )
+
+    def _batches(self) -> tuple[int, int]:
+        program, batch = self._spec.program, self._spec.program.update.batch or 1
+        connected = self._units is not None
+        if not program.update.drop_last:
+            return self.count, 1 if connected else program.fewest
+        if connected or self.count < batch:
+            why = "they are connected" if connected else f"there are {self.count:,}, and a batch has {batch:,}"
+            raise ProgramError(
+                f"drop_last credits an epoch's last, incomplete batch of {self.driver} vertices without training it; "
+                f"got a graph in which {why}, where it makes no sense. Leave it out."
+            )
+        return self.count - self.count % batch, program.fewest
+
+    def untrained(self, stop: int) -> int:
+        """How many of the positions before `stop` are credited without being trained."""
+        return max(0, stop - self.trained)
+
+    def too_few(self, start: int, stop: int) -> bool:
+        """Whether a range that is not empty is less than a batch may have."""
+        return start < stop and min(stop, self.trained) - start < self.fewest
 
     @property
     def total(self) -> int:

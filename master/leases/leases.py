@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.pace import batch_size
+from gridml.model.chunk import bytes_each
 from gridml.protocol.messages import Sync
 from master.decisions import leasing
 from master.decisions.failures import Failed
@@ -25,8 +26,9 @@ class Leases:
 
     def __init__(self, spec: RunSpec, ledger: Ledger, workers: WorkerTable, mailboxes: MasterMailboxes) -> None:
         self.epochs = Epochs(spec, ledger)
-        self.chunks = Chunks(spec, self.epochs, mailboxes)
-        self.sizing = ChunkSizing(spec.settings, self.epochs.count, spec.program.update.batch or 1)
+        batch, vertex_bytes = spec.program.update.batch or 1, bytes_each(spec.graph, self.epochs.driver)
+        self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
+        self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying)
         self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
         self._spec = spec
         self._ledger = ledger
@@ -149,6 +151,8 @@ class Leases:
         if size < 1:
             return None
         stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
+        if self.epochs.too_few(stop, span.stop):
+            stop = span.stop
         return self._open(span, stop, record, now, f"{reason}; {span_reason}")
 
     def _open(self, span: Span, stop: int, record: WorkerRecord, now: float, reason: str) -> LeaseState:
@@ -173,8 +177,10 @@ class Leases:
             speed=rate / mean if rate and mean else 1.0,
             sized=self.sizing.chunk(record),
             around=round(around_s / (delay.copy_s + 1 / rate)) if rate else 0,
+            idle=round(delay.start_s / (delay.copy_s + 1 / rate)) if rate else 0,
             interval=record.push_every if self._spec.settings.push_every is None else 0,
             followed=self.epochs.followed(span.epoch),
+            largest=self.sizing.largest,
         )
         size, reason = chunk_size(facts)
         if facts.wanted is not None:

@@ -145,16 +145,16 @@ class Reclaim:
         rate = self._sizing.rate(record) or 1.0
         if lease.since_s is None:
             lease.since_s = now
-        delay = self.delay(record, now)[0]
+        delay, interval = self.delay(record, now)[0], self._sizing.interval(record)
         return Holding(
             lease.id,
             lease.upto,
             lease.stop,
             rate,
-            record.push_every,
+            interval,
             now - lease.since_s,
             before=before,
-            delay_s=delay.of(before + lease.left, rate, record.push_every),
+            delay_s=delay.of(before + lease.left, rate, interval),
             overtaken=lease.overtaken,
             travel_s=delay.travel_s,
         )

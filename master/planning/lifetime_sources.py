@@ -17,9 +17,11 @@ from chunk_model.trace import TraceError
 from gridml.errors import UsageError
 from master.backends.registry import read_settings
 from master.store.reader import opened
-from master.store.run_facts import read_clock, read_facts
+from master.store.run_facts import PushCosts, read_clock, read_facts, read_push_costs
 from master.store.settings import Settings
 from master.telemetry.measures import died
+
+NAMED = ("exponential", "weibull", "lognormal")  # families whose laws can be written in a word
 
 
 @dataclass(frozen=True)
@@ -37,7 +39,8 @@ class RunLives:
     """The workers of a run: their lives, what they trained, and how the run used them.
 
     `exec_s` is t_x, the seconds to train a vertex as the workers measured it; None before any has. `many`: a worker
-    takes chunk after chunk. `vertices` are those of an epoch, None before the first has begun.
+    takes chunk after chunk. `vertices` are those of an epoch, None before the first has begun. `push` is what a push
+    costs, None before one was answered.
     """
 
     observations: Observations
@@ -45,6 +48,7 @@ class RunLives:
     many: bool
     workers: int
     vertices: int | None
+    push: PushCosts | None = None
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,17 @@ def estimate_lifetime(source: Source) -> LifetimeEstimate:
     return _fitted(lives.observations, f"lives of workers of {source.run}", lives)
 
 
+def expected_lifetime(lifetime: str | None, trace: Path | None) -> str | None:
+    """Return the law of lives that a user expects as text that `parse` reads: as given, or fitted to a trace; None
+    without either. Raises as `estimate_lifetime` does."""
+    if lifetime is None and trace is None:
+        return None
+    estimate = estimate_lifetime(Source(lifetime=lifetime, trace=trace))
+    if estimate.observations is None:
+        return str(estimate.lifetime)
+    return str(select(estimate.observations, NAMED).lifetime)
+
+
 def run_lives(root: Path, now: float | None = None) -> RunLives:
     """Return the lives of a run's workers, from its ledger; also while it goes on, as at `now` (seconds since 1970).
 
@@ -128,6 +143,7 @@ def _run_lives(db: sqlite3.Connection, root: Path, settings: Settings, now: floa
         many=settings.facts.chunks_per_job != 1,
         workers=settings.workers,
         vertices=vertices,
+        push=read_push_costs(db),
     )
 
 

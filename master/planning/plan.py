@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
@@ -25,6 +24,8 @@ from master.decisions.crowding import Length, worth_asking
 from master.decisions.sizing import merging_s
 from master.planning.lifetime_sources import LifetimeEstimate, Source, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
+from master.store.run_facts import PushCosts
+from master.store.settings import parse_bytes
 
 PUSH_S = 0.1  # what a push costs by default
 REPLAYED, LIVES = 25, 20_000  # sizes that are replayed for a plot, and lives drawn for each
@@ -161,7 +162,7 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
         "wait_s": parse_seconds("--wait", options.wait),
         "boot_s": parse_seconds("--boot", options.boot),
     }
-    push_s = PUSH_S if options.push_cost is None else parse_seconds("--push-cost", options.push_cost)
+    push_s = parse_seconds("--push-cost", options.push_cost)
     if times["exec_s"] == 0:
         raise UsageError("--t-exec is 0; expected the time to train a vertex, above 0. Measure it on some vertices.")
     if options.t_exec is None and options.source.run is None:
@@ -175,6 +176,9 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
     many = options.many if options.many is not None else run is not None and run.many
     if times["boot_s"] and not many:
         raise UsageError("got --boot for one chunk a life; expected --many-chunks with it, or --t-start instead.")
+    measured = None if run is None else run.push
+    if push_s is None:
+        push_s = PUSH_S if measured is None else measured.push_s
     costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
     workers = options.workers if run is None else options.workers or run.workers
     vertices = options.vertices if run is None else options.vertices or run.vertices
@@ -184,13 +188,20 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
         workers=workers,
         largest=options.largest,
         many=many,
-        push_at_least=1 if load is None else max(1, round(merging_s(workers or 1, load.push_s) / costs.exec_s)),
+        push_at_least=max(1, round(_push_least_s(measured, load, workers or 1) / costs.exec_s)),
     )
     try:
         choice = choose(estimate.lifetime, costs, work, observations=estimate.observations)
         return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), length, load)
     except (ChoiceError, ChunkError, CostError, LifetimeError) as error:
         raise UsageError(str(error)) from error
+
+
+def _push_least_s(measured: PushCosts | None, load: MasterLoad | None, workers: int) -> float:
+    """The least seconds between two pushes of a worker: as long as one is under way, and as the master can merge them
+    all, as far as either was measured."""
+    merge_s = load.push_s if load is not None else 0.0 if measured is None else measured.merge_s
+    return max(0.0 if measured is None else measured.travel_s, merging_s(workers, merge_s))
 
 
 def _length(options: PlanOptions, vertices: int | None) -> Length | None:
@@ -213,18 +224,6 @@ def _load(options: PlanOptions, say: Callable[[str], None]) -> MasterLoad | None
     if options.compress is not None:
         raise UsageError("got --compress without --replica; expected the size of the replica too, such as 100MB.")
     return None
-
-
-def parse_bytes(option: str, text: str) -> int:
-    """Return the bytes that an option's text says, such as 250kB, 100MB, 1.5 GB. Raises UsageError for what is no size,
-    or less than a number's four bytes."""
-    parts = re.fullmatch(r"\s*([0-9]{0,12}\.?[0-9]{1,12})\s*([kMG]?)B?\s*", text)
-    size = int(float(parts[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[parts[2]]) if parts else 0
-    if size < 4:
-        raise UsageError(
-            f"{option} is {text[:40]!r}; expected a size of at least 4 bytes in B, kB, MB or GB, such as 250kB, 1.5GB."
-        )
-    return size
 
 
 def parse_seconds(option: str, text: str | None) -> float | None:

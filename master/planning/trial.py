@@ -19,14 +19,15 @@ import numpy as np
 from gridml.aggregates import Merge
 from gridml.aggregates.bits import same_bits
 from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.pace import next_batch
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program, load, user_traceback
 from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
+from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync.evaluation import KEPT, begun, evaluate
 from master.sync.merger import Merger
 
 MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
@@ -62,13 +63,15 @@ def try_out(file: Path, seed: int = 0) -> Trial:
     driver = program.driving(graph)
     state = initial(graph, seed)
     size, batch_s = min(program.update.batch or 1, MOST_TRIED), 0.0
-    engine, chunk, start = begun(program, graph, state, 2 * size)
+    chunk = first_chunk(program, graph, 2 * size)
+    engine, start = begun(program, chunk, state)
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     for first, stop in pairwise(ends):
         began = time.perf_counter()
         _train(engine, first, stop, program.schedule(0.0), driver, file)
         batch_s = time.perf_counter() - began
-    odd = [*_last_batch(engine, graph.tables[driver].count % size, program.schedule(1.0), driver, file)]
+    last = _last_size(program, graph.tables[driver].count, size)
+    odd = [*_last_batch(engine, last, program.schedule(1.0), driver, file)]
     part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
@@ -86,6 +89,16 @@ def try_out(file: Path, seed: int = 0) -> Trial:
         metrics,
         tuple(odd),
     )
+
+
+def _last_size(program: Program, count: int, size: int) -> int:
+    """How many vertices an epoch's last batch has if that is no full one, else 0."""
+    if program.update.drop_last:
+        return 0
+    left = count if count <= size else size + count % size
+    batch = next_batch(left, size, program.fewest, alike=False)
+    last = left - batch or batch
+    return 0 if last == size else last
 
 
 def _last_batch(engine: Engine, left: int, factor: float, driver: str, file: Path) -> Iterator[str]:

@@ -19,7 +19,7 @@ from chunk_model.lifetime import Lifetime
 from chunk_model.mixture import Mixture
 from chunk_model.trace import TraceEvent
 from gridml.errors import LedgerError, UsageError
-from gridml.protocol.worker_state import PUSH_AT_LEAST_S
+from gridml.protocol.messages import PUSH_AT_LEAST_S
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Replay, Script
 from master.simulation import cost_program

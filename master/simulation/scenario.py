@@ -215,7 +215,7 @@ class Scenario:
     messages, `travel_s` how long one takes; `chunks_per_job` ends a worker after so many chunks, 0: never; f fails on
     the first `failing` machines; a run that has not finished after `limit_s` never will. `hostile` is the share of
     machines whose workers send hostile messages beside their own; `negotiation` is how its pool matches jobs, None: at
-    once."""
+    once. Merging a push keeps the master busy for `merge_s`: what comes meanwhile waits."""
 
     script: Script
     costs: Costs
@@ -231,6 +231,7 @@ class Scenario:
     hostile: float = 0.0
     seed: int = 0
     negotiation: Negotiation | None = None
+    merge_s: float = 0.0
 
     def __post_init__(self) -> None:
         check_seed(self.seed)
@@ -244,6 +245,8 @@ class Scenario:
             raise UsageError(f"the master looks for messages every {self.turn_s} s; expected a number above 0.")
         if not 0 <= self.travel_s < math.inf:
             raise UsageError(f"a message takes {self.travel_s} s; expected a number of at least 0.")
+        if not 0 <= self.merge_s < math.inf:
+            raise UsageError(f"merging a push takes {self.merge_s} s; expected a number of at least 0.")
         if not self.limit_s > 0:
             raise UsageError(f"a run may take {self.limit_s} s; expected a number above 0.")
 

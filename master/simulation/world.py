@@ -17,9 +17,11 @@ from gridml.errors import RunError
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.simulated import Pool, Simulated, SimulatedWorker
 from master.environment import Environment
+from master.evaluation.evaluator import Here
 from master.launch import resume, start
 from master.run import Run
 from master.simulation.crash_points import CrashPoints
+from master.simulation.merging_time import MergingTime
 from master.simulation.scenario import Machine, Scenario
 from master.simulation.stall import LONGEST_S, Since, check_stall
 from master.simulation.wire import Wire
@@ -70,6 +72,8 @@ class World:
             wait_s=scenario.costs.wait_s,
             negotiation=scenario.negotiation,
         )
+        self._merging = MergingTime(self.workers.codec, scenario.merge_s)
+        self._rested_s = 0.0  # of `_merging.spent_s`, how much has passed
         self.masters = 0
         self.crashed = False
         self.master_s = self.world_s = 0.0
@@ -126,10 +130,11 @@ class World:
             hook=self._reached,
             mailboxes=lambda settings, directory: mailboxes,
             durable=False,
-            codec=self.workers.codec,
-            cpu=lambda: 0.0,
+            codec=self._merging,
+            cpu=lambda: self._merging.spent_s,
             chance=random.Random(f"{self.scenario.seed} {self.masters}").random,
             executor=Inline,
+            evaluator=Here.of,
         )
 
     def drive(self, run: Run) -> None:
@@ -152,11 +157,12 @@ class World:
         costs, faults = self.scenario.costs, self.scenario.faults
         around_s = costs.wait_s + costs.boot_s + costs.start_s + costs.end_s + (costs.push_s or 0.0)
         delay_s = self.scenario.travel_s + (0.0 if faults is None else faults.delay_s)
-        work_s = vertices * (costs.copy_s + costs.exec_s / self.scenario.speeds.slowest)
-        return 2 * (around_s + work_s) + 100 * delay_s + 10 * STILL_S
+        vertex_s = costs.copy_s + costs.exec_s / self.scenario.speeds.slowest + self.scenario.merge_s
+        return 2 * (around_s + vertices * vertex_s) + 100 * delay_s + 10 * STILL_S
 
     def rest(self, seconds: float) -> None:
-        """While the master rests, time goes on to the next thing that happens, and a turn beyond it.
+        """While the master rests, time goes on to the next thing that happens, and a turn beyond it; after merges by as
+        much as they take, at least.
 
         Raises RunError when nothing will ever happen again, nothing is credited any more, or the run takes too long.
         """
@@ -172,6 +178,8 @@ class World:
                 raise RunError("no machine comes any more, and nobody works: give the simulation more or longer lives.")
         else:
             idle, self._still_s = max(0.0, next_s - now), 0.0
+        merging_s, self._rested_s = self._merging.spent_s - self._rested_s, self._merging.spent_s
+        idle = max(idle, merging_s)
         if now - START_S > self.scenario.limit_s:
             raise RunError(
                 f"the simulated run has not finished after {now - START_S:,.0f} s: lives may be too short for a chunk "

@@ -11,6 +11,8 @@ from pathlib import Path
 from gridml.protocol.text import printable
 from master.store.ledger import Ledger
 
+WARNING, WARNINGS = "warning", "warnings"  # a topic, and the fact of the run that has the last of it
+MOST_WARNINGS = 3
 Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
 
 
@@ -32,6 +34,9 @@ class Journal:
     def event(self, now: float, topic: str, text: str) -> None:
         """Write an event down. Must be called inside the ledger's transaction."""
         self._ledger.event(now, topic, text)
+        if topic == WARNING:  # the last ones are read often, and events are many
+            others = [warning for warning in self._ledger.get(WARNINGS, []) if warning[1] != text]
+            self._ledger.set(WARNINGS, [*others, [now, text]][-MOST_WARNINGS:])
         self.tell(topic, text)
 
     def tell(self, topic: str, text: str) -> None:

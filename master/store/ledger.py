@@ -283,6 +283,14 @@ class Ledger(WorkerRows):
             )
         )
 
+    def epoch_s(self, epoch: int) -> float:
+        """How long an epoch that is closed was open, 0 for another one."""
+        query = "SELECT closed_s - opened_s FROM epochs WHERE epoch = ? AND closed_s IS NOT NULL"
+        return float(self._one(query, epoch) or 0.0)
+
+    def epochs_evaluated(self) -> int:
+        return int(self._one("SELECT count(*) FROM epochs WHERE metrics IS NOT NULL"))
+
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
         self._db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*seal(metrics), epoch))
 

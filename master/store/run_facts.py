@@ -6,7 +6,7 @@ import sqlite3
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from master.store.ledger import last_sign
 from master.store.reader import standing
@@ -26,6 +26,24 @@ class RunClock:
     def at(self, time_s: float) -> float:
         """Return the seconds of the run at a point in time."""
         return time_s - self.start_s - sum(max(0.0, min(time_s, to) - since) for since, to in self.gaps)
+
+
+@dataclass(frozen=True)
+class PushCosts:
+    """What a push was measured to take, in seconds: from its worker's training, until it is answered, and of the
+    master."""
+
+    push_s: float
+    travel_s: float
+    merge_s: float
+
+    FACT: ClassVar[str] = "push_costs"
+
+
+def read_push_costs(db: sqlite3.Connection) -> PushCosts | None:
+    """Return what a push of the run costs as its master last wrote down, None before one was answered."""
+    costs = read_facts(db).get(PushCosts.FACT)
+    return None if costs is None else PushCosts(**{name: float(value) for name, value in costs.items()})
 
 
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:

@@ -239,9 +239,10 @@ versions/            the master replica, by version (safetensors)
 fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
                      them (Type.field@version.npy), and patches since
 final.safetensors    the trained replica, once the run has ended
-logs/                what each worker printed
+logs/                what each worker printed, and the program's evaluate
 mail/, chunks/       what travels between master and workers
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
+sent/                copies of the files of --send, which go with the jobs; large ones may be links to them
 recovered/           pushes that jobs could not send in time, brought home when they ended
 set-aside/           the last messages of workers that made no sense, and why
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,23 @@ from master.decisions.crowding import STEPS_EACH
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
 MOST_SILENT_S = 1e9
+# Of a chunk. A worker holds two, and one of them thrice while it is opened; the master has it twice while it is cut. A
+# link of 100 Mbit/s takes 3 s for it. Cutting takes a master 0.1 to 0.3 s, in which it hears nobody.
+CHUNK_BYTES = 32 * 10**6
 MOST_CHECKED = 0.5  # of the pushes: what is trained twice must be less than what is trained
 MOST_SEED = 2**32 - 1  # which NumPy's older generator takes, and user code may draw from that
+
+
+def parse_bytes(option: str, text: str) -> int:
+    """Return the bytes that an option's text says, such as 250kB, 100MB, 1.5 GB. Raises UsageError for what is no size,
+    or less than a number's four bytes."""
+    parts = re.fullmatch(r"\s*([0-9]{0,12}\.?[0-9]{1,12})\s*([kMG]?)B?\s*", text)
+    size = int(float(parts[1]) * {"": 1, "k": 10**3, "M": 10**6, "G": 10**9}[parts[2]]) if parts else 0
+    if size < 4:
+        raise UsageError(
+            f"{option} is {text[:40]!r}; expected a size of at least 4 bytes in B, kB, MB or GB, such as 250kB, 1.5GB."
+        )
+    return size
 
 
 def check_seed(seed: int) -> None:
@@ -33,12 +49,14 @@ def check_seed(seed: int) -> None:
 class Settings:
     """Times are in seconds. None means that gridml chooses.
 
-    `chunk` and `push_every` are vertices; `push_budget` is the share of time that pushes may take.
-    `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is how
-    messages travel, by default the back end's usual way, and `address` where workers reach the master with a carrier
-    that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers. `spot_checks` is
-    the share of the pushes that are trained a second time. `options` are the back end's own; in JSON they stand under
-    its name.
+    `chunk` and `push_every` are vertices; `chunk_bytes` is what a chunk that gridml chooses may have; `push_budget` is
+    the share of time that pushes may take.
+    `expected_lifetime` is a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its
+    own. `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is
+    how messages travel, by default the back end's usual way, and `address` where workers reach the master with a
+    carrier that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers.
+    `spot_checks` is the share of the pushes that are trained a second time. `options` are the back end's own; in JSON
+    they stand under its name.
     """
 
     program: Path
@@ -47,8 +65,10 @@ class Settings:
     epochs: int | None = None
     seed: int = 0
     chunk: int | None = None
+    chunk_bytes: int = CHUNK_BYTES
     push_every: int | None = None
     push_budget: float = 0.03
+    expected_lifetime: str | None = None
     steps_each: int = STEPS_EACH
     silent_s: float = 120.0
     spot_checks: float = 0.0
@@ -65,6 +85,8 @@ class Settings:
                 raise UsageError(f"{option} is {value}; expected at least 1.")
             if value is not None and value > most:
                 raise UsageError(f"{option} is {value:,}; expected at most {most:,}.")
+        if self.chunk_bytes < 1:
+            raise UsageError(f"--chunk-bytes is {self.chunk_bytes:,}; expected a size such as 32MB.")
         if not 0 <= self.steps_each <= MOST:
             raise UsageError(
                 f"--steps-each is {self.steps_each:,}; expected from 0 to {MOST:,}: with 0 as many workers are asked "

@@ -12,8 +12,8 @@ class RunStatus(StrEnum):
     RUNNING = "running"
     STOPPED = "stopped"  # the ledger says that it runs, but no master holds it
     FINISHED = "finished"  # every vertex is credited
-    CANCELLED = "cancelled"
-    FAILED = "failed"
+    CANCELLED = "cancelled"  # by a person
+    FAILED = "failed"  # stopped for a reason that is kept beside it
 
 
 ORPHANED = "its master ended"  # what became of workers that an earlier master left behind

@@ -5,28 +5,35 @@ from __future__ import annotations
 from concurrent.futures import Executor, Future
 
 from gridml.errors import DamagedError
+from gridml.model.chunk import Chunk
 from gridml.model.program import Metrics
+from master.decisions.evaluation import limit_s
 from master.environment import Hook
+from master.evaluation.evaluator import Evaluated, Evaluator, Subject
+from master.evaluation.recalibration import has_statistics, with_statistics
 from master.store.journal import Journal
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import ReplicaState
-from master.sync.evaluation import evaluate
-from master.sync.recalibration import Recalibration
+
+FLOPS_S = 60.0  # that counting the operations of a batch may take
 
 
 class EpochEnd:
     """Does it beside the next epoch, as far as that need not wait."""
 
-    def __init__(self, spec: RunSpec, store: Store, journal: Journal, executor: Executor, hook: Hook) -> None:
+    def __init__(
+        self, spec: RunSpec, store: Store, journal: Journal, evaluator: Evaluator, executor: Executor, hook: Hook
+    ) -> None:
         self._spec = spec
         self._store = store
         self._journal = journal
+        self._evaluator = evaluator
         self._executor = executor
         self._hook = hook
-        self._recalibration = Recalibration(spec)
-        self._told = False  # that it failed
-        self._evaluating: tuple[int, Future[tuple[Metrics, str | None]]] | None = None
+        self._prepared = False
+        self._told = False  # why a version keeps its merged statistics
+        self._evaluating: tuple[int, Future[Evaluated]] | None = None
         self._backed_up = -1  # epochs closed at the last copy of the ledger
 
     def settle(self) -> None:
@@ -62,41 +69,56 @@ class EpochEnd:
             if not future.done():
                 return False
             self._evaluating = None
-            problem = None
             try:
-                metrics, problem = future.result()
-                topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(metrics)}"
+                evaluated = future.result()
+                topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
             except DamagedError as error:  # the training does not need that version any more
-                metrics, topic, text = {}, "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
+                evaluated, topic, text = Evaluated({}), "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
             with self._store.ledger.transaction():
-                self._store.ledger.set_metrics(epoch, metrics)
+                self._store.ledger.set_metrics(epoch, evaluated.metrics)
+                for news in evaluated.news:
+                    self._journal.event(now, *news)
                 self._journal.event(now, topic, text)
-                self._tell(problem, now)
+                self._tell(evaluated.not_recalibrated, now)
             return True
-        waiting = self._store.ledger.unevaluated() if self._spec.program.evaluate is not None else []
-        if waiting:
-            epoch, version = waiting[0]
-            sha256 = self._store.ledger.sha256_of(version)
-            averaged = self._store.ledger.averaged()
-            self._evaluating = epoch, self._executor.submit(self._metrics, version, sha256, averaged)
+        if self._spec.program.evaluate is None:
+            return False
+        if not self._prepared and self._store.ledger.credited:  # workers have started, and had the cores for that
+            self._prepared = True
+            self._executor.submit(self._evaluator.prepare)
+        if waiting := self._store.ledger.unevaluated():
+            subject = self._subject(*waiting[0])
+            took_s = self._store.ledger.epoch_s(subject.epoch)
+            self._evaluating = subject.epoch, self._executor.submit(self._evaluator.evaluate, subject, limit_s(took_s))
         return False
 
     def trained(self, now: float) -> ReplicaState:
         """Return the newest version as it is kept when the run has ended. Raises UserCodeError."""
-        replica = self._store.replica
-        state, problem = self._as_evaluated(replica.version, replica.state, averaged=self._store.ledger.averaged())
+        state, newest = self._store.replica.state, self._newest
+        if not newest.averaged or not has_statistics(state):
+            return state
+        try:
+            limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
+            statistics, problem = self._evaluator.statistics(newest, limit)
+        except DamagedError as error:  # its file; the replica in memory is whole
+            statistics, problem = {}, str(error)
         with self._store.ledger.transaction():
             self._tell(problem, now)
-        return state
+        return with_statistics(state, statistics)
 
-    def _metrics(self, version: int, sha256: str | None, averaged: bool) -> tuple[Metrics, str | None]:
-        state, problem = self._as_evaluated(version, self._store.versions.read(version, sha256), averaged=averaged)
-        return evaluate(self._spec.program, self._spec.graph, state, self._spec.settings.program), problem
+    def flops(self, chunk: Chunk) -> float | None:
+        """Return what f computes for a vertex of a chunk, None where that cannot be counted."""
+        return self._evaluator.flops(self._newest, chunk, FLOPS_S)
 
-    def _as_evaluated(self, version: int, state: ReplicaState, *, averaged: bool) -> tuple[ReplicaState, str | None]:
-        """Return a version with statistics of its own, and what went wrong; as it is where no push was ever averaged,
-        because then it has those of plain training."""
-        return self._recalibration.apply(version, state) if averaged else (state, None)
+    @property
+    def _newest(self) -> Subject:
+        return self._subject(self._store.ledger.newest_epoch()[0], self._store.replica.version)
+
+    def _subject(self, epoch: int, version: int) -> Subject:
+        """A version as it is evaluated and kept: as it is where no push was ever averaged, because then it has the
+        statistics of plain training."""
+        ledger = self._store.ledger
+        return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged())
 
     def _tell(self, problem: str | None, now: float) -> None:
         """Say why a version keeps its merged statistics: once, for the next one has the same reason."""

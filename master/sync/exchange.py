@@ -55,6 +55,8 @@ class Exchange:
         self._mailboxes = mailboxes
         self._environment = environment
         self._measures = leases.sizing.measures
+        self._copying = self._measures.copying
+        self._spec = spec
         driver = spec.program.update.driver.__name__
         self.merger = Merger(spec.graph, store.replica, spec.settings.workers, driver)
         self.versions = VersionUse(store.ledger)
@@ -73,7 +75,6 @@ class Exchange:
         mailboxes.limit(self.limits.payload)
         self._set_aside = SetAside(store.ledger.path.parent / "set-aside")
         self._nonsensical: list[tuple[WorkerRecord, str]] = []
-        self.grant_s = 0.0  # CPU seconds to cut the chunk of a lease: a running mean
 
     def handle(self, messages: list[Message], *, granting: bool = True) -> int:
         """Hear all messages as one group; return how many pushes were merged. Raises StorageError on a full disk.
@@ -95,13 +96,14 @@ class Exchange:
             hook("before-commit")
         hook("after-commit")
         self._fields.committed(merged)
+        if merged and self.replies.push_s == 0.0:  # the first: it sizes what follows it already
+            self.replies.push_s = (cpu() - began) / len(merged)
         # Chunks are cut only now, so that they hold the fields that were just credited.
-        cutting = cpu()
+        cutting, nbytes = cpu(), self._copying.nbytes
         with self.ledger.transaction():
             self._grant([d for d in drafts if granting and not d.dropping and self._is_trusted(d.record)], now)
         cutting = cpu() - cutting
-        if grants := sum(draft.grant is not None for draft in drafts):
-            self.grant_s = _running_mean(self.grant_s, cutting / grants)
+        self._copying.grant(sum(d.grant is not None for d in drafts), self._copying.nbytes - nbytes, cutting)
         hook("after-grants")
         leave = self._leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
@@ -237,7 +239,14 @@ class Exchange:
                 self._leases.end(lease, now, f"refused: {draft.reason}")
 
     def _grant(self, drafts: Sequence[Draft], now: float) -> None:
+        """Grant leases to those that want any. Once half as many bytes were cut as one chunk may have, the others ask
+        again: however many want one at once, the loop is not silent for longer than one and a half take."""
+        most = self._copying.nbytes + self._spec.settings.chunk_bytes / 2
         for draft in drafts:
+            if draft.sync.wants and self._copying.nbytes >= most:
+                continue
+            if draft.verdict is Verdict.MERGED:
+                self.replies.interval(draft.record)  # a chunk is worth the push that ends it, as this one shows
             draft.grant = self._leases.grant(draft.record, draft.sync, now)
             if draft.grant is not None:
                 self.checks.granted(draft.grant)

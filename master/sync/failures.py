@@ -7,7 +7,7 @@ import numpy as np
 from gridml.engine.engine import vertices_named
 from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
-from master.decisions.failures import AVOIDED, Failed, after_failure, pause, replaceable
+from master.decisions.failures import AVOIDED, Failed, after_failure, pause, pause_of_lacking, replaceable
 from master.leases.leases import Leases
 from master.machines import MachineRecord
 from master.records import LeaseState, Standing, WorkerRecord, WorkerTable
@@ -78,17 +78,19 @@ class Failures:
         self._ledger.event(now, topic, text)
         self.news.append((topic, text))
 
-    def count(self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False) -> None:
-        """Count a failure against a worker and its machine, or that the worker is `distrusted`: there is no lease for a
-        while, and another worker takes its place if it fails on and on."""
+    def count(
+        self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False, lacking: bool = False
+    ) -> None:
+        """Count a failure against a worker and its machine, which may be `lacking` something, or that the worker is
+        `distrusted`: there is no lease for a while, and another worker takes its place if it fails on and on."""
         record.failures += not distrusted
         record.distrusted += distrusted
-        seconds, reason = pause(record.failures, record.distrusted)
+        seconds, reason = pause_of_lacking(record.strikes) if lacking else pause(record.failures, record.distrusted)
         record.avoided_until_s = now + seconds
         self._ledger.worker_failed(record.name, record.failures, record.avoided_until_s, reason)
         if record.machine:
             self._count_against_machine(record, f"{record.name}: {because}; {reason}")
-        if record.strikes >= AVOIDED:
+        if record.strikes >= AVOIDED or lacking:
             where = f" on {record.machine}" if record.machine else ""
             self.say(now, "avoided", f"{record.name}{where}: {reason}")
         others_work = any(other is not record for other in self._workers.succeeding())

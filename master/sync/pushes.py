@@ -71,7 +71,8 @@ class Pushes:
         ledger, push, worker = self._store.ledger, draft.push, draft.sync.worker
         base_credit = ledger.credited_at(push.base)
         lease, facts = self._facts(push, worker, now)
-        draft.verdict, draft.reason = admit(push, worker, facts, base_kept=base_credit is not None)
+        few = facts is not None and self._leases.epochs.too_few(push.upto, facts.stop)
+        draft.verdict, draft.reason = admit(push, worker, facts, base_kept=base_credit is not None, leaves_few=few)
         if draft.verdict is not Verdict.MERGED or base_credit is None or lease is None:
             return
         base = self._base(push.base, now)

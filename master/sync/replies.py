@@ -14,8 +14,9 @@ from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply
 from gridml.protocol.push import ReplicaPart
+from master.decisions.sizing import push_at_least_s
 from master.leases.leases import Leases
-from master.records import Touched
+from master.records import Touched, WorkerRecord
 from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
@@ -46,7 +47,7 @@ class Replies:
     def send(self, draft: Draft, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
-        version, pace, lacking = self._store.replica.version, self._pace(draft), ReplicaPart()
+        version, pace, lacking = self._store.replica.version, self._pace(record), ReplicaPart()
         if self._store.replica.state and not draft.dropping:
             lacking = self._store.replica.outgoing(*self._lacking(draft))
         start = self._leases.appointments.start(draft.grant)
@@ -108,17 +109,25 @@ class Replies:
             if tensor.dtype == np.float32 and travels_as_step(types[key[0]], name, tensor)
         )
 
-    def _pace(self, draft: Draft) -> Pace:
-        live, record, settings = max(1, self._leases.live), draft.record, self._spec.settings
-        program = self._spec.program
+    def _pace(self, record: WorkerRecord) -> Pace:
+        every = self.interval(record)
+        live, compress = max(1, self._leases.live), self._spec.settings.compress
+        credited, total = self._store.ledger.credited, self._leases.epochs.total
+        return Pace(live, credited, total, every, compress, push_at_least_s(live, self.push_s))
+
+    def interval(self, record: WorkerRecord) -> int:
+        """The vertices between two pushes of a worker from now on, which its record is told."""
+        live, settings, program = max(1, self._leases.live), self._spec.settings, self._spec.program
         size = batch_size(program.update.batch or 1, program.least_batch, live)
         every, reason = settings.push_every, "asked for"
         if every is None:
-            cost_s = record.push_s + self.push_s
-            ruled, reason = push_every(live, size, record.speed or 0.0, cost_s, settings.push_budget)
-            every, sized = self._leases.sizing.push_every(record, ruled, size, live, self.push_s)
+            sizing = self._leases.sizing
+            # Before a worker has told, its part is taken to be the master's: both go through all that a push brings.
+            cost_s = (sizing.push_s(record) or self.push_s) + self.push_s
+            ruled, reason = push_every(live, size, sizing.rate(record) or 0.0, cost_s, settings.push_budget)
+            every, sized = sizing.push_every(record, ruled, size, live, self.push_s)
             reason = sized if every != ruled else reason
         if every != record.push_every:
             record.push_every = every
             self._store.ledger.worker_paced(record.name, every, reason)
-        return Pace(live, self._store.ledger.credited, self._leases.epochs.total, every, settings.compress)
+        return every

@@ -7,7 +7,7 @@ remembered, and a few hundred lives: memory grows with the workers that live, an
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,7 +21,9 @@ from master.backends.base import State
 from master.decisions.leasing import Delay
 from master.decisions.staffing import LATELY_S, Queue
 from master.records import Life, WorkerRecord
+from master.store.run_facts import PushCosts
 from master.store.status import ORPHANED
+from master.telemetry.copying import Copying, line
 
 REMEMBERED = 64  # measures of one sort
 ENOUGH = 3  # measures of a kind's own; with fewer those of all kinds are believed
@@ -31,26 +33,6 @@ UNMEASURED_PUSH_S = 0.1  # seconds of training that a push costs, until a worker
 UNMEASURED_TRAVEL_S = 10.0  # and from sending it to its answer: a worker is taken for late only after that
 SLACK, SLACK_S = 1.1, 1.0  # by which a worker's clock and ours may differ
 _FADING = 0.999  # training is weighed over the last thousand or so syncs
-
-
-def line(points: Sequence[tuple[int, float]]) -> tuple[float, float]:
-    """(t_s, t_c) of the points (n, seconds): the least squares of t_s + n·t_c, neither negative.
-
-    Where all n are alike they cannot be told apart, and all is taken for t_s. (0, 0) without points.
-    """
-    if not points:
-        return 0.0, 0.0
-    mean_n = sum(n for n, _ in points) / len(points)
-    mean_s = sum(s for _, s in points) / len(points)
-    spread = sum((n - mean_n) ** 2 for n, _ in points)
-    if spread <= 1e-6 * mean_n**2 * len(points):
-        return mean_s, 0.0
-    slope = sum((n - mean_n) * (s - mean_s) for n, s in points) / spread
-    if slope <= 0:
-        return mean_s, 0.0
-    if mean_s - slope * mean_n < 0:
-        return 0.0, sum(n * s for n, s in points) / sum(n * n for n, _ in points)
-    return mean_s - slope * mean_n, slope
 
 
 def died(state: str, cancelled: bool, detail: str) -> bool:
@@ -187,7 +169,8 @@ class Lives:
 class Measures:
     """All of it, for one master. What was last heard of a worker is in its record."""
 
-    def __init__(self) -> None:
+    def __init__(self, vertex_bytes: float = 0.0) -> None:
+        self.copying = Copying(vertex_bytes)
         self.all = Kind()
         self.kinds: dict[str, Kind] = {}
         self.speeds = Speeds()
@@ -263,7 +246,9 @@ class Measures:
         kinds = self._kinds(record)
         if record.message_s is None and record.started_s is not None:
             self._boot(record, now - record.started_s)
-        record.message_s, record.push_s = now, sync.push_s
+        record.message_s = now
+        if sync.travel_s > 0:  # a push was answered: what it cost is known in full
+            record.push_s = sync.push_s
         if not worked:
             return
         most_s = LONGEST_S if record.started_s is None else SLACK * max(0.0, now - record.started_s) + SLACK_S
@@ -312,6 +297,15 @@ class Measures:
         """Seconds in which a worker of a kind trains a vertex; None while nobody has."""
         return self.kinds.get(name, self.all).exec_s or self.all.exec_s
 
+    def push_s(self, name: str = "") -> float | None:
+        """What a push keeps a worker of a kind from training; None while nobody has told."""
+        return self._mean(name, "pushes")
+
+    def push_costs(self, merge_s: float) -> PushCosts | None:
+        """What a push costs all together, the master `merge_s`; None before one was answered."""
+        push_s = self.push_s()
+        return None if push_s is None else PushCosts(push_s, self.travel_s(), merge_s)
+
     def travel_s(self, name: str = "") -> float:
         """From sending a push to its answer: a worker cannot push more often."""
         return self._mean(name, "travels") or 0.0
@@ -330,7 +324,7 @@ class Measures:
     def _begin(self, name: str) -> tuple[float, float]:
         """(t_s, t_c) of the chunks that workers of a kind have begun."""
         begun = self.kinds.get(name, self.all).begun
-        return line(begun if len(begun) >= ENOUGH else self.all.begun)
+        return line(begun if len(begun) >= ENOUGH else self.all.begun, self.copying.vertex_s)
 
     def _kinds(self, record: WorkerRecord) -> tuple[Kind, ...]:
         return (self.all,) if not record.kind else (self.all, self.kinds[record.kind])

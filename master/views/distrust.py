@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from master.decisions.failures import AVOIDED, MAX_FAILURES, strikes
+from master.decisions.failures import AVOIDED, PAUSE_S, long_rest_s, strikes
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class QuarantinedWorker:
 @dataclass(frozen=True)
 class AvoidedMachine:
     """A machine on which workers failed, and of which `distrusted` were given up for what they sent. No worker starts
-    there for `seconds_left`, and if `for_good` none does after that while others work elsewhere."""
+    there for `seconds_left`, of a long rest's last hour only while others work elsewhere; if `for_good` none does while
+    they do."""
 
     machine: str
     distrusted: int
@@ -56,12 +58,14 @@ def read_avoided_machines(db: sqlite3.Connection, now: float) -> list[AvoidedMac
     """Return the machines against which enough counts for nobody to wait for their next try, by name; `now` in seconds
     of the clock that the ledger was written by."""
     rows = db.execute("SELECT name, failures, distrusted, avoided_until_s, reason FROM machines ORDER BY name")
-    against = [(strikes(failures, distrusted), name, distrusted, *rest) for name, failures, distrusted, *rest in rows]
-    return [
-        AvoidedMachine(name, distrusted, max(0.0, until_s - now), count >= MAX_FAILURES, because)
-        for count, name, distrusted, until_s, because in against
-        if count >= AVOIDED
-    ]
+    avoided = []
+    for name, failures, distrusted, until_s, because in rows:
+        longer_s = long_rest_s(failures, distrusted)
+        for_good = math.isinf(longer_s)
+        left_s = max(0.0, until_s + (0.0 if for_good else longer_s) - now)
+        if strikes(failures, distrusted) >= AVOIDED or left_s > PAUSE_S:
+            avoided.append(AvoidedMachine(name, distrusted, left_s, for_good, because))
+    return avoided
 
 
 def now_avoided(machines: Iterable[AvoidedMachine]) -> list[AvoidedMachine]:

@@ -197,12 +197,13 @@ def _bar(part: int, whole: int) -> tuple[RenderableType, str, str]:
 
 def _workers(progress: Progress) -> list[tuple[str, str]]:
     waiting = f" (+{progress.queued} waiting)" if progress.queued else ""
+    held = f", {progress.held} held" if progress.held else ""
     avoided = f", {len(progress.avoided)} avoided" if progress.avoided else ""
     avoided += f", {len(progress.quarantined)} in quarantine" if progress.quarantined else ""
     aim = progress.wanted if progress.asked is None else progress.asked
     short = progress.status is RunStatus.RUNNING and aim not in (None, progress.alive)
     of = f" of {aim}" if short else ""
-    facts = [("workers", f"{progress.alive}{of} alive{waiting}, {progress.lost} lost{avoided}")]
+    facts = [("workers", f"{progress.alive}{of} alive{waiting}{held}, {progress.lost} lost{avoided}")]
     if progress.avoided_machines:
         more = ", …" if len(progress.avoided_machines) > NAMED else ""
         facts.append(("avoided", ", ".join(each.machine for each in progress.avoided_machines[:NAMED]) + more))

@@ -9,6 +9,7 @@ from typing import Any
 
 from master.backends.base import State
 from master.decisions.failures import AVOIDED
+from master.store.journal import WARNINGS
 from master.store.run_facts import read_facts, read_metrics
 from master.store.status import RunStatus
 from master.views.distrust import (
@@ -47,10 +48,28 @@ class AvoidedWorker:
 
 
 @dataclass(frozen=True)
+class HeldWorkers:
+    """Workers whose jobs are on hold for one reason."""
+
+    workers: list[str]
+    because: str
+
+
+@dataclass(frozen=True)
+class Warned:
+    """A warning, and how long ago it was."""
+
+    seconds_ago: float
+    text: str
+
+
+@dataclass(frozen=True)
 class Progress:
     """`credited` of `vertices` of `epoch` (from 1), the oldest that is open, and `all_credited` of `total` of the run.
 
-    `alive` of the `wanted` workers run, `queued` wait for a machine, `lost` were taken away or crashed. `staleness` is
+    `alive` of the `wanted` workers run, `queued` wait for a machine, the jobs of others are `held`, for reasons that
+    `held_because` gives with what is done about them; `lost` were taken away or crashed. `warnings` are the last ones
+    since this master began. `staleness` is
     the mean of the last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None:
     nothing yet.
     `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
@@ -80,6 +99,9 @@ class Progress:
     wanted: int | None = None
     asked: int | None = None
     asked_because: str | None = None
+    held: int = 0
+    held_because: list[HeldWorkers] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
     helpful: int | None = None
     helpful_because: str | None = None
 
@@ -108,7 +130,10 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     ).fetchone()[0]
     total, helpful = facts.get("total"), facts.get("helpful") or {}
     asked = facts.get("asked") or {}
-    per_second = _speed(connection, max((to for _, to in facts.get("gaps", [])), default=0.0), now)
+    since = max((to for _, to in facts.get("gaps", [])), default=0.0)  # when this master began
+    per_second = _speed(connection, since, now)
+    alive = states.get((State.RUNNING, 1), 0) + states.get((State.OUT_OF_REACH, 1), 0)
+    held = _held(connection)
     return Progress(
         status=RunStatus(facts.get("status", RunStatus.RUNNING)),
         epoch=epoch + 1,
@@ -117,13 +142,13 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         vertices=vertices,
         all_credited=all_credited,
         total=total,
-        alive=states.get((State.RUNNING, 1), 0) + states.get((State.OUT_OF_REACH, 1), 0),
+        alive=alive,
         queued=states.get((State.QUEUED, 0), 0),
         lost=states.get((State.EVICTED, 1), 0) + states.get((State.LOST, 1), 0),
         staleness=staleness,
         per_second=per_second,
         goodput=measured_goodput(spent_s, worker_s),
-        seconds_left=(total - all_credited) / per_second if total and per_second else None,
+        seconds_left=(total - all_credited) / per_second if total and per_second and alive else None,
         evaluated=None if evaluation[0] is None else evaluation[0] + 1,
         metrics=read_metrics(*evaluation[1:]),
         avoided=_avoided(connection, now),
@@ -132,6 +157,9 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         wanted=facts.get("workers"),
         asked=asked.get("workers"),
         asked_because=asked.get("reason"),
+        held=sum(len(group.workers) for group in held),
+        held_because=held,
+        warnings=[Warned(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
     )
@@ -140,7 +168,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
 def at_rest(progress: Progress) -> Progress:
     """Return the progress of a run that no master drives: nobody works, whatever the ledger says."""
     status = RunStatus.STOPPED if progress.status is RunStatus.RUNNING else progress.status
-    return replace(progress, status=status, alive=0, queued=0, per_second=None, seconds_left=None, avoided=[])
+    nobody = replace(progress, alive=0, queued=0, held=0, held_because=[], avoided=[])
+    return replace(nobody, status=status, per_second=None, seconds_left=None)
 
 
 def _avoided(connection: sqlite3.Connection, now: float) -> list[AvoidedWorker]:
@@ -151,6 +180,15 @@ def _avoided(connection: sqlite3.Connection, now: float) -> list[AvoidedWorker]:
         (now, now, AVOIDED),
     )
     return [AvoidedWorker(*row) for row in rows]
+
+
+def _held(connection: sqlite3.Connection) -> list[HeldWorkers]:
+    """Return the workers whose jobs are on hold, those of the reason that most of them have first."""
+    because: dict[str, list[str]] = {}
+    rows = "SELECT worker, coalesce(detail, '') FROM workers WHERE state = ? AND ended_s IS NULL ORDER BY submitted_s"
+    for worker, detail in connection.execute(rows, (State.HELD,)):
+        because.setdefault(detail, []).append(worker)
+    return sorted((HeldWorkers(who, why) for why, who in because.items()), key=lambda group: -len(group.workers))
 
 
 def _speed(connection: sqlite3.Connection, since: float, now: float) -> float | None:

@@ -5,6 +5,7 @@ What drives a run is imported only for that: following one takes no more than re
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sqlite3
@@ -77,10 +78,11 @@ class _Signals:
             raise Stopped(number)
 
 
-def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool) -> None:
-    """Begin or resume a run and drive it to its end; then print its report."""
+def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool, resumed: bool = False) -> None:
+    """Begin a run, or take one up that is to be `resumed`, and drive it to its end; then print its report."""
     from master.backends.registry import is_batch_job, make
     from master.environment import Environment
+    from master.restarts import counted
 
     is_job = is_batch_job()
     signals = _Signals()
@@ -93,7 +95,8 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
                 follower.tick()
 
             environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
-            with begin(environment) as run, follower:
+            life = counted(root, environment) if resumed else contextlib.nullcontext()
+            with life, begin(environment) as run, follower:
                 follower.report("started", f"{root}: {run.parts.workers.asked} workers, {run.total:,} vertices")
                 try:
                     run.finish()

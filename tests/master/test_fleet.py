@@ -9,7 +9,8 @@ import pytest
 
 from gridml.errors import RunError
 from master.backends.base import JobEvent, State
-from master.decisions.staffing import MAX_FAILED_STARTS
+from master.decisions.holds import HeldFor
+from master.decisions.staffing import MAX_DEATHS, MAX_FAILED_STARTS
 from master.fleet import Fleet, Workplace
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
@@ -49,10 +50,15 @@ class Nobody:
 
     def avoid(self, machines: frozenset[str]) -> None: ...
 
-    def cancel(self, worker: str) -> None: ...
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None: ...
+
+    def submit(self, worker: str) -> None: ...
 
     def advice(self, detail: str) -> str:
-        return "Release it."
+        return "Make room."
+
+    releasing = "release them"
+    longest_s: float | None = None
 
 
 @pytest.fixture
@@ -184,3 +190,141 @@ def test_workers_that_crash_at_nothing_stop_a_run(fleet: Fleet, workers: WorkerT
         crash(f"w{10 + k}")
     with pytest.raises(RunError, match="5 workers in a row ended before they had any work"):
         crash("w60")
+
+
+def test_a_suspended_worker_is_not_silent_and_its_leases_go_to_others(
+    fleet: Fleet, workers: WorkerTable, measures: Measures
+) -> None:
+    released: list[str] = []
+    cast(Any, fleet._exchange).release = lambda record, because, now: released.append(because)
+    ledger = fleet._ledger
+    with ledger.transaction():
+        ledger.open_epoch(0, 100, 0.0)
+        ledger.lease(ledger.spans[0], 50, "w1", 0.0, "test")
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING, "slot-1"), JobEvent(5.0, "w1", State.SUSPENDED, "slot-1")], 5.0)
+    fleet.give_up(120.0)
+    assert released == [] and workers.of("w1").standing is Standing.SUSPENDED
+    fleet.give_up(126.0)
+    assert released == ["suspended for 121 s (limit 120 s)"]
+    fleet.give_up(1e6)
+    assert workers.of("w1").standing is Standing.SUSPENDED and measures.lives.deaths == 0
+    fleet.hear([JobEvent(1e6, "w1", State.RUNNING, "slot-1")], 1e6)
+    assert workers.of("w1").standing is Standing.RUNNING
+    fleet.give_up(1e6 + 100.0)
+    assert workers.of("w1").standing is Standing.RUNNING, "its silence begins anew"
+
+
+def end(fleet: Fleet, worker: str, at_s: float, *, lived_s: float = 0.0, code: int = -11, machine: str = "") -> None:
+    """A worker that never spoke ends by itself."""
+    fleet.hear([JobEvent(at_s - lived_s, worker, State.RUNNING, machine)], at_s - lived_s)
+    fleet.hear([JobEvent(at_s, worker, State.LOST, machine, exit_code=code)], at_s)
+
+
+def test_evictions_in_between_do_not_hide_that_all_others_die(fleet: Fleet) -> None:
+    """The count of failed starts began anew with each, and so a run on a busy pool went on for ever."""
+    with pytest.raises(
+        RunError, match=r"20 workers ended by themselves.*: 14 with signal SIGSEGV, 6 with exit status 3"
+    ):
+        for k in range(2 * MAX_DEATHS):
+            end(fleet, f"w{100 + k}", 10.0 * k, code=3 if k % 3 == 1 and k < 18 else -11)
+            fleet.hear([JobEvent(10.0 * k + 1, f"w{200 + k}", State.RUNNING)], 10.0 * k + 1)
+            fleet.hear([JobEvent(10.0 * k + 2, f"w{200 + k}", State.EVICTED)], 10.0 * k + 2)
+
+
+def test_evictions_alone_stop_nothing(fleet: Fleet) -> None:
+    for k in range(10 * MAX_DEATHS):
+        fleet.hear([JobEvent(1.0 * k, f"w{100 + k}", State.RUNNING)], 1.0 * k)
+        fleet.hear([JobEvent(1.0 * k, f"w{100 + k}", State.EVICTED)], 1.0 * k)
+
+
+def test_who_works_and_has_lived_longer_than_all_that_died_keeps_a_run_going(
+    fleet: Fleet, workers: WorkerTable
+) -> None:
+    for k in range(3 * MAX_DEATHS):
+        if k == 1:  # it comes later than the first of them died, and is at its first batch for long
+            fleet.hear([JobEvent(10.0, "w1", State.RUNNING)], 10.0)
+            speak(workers.of("w1"), 11.0)
+        end(fleet, f"w{100 + k}", 15.0 + k, lived_s=0.5, machine="black hole")
+    fleet.hear([JobEvent(100.0, "w1", State.EVICTED)], 100.0)
+    with pytest.raises(RunError, match="61 workers ended by themselves"):
+        end(fleet, "w999", 101.0)
+
+
+def test_what_is_credited_begins_the_count_anew(fleet: Fleet) -> None:
+    for k in range(4 * MAX_DEATHS):
+        fleet._ledger.credited += k % MAX_FAILED_STARTS == 0
+        end(fleet, f"w{100 + k}", 1.0 * k)
+        fleet.hear([JobEvent(1.0 * k, f"w{500 + k}", State.EVICTED)], 1.0 * k)
+
+
+def test_while_one_after_the_other_fails_to_start_more_are_asked_for_ever_more_rarely(
+    fleet: Fleet, workers: WorkerTable
+) -> None:
+    """One of many works, so the run goes on; what eats the others does not get one every second."""
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
+    speak(workers.of("w1"), 0.0)
+    fleet._submitted = workers.wanted = 2
+    now, asked = 10.0, 0
+    while now < 3600.0:
+        fleet.staff(now, work_left=True)
+        for record in [record for record in workers if record.standing is Standing.QUEUED]:
+            asked += 1
+            end(fleet, record.name, now)
+        now += 1.0
+    assert 20 < asked < 30
+    with fleet._ledger.transaction():
+        fleet.expect("w5000", now)
+    fleet.hear([JobEvent(now, "w5000", State.RUNNING)], now)
+    speak(workers.of("w5000"), now)  # so it can be done
+    fleet.hear([JobEvent(now, "w1", State.EVICTED)], now)
+    fleet.staff(now, work_left=True)
+    assert workers.count(Standing.QUEUED) == 1
+
+
+def test_a_worker_leaves_before_its_job_has_run_for_too_long(fleet: Fleet, workers: WorkerTable) -> None:
+    cast(Any, fleet._place.backend).longest_s = 1000.0
+    workers.wanted = fleet._submitted = 2
+    fleet.hear([JobEvent(0.0, "w1", State.RUNNING)], 0.0)
+    fleet.hear([JobEvent(500.0, "w2", State.RUNNING)], 500.0)
+    fleet.staff(949.0, work_left=True)
+    assert workers.count(Standing.RUNNING) == 2
+    fleet.staff(951.0, work_left=True)
+    assert workers.of("w1").standing is Standing.DISMISSED and workers.of("w2").standing is Standing.RUNNING
+    assert workers.of("w3").standing is Standing.QUEUED
+    fleet.hear([JobEvent(960.0, "w1", State.EVICTED, cancelled=True)], 960.0)
+    assert fleet._measures.lives.deaths == 0
+
+
+def two_at_work(fleet: Fleet, workers: WorkerTable) -> None:
+    """As many as are wanted, w1 and w2, run and have spoken."""
+    workers.wanted = fleet._submitted = 2
+    for worker in ("w1", "w2"):
+        fleet.hear([JobEvent(0.0, worker, State.RUNNING)], 0.0)
+        speak(workers.of(worker), 1.0)
+
+
+def test_a_job_that_a_policy_holds_is_replaced(fleet: Fleet, workers: WorkerTable) -> None:
+    cancelled: list[str] = []
+    cast(Any, fleet._place.backend).cancel = cancelled.append
+    two_at_work(fleet, workers)
+    fleet.hear([JobEvent(10.0, "w1", State.HELD, detail="30 starts", held_for=HeldFor.POLICY)], 10.0)
+    fleet.staff(11.0, work_left=True)
+    assert cancelled == ["w1"] and workers.of("w3").standing is Standing.QUEUED
+    fleet.hear([JobEvent(12.0, "w2", State.HELD, detail="by hand")], 12.0)
+    fleet.staff(13.0, work_left=True)
+    assert cancelled == ["w1"] and workers.of("w2").standing is Standing.HELD and "w4" not in workers
+
+
+def test_a_job_that_a_person_holds_is_not_let_go_on_for_what_held_it_before(fleet: Fleet, workers: WorkerTable) -> None:
+    released: list[str] = []
+    cast(Any, fleet._place.backend).release = released.append
+    two_at_work(fleet, workers)
+    fleet.hear([JobEvent(10.0, "w1", State.HELD, detail="no input", held_for=HeldFor.TROUBLE)], 10.0)
+    fleet.hear([JobEvent(12.0, "w1", State.QUEUED), JobEvent(13.0, "w1", State.HELD, detail="lunch")], 13.0)
+    fleet.staff(1000.0, work_left=True)
+    assert released == []
+    fleet.hear([JobEvent(1000.0, "w2", State.HELD, detail="no input", held_for=HeldFor.TROUBLE)], 1000.0)
+    fleet.staff(1014.0, work_left=True)
+    assert released == []
+    fleet.staff(1016.0, work_left=True)
+    assert released == ["w2"]

@@ -38,7 +38,7 @@ def plain_loop(program_file: Path, seed: int) -> dict[str, np.ndarray]:
         done = 0
         for epoch in range(program.epochs):
             order = EpochOrder(count, seed, epoch, "all").vertices(0, count)
-            for at in range(0, count, batch):
+            for at in range(0, count - count % batch if program.update.drop_last else count, batch):
                 rows = order[at : at + batch]
                 optimiser.param_groups[0]["lr"] = rate * linear_decay(done / (count * program.epochs))
                 scores = model(torch.from_numpy(table.columns["values"][rows]))
@@ -46,7 +46,7 @@ def plain_loop(program_file: Path, seed: int) -> dict[str, np.ndarray]:
                 optimiser.zero_grad()
                 loss.backward()
                 optimiser.step()
-                done += len(rows)
+                done += len(rows) if at + 2 * batch <= count or not program.update.drop_last else count - at
         return {f"Network/0/model/{name}": t.detach().numpy() for name, t in model.state_dict().items()}
     finally:
         torch.set_num_threads(threads)
@@ -74,3 +74,18 @@ def test_one_worker_equals_a_plain_loop_bit_for_bit(
     assert pushes >= 3  # at least one per epoch went through the whole exchange
     if push_every == 32:
         assert pushes > 20  # one is sent when the one before has been answered
+
+
+def test_with_drop_last_it_equals_a_loop_that_drops_it_and_all_is_credited(
+    tmp_path: Path, programs: Path, pool: Callable[[Script | None], Environment]
+) -> None:
+    source = tmp_path / "dropping.py"
+    text = (programs / "perceptron.py").read_text()
+    source.write_text(text.replace("batch=BATCH", "batch=BATCH, drop_last=True").replace("1000, 32, 3", "1000, 37, 3"))
+    run = start(Settings(source, workers=1, seed=5, chunk=111), tmp_path / "run", pool(None))
+    with run:
+        run.finish()
+        assert run.ledger.count_credits().vertices == 3 * 1000
+    _, trained = bundle.decode((tmp_path / "run" / "final.safetensors").read_bytes())
+    for name, values in plain_loop(source, seed=5).items():
+        np.testing.assert_array_equal(trained[name], values, err_msg=name)

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from gridml.errors import RunError
+
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(1200)]
 GRIDML = shutil.which("gridml", path=str(Path(sys.executable).parent)) or "gridml"
 MNIST = Path(__file__).parents[2] / "examples" / "mnist.py"
@@ -32,7 +34,8 @@ def test_twenty_kills_of_the_master(tmp_path: Path) -> None:
             process.send_signal(signal.SIGKILL)
             killed += 1
         _, said = process.communicate()
-        assert process.returncode in (0, -signal.SIGKILL), said
+        in_vain = process.returncode == RunError.exit_status and "in a row killed before anything was credited" in said
+        assert process.returncode in (0, -signal.SIGKILL) or in_vain, said  # then a person resumes it
         if (root / "ledger.db").exists():
             command = [GRIDML, "resume", str(root)]
         else:

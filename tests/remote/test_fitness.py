@@ -15,7 +15,7 @@ import pytest
 import remote.fitness
 import remote.worker
 from gridml.carriers.registry import CARRIERS
-from gridml.errors import UNFIT, ProgramError
+from gridml.errors import UNEQUIPPED, UNFIT, ProgramError
 from gridml.testing.chirp_server import proxy
 from remote.fitness import (
     DISK,
@@ -23,6 +23,7 @@ from remote.fitness import (
     TORCH_MEMORY,
     Facts,
     Needs,
+    Unequipped,
     Unfit,
     demand,
     judge,
@@ -142,13 +143,13 @@ def worker(tmp_path: Path, source: str, *carrier: str) -> subprocess.CompletedPr
 @pytest.mark.real
 def test_a_worker_leaves_a_machine_that_lacks_a_module(tmp_path: Path) -> None:
     ended = worker(tmp_path, "import gridml\nimport no_such_module\n", "--carrier", "chirp")
-    assert ended.returncode == Unfit.exit_status == UNFIT
+    assert ended.returncode == Unequipped.exit_status == UNEQUIPPED != Unfit.exit_status == UNFIT
     assert "no_such_module" in ended.stderr and ended.stderr.count("\n") == 1
 
 
-def test_a_machine_without_what_the_carrier_takes_is_unfit(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_job_without_what_the_carrier_takes_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(Unfit, match="it takes paramiko"):
+    with pytest.raises(Unequipped, match="it takes paramiko"):
         next(remote.worker._mailboxes(argparse.Namespace(name="w1", directory=None), CARRIERS.find("sftp")))
 
 

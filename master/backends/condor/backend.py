@@ -7,20 +7,26 @@ restarted, or its machine is): what is to be submitted or removed then waits, an
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
-from gridml.errors import UNFIT, RunError, UsageError
+from gridml.errors import RunError, UsageError
 from gridml.protocol.attempts import job_of
 from master.backends.base import Backend, JobEvent, State
+from master.backends.condor import limits, sent_files
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.advice import about_hold, about_refusal
+from master.backends.condor.advice import about_refusal
 from master.backends.condor.analysis import WAIT_S, Analysis
 from master.backends.condor.events import Job, translate
+from master.backends.condor.holds import about_hold
+from master.backends.condor.memory import next_request
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.schedd import RUN, bindings, explained, own_cluster
+from master.decisions.holds import HeldFor
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -29,6 +35,7 @@ AGAIN_S = 5.0  # how long a schedd that did not answer is left alone
 PATIENCE_S = 120.0  # how long a master that is a job waits for its schedd to answer the first question
 FAREWELL_S = 20.0  # how long `close` waits for jobs to leave the queue
 _NAME, _MASTER = "GridmlWorker", "GridmlMaster"  # attributes of every job: its name in the run, its master's job
+GONE = ("JOB_ABORTED", "JOB_TERMINATED")  # events after which a job is not in the queue any more
 _STAYS = "JobStatus =!= 3"  # is not being removed
 
 
@@ -52,16 +59,21 @@ class Condor(Backend):
         self._own = own_cluster()
         if self._own is not None:
             marks[_MASTER] = str(self._own)  # condor_rm of the master's job removes these
-        self._commands = condor_submit.description(settings, directory, marks)
+        self._describe: Callable[[int], dict[str, str]] = partial(_commands, settings, directory, marks)
+        self._commands = self._describe(settings.workers)
         condor_submit.prepare(directory, self._commands)
         self._jobs: dict[tuple[int, int], Job] = {}
         self._pending: list[str] = []  # names to be submitted at the next polls,
         self._at_once = GROUP
         self._events: list[JobEvent] = []
         self._removing: set[tuple[int, int]] = set()
-        self._unfit: set[str] = set()  # machines that lack something, and
-        self._avoided: frozenset[str] = frozenset()  # those that the master avoids
-        self._told = ""  # which of both the jobs in the queue know of
+        self._releasing: set[tuple[int, int]] = set()
+        self._inheriting = False  # reads what an earlier master has answered
+        self._memory = self._options.memory.first  # MiB that jobs ask for
+        self._longest_s: float | None = None  # that a job may run, once the queue has
+        self._limits_known = False  # said so
+        self._avoided: frozenset[str] = frozenset()  # machines that the master avoids
+        self._told = ""  # which of them the jobs in the queue know of
         self._quiet_until_s = float("-inf")
         self._closed = False
         self._submitted_s = float("inf")  # when the first jobs were
@@ -70,7 +82,7 @@ class Condor(Backend):
         self._unheard: list[tuple[tuple[int, int], str, dict[str, Any]]] = []
         self._unsure = False  # the last submission failed: the schedd may have taken it all the same
         self._refusal = ""  # why the schedd refused the last submission
-        self._warnings: list[str] = []
+        self._warnings = sent_files.news(self._options, directory)
         with explained(self._condor):
             self._schedd = self._patiently(self._condor.Schedd)
             (self._root / condor_submit.LOG).touch()
@@ -87,21 +99,27 @@ class Condor(Backend):
                 because = ("their master has ended", 0)
                 self._patiently(lambda: self._schedd.act(self._condor.JobAction.Remove, self._ours, reason=because))
                 return []
-            columns = ["ClusterId", "ProcId", _NAME]
+            columns = ["ClusterId", "ProcId", _NAME, "RequestMemory"]
             ads = self._patiently(lambda: self._schedd.query(f"{self._ours} && {_STAYS}", columns))
             if ads:
                 own = "undefined" if self._own is None else str(self._own)
                 self._patiently(lambda: self._schedd.edit(self._ours, _MASTER, own))
-        self._jobs = {(int(ad["ClusterId"]), int(ad["ProcId"])): Job(ad[_NAME]) for ad in ads}
+        memory = self._options.memory
+        for ad in ads:
+            asks = asked if isinstance(asked := ad.get("RequestMemory"), int) else memory.first  # it may be a formula
+            self._jobs[int(ad["ClusterId"]), int(ad["ProcId"])] = Job(ad[_NAME], memory=asks)
+            self._memory = max(self._memory, min(asks, memory.most))
+        self._inheriting = True
         self._read_log()
+        self._inheriting = False
         last = {event.worker: event for event in self._events}
         self._events = []
-        for job in self._jobs.values():
+        for key, job in self._jobs.items():
             event = last.get(job.worker, JobEvent(self._clock(), job.worker, State.QUEUED))
-            if event.state is State.OUT_OF_REACH:
+            if event.state in (State.OUT_OF_REACH, State.SUSPENDED):
                 self._events.append(replace(event, state=State.RUNNING))
             if not job.over:
-                self._events.append(event)
+                self._events.append(self._with_more(key, event))
         return [job.worker for job in self._jobs.values() if not job.over]
 
     def _patiently(self, ask: Callable[[], Any]) -> Any:
@@ -128,13 +146,26 @@ class Condor(Backend):
         if self._clock() >= self._quiet_until_s:
             self._tell_the_queue()
             self._submit_pending()
+            self._ask_the_limits()
             self._remove_cancelled()
+            self._release_held()
         self._read_log()
         events, self._events = self._events, []
         return events
 
     def advice(self, detail: str) -> str:
         return about_hold(detail)
+
+    @property
+    def releasing(self) -> str:
+        return f"condor_release -constraint {shlex.quote(self._ours)}"
+
+    @property
+    def longest_s(self) -> float | None:
+        return self._longest_s
+
+    def release(self, worker: str) -> None:
+        self._releasing.update(key for key, job in self._jobs.items() if job.held and job.worker == worker)
 
     def news(self) -> list[str]:
         """Once each: why the schedd refuses jobs; and where nothing has run for a while, why no machine takes them, if
@@ -161,6 +192,10 @@ class Condor(Backend):
         for key, job in self._jobs.items():
             if job.worker == worker and not job.over and not job.cancelled:
                 self._cancel(key)
+
+    def scale(self, workers: int) -> None:
+        """As the contract says, of jobs to come: what each may keep in the spool depends on how many there are."""
+        self._commands = self._describe(workers)
 
     def avoid(self, machines: Collection[str]) -> None:
         self._avoided = frozenset(machines)
@@ -200,12 +235,13 @@ class Condor(Backend):
             if group:
                 (self._root / condor_submit.NAMES).write_text("".join(f"{name}\n" for name in group))
                 self._unsure = True
+                now = {f"+{condor_submit.AVOIDED}": self._no_start_on, "request_memory": f"{self._memory}MB"}
                 done = self._schedd.submit(
-                    self._condor.Submit({**self._commands, f"+{condor_submit.AVOIDED}": self._no_start_on}),
+                    self._condor.Submit({**self._commands, **now}),
                     itemdata=iter([{"worker": name} for name in group]),
                 )
                 for number, name in enumerate(group):
-                    self._jobs[done.cluster(), done.first_proc() + number] = Job(name)
+                    self._enter((done.cluster(), done.first_proc() + number), name)
             del self._pending[: len(group)]
             self._at_once = min(GROUP, 2 * self._at_once)
             self._unsure = False
@@ -235,7 +271,7 @@ class Condor(Backend):
         """Jobs that the schedd took although it did not answer."""
         for ad in self._schedd.query(f"{self._ours} && {_STAYS}", ["ClusterId", "ProcId", _NAME]):
             if ad[_NAME] in self._pending:
-                self._jobs[int(ad["ClusterId"]), int(ad["ProcId"])] = Job(ad[_NAME])
+                self._enter((int(ad["ClusterId"]), int(ad["ProcId"])), ad[_NAME])
                 self._pending.remove(ad[_NAME])
         unheard, self._unheard = self._unheard, []
         for key, name, facts in unheard:
@@ -245,7 +281,7 @@ class Condor(Backend):
     @property
     def _no_start_on(self) -> str:
         """The machines on which no job is to start, as the ad of a job has them."""
-        return condor_submit.quoted(",".join(sorted(self._unfit | self._avoided)))
+        return condor_submit.quoted(",".join(sorted(self._avoided)))
 
     def _tell_the_queue(self) -> None:
         """Tell the jobs that are in the queue already on which machines none is to start."""
@@ -262,12 +298,44 @@ class Condor(Backend):
     def _remove_cancelled(self) -> None:
         if not self._removing:
             return
-        names = [f"{cluster}.{proc}" for cluster, proc in sorted(self._removing)]
         try:
-            self._schedd.act(self._condor.JobAction.Remove, names, reason=("cancelled by gridml", 0))
+            self._schedd.act(self._condor.JobAction.Remove, _ids(self._removing), reason=("cancelled by gridml", 0))
             self._removing.clear()
         except self._condor.HTCondorException:
             self._wait_for_schedd()
+
+    def _release_held(self) -> None:
+        """Let jobs go on; they and all others that wait ask for as much memory as is known to be needed."""
+        short = [key for key, job in self._jobs.items() if job.memory < self._memory and not (job.running or job.over)]
+        try:
+            if short:
+                self._raise_memory(short)
+            if self._releasing:
+                because = ("released by gridml", 0)
+                self._schedd.act(self._condor.JobAction.Release, _ids(self._releasing), reason=because)
+            self._releasing.clear()
+        except self._condor.HTCondorException:
+            self._wait_for_schedd()
+
+    def _raise_memory(self, short: Collection[tuple[int, int]]) -> None:
+        try:
+            self._schedd.edit(_ids(short), "RequestMemory", str(self._memory))
+        except self._condor.HTCondorException:  # one of them may have gone; if nobody answers, this says so again
+            waiting = f"{self._ours} && JobStatus =!= 2 && RequestMemory < {self._memory}"
+            self._schedd.edit(waiting, "RequestMemory", str(self._memory))
+        self._jobs |= {key: replace(self._jobs[key], memory=self._memory) for key in short}
+
+    def _ask_the_limits(self) -> None:
+        """How long jobs may run, as the schedd has it: it gives its own attributes to what it takes."""
+        if self._limits_known or not self._jobs:
+            return
+        try:
+            ads = self._schedd.query(self._ours, list(limits.COLUMNS), limit=1)
+        except self._condor.HTCondorException:
+            self._wait_for_schedd()
+            return
+        self._limits_known = bool(ads)
+        self._longest_s = limits.longest_s(ads[0] if ads else {}, self._options.job_hours)
 
     def _read_log(self) -> None:
         for key, name, facts in self._heard():
@@ -283,20 +351,63 @@ class Condor(Backend):
                 yield (int(event.cluster), int(event.proc)), event.type.name, dict(event)
 
     def _take(self, key: tuple[int, int], name: str, facts: dict[str, Any]) -> None:
+        if name == "SUBMIT":
+            self._forget_namesake(key)
         if name == "JOB_HELD" and not facts.get("HoldReason"):
-            facts["HoldReason"] = self._hold_reason(key)
+            facts = {**facts, **self._of_the_queue(key, ("HoldReason", "HoldReasonCode", "HoldReasonSubCode"))}
         self._jobs[key], events = translate(self._jobs[key], name, facts, self._clock())
-        self._events += events
+        self._events += [event if self._inheriting else self._with_more(key, event) for event in events]
         self._ran = self._ran or self._jobs[key].running
-        for ended in events:
-            if ended.exit_code == UNFIT and "@" in ended.machine:
-                self._unfit.add(ended.host)
-        if self._jobs[key].over:
+        if name in GONE:  # one that was evicted as it was cancelled has yet to be removed
             self._removing.discard(key)
 
-    def _hold_reason(self, key: tuple[int, int]) -> str:
-        """The log does not always have it; the queue does."""
-        with contextlib.suppress(self._condor.HTCondorException, IndexError, KeyError):
-            ads = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", ["HoldReason"])
-            return str(ads[0]["HoldReason"])
-        return ""
+    def _with_more(self, key: tuple[int, int], held: JobEvent) -> JobEvent:
+        """Have jobs ask for more memory if one is held that had too little, unless others did before it. Where they may
+        ask for no more, that is what holds it."""
+        if held.held_for is not HeldFor.MEMORY:
+            return held
+        too_little = self._jobs[key].memory or self._memory
+        if too_little < self._memory:
+            return held
+        used = self._of_the_queue(key, ("ResidentSetSize",)).get("ResidentSetSize")
+        used_mb = round(used / 1024) if isinstance(used, int | float) else None
+        asked, why = next_request(too_little, used_mb, self._options.memory.most)
+        if asked is None:
+            return replace(held, held_for=HeldFor.ITSELF, detail=f"{why}: {held.detail}")
+        self._memory = asked
+        self._warnings.append(f"{held.worker} was held for its memory: {why}")
+        return held
+
+    def _of_the_queue(self, key: tuple[int, int], columns: tuple[str, ...]) -> dict[str, Any]:
+        """What the queue says of a job and the log does not always; nothing where it does not answer."""
+        with contextlib.suppress(self._condor.HTCondorException, IndexError):
+            ad = self._schedd.query(f"ClusterId == {key[0]} && ProcId == {key[1]}", list(columns))[0]
+            return {name: ad[name] for name in columns if name in ad}
+        return {}
+
+    def _forget_namesake(self, key: tuple[int, int]) -> None:
+        """A schedd that was made anew counts from the beginning: what the log says of a number before the job was
+        submitted is another job's."""
+        job = self._jobs[key]
+        self._jobs[key] = Job(job.name, cancelled=job.cancelled, memory=job.memory)
+        queued = (job.name, State.QUEUED)
+        self._events = [e for e in self._events if job_of(e.worker) != job.name or (e.worker, e.state) == queued]
+
+    def _enter(self, key: tuple[int, int], name: str) -> None:
+        """Follow a job. If another one had its number, that is gone with the queue it was in."""
+        before = self._jobs.get(key)
+        if before is not None and not before.over:
+            detail = "its schedd does not know it any more"
+            self._events.append(
+                JobEvent(self._clock(), before.worker, State.EVICTED, before.machine, detail, graceful=None)
+            )
+        self._jobs[key] = Job(name, memory=self._memory)
+
+
+def _ids(keys: Iterable[tuple[int, int]]) -> list[str]:
+    return [f"{cluster}.{proc}" for cluster, proc in sorted(keys)]
+
+
+def _commands(settings: Settings, directory: RunDirectory, marks: dict[str, str], workers: int) -> dict[str, str]:
+    """The submit commands of a job which is one of so many."""
+    return condor_submit.description(replace(settings, workers=workers), directory, marks)

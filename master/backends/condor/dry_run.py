@@ -7,6 +7,7 @@ from pathlib import Path
 
 from gridml.model.program import load
 from master.backends.condor import master_job, submit_description
+from master.backends.condor.options import is_url
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -29,5 +30,6 @@ def describe(settings: Settings, directory: RunDirectory, *, foreground: bool) -
     for path in commands["transfer_input_files"].split(", ")[1:]:
         size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
         size = "the job's own, made with it" if "$(worker)" in path else size
+        size = "fetched by the machine of each job, whenever it starts" if is_url(path) else size
         parts.append(f"# sent with every job: {path} ({size})")
     return "\n".join(parts)

@@ -14,6 +14,7 @@ from typing import Any
 
 from gridml.protocol.attempts import worker_name
 from master.backends.base import JobEvent, State
+from master.backends.condor.holds import held_for
 
 
 class Meaning(Enum):
@@ -27,6 +28,8 @@ class Meaning(Enum):
     ENDED = auto()  # by itself, with a status or by a signal
     OUT_OF_REACH = auto()  # runs on as far as anybody knows; the shadow tries to reach it again
     IN_REACH = auto()
+    SUSPENDED = auto()
+    GOES_ON = auto()
 
 
 MEANINGS: dict[str, Meaning] = {
@@ -41,6 +44,8 @@ MEANINGS: dict[str, Meaning] = {
     "EXECUTABLE_ERROR": Meaning.ENDED,
     "JOB_DISCONNECTED": Meaning.OUT_OF_REACH,
     "JOB_RECONNECTED": Meaning.IN_REACH,
+    "JOB_SUSPENDED": Meaning.SUSPENDED,
+    "JOB_UNSUSPENDED": Meaning.GOES_ON,
 }
 """Events that are not named here (sizes, file transfers) change nothing."""
 
@@ -53,6 +58,9 @@ class Job:
     starts: int = 0  # how many of its attempts are over
     running: bool = False
     out_of_reach: bool = False
+    suspended: bool = False
+    held: bool = False
+    memory: int = 0  # MiB that it asks for
     machine: str = ""
     cancelled: bool = False  # the master asked for its end
     over: bool = False
@@ -76,6 +84,8 @@ def _started(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, li
     events: list[JobEvent] = []
     if job.running:  # its eviction is missing from the log
         job, events = _taken(job, {"Reason": "started again"}, time_s)
+        if job.over:
+            return job, events
     job = replace(job, running=True, machine=machine)
     return job, [*events, JobEvent(time_s, job.worker, State.RUNNING, machine, f"start {job.starts + 1} of {job.name}")]
 
@@ -85,7 +95,7 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
         return job, []  # it is said of jobs that wait, too, and twice of some that ran
     reason = str(facts.get("Reason") or facts.get("Message") or "its machine was taken away")
     ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
-    job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, machine="")
+    job = replace(job, starts=job.starts + 1, running=False, out_of_reach=False, suspended=False, machine="")
     if job.cancelled:
         return replace(job, over=True), [ended]
     ended = replace(ended, next_attempt=job.worker)
@@ -94,13 +104,16 @@ def _taken(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list
 
 def _held(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     job, events = _taken(job, {"Reason": "put on hold"}, time_s)
+    if job.over:  # it was cancelled: there is no next attempt
+        return job, events
     reason = str(facts.get("HoldReason") or facts.get("Reason") or "no reason given")
     code = f" (code {facts['HoldReasonCode']})" if "HoldReasonCode" in facts else ""
-    return job, [*events, JobEvent(time_s, job.worker, State.HELD, detail=f"{reason}{code}")]
+    job = replace(job, held=True)
+    return job, [*events, JobEvent(time_s, job.worker, State.HELD, detail=f"{reason}{code}", held_for=held_for(facts))]
 
 
 def _released(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
-    return job, [JobEvent(time_s, job.worker, State.QUEUED, detail="released")]
+    return replace(job, held=False), [JobEvent(time_s, job.worker, State.QUEUED, detail="released")]
 
 
 def _removed(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
@@ -137,6 +150,20 @@ def _in_reach(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, l
     return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "in reach again")]
 
 
+def _suspended(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.running or job.suspended:
+        return job, []
+    job = replace(job, suspended=True)
+    return job, [JobEvent(time_s, job.worker, State.SUSPENDED, job.machine, "its machine has other things to do")]
+
+
+def _goes_on(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
+    if not job.running or not job.suspended:
+        return job, []
+    job = replace(job, suspended=False)
+    return job, [JobEvent(time_s, job.worker, State.RUNNING, job.machine, "goes on")]
+
+
 _TRANSLATIONS = {
     Meaning.STARTED: _started,
     Meaning.TAKEN: _taken,
@@ -146,4 +173,6 @@ _TRANSLATIONS = {
     Meaning.ENDED: _ended,
     Meaning.OUT_OF_REACH: _out_of_reach,
     Meaning.IN_REACH: _in_reach,
+    Meaning.SUSPENDED: _suspended,
+    Meaning.GOES_ON: _goes_on,
 }

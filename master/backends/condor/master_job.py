@@ -1,7 +1,8 @@
 """The master as a job of its own, in the schedd's local universe: it outlives the terminal and a crash.
 
 Ended by a signal it is started again, and goes on from the last credit with the workers that live on; ended by a
-status it is done. While it is on hold its workers go on without it, and `condor_rm` of it removes their jobs.
+status it is done, and so it ends after some in a row that came to nothing (`master.restarts`). While it is on hold its
+workers go on without it, and `condor_rm` of it removes their jobs.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
         "executable": str(script if not begin else sys.executable),
         "arguments": f'"{begin}resume {word(str(root))}"',
         "getenv": _PASSED,
+        "environment": '"OPENBLAS_NUM_THREADS=1"',  # of which numpy and scipy would each have one for every core
         "log": str(root / LOG),
         "output": str(root / "logs" / "master.out"),
         "error": str(root / "logs" / "master.err"),
@@ -63,9 +65,11 @@ def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:
     return lines(commands)
 
 
-def write(directory: RunDirectory, commands: Mapping[str, str]) -> None:
-    """Write the description into the run directory."""
-    bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands, DESCRIPTION, "").encode(), durable=False)
+def write(directory: RunDirectory, commands: Mapping[str, str]) -> Path:
+    """Write the description into the run directory; return its file."""
+    file = directory.root / DESCRIPTION
+    bundle.write_atomic(file, as_text(commands, DESCRIPTION, "").encode(), durable=False)
+    return file
 
 
 def submit(directory: RunDirectory, commands: Mapping[str, str]) -> int:
@@ -88,7 +92,7 @@ def waiting(directory: RunDirectory) -> MasterJob | None:
 
     Asked of `condor_q`, which can be ended: the bindings wait 20 s for a schedd that hangs.
     """
-    if not (directory.root / JOB).exists():
+    if not submitted(directory):
         return None
     columns = ("-af", "ClusterId", "JobStatus", "HoldReason")
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -108,7 +112,7 @@ def withdraw(directory: RunDirectory) -> str | None:
 
     Raises RunError when a master holds it, or the queue cannot be reached or refuses.
     """
-    if not (directory.root / WORKERS).exists() and not (directory.root / JOB).exists():
+    if not (directory.root / WORKERS).exists() and not submitted(directory):
         return None  # a run on another back end
     condor = bindings()
     lock = MasterLock(directory)  # a master that begins meanwhile ends at once

@@ -12,6 +12,7 @@ import typer
 from gridml.errors import UsageError
 from gridml.protocol.text import printable
 from master.backends.base import BackendFacts, BackendOptions
+from master.backends.condor.memory import MemoryRange, memory_range
 
 LONGEST_LINE = 8_000  # characters of a value
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")
@@ -35,6 +36,15 @@ def _option(name: str) -> str:
     return "--attribute" if name == "attributes" else f"--{name.removesuffix('_s').replace('_', '-')}"
 
 
+def is_url(text: str) -> bool:
+    """Return whether a file is fetched by the machine that a job runs on (https://..., osdf:///...), not sent."""
+    return "://" in text
+
+
+def _placed(text: str) -> str:
+    return text if is_url(text) else str(Path(text).absolute())
+
+
 @dataclass(frozen=True)
 class CondorOptions(BackendOptions):
     """`python` and `packed` (a conda-pack or venv-pack archive) name the Python at the far end, unless
@@ -47,20 +57,24 @@ class CondorOptions(BackendOptions):
     ] = None
     rank: Annotated[str | None, typer.Option(help="Which machines are better than others.", show_default=False)] = None
     request_cpus: Annotated[int, typer.Option(help="Cores of a job, and threads of a worker.")] = 1
-    request_memory: Annotated[str, typer.Option(help="Memory of a job.")] = "2GB"
+    request_memory: Annotated[
+        str, typer.Option(help="Memory of a job: 4GB, or 1GB..4GB, where more is asked for when less was too little.")
+    ] = "2GB..8GB"
     request_disk: Annotated[str, typer.Option(help="Disk of a job.")] = "2GB"
     request_gpus: Annotated[int, typer.Option(help="GPUs of a job.")] = 0
     container_image: Annotated[
         str | None, typer.Option(help="An image that holds Python and what the program imports.", show_default=False)
     ] = None
     packed: Annotated[
-        Path | None, typer.Option(help="An environment from conda-pack or venv-pack, sent along.", show_default=False)
+        str | None,
+        typer.Option(help="An environment from conda-pack or venv-pack, sent along; or its URL.", show_default=False),
     ] = None
     python: Annotated[
         str | None, typer.Option(help="The Python at the far end; otherwise this one or python3.", show_default=False)
     ] = None
     send: Annotated[
-        tuple[Path, ...], typer.Option(help="A file the program needs; give it again for more.", show_default=False)
+        tuple[str, ...],
+        typer.Option(help="A file the program needs, or its URL; give it again for more.", show_default=False),
     ] = ()
     project: Annotated[str | None, typer.Option(help="The project name, on the OSPool.", show_default=False)] = None
     attributes: Annotated[
@@ -77,6 +91,13 @@ class CondorOptions(BackendOptions):
     chunks_per_job: Annotated[
         int, typer.Option(help="A job leaves after so many chunks; 0: it stays while its machine lasts.")
     ] = 0
+    job_hours: Annotated[
+        float,
+        typer.Option(
+            help="A worker leaves before its job has run so long, and another takes its place; 0: as the pool says of "
+            "its jobs (AllowedExecuteDuration, JobDurationCategory)."
+        ),
+    ] = 0.0
     grace_s: Annotated[
         int,
         typer.Option(
@@ -97,12 +118,20 @@ class CondorOptions(BackendOptions):
                 raise UsageError(f"{option} is {getattr(self, name)}; expected at least {low}.")
             if getattr(self, name) > MOST:
                 raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST:,}.")
+        if not 0 <= self.job_hours <= MOST:
+            raise UsageError(f"--job-hours is {self.job_hours:g}; expected 0, or the hours that a job may run.")
+        memory_range(self.request_memory)
         # The submit description is read in the run directory.
         if self.packed is not None:
-            object.__setattr__(self, "packed", self.packed.absolute())
-        object.__setattr__(self, "send", tuple(path.absolute() for path in self.send))
+            object.__setattr__(self, "packed", _placed(self.packed))
+        object.__setattr__(self, "send", tuple(map(_placed, self.send)))
         if self.container_image and os.path.exists(self.container_image):
             object.__setattr__(self, "container_image", str(Path(self.container_image).absolute()))
+
+    @property
+    def memory(self) -> MemoryRange:
+        """What a job asks for at first and at most."""
+        return memory_range(self.request_memory)
 
     @property
     def facts(self) -> BackendFacts:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from master.backends.base import Backend
 from master.backends.condor.options import CondorOptions
 from master.backends.plugin import BackendPlugin, BatchSystem, Command, MasterJob
@@ -31,10 +33,20 @@ class CondorPlugin(BackendPlugin):
 
         return Condor(settings, directory)
 
+    def nearby(self) -> bool:
+        from master.backends.condor.schedd import on_loopback
+
+        return on_loopback()
+
     def check(self, settings: Settings) -> None:
         from master.backends.condor.submit_description import check
 
         check(CondorOptions.among(settings.options), settings.program)
+
+    def keep(self, settings: Settings, directory: RunDirectory) -> None:
+        from master.backends.condor.sent_files import keep
+
+        keep(CondorOptions.among(settings.options), directory)
 
 
 class Schedd(BatchSystem):
@@ -54,6 +66,14 @@ class Schedd(BatchSystem):
         from master.backends.condor import master_job
 
         return master_job.submit(directory, master_job.description(settings, directory))
+
+    def prepare_master(self, settings: Settings, directory: RunDirectory) -> Path:
+        from master.backends.condor import master_job
+
+        return master_job.write(directory, master_job.description(settings, directory))
+
+    def submission(self, prepared: Path) -> str:
+        return f"condor_submit {prepared} (in a DAG: JOB train {prepared.absolute()})"
 
     def master_submitted(self, directory: RunDirectory) -> bool:
         from master.backends.condor import master_job

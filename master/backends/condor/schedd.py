@@ -48,6 +48,13 @@ def check_reachable() -> None:
         condor.Schedd().query("false", ["ClusterId"], limit=1)
 
 
+def on_loopback() -> bool:
+    """Return whether the pool is one of this machine alone; not where there is no configuration to tell."""
+    with contextlib.suppress(RunError, RuntimeError, OSError, KeyError):
+        return str(bindings().param["NETWORK_INTERFACE"]).startswith(("127.", "::1"))
+    return False
+
+
 def job_ad() -> str | None:
     """Return the file with the ad of the job that this process is, None when it is none."""
     return os.environ.get("_CONDOR_JOB_AD")

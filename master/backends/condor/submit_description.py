@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -13,7 +14,9 @@ from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
 from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle, outbox
-from master.backends.condor.options import CondorOptions, check_line
+from gridml.protocol.text import printable
+from master.backends.condor import sent_files
+from master.backends.condor.options import CondorOptions, check_line, is_url
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -33,7 +36,10 @@ exec 2>&1
 if [ -n "$GRIDML_PACKED" ]; then
     PATH="$PWD/packed/bin:$PATH"
     if [ ! -d packed ]; then  # it is there when a worker is started again in its folder
-        mkdir unpacking && tar -xzf "$GRIDML_PACKED" -C unpacking && mv unpacking packed || exit 69
+        mkdir unpacking && tar -xzf "$GRIDML_PACKED" -C unpacking && mv unpacking packed || {
+            tar -tzf "$GRIDML_PACKED" >/dev/null && exit 69  # the archive is whole: it is the disk
+            exit 78
+        }
         rm -f "$GRIDML_PACKED"
         [ -x packed/bin/conda-unpack ] && packed/bin/conda-unpack
     fi
@@ -42,7 +48,7 @@ for python in "$GRIDML_PYTHON" python3 python; do
     [ -n "$python" ] && "$python" -c 'import numpy' 2>/dev/null && exec "$python" gridml.pyz "$@"
 done
 echo "no Python with numpy on $(uname -n): give --container-image, --packed or --python" >&2
-exit 69
+exit 78
 """
 
 
@@ -50,16 +56,16 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
     """Return the submit commands of one job; `$(worker)` stands for its name. `marks` are attributes of all jobs of the
     run. Raises UsageError for a value that is not one line, whatever it is made of."""
     options, carrier = CondorOptions.among(settings.options), CARRIERS.find(settings.carrier)
-    sent = [CODE, *map(str, [*_programs(settings.program, directory, options), *options.send])]
+    sent = [CODE, *map(str, _programs(settings.program, directory, options)), *sent_files.sent(options, directory)]
     environment = {"OMP_NUM_THREADS": str(options.request_cpus), "MKL_NUM_THREADS": str(options.request_cpus)}
     environment["GRIDML_PYTHON"] = options.python or ("" if options.container_image else sys.executable)
     if carrier.job_file is not None:
         sent.append(carrier.job_file.format(job="$(worker)"))
     if options.packed is not None:
-        sent.append(str(options.packed))
-        environment["GRIDML_PACKED"] = options.packed.name
+        sent.append(options.packed)
+        environment["GRIDML_PACKED"] = Path(options.packed).name
     arguments = ["--name $(worker)", f"--carrier {carrier.name}", f"--program {word(settings.program.name)}"]
-    arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g}")
+    arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g} --keep {outbox.share(settings.workers)}")
     if options.chunks_per_job:
         arguments.append(f"--chunks {options.chunks_per_job}")
     commands = {
@@ -82,7 +88,7 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         "checkpoint_exit_code": str(outbox.SAVED),
         "batch_name": options.batch_name or f"gridml {directory.place.name}",
         "request_cpus": str(options.request_cpus),
-        "request_memory": options.request_memory,
+        "request_memory": f"{options.memory.first}MB",
         "request_disk": options.request_disk,
         "job_max_vacate_time": str(options.grace_s),
         # How long the schedd looks for a job out of reach. The master gives its work to others before.
@@ -109,7 +115,7 @@ def _programs(program: Path, directory: RunDirectory, options: CondorOptions) ->
     else:  # before there is a run
         inside = (folder_of(program) / name.split("/")[0] for name in own_files(program))
         entries = list(dict.fromkeys([program, *(path for path in inside if path.name != program.name)]))
-    own, theirs = entries[0], {path.name for path in options.send}
+    own, theirs = entries[0], {Path(file).name for file in options.send}
     return [own, *(path for path in entries[1:] if path.name not in theirs)]
 
 
@@ -127,20 +133,45 @@ def attributes(options: CondorOptions) -> dict[str, str]:
 
 
 def check(options: CondorOptions, program: Path) -> None:
-    """Raise UsageError for a file that is to travel with the jobs and is not there, or cannot be named in a list."""
-    for option in options.attributes:
-        attribute(option)
-    travelling = [program, *options.send, *filter(None, [options.packed])]
-    unnameable = next((path for path in travelling if any(mark in str(path) for mark in (",", "$(", "\n"))), None)
+    """Raise UsageError for an expression that cannot be read, and for a file that is to travel with the jobs and is not
+    there, or cannot be named in a list."""
+    expressions = {f"--attribute {name}": value for name, value in map(attribute, options.attributes)}
+    for option, expression in {**expressions, "--requirements": options.requirements, "--rank": options.rank}.items():
+        if expression:
+            check_expression(option, expression)
+    sent = [*options.send, *filter(None, [options.packed])]
+    unnameable = next((file for file in [str(program), *sent] if any(mark in file for mark in (",", "$(", "\n"))), None)
     if unnameable is not None:
         raise UsageError(
             f"{unnameable} cannot travel with the jobs: HTCondor's lists allow no comma and no '$('. Rename it."
         )
-    image = Path(options.container_image or "")
-    needed = [*options.send, *filter(None, [options.packed]), *([image] if image.is_absolute() else [])]
-    missing = next((path for path in needed if not os.path.exists(path)), None)
+    names = [Path(file).name for file in sent]
+    twice = next((file for file, name in zip(sent, names, strict=True) if names.count(name) > 1), None)
+    if twice is not None:
+        raise UsageError(
+            f"{twice} is sent beside another file of that name: in a job's folder both are one. Rename it."
+        )
+    image = options.container_image or ""
+    needed = [*sent, *([image] if os.path.isabs(image) else [])]
+    missing = next((file for file in needed if not (is_url(file) or os.path.exists(file))), None)
     if missing is not None:
         raise UsageError(f"{missing} cannot be sent with the jobs: it is not there. Name a file that is.")
+
+
+def check_expression(option: str, text: str) -> None:
+    """Raise UsageError for what is no expression of the ClassAd language. Where HTCondor's bindings are missing nobody
+    can tell, and they are asked for a little later."""
+    try:
+        classads = importlib.import_module("classad2")
+    except ImportError:
+        return
+    try:
+        classads.ExprTree(text)
+    except classads.ClassAdException as error:
+        raise UsageError(
+            f"{option} is {printable(text, 200)!r}, which HTCondor cannot read; expected an expression, as "
+            "'HasAVX2 && OpSysMajorVer >= 8' or 'Memory > 4000'. Look at its brackets and quotes."
+        ) from error
 
 
 def attribute(text: str) -> tuple[str, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import socket
 import subprocess
 import sys
@@ -16,8 +17,8 @@ from pathlib import Path
 
 import pytest
 
-from gridml.carriers.sftp import WRITE, Credential, SftpLine, SftpLink, line_of_job
-from gridml.errors import RunError
+from gridml.carriers.sftp import WRITE, Credential, Sftp, SftpLine, SftpLink, line_of_job
+from gridml.errors import RunError, UsageError
 from master.sftp.server import MailServer
 
 TIMEOUT_S = 5.0
@@ -292,3 +293,32 @@ def test_a_job_without_a_credential_says_what_to_do(tmp_path: Path, text: str | 
 def test_a_worker_of_another_carrier_does_without_paramiko() -> None:
     look = "import sys, remote.worker; sys.exit('paramiko' in sys.modules)"
     subprocess.run([sys.executable, "-c", look], check=True, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("127.0.0.1:2222", "127.0.0.1: another machine gets to itself there"),
+        ("localhost", "another machine gets to itself there"),
+        ("0.0.0.0", "or nowhere"),
+        ("[fe80::1]:22", "fe80::1"),
+        ("no-such-host.invalid", "not known here"),
+    ],
+)
+def test_a_place_where_no_worker_can_reach_the_master_is_refused(address: str, why: str) -> None:
+    with pytest.raises(UsageError, match=re.escape(why)) as refused:
+        Sftp().check_advertised(address, nearby=False)
+    assert "--sftp HOST[:PORT]" in str(refused.value)
+    Sftp().check_advertised(address, nearby=True)
+
+
+def test_a_place_that_others_may_reach_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    Sftp().check_advertised("192.0.2.1:2222", nearby=False)
+    address = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("192.0.2.1", 0))]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda host, port: address)
+    monkeypatch.setattr(socket, "getfqdn", lambda: "submit.example.org")
+    Sftp().check_advertised(None, nearby=False)
+    monkeypatch.setattr(socket, "getfqdn", lambda: "submit")
+    Sftp().check_advertised("submit", nearby=False)
+    with pytest.raises(UsageError, match="without a domain"):
+        Sftp().check_advertised(None, nearby=False)

@@ -135,10 +135,15 @@ def test_a_last_batch_that_is_too_small_for_f_is_odd(
     gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     """Several workers share what is left; one alone would fail there."""
-    (tmp_path / "crumb.py").write_text(PERCEPTRON.replace(BATCH, "COUNT, BATCH, EPOCHS = 1000, 37, 3"))
+    crumb = PERCEPTRON.replace(BATCH, "COUNT, BATCH, EPOCHS = 1000, 37, 3")
+    needs = "    if len(points.ids) < 20:\n        raise ValueError('too few')\n    network.step("
+    (tmp_path / "crumb.py").write_text(crumb.replace("    network.step(", needs))
     status, _, err = gridml("crumb.py")
     assert status == 0
-    assert "an epoch's last batch has 1 vertices, and f failed on Point 0: ValueError: Expected more than 1" in err
+    assert "an epoch's last batch has 19 vertices, and f failed on Point 0 to 18: ValueError: too few" in err
+    for asked in ("min_batch=18", "drop_last=True"):
+        (tmp_path / "crumb.py").write_text(crumb.replace("batch=BATCH", f"batch=BATCH, {asked}"))
+        assert gridml("crumb.py")[::2] == (0, "")
 
 
 def test_evaluate_sees_what_f_changed_of_local_vertices(

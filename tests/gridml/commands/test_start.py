@@ -8,12 +8,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import typer
 
+from chunk_model.parse import parse
 from gridml import cli
 from gridml.commands.start import start_command
 from gridml.errors import UsageError
+from gridml.protocol.messages import NO_PUSH
 from master.backends.base import Backend, BackendFacts, BackendOptions
 from master.backends.plugin import BackendPlugin, Command
 from master.backends.registry import BACKENDS
@@ -68,7 +71,7 @@ def test_defaults_are_those_of_the_settings() -> None:
 
 def test_every_option_reaches_the_settings() -> None:
     common = ("--workers", "5", "--epochs", "2", "--seed", "4", "--chunk", "9", "--push-every", "8", "--silence", "7")
-    common = (*common, "--steps-each", "0")
+    common = (*common, "--steps-each", "0", "--chunk-bytes", "1.5MB")
     settings = made(*common, "--carrier", "sftp", "--address", "host:22", "--places", "1", "--file", "a", "--file", "b")
     options = LabOptions(seats=1, files=(Path("a"), Path("b")))
     assert settings == Settings(
@@ -78,6 +81,7 @@ def test_every_option_reaches_the_settings() -> None:
         epochs=2,
         seed=4,
         chunk=9,
+        chunk_bytes=1_500_000,
         push_every=8,
         steps_each=0,
         silent_s=7.0,
@@ -85,6 +89,31 @@ def test_every_option_reaches_the_settings() -> None:
         address="host:22",
         options=options,
     )
+
+
+def test_what_is_expected_of_lives_is_kept_in_a_word(tmp_path: Path) -> None:
+    assert made("--lifetime", "normal(45m,10m)").expected_lifetime == "normal(2700.0s,600.0s)"
+    trace, rng = tmp_path / "machines.csv", np.random.default_rng(0)
+    ends = np.cumsum(rng.exponential(600e3, 40)).astype(int)
+    begins = [0, *ends[:-1]]
+    lines = [f"{b},add,m{k}\n{e},remove,m{k}" for k, (b, e) in enumerate(zip(begins, ends, strict=True))]
+    trace.write_text("\n".join(lines) + "\n")
+    law = made("--trace", str(trace)).expected_lifetime
+    assert law is not None and 300 < parse(law).mean() < 1200
+    with pytest.raises(UsageError, match="--lifetime"):
+        refused("--lifetime", "forever")
+
+
+def test_no_push_is_all_or_nothing() -> None:
+    assert made("--no-push").push_every == NO_PUSH
+    with pytest.raises(UsageError, match="both --no-push and --push-every"):
+        refused("--no-push", "--push-every", "100")
+
+
+def refused(*arguments: str) -> None:
+    app = typer.Typer()
+    app.command()(start_command(LabPlugin()))
+    app([str(PROGRAM), *arguments], standalone_mode=False)
 
 
 @pytest.mark.parametrize("text", ["0", "-1", "4.9", "nan", "inf"])
@@ -118,7 +147,17 @@ def called(*arguments: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> An
 def test_a_dry_run_prints_what_would_be_submitted_and_makes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    chosen = ("--dry-run", "--carrier", "sftp", "--chunks-per-job", "3", "--attribute", "Wanted=True")
+    chosen = (
+        "--dry-run",
+        "--carrier",
+        "sftp",
+        "--sftp",
+        "192.0.2.1",
+        "--chunks-per-job",
+        "3",
+        "--attribute",
+        "Wanted=True",
+    )
     code = called("submit", str(PROGRAM), *chosen, monkeypatch=monkeypatch, folder=tmp_path)
     said = capsys.readouterr().out
     assert not code and list(tmp_path.iterdir()) == []

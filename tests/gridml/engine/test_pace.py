@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.pace import ask_again_s, batch_size, evenly, push_every, rate_scale
+from gridml.engine.pace import ask_again_s, batch_size, next_batch, push_every, rate_scale
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
@@ -48,16 +48,35 @@ def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live:
     assert push_every(live, 64, rate=1000.0, push_cost_s=0.0, budget=0.03)[0] == expected
 
 
+def cut(left: int, size: int, least: int, *, alike: bool) -> list[int]:
+    """The batches of a lease."""
+    sizes = []
+    while left:
+        sizes.append(next_batch(left, size, least, alike=alike))
+        left -= sizes[-1]
+    return sizes
+
+
 @given(st.integers(1, 10_000), batches)
 def test_a_lease_is_cut_into_batches_of_nearly_one_size(left: int, size: int) -> None:
     """However many it holds, no batch is much smaller than the others: at the end of one there was a single vertex."""
-    sizes, rest = [], left
-    while rest:
-        sizes.append(evenly(rest, size))
-        rest -= sizes[-1]
+    sizes = cut(left, size, 1, alike=True)
     assert max(sizes) <= size
     assert max(sizes) - min(sizes) <= 1
     assert len(sizes) == -(-left // size)  # not one batch more than there must be
+
+
+@given(st.integers(1, 10_000), batches)
+def test_the_batches_of_one_worker_are_those_of_a_loop(left: int, size: int) -> None:
+    assert cut(left, size, 1, alike=False) == [min(size, left - at) for at in range(0, left, size)]
+
+
+@given(st.integers(1, 10_000), batches, st.data(), st.booleans())
+def test_no_batch_has_fewer_than_asked_for(left: int, size: int, data: st.DataObject, alike: bool) -> None:
+    least = data.draw(st.integers(1, size))
+    sizes = cut(left, size, least, alike=alike)
+    assert sum(sizes) == left and min(sizes) >= min(least, left)
+    assert max(sizes) <= (size if 2 * least <= size + 1 else max(size, 2 * least - 1))
 
 
 def test_dear_pushes_come_less_often_and_the_reason_says_so() -> None:

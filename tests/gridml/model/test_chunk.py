@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from numpy.lib.format import open_memmap
 
 import gridml
-from gridml.model.chunk import BEFORE, Chunk, cut
+from gridml.model.chunk import BEFORE, Chunk, bytes_each, cut
 from gridml.model.graph import Edges, components
 from gridml.model.order import EpochOrder
 from gridml.protocol import bundle
@@ -165,6 +165,16 @@ def test_a_superstep_chunk_shows_neighbours_as_they_were(g: gridml.Graph, data: 
     assert all(name.startswith("Text/") for name in chunk.edges)
     assert_faithful(chunk, g)
     assert_equal(Chunk.decode(chunk.encode()), chunk)
+
+
+def test_how_many_bytes_go_with_a_vertex_is_a_fair_guess() -> None:
+    g, count = gridml.Graph(), 2_000
+    g.add(Word, count=np.zeros(3, int))
+    rng = np.random.default_rng(0)
+    lists = gridml.csr(np.arange(count + 1) * 4, rng.integers(0, 3, 4 * count))
+    g.add(Author, name=np.zeros((count, 3), np.uint8), favourite=lists)
+    chunk = cut(g, "Author", np.arange(500), None, components(g), bsp=False)
+    assert bytes_each(g, "Author") == pytest.approx(len(chunk.encode()) / 500, rel=0.05)
 
 
 def test_edges_of_constant_degree_keep_it() -> None:

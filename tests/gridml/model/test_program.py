@@ -238,7 +238,11 @@ def test_batches_are_shared_only_where_that_does_no_harm(write: Write, made: str
         program = gridml.Program(graph, train)
         """
     )
-    assert load(write(HEAD + declared)).least_batch == expected
+    program = load(write(HEAD + declared))
+    assert program.least_batch == expected
+    assert program.fewest == 2, "as it says"
+    alone = load(write(HEAD + declared.replace("batch=8, min_batch=2", "batch=8")))
+    assert alone.fewest == (2 if "BatchNorm" in made else 1), "of a single row it has no statistics"
     assert load(write(GOOD)).least_batch == 8
 
 

@@ -12,6 +12,7 @@ from gridml.protocol import outbox as unanswered
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
+from remote import worker
 
 PUSH = Push(lease=3, term=9, sequence=2, base=5, upto=12, vertices=4)
 ROWS = {"Word": RowValues(np.arange(4), {"count": np.arange(4.0)})}
@@ -30,6 +31,25 @@ def test_what_is_written_is_read(path: Path) -> None:
     message, tensors = bundle.decode(kept.payload)
     assert sync_from(message) == KEPT.sync
     np.testing.assert_array_equal(tensors["Word/count"], np.arange(4.0))
+
+
+@pytest.mark.parametrize("workers", [0, 1, 3, 20, 5000])
+def test_all_pushes_that_are_kept_together_are_bounded(workers: int) -> None:
+    assert workers * unanswered.share(workers) <= unanswered.MOST_KEPT
+
+
+def test_a_push_that_is_longer_than_may_be_kept_is_left_and_said(
+    path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(path.parent)
+    worker._leave_behind(KEPT, 10_000)
+    kept = path.stat().st_size
+    assert kept > 0 and capsys.readouterr().err == ""
+    worker._leave_behind(KEPT, kept)
+    assert path.stat().st_size == kept
+    worker._leave_behind(KEPT, kept - 1)
+    assert path.read_bytes() == b"", "the file stays: HTCondor expects it"
+    assert f"it has {kept:,} bytes, and {kept - 1:,} are kept of a worker" in capsys.readouterr().err
 
 
 def test_an_empty_file_holds_nothing_and_stays(path: Path) -> None:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridml.protocol.messages import NO_PUSH, Copies, Failure, Lease, Pace, Push, Reply, Sync, Verdict
+from gridml.protocol.messages import NO_PUSH, PUSH_AT_LEAST_S, Copies, Failure, Lease, Pace, Push, Reply, Sync, Verdict
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -32,7 +32,7 @@ from gridml.protocol.worker_actions import (
     Use,
     Wait,
 )
-from gridml.protocol.worker_state import ABANDONED_S, LAST_WORDS_S, PUSH_AT_LEAST_S, WorkerOptions, WorkerState
+from gridml.protocol.worker_state import ABANDONED_S, LAST_WORDS_S, WorkerOptions, WorkerState
 
 LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
 NEXT = Lease(2, 1, 0, 120, 140, "lease-2", "")
@@ -85,10 +85,10 @@ class Life:
     def reply(self, reply: Reply, *, brings: bool = False) -> None:
         self.state.handle(Replied(reply, brings, carry_s=0.5, travel_s=2.0), self.now_s)
 
-    def lease(self, lease: Lease = LEASE, push_every: int = 10) -> None:
+    def lease(self, lease: Lease = LEASE, push_every: int = 10, push_s: float = PUSH_AT_LEAST_S) -> None:
         """Ask for a lease, and get it."""
         self.until(Send)
-        self.reply(Reply(0, Pace(push_every=push_every), lease=lease))
+        self.reply(Reply(0, Pace(push_every=push_every, push_s=push_s), lease=lease))
 
     @property
     def pushes(self) -> list[Push]:
@@ -138,6 +138,13 @@ def test_a_slow_f_pushes_by_the_clock() -> None:
     life.reply(MERGED)
     life.until(Send)
     assert life.pushes[-1].vertices == 8
+
+
+def test_a_slow_f_pushes_as_rarely_as_a_busy_master_wants() -> None:
+    life = Life(vertex_s=4.0, batch=1)
+    life.lease(push_every=1000, push_s=50.0)
+    life.until(Send)
+    assert (life.pushes[-1].vertices, life.now_s) == (13, 1052.0)
 
 
 def test_where_no_push_is_wanted_there_is_one_at_the_end() -> None:
@@ -201,6 +208,18 @@ def test_a_cut_lease_ends_where_it_was_cut_and_what_lies_beyond_is_dropped() -> 
         assert life.syncs[-1].have == (1 if stop_at == 115 else -1)
 
 
+@pytest.mark.parametrize(("fewest", "stays"), [(1, True), (3, True), (4, False)])
+def test_who_is_left_fewer_by_a_cut_than_a_batch_may_have_begins_anew(fewest: int, stays: bool) -> None:
+    life = Life()
+    life.lease(replace(LEASE, fewest=fewest))
+    life.until(Send)
+    life.step()  # five rows more, to 15
+    life.reply(MERGED._replace(stop_at=118))
+    life.until(Send)
+    assert sum(push.vertices for push in life.pushes) == (18 if stays else 10)
+    assert life.syncs[-1].have == (1 if stays else -1)
+
+
 def test_a_lease_ahead_is_begun_while_the_last_push_travels() -> None:
     life = Life()
     life.lease()
@@ -213,6 +232,22 @@ def test_a_lease_ahead_is_begun_while_the_last_push_travels() -> None:
     life.until(Train)
     life.reply(MERGED, brings=True)
     assert life.step() == Adopt(Use.REBASE, 1)
+
+
+@pytest.mark.parametrize("chunks", [None, 2, 3])
+def test_a_push_that_ends_its_lease_asks_for_the_one_after_the_next(chunks: int | None) -> None:
+    """Else a lease of one push would end with nothing ahead, and its worker wait for the answer to that."""
+    life = Life(replace(OPTIONS, chunks=chunks))
+    life.lease()
+    life.until(Send)
+    life.reply(MERGED._replace(lease=NEXT))
+    life.until(EndChunk)
+    life.until(Send)
+    assert life.syncs[-1].wants is (chunks != 2)
+    life.reply(MERGED._replace(lease=None if chunks == 2 else replace(NEXT, id=3, start=140, stop=160)))
+    life.until(Send)  # within the second, while the third lies ahead
+    assert life.syncs[-1].holds == ((2,) if chunks == 2 else (2, 3))
+    assert not life.syncs[-1].wants
 
 
 def test_a_chunk_that_cannot_be_had_is_not_held() -> None:

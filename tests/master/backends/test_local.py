@@ -393,3 +393,29 @@ def test_machines_that_rest_are_not_gone(make: Make) -> None:
     pool.backend.avoid(["slot-1"])
     pool.at(6.0)
     assert pool.of(State.RUNNING, worker="w1", machine="slot-2")
+
+
+def test_a_worker_that_is_stopped_is_suspended_until_it_goes_on(make: Make) -> None:
+    pool = make(Steady(1))
+    pool.backend.submit("w1")
+    pool.until_ready("w1")
+    pid = pool.last("w1").pid
+    assert pid is not None
+    for number, state in ((signal.SIGSTOP, State.SUSPENDED), (signal.SIGCONT, State.RUNNING)):
+        os.kill(pid, number)
+        pool.until(lambda state=state: pool.state("w1") is state)  # type: ignore[misc]
+    os.kill(pid, signal.SIGSTOP)
+    pool.until(lambda: pool.state("w1") is State.SUSPENDED)
+    pool.backend.cancel("w1")
+    assert pool.until_ended("w1").cancelled, "a stopped process can be killed"
+
+
+def test_a_worker_that_ends_as_it_is_looked_at_is_reaped_by_the_next_look(make: Make) -> None:
+    """The master ended there: of a process that has ended nobody can ask whether it is stopped."""
+    pool = make(Steady(1), "exit 0")
+    pool.backend.submit("w1")
+    pool.poll()
+    job = pool.backend._jobs["w1"]
+    os.waitid(os.P_PID, job.process.pid, os.WEXITED | os.WNOWAIT)
+    pool.backend._look_whether_stopped(job)
+    assert pool.until_ended("w1").state is State.FINISHED

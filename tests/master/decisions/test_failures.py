@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -10,6 +11,9 @@ from hypothesis import strategies as st
 
 from master.decisions.failures import (
     DISTRUST,
+    LACKING_S,
+    LONG_REST_S,
+    LONGEST_LACKING_S,
     LONGEST_PAUSE_S,
     MAX_FAILURES,
     MAX_TRIES,
@@ -19,8 +23,10 @@ from master.decisions.failures import (
     Failed,
     after_failure,
     after_give_up,
+    long_rest_s,
     may_lease,
     pause,
+    pause_of_lacking,
     replaceable,
     rests,
     standing,
@@ -144,14 +150,24 @@ def test_who_sent_what_none_should_weighs_more_than_who_failed() -> None:
         "failed 1 times in a row, of its machine's workers 1 given up for what they sent; no lease for 1 s"
     )
     assert pause(0, MAX_FAILURES)[1].endswith("no lease for 300 s, and no worker there while others work elsewhere")
+    assert pause(MAX_FAILURES)[1].endswith("and no worker there for 60 minutes while others work elsewhere")
 
 
 @pytest.mark.parametrize("others", [True, False])
-def test_a_machine_rests_in_its_pause_and_for_good_while_others_work(others: bool) -> None:
-    for against in (1, MAX_FAILURES):
-        assert rests(against, 10.0, 9.0, lambda: others) == (True, "no worker starts there for 1 s")
-    assert not rests(MAX_FAILURES - 1, 10.0, 10.0, lambda: others)[0]
-    assert rests(MAX_FAILURES, 10.0, 1e9, lambda: others)[0] is others, "alone it is tried again"
+def test_a_machine_rests_in_its_pause_and_longer_while_others_work(others: bool) -> None:
+    longer_s = [long_rest_s(*against) for against in ((MAX_FAILURES - 1, 0), (MAX_FAILURES, 0), (0, MAX_FAILURES))]
+    assert longer_s == [0.0, LONG_REST_S, math.inf], "who fails may do better later, who lies is trusted no more"
+    for longer in longer_s:
+        assert rests(10.0, 9.0, longer, lambda: others) == (True, "no worker starts there for 1 s")
+    assert not rests(10.0, 10.0, 0.0, lambda: others)[0]
+    assert rests(10.0, 9.0 + LONG_REST_S, LONG_REST_S, lambda: others)[0] is others, "alone it is tried again"
+    assert not rests(10.0, 10.0 + LONG_REST_S, LONG_REST_S, lambda: others)[0]
+    assert rests(10.0, 1e9, math.inf, lambda: others)[0] is others
+
+
+def test_a_machine_that_lacks_something_is_tried_again_ever_more_rarely() -> None:
+    assert [pause_of_lacking(k)[0] for k in (1, 2, 3)] == [LACKING_S, 2 * LACKING_S, 4 * LACKING_S]
+    assert pause_of_lacking(10_000)[0] == LONGEST_LACKING_S
 
 
 def test_a_run_ends_where_nothing_comes_of_a_machine_and_there_is_no_better_one() -> None:

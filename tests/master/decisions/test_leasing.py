@@ -110,6 +110,23 @@ def test_nobody_gets_more_than_a_share_where_another_epoch_follows(
     assert size < max(SMALLEST * 8, per_epoch * speed / workers + 1) + 2 * 8
 
 
+@pytest.mark.parametrize(("idle", "parts"), [(0, 8), (100, 8), (300, 4), (1_000, 2), (3_000, 1)])
+def test_chunks_that_are_dear_to_begin_are_larger(idle: int, parts: int) -> None:
+    """What is lost around the chunks of a share, and half a chunk at the end of an epoch, are least together."""
+    facts: dict[str, Any] = {"left": 10**6, "workers": 2, "batch": 10, "wanted": None, "followed": True}
+    size, reason = sized_for(**facts, per_epoch=20_000, idle=idle)
+    assert (size, reason) == (10_000 // parts, f"1/{parts} of a worker's share of the epoch")
+
+
+def test_no_chunk_has_more_bytes_than_it_may() -> None:
+    facts: dict[str, Any] = {"per_epoch": 8_000_000, "batch": 64, "left": 8_000_000, "workers": 2}
+    for more in ({}, {"sized": (20_000_000, "fitted")}, {"interval": 10**6}, {"around": 10**6}, {"followed": True}):
+        size, reason = sized_for(**facts, **more, wanted=None, largest=61_000)
+        assert (size, reason) == (60_992, "as many bytes as a chunk may have")
+    assert sized_for(**facts, wanted=None, largest=10)[0] == 64  # a batch must be
+    assert sized_for(**facts, wanted=100_000, largest=10)[0] == 100_032  # what was asked for is what is meant
+
+
 def test_the_end_of_an_epoch_is_no_end_where_another_follows() -> None:
     sizes = [sized_for(left, 4, 10, wanted=500, per_epoch=64_000, followed=True)[0] for left in (64_000, 1_000, 505)]
     assert sizes == [500, 500, 505]

@@ -14,6 +14,7 @@ from chunk_model.observations import Observations
 from master.decisions.sizing import (
     APART_S,
     FIRST_EXPOSURE_S,
+    MERGING,
     Facts,
     KindFacts,
     Seen,
@@ -63,6 +64,12 @@ def test_another_fit_waits_until_there_is_more_to_know(seen: Seen, due: bool) ->
     assert reason
 
 
+def test_what_is_expected_is_not_waited_for() -> None:
+    assert is_due(Seen(0, 0.1, 5.0), None, expected=True)[0]
+    assert not is_due(Seen(0, 0.0, 5.0), None, expected=True)[0], "what anything costs is not known yet"
+    assert not is_due(Seen(1, 2.0, 30.0), Seen(0, 1.5, 5.0), expected=True)[0]
+
+
 @given(st.integers(1, 10**6))
 def test_fits_are_few_however_many_die(deaths: int) -> None:
     count, last = 0, None
@@ -84,6 +91,20 @@ def test_sizes_follow_lifetimes() -> None:
     assert long[""].chunk_s > 2 * short[""].chunk_s
     assert long[""].push_s > 3 * short[""].push_s
     assert "for lives of" in short[""].why
+
+
+def test_lives_are_as_expected_until_ten_have_ended() -> None:
+    alive = Observations(np.array([5.0, 7.0]), np.zeros(2, np.bool_))
+    few, many = lives(60.0, 9), lives(60.0, 200)
+    usual = {seen: size(facts(KindFacts("", COSTS, law)))[0][""].push_s for seen, law in (("few", few), ("many", many))}
+    for seen, law in (("none", alive), ("few", few), ("many", many)):
+        asked = replace(facts(KindFacts("", COSTS, law)), expected="exponential(10h)")
+        sizes, reason = size(asked)
+        assert ("as was said before the run" in reason) is (seen != "many")
+        if seen == "many":
+            assert sizes[""].push_s == usual[seen]
+        else:
+            assert sizes[""].push_s > 5 * usual["few"]
 
 
 def test_a_fast_kind_gets_as_many_more_vertices() -> None:
@@ -115,6 +136,15 @@ def test_the_master_is_not_asked_for_more_than_it_can_do() -> None:
     busy, _ = size(facts(kind, merge_s=0.05, grant_s=0.1))
     assert busy[""].push_s >= 100 * 0.05 / 0.5 * 0.99 > free[""].push_s
     assert busy[""].chunk_s >= 100 * 0.1 / 0.25
+
+
+def test_granting_asks_for_no_more_than_a_chunk_may_have() -> None:
+    """Cutting a large chunk takes long, which must not be a reason for a larger one."""
+    kind = KindFacts("", Costs(exec_s=1e-5, push_s=1e-3), lives(600.0))
+    busy = replace(facts(kind, vertices=8_000_000, grant_s=2.5), workers=2)
+    assert size(busy)[0][""].chunk <= 8_000_000
+    assert size(replace(busy, largest=60_000))[0][""].chunk <= 60_000
+    assert size(replace(busy, largest=1))[0][""].chunk == 10  # a batch
 
 
 def test_nobody_pushes_oftener_than_pushes_are_answered() -> None:
@@ -164,17 +194,26 @@ def test_only_a_notable_change_is_one() -> None:
     st.integers(1, 10_000),
     st.floats(0, 0.1),
 )
-def test_a_push_interval_is_whole_batches_and_never_longer_than_the_rule_wants(
+def test_a_push_interval_is_whole_batches_and_longer_than_the_rule_wants_only_for_the_master(
     ruled: int, push_s: float | None, rate: float, batch: int, live: int, merge_s: float
 ) -> None:
     sized = None if push_s is None else of(10.0, push_s)
     every, reason = push_interval(ruled * batch, sized, rate, batch, live, merge_s)
     assert reason
-    assert batch <= every <= ruled * batch
+    merged = live * merge_s / MERGING * rate
+    assert batch <= every <= max(ruled * batch, merged + batch)
+    assert every >= merged - batch
     assert every % batch == 0
     if every < ruled * batch:
         assert push_s is not None
         assert every >= min(push_s, live * merge_s) * rate - batch
+
+
+def test_what_the_master_cannot_merge_is_not_pushed_whatever_the_rule_wants() -> None:
+    every, reason = push_interval(10, None, 0.16, 1, 2600, 0.14)
+    assert every == round(2600 * 0.14 / MERGING * 0.16) and "the master merges no faster" in reason
+    assert push_interval(10, of(10.0, 60.0), 0.16, 1, 2600, 0.14)[0] == every
+    assert push_interval(10, None, 0.0, 1, 2600, 0.14)[0] == 10
 
 
 def test_short_lives_push_oftener_than_the_rule() -> None:

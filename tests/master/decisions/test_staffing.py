@@ -6,17 +6,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gridml.errors import UNEQUIPPED, UNFIT, RunError, StorageError
 from master.decisions.staffing import (
     FIRST_WAITING,
     GATHER_S,
     LATELY_S,
+    LONGEST_WAIT_S,
+    MAX_DEATHS,
     MAX_FAILED_STARTS,
     MAX_UNFIT,
+    Deaths,
+    FailedStart,
     Presence,
     Queue,
+    after_deaths,
     after_failed_start,
-    after_hold,
+    before_more,
     is_silent,
+    leaves_at_s,
     may_wait,
     to_dismiss,
     to_submit,
@@ -43,29 +50,53 @@ def test_a_worker_is_silent_after_the_limit(now: float, silent: bool) -> None:
     assert "limit 120 s" in reason
 
 
+def starts(count: int, status: int | None = 1, words: str = "") -> list[FailedStart]:
+    """So many failed starts on machines of their own."""
+    return [FailedStart(f"m{k}", status, words) for k in range(count)]
+
+
 def test_workers_that_never_speak_end_the_run() -> None:
-    assert after_failed_start(MAX_FAILED_STARTS - 1)[0]
-    again, reason = after_failed_start(MAX_FAILED_STARTS)
+    assert after_failed_start(starts(MAX_FAILED_STARTS - 1))[0]
+    again, reason = after_failed_start(starts(MAX_FAILED_STARTS))
     assert not again
     assert reason == "5 workers in a row ended before they had any work"
-    assert after_failed_start(10 * MAX_FAILED_STARTS, others_work=True)[0]
-    assert not after_failed_start(MAX_UNFIT, MAX_UNFIT, others_work=True)[0]
+    assert after_failed_start(starts(10 * MAX_FAILED_STARTS), others_work=True)[0]
+    assert after_failed_start(starts(MAX_UNFIT, UNFIT), others_work=True)[0], "who works is not stopped by who cannot"
 
 
 def test_machines_that_lack_something_are_many_before_the_run_is_given_up() -> None:
-    assert after_failed_start(MAX_UNFIT - 1, MAX_UNFIT - 1)[0]
-    again, reason = after_failed_start(MAX_UNFIT, MAX_UNFIT)
-    assert (again, reason) == (False, "20 machines in a row lack something that the program needs")
-    assert not after_failed_start(MAX_UNFIT - 1, MAX_UNFIT - 1 - MAX_FAILED_STARTS)[0]
+    assert after_failed_start(starts(MAX_UNFIT - 1, UNFIT, "too little memory"))[0]
+    again, reason = after_failed_start(starts(MAX_UNFIT, UNFIT, "too little memory"))
+    assert not again and reason.startswith("20 workers in a row found that their machine lacks something")
+    assert not after_failed_start([*starts(MAX_UNFIT - 1, UNFIT), *starts(MAX_FAILED_STARTS)])[0]
 
 
-@pytest.mark.parametrize(
-    ("held", "spoken", "alive", "again"),
-    [(1, False, 3, True), (3, False, 9, False), (1, False, 0, False), (50, True, 0, True)],
-)
-def test_held_jobs_end_a_run_that_never_began(held: int, spoken: bool, alive: int, again: bool) -> None:
-    found, reason = after_hold(held, "no image", spoken=spoken, alive=alive)
-    assert found is again and "no image" in reason and str(held) in reason
+MISSING = "Unequipped: m{} cannot run this program: it takes torchvision, which Python does not find here"
+
+
+def test_what_fails_in_the_same_way_on_two_machines_is_not_the_machines() -> None:
+    first, second = (FailedStart(f"m{k}", UNEQUIPPED, MISSING.format(k)) for k in (1, 2))
+    assert after_failed_start([first])[0] and after_failed_start([first, first])[0], "it may be the machine"
+    again, reason = after_failed_start([first, second])
+    assert (
+        not again and reason.startswith("2 machines failed in the same way") and "so it is not the machines" in reason
+    )
+    assert after_failed_start([first, second], any_spoke=True)[0], "the program has worked elsewhere"
+    assert after_failed_start([first, second], others_work=True)[0], "others may find what these did not"
+    assert after_failed_start([first, second._replace(words="Unequipped: it takes yaml")])[0]
+    assert after_failed_start([first, second._replace(status=1)])[0]
+
+
+@pytest.mark.parametrize("status", [UNFIT, RunError.exit_status, StorageError.exit_status, None])
+def test_what_workers_say_of_their_machines_is_not_of_the_program(status: int | None) -> None:
+    assert after_failed_start(starts(2, status, "no room on the disk"))[0]
+    assert after_failed_start(starts(2, -9))[0], "who said nothing said nothing alike"
+
+
+@given(st.floats(0, 1e9), st.floats(1, 1e6))
+def test_a_worker_leaves_before_its_time_is_over_and_not_much_before(began_s: float, longest_s: float) -> None:
+    at_s = leaves_at_s(began_s, longest_s)
+    assert began_s + 0.94 * longest_s <= at_s <= began_s + longest_s - min(0.04 * longest_s, 599)
 
 
 @pytest.mark.parametrize(("idle", "count"), [(0, 10), (4, 6), (10, 0), (12, 0)])
@@ -153,3 +184,27 @@ def test_as_many_stay_as_are_wanted_and_nobody_better_leaves(
 
 def test_of_equals_the_newest_leaves() -> None:
     assert to_dismiss([Presence(f"w{k}", waits=False, speed=2.0) for k in range(4)], 2)[0] == ["w3", "w2"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["signal SIGSEGV", "exit status 1"]), st.floats(0.0, 1e6)), max_size=60))
+def test_so_many_deaths_stop_a_run_unless_somebody_has_outlived_them(ends: list[tuple[str, float]]) -> None:
+    deaths = Deaths()
+    for way, lived_s in ends:
+        deaths = deaths.another(way, lived_s)
+    assert deaths.count == len(ends)
+    assert deaths.longest_s == max((lived_s for _, lived_s in ends), default=0.0)
+    assert after_deaths(deaths, others_live_longer=False)[0] == (len(ends) < MAX_DEATHS)
+    assert after_deaths(deaths, others_live_longer=True)[0]
+
+
+def test_the_ways_in_which_they_died_are_named_the_commonest_first() -> None:
+    deaths = Deaths((("exit status 1", 2), ("signal SIGSEGV", 30)), 1.0)
+    reason = "32 workers ended by themselves, and nothing was credited in between: 30 with signal SIGSEGV, 2 with exit"
+    assert after_deaths(deaths, others_live_longer=False)[1].startswith(reason)
+
+
+def test_more_are_asked_for_ever_more_rarely_while_none_begins() -> None:
+    waits = [before_more(n, others_begin=False)[0] for n in range(MAX_FAILED_STARTS + 4)]
+    assert waits == [0.0] * MAX_FAILED_STARTS + [1.0, 2.0, 4.0, 8.0]
+    assert before_more(10**6, others_begin=False)[0] == LONGEST_WAIT_S
+    assert before_more(10**6, others_begin=True)[0] == 0.0

@@ -61,7 +61,7 @@ def live(sizing: ChunkSizing, count: int, life_s: float, *, begin_s: float = 1.0
 
 def test_nothing_is_known_at_first() -> None:
     sizing, later, reports = make(), Later(), list[str]()
-    assert not sizing.step(0.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert not sizing.step(0.0, 4, 0.0, later, report_to(reports))
     assert sizing.chunk(WorkerRecord("w1")) is None
     assert sizing.push_every(WorkerRecord("w1"), 640, 10, 4, 0.0)[0] == 640
     assert not later.tasks and not reports
@@ -71,11 +71,11 @@ def test_a_fit_is_made_elsewhere_and_told_once() -> None:
     sizing, later, reports = make(), Later(), list[str]()
     live(sizing, 20, 60.0)
     for now in (100.0, 101.0, 102.0):
-        assert not sizing.step(now, 4, 0.0, 0.0, later, report_to(reports))
+        assert not sizing.step(now, 4, 0.0, later, report_to(reports))
     assert len(later.tasks) == 1 and not reports
     later.tasks.pop()()
-    assert sizing.step(103.0, 4, 0.0, 0.0, later, report_to(reports))
-    assert not sizing.step(104.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert sizing.step(103.0, 4, 0.0, later, report_to(reports))
+    assert not sizing.step(104.0, 4, 0.0, later, report_to(reports))
     assert len(reports) == 1
     assert "vertices a chunk" in reports[0]
     silent = WorkerRecord("a worker that has not spoken")
@@ -88,9 +88,9 @@ def test_the_same_again_is_no_news() -> None:
     sizing, later, reports = make(), Later(), list[str]()
     live(sizing, 20, 60.0)
     for number, now in enumerate((100.0, 200.0, 300.0)):
-        sizing.step(now, 4, 0.0, 0.0, later, report_to(reports))
+        sizing.step(now, 4, 0.0, later, report_to(reports))
         later.tasks.pop()()
-        sizing.step(now + 1, 4, 0.0, 0.0, later, report_to(reports))
+        sizing.step(now + 1, 4, 0.0, later, report_to(reports))
         live(sizing, 40 * (number + 1), 60.0, start=1000 * (number + 1))
     assert len(reports) == 1
 
@@ -98,9 +98,9 @@ def test_the_same_again_is_no_news() -> None:
 def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
     sizing, later = make(), Later()
     live(sizing, 20, 60.0)
-    sizing.step(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
+    sizing.step(100.0, 4, 0.0, later, lambda what, why: None)
     later.tasks.pop()()
-    sizing.step(101.0, 4, 0.0, 0.0, later, lambda what, why: None)
+    sizing.step(101.0, 4, 0.0, later, lambda what, why: None)
     slow, fast = WorkerRecord("slow"), WorkerRecord("fast")
     sizing.measures.speeds.put(slow, 5.0)
     sizing.measures.speeds.put(fast, 20.0)
@@ -113,9 +113,9 @@ def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
     sizing, later, reports = make(options=CondorOptions(chunks_per_job=1)), Later(), list[str]()
     live(sizing, 20, 0.1, begin_s=500.0)
     for now in (100.0, 200.0):
-        sizing.step(now, 4, 0.0, 0.0, later, report_to(reports))
+        sizing.step(now, 4, 0.0, later, report_to(reports))
         later.tasks.pop()()
-        assert not sizing.step(now + 1, 4, 0.0, 0.0, later, report_to(reports))
+        assert not sizing.step(now + 1, 4, 0.0, later, report_to(reports))
         live(sizing, 40, 0.1, begin_s=500.0, start=1000)
     assert len(reports) == 1
     assert "no chunk would ever finish" in reports[0]
@@ -125,20 +125,20 @@ def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
 def test_who_asks_for_both_sizes_needs_no_fit() -> None:
     sizing, later = make(chunk=100, push_every=50), Later()
     live(sizing, 20, 60.0)
-    assert not sizing.step(100.0, 4, 0.0, 0.0, later, lambda what, why: None)
+    assert not sizing.step(100.0, 4, 0.0, later, lambda what, why: None)
     assert not later.tasks
 
 
 def test_a_fit_that_fails_leaves_sizes_as_they_were() -> None:
     sizing, later, reports = make(), Later(), list[str]()
     live(sizing, 20, 60.0)
-    sizing.step(100.0, 4, 0.0, 0.0, later, report_to(reports))
+    sizing.step(100.0, 4, 0.0, later, report_to(reports))
     later.tasks.pop()()
-    assert sizing.step(101.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert sizing.step(101.0, 4, 0.0, later, report_to(reports))
     before = sizing.chunk(WorkerRecord("w"))
     for number, now in enumerate((200.0, 300.0)):
         live(sizing, 40 * (number + 1), 60.0, start=1000 * (number + 1))
-        assert not sizing.step(now, 4, 0.0, 0.0, Failing(), report_to(reports))
+        assert not sizing.step(now, 4, 0.0, Failing(), report_to(reports))
     assert sizing.chunk(WorkerRecord("w")) == before
     assert len(reports) == 2
     assert "sizes stay as they were" in reports[1] and "KeyError: 'a fault of the fit'" in reports[1]
@@ -166,5 +166,5 @@ def test_measures_that_make_no_sense_are_no_facts() -> None:
     live(sizing, 20, 60.0)
     sizing.measures.all.boots.append(-5.0)
     sizing.measures.all.ends.append(float("inf"))
-    assert not sizing.step(100.0, 4, 0.0, 0.0, later, report_to(reports))
+    assert not sizing.step(100.0, 4, 0.0, later, report_to(reports))
     assert not later.tasks and not reports

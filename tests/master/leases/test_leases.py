@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.protocol.messages import Push, Sync
+from gridml.protocol.messages import NO_PUSH, Push, Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master import records
 from master.decisions import leasing
@@ -78,10 +78,18 @@ class Desk:
         return [text for (text,) in rows]
 
 
-def desk_of(ledger: Ledger, vertices: int, workers: int, *, epochs: int = 1, push_every: int | None = None) -> Desk:
+def desk_of(
+    ledger: Ledger,
+    vertices: int,
+    workers: int,
+    *,
+    epochs: int = 1,
+    push_every: int | None = None,
+    chunk: int | None = None,
+) -> Desk:
     """A master's desk over a ledger: of a run of epochs of so many vertices."""
     program, table = cost_program.program_of(vertices, epochs), WorkerTable(workers)
-    settings = Settings(Path("program.py"), backend="simulated", workers=workers, push_every=push_every)
+    settings = Settings(Path("program.py"), backend="simulated", workers=workers, push_every=push_every, chunk=chunk)
     spec = RunSpec(settings, program, program.graph())
     return Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, workers)
 
@@ -211,6 +219,18 @@ def test_one_of_thousands_that_slows_down_is_cut(make: Make, looks: Seen) -> Non
     assert not desk.stragglers()
 
 
+def test_nobody_cuts_a_lease_whose_holder_will_not_push_before_its_end(tmp_path: Path) -> None:
+    """Nor before its holder was told so: another may ask in the same turn."""
+    ledger = Ledger(tmp_path / "ledger.db", shared_disk=False, create=True, durable=False)
+    desk = desk_of(ledger, 100, 2, push_every=NO_PUSH, chunk=1000)
+    with ledger.transaction():
+        desk.leases.epochs.open_first(0.0)
+    lease = desk.ask("w1", 0.0)
+    assert lease is not None and lease.left == 100
+    assert desk.ask("w2", 0.0) is None
+    assert desk.ledger.leases[lease.id].left == 100
+
+
 def test_leases_that_are_all_late_do_not_hide_each_other(make: Make, looks: Seen) -> None:
     desk = make(500, 100)
     all_leased(desk, 0.0)
@@ -253,7 +273,7 @@ def test_who_stays_late_is_looked_at_more_rarely(make: Make, looks: Seen) -> Non
 def test_whatever_a_worker_tells_its_leases_are_granted(
     make: Make, monkeypatch: pytest.MonkeyPatch, odd: dict[str, float]
 ) -> None:
-    desk = make(4, 1000)
+    desk = make(20, 1000)  # a share for each: nobody gets more, whatever it says that chunks cost
     monkeypatch.setattr(leases_module, "chunk_size", leasing.chunk_size)
     values = {"trained": 1000, "train_s": 1.0, "begin_s": 0.1, "travel_s": 0.1, "push_s": 0.1, **odd}
     for k in range(20):

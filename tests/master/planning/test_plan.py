@@ -11,12 +11,18 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from chunk_model.costs import Costs
 from chunk_model.families import Exponential, Normal, Weibull
 from chunk_model.goodput import chunk_goodput
 from chunk_model.lifetime import Lifetime
 from gridml.errors import UsageError
+from master.backends.script import Lives
 from master.planning.lifetime_sources import Source
 from master.planning.plan import PUSH_S, PlanOptions, make_plan, parse_seconds, replay_sizes
+from master.simulation import cost_program
+from master.simulation.scenario import Scenario
+from master.simulation.world import play_scenario
+from master.store.settings import Settings
 from master.views import plot_goodput
 from master.views.render_plan import render_plan, rounded
 
@@ -199,3 +205,16 @@ def test_nobody_has_died_yet(tmp_path: Path) -> None:
     plan = make_plan(replace(PAPER, source=Source(lifetimes=path)))
     assert plan.choice.chunk >= 1 and plan.choice.warnings
     assert "warning:" in shown(replace(PAPER, source=Source(lifetimes=path)))
+
+
+def test_a_run_says_what_its_pushes_cost(tmp_path: Path) -> None:
+    """Not 0.1 s, which would have them so often that nothing else was done."""
+    (tmp_path / "cost.py").write_text(cost_program.source(20_000, 1))
+    costs = Costs(exec_s=0.01, start_s=0.5, push_s=3.0)
+    settings = Settings(tmp_path / "cost.py", backend="simulated", workers=2)
+    play_scenario(settings, Scenario(Lives(2, Exponential(120.0), 0, 0.0), costs, travel_s=2.0), tmp_path / "run")
+    options = PlanOptions(Source(run=tmp_path / "run"))
+    plan = make_plan(options)
+    assert plan.costs.push_s == pytest.approx(3.0, rel=0.1)
+    assert plan.interval_s >= 4.0  # there and back
+    assert plan.interval_s > 2 * make_plan(replace(options, push_cost="0.1")).interval_s

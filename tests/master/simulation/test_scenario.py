@@ -141,6 +141,7 @@ def test_masters_are_killed_that_often_at_every_point_and_some_as_they_wake() ->
         (lambda: Scenario(Steady(1), COSTS, crash_every_s=0.0), "crashes every 0.0 s"),
         (lambda: Scenario(Steady(1), COSTS, turn_s=0.0), "every 0.0 s"),
         (lambda: Scenario(Steady(1), COSTS, limit_s=0.0), "may take 0.0 s"),
+        (lambda: Scenario(Steady(1), COSTS, merge_s=-1.0), "merging a push takes -1.0 s"),
     ],
 )
 def test_what_makes_no_sense_is_refused(make: object, says: str) -> None:

@@ -16,6 +16,7 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from chunk_model.trace import TraceEvent
 from gridml.errors import LedgerError, RunError
+from gridml.protocol.messages import NO_PUSH
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.simulation import cost_program
@@ -151,6 +152,54 @@ def test_workers_that_leave_after_a_chunk_are_replaced(tmp_path: Path) -> None:
     assert verify_credits(root).credited == VERTICES * EPOCHS
     assert world.pool.tally.kills == 0
     assert sum(line.startswith("('w") for line in dumped(root)) >= VERTICES * EPOCHS / 100
+
+
+def test_workers_with_a_slow_f_push_no_oftener_than_their_master_can_merge(tmp_path: Path) -> None:
+    """30 workers that would push by the clock, every 30 s, and a master that needs 2 s for each."""
+    costs = Costs(exec_s=10.0, push_s=0.1)
+    _, root = played(tmp_path, Scenario(Steady(WORKERS), costs, turn_s=0.5, merge_s=2.0), 1)
+    with opened(root) as ledger:
+        pushes = ledger.execute("SELECT sum(pushes) FROM versions").fetchone()[0]
+    assert pushes * 2.0 < 0.75 * report(root).wall_s
+
+
+def test_chunks_of_a_size_that_was_asked_for_without_pushes_are_that_size_to_the_end(tmp_path: Path) -> None:
+    """A job each, killed without a warning, on machines of unequal speed: what idles must not cut what others hold."""
+    scenario = Scenario(
+        Lives(WORKERS, Exponential(100.0), seed=1, graceful_share=0.0),
+        COSTS,
+        Speeds(0.12),
+        turn_s=1.0,
+        chunks_per_job=1,
+    )
+    world, root = played(tmp_path, scenario, 1, chunk=130, push_every=NO_PUSH)
+    assert world.pool.tally.kills > 10
+    with opened(root) as ledger:
+        sizes = {stop - start for start, stop in ledger.execute("SELECT start, stop FROM leases")}
+        pushes = ledger.execute("SELECT sum(pushes) FROM versions").fetchone()[0]
+    assert sizes == {130, VERTICES % 130}
+    assert pushes == -(-VERTICES // 130)
+
+
+def test_merging_keeps_the_master_busy_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    free = Scenario(Steady(WORKERS), COSTS, turn_s=0.1)
+    walls_s, pushes = [], []
+    for name, scenario in (("free", free), ("dear", replace(free, merge_s=0.5))):
+        _, root = played(tmp_path / name, scenario, 1, push_every=5)
+        walls_s.append(report(root).wall_s)
+        with opened(root) as ledger:
+            pushes.append(ledger.execute("SELECT sum(pushes) FROM versions").fetchone()[0])
+    assert pushes[0] * 0.5 > 2 * walls_s[0]  # more than a master could merge that takes half a second for each
+    assert (pushes[1] - WORKERS) * 0.5 <= walls_s[1]  # the last ones of all are answered before that is over
+
+
+def test_a_master_that_merges_slowly_asks_for_fewer_pushes(tmp_path: Path) -> None:
+    free, intervals = Scenario(Steady(WORKERS), COSTS, turn_s=0.5), []
+    for name, scenario in (("free", free), ("dear", replace(free, merge_s=1.0))):
+        _, root = played(tmp_path / name, scenario, 1)
+        with opened(root) as ledger:
+            intervals.append(ledger.execute("SELECT max(push_every) FROM workers").fetchone()[0])
+    assert intervals[1] > intervals[0]
 
 
 @pytest.mark.parametrize("trains", [False, True])

@@ -529,7 +529,7 @@ def quick(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def test_a_quiet_run_finishes() -> None:
-    for program in ("tally", "books", "ring", "twins"):
+    for program in ("tally", "books", "ring", "twins", "crumbs"):
         play(program, Case([], [], 2, None, 2))
 
 
@@ -593,9 +593,15 @@ def test_module_vertices_come_from_the_master(case: Case) -> None:
     play("twins", case)
 
 
+@quick(200)
+@given(Cases)
+def test_no_batch_is_smaller_than_it_may_be(case: Case) -> None:
+    play("crumbs", case)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("program", ["tally", "books", "ring", "twins"])
+@pytest.mark.parametrize("program", ["tally", "books", "ring", "twins", "crumbs"])
 @settings(
     max_examples=5000,
     deadline=None,

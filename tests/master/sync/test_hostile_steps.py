@@ -141,9 +141,9 @@ class Sprinter:
 def test_who_brings_more_than_a_machine_of_its_kind_can_train_is_quarantined(tmp_path: Path, programs: Path) -> None:
     file, root, costs = programs / "perceptron.py", tmp_path / "run", Costs(exec_s=0.01, start_s=0.01, push_s=0.01)
     options = SimulatedOptions(None, None)
-    settings = Settings(file, "simulated", 3, push_every=32, epochs=12, options=options)
+    settings = Settings(file, "simulated", 3, push_every=32, epochs=24, options=options)
     play_scenario(settings, Scenario(Steady(3), costs), root, trainer=Sprinter(file, costs))
-    assert verify_credits(root).credited == 12_000
+    assert verify_credits(root).credited == 24_000
     assert quarantined(root).keys() == {HOSTILE}
     with opened(root) as db:
         reasons = [reason for (reason,) in db.execute("SELECT reason FROM blames WHERE worker = ?", (HOSTILE,))]

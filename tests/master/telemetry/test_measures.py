@@ -13,6 +13,7 @@ from scipy.optimize import nnls
 from gridml.protocol.messages import Push, Sync
 from master.decisions.leasing import Delay
 from master.records import WorkerRecord, WorkerTable
+from master.telemetry.copying import line
 from master.telemetry.measures import (
     KINDS,
     UNMEASURED_PUSH_S,
@@ -21,7 +22,6 @@ from master.telemetry.measures import (
     Measures,
     Speeds,
     died,
-    line,
 )
 
 points = st.lists(st.tuples(st.integers(1, 10**6), st.floats(0, 1e4)), min_size=1, max_size=64)
@@ -42,6 +42,9 @@ def test_start_and_copy_are_non_negative_least_squares(measured: list[tuple[int,
 def test_a_line_is_found() -> None:
     assert line([(n, 2.0 + 0.01 * n) for n in (10, 50, 200)]) == pytest.approx((2.0, 0.01))
     assert line([(100, 3.0), (100, 5.0)]) == (4.0, 0.0)
+    assert line([(100, 3.0), (100, 5.0)], 0.01) == pytest.approx((3.0, 0.01))  # what copying usually takes is no start
+    assert line([(100, 3.0), (100, 5.0)], 0.1) == pytest.approx((0.0, 0.04))
+    assert line([(100, 5.0), (200, 4.0)], 0.01) == pytest.approx((3.0, 0.01))
     assert line([(10, 0.0), (20, 10.0)]) == pytest.approx((0.0, 0.4))
     assert line([]) == (0.0, 0.0)
 
@@ -341,7 +344,10 @@ def test_what_comes_without_work_is_not_believed(w1: WorkerRecord) -> None:
     measures.run(w1, 100.0)
     claims = sync(trained=10**9, train_s=1.0, begun=1, begun_vertices=8, begin_s=5.0, push_s=0.5)
     measures.hear(w1, claims, 200.0, worked=False)
-    assert (measures.exec_s(), w1.speed, w1.message_s, w1.push_s) == (None, None, 200.0, 0.5)
+    assert (measures.exec_s(), w1.speed, w1.message_s) == (None, None, 200.0)
+    assert w1.push_s == 0.0  # that of a push that is still under way is not known in full
+    measures.hear(w1, claims._replace(travel_s=1.0), 200.0, worked=False)
+    assert w1.push_s == 0.5
     measures.hear(w1, claims._replace(trained=100, train_s=50.0), 210.0)
     assert measures.exec_s() == pytest.approx(0.5) and [*measures.all.begun] == [(8, 5.0)]
 

@@ -15,6 +15,7 @@ from gridml.protocol.messages import Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.base import JobEvent, State
 from master.machines import MachineRecord
+from master.store.journal import Journal
 from master.store.ledger import Ledger
 from master.store.reader import connect
 from master.store.status import RunStatus
@@ -76,12 +77,50 @@ def test_a_run_that_has_just_begun_knows_little(ledger: Ledger) -> None:
 
 def test_speed_and_time_left_come_from_what_was_credited_lately(ledger: Ledger) -> None:
     with ledger.transaction():
+        ledger.worker_submitted("w1", 0.0)
+        ledger.worker_event(JobEvent(0.0, "w1", State.RUNNING, "slot-1"), 0.0)
         for second in range(1, 101):
             push(ledger, float(second), second * 10 if second <= 60 else 600 + (second - 60) * 5)
     progress = at(ledger, 100.0)
     assert progress.per_second == pytest.approx(5.0)  # not the 10 it began with
     assert progress.seconds_left == pytest.approx((12_000 - 800) / 5.0)
     assert at(ledger, 170.0).per_second == pytest.approx(5.0 * 7 / 77)  # nothing came for 70 s
+
+
+def test_workers_on_hold_are_said_by_reason_and_nothing_is_left_to_wait_for(ledger: Ledger) -> None:
+    with ledger.transaction():
+        for second in (1.0, 2.0):
+            push(ledger, second, int(second) * 10)
+        for worker, because in (("w1", "lunch"), ("w2", "started 30 times"), ("w3.1", "started 30 times")):
+            ledger.worker_submitted(worker, 0.0)
+            ledger.worker_event(JobEvent(1.0, worker, State.HELD, detail=because), 1.0)
+        ledger.worker_event(JobEvent(3.0, "w1", State.QUEUED, detail="released"), 3.0)
+        ledger.worker_event(JobEvent(4.0, "w1", State.HELD, detail="lunch again"), 4.0)
+    progress = at(ledger, 5.0)
+    assert (progress.held, progress.alive, progress.seconds_left) == (3, 0, None)
+    assert [(held.workers, held.because) for held in progress.held_because] == [
+        (["w2", "w3.1"], "started 30 times"),
+        (["w1"], "lunch again"),
+    ]
+    assert "0 alive, 3 held, 0 lost" in line(progress)
+    assert (at_rest(progress).held, at_rest(progress).held_because) == (0, [])
+
+
+def test_the_last_warnings_are_told_once_each(ledger: Ledger, tmp_path: Path) -> None:
+    journal = Journal(ledger, tmp_path / "events.log", lambda topic, text: None)
+    with ledger.transaction():
+        for at_s, text in enumerate(["no machine", "a full disk", "no machine", "refused", "over a limit"]):
+            journal.event(float(at_s), "warning", text)
+        journal.event(9.0, "sizing", "no warning")
+    journal.close()
+    assert [(warned.seconds_ago, warned.text) for warned in at(ledger, 10.0).warnings] == [
+        (8.0, "no machine"),
+        (7.0, "refused"),
+        (6.0, "over a limit"),
+    ]
+    with ledger.transaction():
+        ledger.set("gaps", [[4.5, 5.0]])  # what an earlier master warned of is over
+    assert at(ledger, 10.0).warnings == []
 
 
 def test_the_time_without_a_master_does_not_count_as_slow(ledger: Ledger) -> None:
@@ -250,7 +289,8 @@ def test_who_is_trusted_no_more_shows_with_the_reason_and_until_when(ledger: Led
         ledger.quarantine("w1", "3 of its last 8 pushes are not what others bring", 5.0)
         ledger.machine_failed(MachineRecord("slot-1", 0, 1, 20.0, "w1: it lied; no lease for 10 s"))
         ledger.machine_failed(MachineRecord("slot-2", 0, 4, 12.0, "w7: it lied"))
-        ledger.machine_failed(MachineRecord("slot-3", 1, 0, 20.0, "w3: f failed"))
+        ledger.machine_failed(MachineRecord("slot-4", 1, 0, 19.0, "w4: no room"))
+        ledger.machine_failed(MachineRecord("slot-3", 1, 0, 10.2, "w3: f failed"))
     shown = at(ledger, 10.0)
     assert [str(worker) for worker in shown.quarantined] == [
         "w1 on slot-1 is in quarantine for the rest of the run: 3 of its last 8 pushes are not what others bring"
@@ -258,8 +298,9 @@ def test_who_is_trusted_no_more_shows_with_the_reason_and_until_when(ledger: Led
     assert [str(machine) for machine in shown.avoided_machines] == [
         "slot-1 is avoided for 10 s more: w1: it lied; no lease for 10 s",
         "slot-2 is avoided for the rest of the run, while others work elsewhere: w7: it lied",
+        "slot-4 is avoided for 9 s more: w4: no room",
     ]
-    assert ", 1 in quarantine, avoided slot-1, slot-2" in line(shown)
+    assert ", 1 in quarantine, avoided slot-1, slot-2, slot-4" in line(shown)
     assert shown.to_json()["quarantined"][0]["because"].startswith("3 of its last 8")
     assert shown.to_json()["avoided_machines"][0] | {"because": ""} == {
         "machine": "slot-1",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from master.backends.condor.advice import about_hold, about_refusal, about_wait
+from master.backends.condor.advice import about_refusal, about_wait
 
 ANALYSIS = """
 The Requirements expression for job 1.000 reduces to these conditions:
@@ -34,21 +34,6 @@ def test_what_no_machine_has_is_named() -> None:
 def test_a_pool_that_is_only_busy_is_no_reason_to_worry(slots: int) -> None:
     assert about_wait(ANALYSIS.format(slots)) is None
     assert about_wait("") is None
-
-
-@pytest.mark.parametrize(
-    ("detail", "word"),
-    [
-        ("Transfer input files failure (code 13)", "--request-disk"),
-        ("too large (code 32)", "--packed"),
-        ("memory usage exceeded (code 34)", "--request-memory"),
-        ("by hand (code 1)", "condor_release"),
-        ("something new (code 999)", "gridml resume"),
-        ("no code at all", "gridml resume"),
-    ],
-)
-def test_a_hold_comes_with_what_to_do(detail: str, word: str) -> None:
-    assert word in about_hold(detail)
 
 
 @pytest.mark.parametrize(

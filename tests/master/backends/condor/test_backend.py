@@ -18,7 +18,7 @@ from gridml.errors import RunError
 from gridml.protocol import outbox
 from master.backends.base import JobEvent, State
 from master.backends.condor import submit_description as condor_submit
-from master.backends.condor.backend import AGAIN_S, UNFIT, Condor
+from master.backends.condor.backend import AGAIN_S, Condor
 from master.backends.condor.options import CondorOptions
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -241,15 +241,58 @@ def test_a_job_that_cannot_start_is_held_and_says_why(start: Callable[[str], Mas
     assert master.until("w1", State.EVICTED).cancelled
 
 
-def test_an_unfit_machine_is_avoided_afterwards(start: Callable[[str], Master]) -> None:
-    master = start(f"exit {UNFIT}")
+def test_a_job_that_waits_for_a_machine_that_rested_starts_there_again(start: Callable[[str], Master]) -> None:
+    master = start("exit 0")
     master.backend.submit("w1")
-    end = master.until("w1", State.LOST)
-    assert end.exit_code == UNFIT
+    host = master.until("w1", State.FINISHED).host
+    master.backend.avoid([host])
     master.backend.submit("w2")
     master.backend.poll()
     (job,) = master.queue(condor_submit.AVOIDED)
-    assert (job["GridmlWorker"], job[condor_submit.AVOIDED]) == ("w2", end.machine.partition("@")[2])
+    assert (job["GridmlWorker"], job[condor_submit.AVOIDED]) == ("w2", host)
+    master.backend.avoid([])
+    master.until("w2", State.FINISHED)
+
+
+@pytest.fixture
+def anew(condor_pool: Pool) -> Iterator[Callable[[int], None]]:
+    """Makes the pool's schedd anew: without its queue, and counting from a number."""
+    text = condor_pool.config.read_text()
+
+    def make(first: int) -> None:
+        condor_pool.config.write_text(f"{text}SCHEDD_CLUSTER_INITIAL_VALUE = {first}\n")
+        killed = schedd(condor_pool)
+        killed.kill()
+        psutil.wait_procs([killed], timeout=LIMIT_S)
+        for queue in (condor_pool.submit.folder / "spool").glob("job_queue.log*"):
+            queue.unlink()
+        wait_until(lambda: schedd(condor_pool).pid != killed.pid and condor_pool.tool("condor_q").returncode == 0)
+
+    yield make
+    condor_pool.config.write_text(text)
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_a_number_that_comes_again_is_another_job(
+    start: Callable[[str], Master], anew: Callable[[int], None], ended: bool
+) -> None:
+    master = start("exit 0" if ended else STAYS)
+    master.backend.submit("w1")
+    master.until("w1", State.RUNNING)
+    cluster = int(master.number("w1").partition(".")[0]) if not ended else 0
+    if ended:
+        master.until("w1", State.FINISHED)
+        cluster = max(key[0] for key in master.backend._jobs)
+    anew(cluster)
+    (master.directory.root / condor_submit.LAUNCHER).write_text(f"#!/bin/sh\n: >>{outbox.FILE}\n{STAYS}\n")
+    master.backend.submit("w2")
+    master.try_again()
+    master.until("w2", State.RUNNING)
+    assert master.number("w2") == f"{cluster}.0"
+    assert master.states("w1")[-1] is (State.FINISHED if ended else State.EVICTED)
+    later = start(STAYS)
+    assert later.backend.inherit(keep=True) == ["w2"]
+    assert [event.state for event in later.backend.poll()][-1] is State.RUNNING
 
 
 def gridml_submit(programs: Path, root: Path, config: Path) -> subprocess.CompletedProcess[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.errors import RunError
+from gridml.errors import RunError, UsageError
 from gridml.protocol import bundle
 from master.backends.condor import submit_description as condor_submit
 from pools.pool import Pool
@@ -177,3 +177,19 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
     (tmp_path / "mail" / "message").unlink()
     said = (tmp_path / "out").read_text().split(" ", 2)
     assert said[:2] == [str(size), "True"] and "message" in said[2], (tmp_path / "err").read_text()
+
+
+def test_a_pool_of_other_machines_is_not_told_of_loopback(condor_pool: Pool, tmp_path: Path) -> None:
+    """Every job of such a run waited for a master that it could not reach."""
+    for own, refused in (("127.0.0.1", False), ("*", True)):
+        config = tmp_path / f"config-{refused}"
+        config.write_text(condor_pool.config.read_text() + f"NETWORK_INTERFACE = {own}\n")
+        command = [sys.executable, "-c", "from gridml.cli import main; main()", "submit", str(PROGRAM), "--dry-run"]
+        done = subprocess.run(
+            [*command, "--carrier", "sftp", "--sftp", "127.0.0.1"],
+            env={**condor_pool.environment(), "CONDOR_CONFIG": str(config), "COLUMNS": "300"},
+            capture_output=True,
+            text=True,
+        )
+        assert (done.returncode == UsageError.exit_status) is refused, done.stderr
+        assert ("--sftp HOST[:PORT]" in done.stderr) is refused

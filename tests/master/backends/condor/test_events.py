@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -136,6 +137,22 @@ def test_whatever_the_log_says_every_worker_runs_and_ends_at_most_once(names: li
     events = heard([(name, RAN) for name in names], Job("w7", cancelled=cancelled))
     for worker in {event.worker for event in events}:
         states = [event.state for event in events if event.worker == worker]
-        assert states.count(State.RUNNING) <= 1 + states.count(State.OUT_OF_REACH)
+        seen_again = states.count(State.OUT_OF_REACH) + states.count(State.SUSPENDED)
+        assert states.count(State.RUNNING) <= 1 + seen_again
         assert sum(state.ended for state in states) <= 1
         assert not any(state.ended for state in states[:-1]), "nothing is told of a worker after its end"
+
+
+def test_a_suspended_job_goes_on_as_the_same_worker() -> None:
+    log: Log = [("EXECUTE", RAN), ("JOB_SUSPENDED", {"NumberOfPIDs": 1}), ("JOB_UNSUSPENDED", {})]
+    assert told(log) == [("w7", State.RUNNING), ("w7", State.SUSPENDED), ("w7", State.RUNNING)]
+    assert told([*log[:2], ("JOB_EVICTED", VACATED)])[2:] == [("w7", State.EVICTED), ("w7.1", State.QUEUED)]
+    assert told([("JOB_SUSPENDED", {}), ("JOB_UNSUSPENDED", {})]) == []
+
+
+@pytest.mark.parametrize("after", [("JOB_HELD", {"HoldReason": "too late"}), ("EXECUTE", RAN)])
+def test_a_cancelled_job_has_no_next_attempt_whatever_else_befalls_it(after: tuple[str, Mapping[str, Any]]) -> None:
+    """One that was held before it was removed left a worker behind that nobody heard of again."""
+    job, _ = translate(Job("w7"), "EXECUTE", RAN, 1.0)
+    job = dataclasses.replace(job, cancelled=True)
+    assert told([after, ("JOB_ABORTED", {})], job) == [("w7", State.EVICTED)]

@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from gridml.errors import RunError
+from gridml.errors import UNFIT, RunError
 from pools import daemons, pool
 from pools.pool import Pool
 from pools.release import NoCondor
@@ -174,6 +175,62 @@ def test_a_worker_whose_network_is_cut_for_a_minute_is_given_up_and_its_late_pus
         pool.cut(found, 1, off=False)
         run.exact(epochs=12)
         assert noticed < 40
+
+
+def test_a_host_that_had_no_room_for_a_while_is_tried_again(up: Pool, tmp_path: Path) -> None:
+    """It was avoided for ever: where there is no other, three jobs waited for ever."""
+    tries, python = tmp_path / "tries", tmp_path / "python"
+    tries.mkdir()
+    full = f'[ $(ls "{tries}" | wc -l) -lt {WORKERS} ] && mktemp -p "{tries}" && echo "no room" && exit {UNFIT}'
+    python.write_text(f'#!/bin/sh\n[ "$1" = -c ] && exit 0\n{full}\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    run = Submitted(up, tmp_path / "run", "--python", str(python))
+    run.exact()
+    assert any("no room" in line for line in run.events("lost"))
+    assert any("its machine lacks something; no worker there for" in line for line in run.events("avoided"))
+
+
+def test_a_file_of_send_that_is_deleted_meanwhile_is_sent_all_the_same(up: Pool, tmp_path: Path) -> None:
+    """Jobs that began again were held for it."""
+    extra = tmp_path / "extra.txt"
+    extra.write_text("as it was")
+    run = Submitted(up, tmp_path / "run", "--send", str(extra))
+    run.under_way()
+    extra.unlink()
+    vacate_all_fast(run)
+    kill_master(run)
+    run.exact()
+    assert run.events("held") == []
+    assert any("extra.txt of --send changed since the run began" in line for line in run.events("warning"))
+
+
+def test_a_run_goes_on_with_jobs_that_ask_for_more(up: Pool, tmp_path: Path) -> None:
+    run = Submitted(up, tmp_path / "run")
+    run.under_way()
+    run.gridml("cancel", str(run.root))
+    run.wait(lambda status: status["status"] == "cancelled" and status["master"] is None, "the run to stop")
+    run.gridml("resume", str(run.root), "--request-memory", "300MB", "--workers", "2")
+    run.exact()
+    ours = ("-constraint", f'GridmlRun =?= "{run.root}"', "-af", "RequestMemory")
+    asked = up.tool("condor_history", *ours).stdout.split()
+    assert asked.count("256") == WORKERS and asked.count("300") == 2
+    assert any("request_memory 300MB instead of 256MB" in line for line in run.events("settings"))
+
+
+def test_a_suspended_worker_is_relieved_and_neither_lost_nor_blamed(up: Pool, tmp_path: Path) -> None:
+    epochs = 12
+    run = Submitted(up, tmp_path / "run", "--silence", "5", "--epochs", str(epochs))
+    run.under_way()
+    job, name = run.jobs()[0].split()
+    assert up.tool("condor_suspend", job).returncode == 0
+    run.wait(lambda _: bool(run.events("relieved")), "its leases to go to others")
+    assert up.tool("condor_continue", job).returncode == 0
+    run.wait(lambda _: any("goes on" in line for line in run.events("running")), "it to go on")
+    run.exact(epochs=epochs)
+    assert run.events("silent") == run.events("avoided") == [], "nothing is wrong with it, or with its machine"
+    assert all(name in line for line in run.events("suspended"))
+    status = run.status()
+    assert (status["lost"], status["avoided_machines"]) == (0, [])
 
 
 def test_a_run_is_followed_from_before_its_master_begins_to_its_end(up: Pool, tmp_path: Path) -> None:

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.errors import UNFIT, RunError, UsageError
+from gridml.errors import UNEQUIPPED, UNFIT, RunError, UsageError
+from gridml.protocol import outbox
 from master.backends.condor import master_job
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.options import CondorOptions
@@ -69,9 +70,12 @@ def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirec
 
 def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
     arguments = description(settings(directory), directory, {})["arguments"]
-    assert arguments == "\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120\""
+    keep = f"--keep {outbox.MOST_KEPT // settings(directory).workers}"
+    assert arguments == f"\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120 {keep}\""
     asked = replace(EVERYTHING, chunks_per_job=7)
-    assert description(settings(directory, asked), directory, {})["arguments"].endswith(' --patience 120 --chunks 7"')
+    assert description(settings(directory, asked), directory, {})["arguments"].endswith(
+        f' --patience 120 {keep} --chunks 7"'
+    )
 
 
 def test_by_sftp_a_job_gets_its_own_key_and_no_chirp(directory: RunDirectory) -> None:
@@ -100,7 +104,8 @@ def test_without_options_nothing_is_asked_of_machines(directory: RunDirectory) -
 def test_every_option_is_passed_on(directory: RunDirectory) -> None:
     found = description(settings(directory, EVERYTHING), directory, {"GridmlRun": '"here"'})
     assert found["requirements"] == f"(HasAVX2 && OpSysMajorVer >= 8) && {NOT_AVOIDED}"
-    said = {name: found[name] for name in ("rank", "container_image", "request_memory", "request_disk")}
+    assert found["request_memory"] == "3072MB"
+    said = {name: found[name] for name in ("rank", "container_image", "request_disk")}
     assert said == {name: getattr(EVERYTHING, name) for name in said}
     assert (found["request_cpus"], found["request_gpus"]) == ("4", "1")
     assert (found["batch_name"], found["job_max_vacate_time"]) == ("my batch", "45")
@@ -155,10 +160,26 @@ def test_threads_follow_the_cores(directory: RunDirectory) -> None:
 
 
 def test_a_packed_environment_and_further_files_travel(directory: RunDirectory) -> None:
-    sent = CondorOptions(packed=Path("/files/env.tar.gz"), send=(Path("/files/a.npy"), Path("/files/b.npy")))
+    sent = CondorOptions(packed="/files/env.tar.gz", send=("/files/a.npy", "/files/b.npy"))
     found = description(settings(directory, sent), directory, {})
     assert found["transfer_input_files"].split(", ")[2:] == ["/files/a.npy", "/files/b.npy", "/files/env.tar.gz"]
     assert "GRIDML_PACKED='env.tar.gz'" in found["environment"]
+
+
+def test_what_has_a_url_is_fetched_by_the_machine(directory: RunDirectory) -> None:
+    sent = CondorOptions(packed="osdf:///lab/env-v3.tar.gz", send=("osdf:///lab/images-v1.npy", "more.npy"))
+    condor_submit.check(CondorOptions(packed=sent.packed, send=sent.send[:1]), Path("mnist.py"))
+    found = description(settings(directory, sent), directory, {})
+    assert found["transfer_input_files"].split(", ")[2:] == [
+        "osdf:///lab/images-v1.npy",
+        str(Path("more.npy").absolute()),
+        "osdf:///lab/env-v3.tar.gz",
+    ]
+    assert "GRIDML_PACKED='env-v3.tar.gz'" in found["environment"]
+    chosen = Settings(Path("mnist.py"), backend="condor", options=sent)
+    assert Settings.from_json(json.loads(json.dumps(chosen.to_json())), CondorOptions) == chosen
+    with pytest.raises(UsageError, match=r"a,b\.npy cannot travel"):
+        condor_submit.check(CondorOptions(send=("osdf:///lab/a,b.npy",)), Path("mnist.py"))
 
 
 def test_a_run_that_is_named_through_a_link_is_the_same_run(directory: RunDirectory, tmp_path: Path) -> None:
@@ -192,7 +213,7 @@ def test_a_programs_own_modules_travel_as_the_run_keeps_them(directory: RunDirec
     assert sent(CondorOptions()) == [str(kept / name) for name in ("mnist.py", "helper.py", "kit")]
     assert [path.name for path in (kept / "kit").iterdir()] == ["part.py"]
     other = Path("/files/helper.py")
-    assert sent(CondorOptions(send=(other,))) == [str(kept / "mnist.py"), str(kept / "kit"), str(other)]
+    assert sent(CondorOptions(send=(str(other),))) == [str(kept / "mnist.py"), str(kept / "kit"), str(other)]
 
 
 @pytest.mark.parametrize(
@@ -250,8 +271,8 @@ def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirecto
 @pytest.mark.parametrize(
     "options",
     [
-        CondorOptions(packed=Path("no.tar.gz")),
-        CondorOptions(send=(Path("no.npy"),)),
+        CondorOptions(packed="no.tar.gz"),
+        CondorOptions(send=("no.npy",)),
         CondorOptions(container_image="/no.sif"),
     ],
 )
@@ -326,7 +347,7 @@ def test_the_launcher_takes_the_next_python_when_the_first_lacks_numpy(directory
 
 def test_a_machine_without_a_python_is_unfit_and_says_so(directory: RunDirectory, tmp_path: Path) -> None:
     done = launched(directory, GRIDML_PYTHON=str(python_that(tmp_path, imports=False)))
-    assert done.returncode == os.EX_UNAVAILABLE
+    assert done.returncode == UNEQUIPPED == os.EX_CONFIG
     assert "no Python with numpy" in done.stdout and "--container-image" in done.stdout
 
 
@@ -363,11 +384,22 @@ def test_a_packed_environment_is_unpacked_once_and_used_again(directory: RunDire
     assert not (directory.root / "env.tar.gz").exists()
 
 
-def test_a_packed_environment_that_is_damaged_makes_the_machine_unfit(directory: RunDirectory) -> None:
+def test_a_packed_environment_that_is_damaged_is_not_the_machines_fault(directory: RunDirectory) -> None:
     (directory.root / "env.tar.gz").write_bytes(b"half of it")
     done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=os.environ["PATH"])
-    assert done.returncode == UNFIT
+    assert done.returncode == UNEQUIPPED
     assert not (directory.root / "packed").exists()
+
+
+def test_a_packed_environment_that_has_no_room_makes_the_machine_unfit(directory: RunDirectory, tmp_path: Path) -> None:
+    with tarfile.open(directory.root / "env.tar.gz", "w:gz") as archive:
+        archive.add(python_that(tmp_path, imports=True), "bin/python3")
+    full = tmp_path / "full" / "tar"
+    full.parent.mkdir()
+    full.write_text('#!/bin/sh\n[ "$1" = -tzf ] && exec /bin/tar "$@"\necho "No space left on device" >&2\nexit 2\n')
+    full.chmod(0o755)
+    done = launched(directory, GRIDML_PACKED="env.tar.gz", PATH=f"{full.parent}:{os.environ['PATH']}")
+    assert done.returncode == UNFIT
 
 
 def test_the_launcher_says_where_the_chirp_proxy_is(directory: RunDirectory, tmp_path: Path) -> None:

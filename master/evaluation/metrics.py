@@ -20,7 +20,7 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Program, user_traceback
-from gridml.model.vertex import Vertex, describe
+from gridml.model.vertex import Vertex, VertexType, describe
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.text import described, printable
 from master.store.versions import ReplicaState
@@ -112,32 +112,53 @@ def _columns(table: Table, state: ReplicaState) -> dict[str, Array]:
     return state.arrays[table.type.name]
 
 
-def flops_per_vertex(program: Program, graph: Graph, state: ReplicaState) -> float | None:
-    """Return the floating-point operations of f on one vertex, counted by torch over one batch; None where it
-    cannot."""
-    if not program.uses_torch:
-        return None
+def names_local(program: Program) -> bool:
+    """Whether the program's evaluate wants vertices that are in no version, but in the graph."""
+    return any(not vertex_type.replicated for vertex_type in _wanted(program))
+
+
+def graph_of(program: Program, state: ReplicaState) -> Graph:
+    """Return of the graph what a version tells: how many there are of the replicated types that evaluate wants."""
+    graph = Graph()
+    for vertex_type in _wanted(program):
+        if vertex_type.name in state.changed:
+            graph.tables[vertex_type.name] = Table(vertex_type, len(state.changed[vertex_type.name]))
+    return graph
+
+
+def _wanted(program: Program) -> list[VertexType]:
+    """The types of evaluate's arguments."""
+    hints = typing.get_type_hints(program.evaluate) if program.evaluate is not None else {}
+    hints.pop("return", None)
+    classes = [typing.get_args(hint)[0] if typing.get_origin(hint) is Batch else hint for hint in hints.values()]
+    return [describe(cls) for cls in classes if isinstance(cls, type) and issubclass(cls, Vertex)]
+
+
+def flops_per_vertex(program: Program, chunk: Chunk, state: ReplicaState) -> float | None:
+    """Return the floating-point operations of f on one vertex, counted by torch over a batch; None where it cannot."""
     from torch.utils.flop_counter import FlopCounterMode
 
-    engine, chunk, _ = begun(program, graph, state, program.update.batch or 1)
+    engine, _ = begun(program, chunk, state)
     with contextlib.suppress(BatchFailed), FlopCounterMode(display=False) as counter:
         engine.train(0, chunk.count, 1.0)
         return counter.get_total_flops() / chunk.count or None
     return None
 
 
-def begun(program: Program, graph: Graph, state: ReplicaState, count: int) -> tuple[Engine, Chunk, ReplicaPart]:
-    """Return an engine that stands on a version, the chunk it has begun, of so many of the first vertices and all that
-    is connected with them, and what of the version that touches."""
+def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
+    """Return the chunk of so many of the first vertices, and of all that is connected with them."""
     driver = program.update.driver.__name__
     parts = None if program.bsp else components(graph)
     units = None if parts is None else parts.units[driver]
     order = EpochOrder(graph.tables[driver].count, 0, 0, "none", units)
     stop = order.boundary(count)
-    chunk = cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
-    replicated = {table.type.name for table in graph.replicated}
-    start = state.part({name: ids for name, ids in chunk.touched().items() if name in replicated})
+    return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
+
+
+def begun(program: Program, chunk: Chunk, state: ReplicaState) -> tuple[Engine, ReplicaPart]:
+    """Return an engine that stands on a version and has begun a chunk, and what of the version that touches."""
+    start = state.part(chunk.touched())
     engine = Engine(program)
     engine.begin(chunk)
     engine.restart(start)
-    return engine, chunk, start
+    return engine, start

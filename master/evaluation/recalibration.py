@@ -49,8 +49,14 @@ class Recalibration:
         `state` is not changed, nor are the graph and the random numbers of the process. Raises UserCodeError when a
         module cannot be made.
         """
-        if not any(is_statistic(name) for vertex in state.modules.values() for name in vertex.tensors):
-            return state, None
+        statistics, problem = self.gather(version, state)
+        return with_statistics(state, statistics) if statistics else state, problem
+
+    def gather(self, version: int, state: ReplicaState) -> tuple[dict[VertexKey, dict[str, Array]], str | None]:
+        """Return a version's running means and variances by vertex and name, and no reason; or none, and why. Raises
+        as `apply` does."""
+        if not has_statistics(state):
+            return {}, None
         if self._newest is None or self._newest[0] != version:
             dice = Dice(f"{self._spec.settings.seed}/recalibration", torch=True)
             dice.swap()
@@ -59,12 +65,12 @@ class Recalibration:
             except BatchFailed as failed:
                 if isinstance(failed.__cause__, KeyboardInterrupt):  # of a person
                     raise KeyboardInterrupt from failed
-                return state, f"{failed}: {described(failed.__cause__ or failed)}"
+                return {}, f"{failed}: {described(failed.__cause__ or failed)}"
             except ArithmeticError as error:
-                return state, str(error)
+                return {}, str(error)
             finally:
                 dice.swap()
-        return _with(state, self._newest[1]), None
+        return self._newest[1], None
 
     def _gathered(self, state: ReplicaState) -> dict[VertexKey, dict[str, Array]]:
         """Return running means and variances by vertex and name. Raises BatchFailed, and ArithmeticError where one is
@@ -123,7 +129,13 @@ def _rows_of(chunk: Chunk, state: ReplicaState) -> dict[str, NDArray[np.int64]]:
     return {name: ids for name, ids in chunk.touched().items() if name in state.arrays}
 
 
-def _with(state: ReplicaState, statistics: Mapping[VertexKey, Mapping[str, Array]]) -> ReplicaState:
+def has_statistics(state: ReplicaState) -> bool:
+    """Whether a version holds any running means or variances."""
+    return any(is_statistic(name) for vertex in state.modules.values() for name in vertex.tensors)
+
+
+def with_statistics(state: ReplicaState, statistics: Mapping[VertexKey, Mapping[str, Array]]) -> ReplicaState:
+    """Return a version with these in place of its own."""
     modules = {
         key: VertexState({**vertex.tensors, **statistics.get(key, {})}, vertex.buffers)
         for key, vertex in state.modules.items()

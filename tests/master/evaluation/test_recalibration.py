@@ -21,14 +21,14 @@ from gridml.model.program import load
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions
+from master.evaluation import recalibration
+from master.evaluation.recalibration import Recalibration
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
 from master.store.spec import RunSpec
 from master.store.versions import ReplicaState, Versions, initial
-from master.sync import recalibration
-from master.sync.recalibration import Recalibration
 from remote.stepped import Trainer
 
 ROWS, BATCH = 96, 16

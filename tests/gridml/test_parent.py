@@ -12,16 +12,16 @@ from pathlib import Path
 
 import pytest
 
-import remote.parent
+import gridml.parent
 
-ROOT = Path(remote.parent.__file__).parents[1]
+ROOT = Path(gridml.parent.__file__).parents[1]
 LIMIT_S = 60
 
 # Arguments: the descriptor to report to, and the pid to name as the parent. Waits for ever once it has reported its
 # pid.
 WORKER = """
 import os, signal, sys
-from remote.parent import die_with_parent
+from gridml.parent import die_with_parent
 die_with_parent(int(sys.argv[2]))
 os.write(int(sys.argv[1]), b"%d\\n" % os.getpid())
 signal.pause()

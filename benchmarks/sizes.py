@@ -1,0 +1,229 @@
+"""Sizes that gridml chooses against sizes that somebody knew beforehand, where they matter most.
+
+Rows: 8 million of 1 KB in a memory-mapped file, next to no arithmetic: what counts is how chunks are cut and copied.
+Replica: a network of 100 MB, whose pushes are dear. Two workers on this machine, default settings and asked-for ones
+in turn. Rows are trained for a while only, a replica's run to its end.
+
+    python -m benchmarks.sizes [REPEATS] [rows|replica]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+from benchmarks.table import Cell, write
+from gridml.errors import RunError
+from master.backends.registry import make
+from master.environment import Environment
+from master.launch import start
+from master.store.settings import Settings
+from master.views.report import report
+
+PROGRAMS = Path(__file__).parent / "programs"
+ROWS, WIDTH = 8_000_000, 256  # float32
+ROWS_S = 60.0  # of training rows
+LOOK_S = 0.02  # between two looks at the master's memory
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, its settings (vertices), and the seconds after which it ends; None: at its end."""
+
+    name: str
+    program: str
+    sizes: str
+    chunk: int | None = None
+    push_every: int | None = None
+    lasts_s: float | None = None
+
+
+ROWS_CASES = (
+    Case("rows", "wide_rows.py", "chosen", lasts_s=ROWS_S),
+    Case("rows", "wide_rows.py", "--chunk 4096", 4096, lasts_s=ROWS_S),
+)
+REPLICA_CASES = (
+    Case("replica", "wide_net.py", "chosen"),
+    Case("replica", "wide_net.py", "--chunk 2048 --push-every 2048", 2048, 2048),
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What came of a run: vertices credited in a second of it, goodput, the master's greatest anonymous memory, the
+    longest time between two turns of its loop, its largest chunk, and the machine's load at its end."""
+
+    rate: float
+    goodput: float
+    master_mb: float
+    silent_s: float
+    largest: int
+    largest_mb: float
+    load: float
+
+
+def main() -> None:
+    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    which = sys.argv[2] if len(sys.argv) > 2 else ""
+    rows: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory(prefix="sizes-") as folder:
+        for cases in (ROWS_CASES, REPLICA_CASES):
+            if which in ("", cases[0].name):
+                rows += compare(cases, repeats, Path(folder))
+    write(
+        "sizes" + (f"_{which}" if which else ""),
+        "Sizes that are chosen against sizes that are asked for: 8 million rows of 1 KB, and a replica of 100 MB",
+        rows,
+        [
+            f"medians of {repeats} runs of each, in turn; two local workers; ratio: each pair's, the median",
+            f"rows: vertices credited in the {ROWS_S:.0f} s after the master's first turn, of a sparse file: reading "
+            "zeros that no disk must seek is left out, and so is the digest of the file, before the first turn",
+            "replica: a whole epoch, boots included; goodput as gridml report has it",
+            "master MB: its most anonymous memory (RssAnon), looked at every 20 ms; silent s: the longest time between "
+            "two turns of its loop, over all runs; of a replica it is what merging a push takes it, and no chunk",
+            "load: the machine's at the end of a run, the highest; above three others worked on it, too",
+        ],
+    )
+
+
+def compare(cases: tuple[Case, Case], repeats: int, folder: Path) -> list[dict[str, Cell]]:
+    """One row for each case, the chosen sizes first."""
+    played: dict[str, list[Played]] = {case.sizes: [] for case in cases}
+    for repeat in range(repeats):
+        for case in cases if repeat % 2 == 0 else cases[::-1]:
+            played[case.sizes].append(play(case, folder))
+            print(case.name, case.sizes, played[case.sizes][-1], flush=True)
+    asked = played[cases[1].sizes]
+    return [
+        {
+            "case": case.name,
+            "sizes": case.sizes,
+            "vertices/s": round(statistics.median(each.rate for each in mine)),
+            "ratio": round(statistics.median(a.rate / b.rate for a, b in zip(mine, asked, strict=True)), 2),
+            "goodput": round(statistics.median(each.goodput for each in mine), 3),
+            "goodput min": round(min(each.goodput for each in mine), 3),
+            "master MB": round(max(each.master_mb for each in mine)),
+            "silent s": round(max(each.silent_s for each in mine), 2),
+            "largest lease": max(each.largest for each in mine),
+            "largest chunk MB": round(max(each.largest_mb for each in mine), 1),
+            "load": round(max(each.load for each in mine), 1),
+        }
+        for case, mine in ((case, played[case.sizes]) for case in cases)
+    ]
+
+
+def play(case: Case, folder: Path) -> Played:
+    """One run, in a process of its own."""
+    root = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
+    environment = {**os.environ, "ROWS": str(_file(folder)) if case.name == "rows" else ""}
+    try:
+        child = "from benchmarks.sizes import child; child()"
+        command = [sys.executable, "-c", child, json.dumps(asdict(case)), str(root)]
+        ended = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
+        return Played(**json.loads(ended.stdout.splitlines()[-1]))
+    finally:
+        shutil.rmtree(root)
+
+
+def _file(folder: Path) -> Path:
+    """The rows: a file that is a hole but for a number in every block."""
+    path = folder / "rows.npy"
+    if not path.exists():
+        values = open_memmap(path, "w+", np.float32, (ROWS, WIDTH))
+        values[:: 1 << 14, 0] = 1.0
+    return path
+
+
+def child() -> None:
+    """Be the master of one run, and print what came of it."""
+    case, root = Case(**json.loads(sys.argv[1])), Path(sys.argv[2])
+    settings = Settings(PROGRAMS / case.program, chunk=case.chunk, push_every=case.push_every)
+    turns = _Turns(case.lasts_s)
+    with start(settings, root / "run", Environment(make, tick=turns)) as run:
+        memory = _Memory(root / "run" / "chunks")
+        memory.start()
+        try:
+            run.finish()
+        except RunError:
+            if not turns.over:
+                raise
+        rate = run.ledger.credited / turns.elapsed_s
+        memory.end()
+    shown = report(root / "run")
+    with sqlite3.connect(f"file:{root / 'run' / 'ledger.db'}?mode=ro", uri=True) as ledger:
+        largest = ledger.execute("SELECT max(stop - start) FROM leases").fetchone()[0]
+    assert shown.duplicated == 0
+    load = os.getloadavg()[0]
+    played = Played(rate, shown.goodput or 0.0, memory.peak_mb, turns.longest_s, largest or 0, memory.largest_mb, load)
+    print(json.dumps(asdict(played)))
+
+
+class _Turns:
+    """Told of each turn of the master's loop, which it ends after `lasts_s`."""
+
+    def __init__(self, lasts_s: float | None) -> None:
+        self.longest_s = 0.0
+        self.over = False
+        self._lasts_s = lasts_s
+        self._first_s = self._last_s = 0.0
+
+    def __call__(self) -> None:
+        now = time.monotonic()
+        self._first_s = self._first_s or now
+        self.longest_s = max(self.longest_s, now - (self._last_s or now))
+        self._last_s = now
+        if self._lasts_s is not None and self.elapsed_s >= self._lasts_s:
+            self.over = True
+            raise RunError("long enough")
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._last_s - self._first_s
+
+
+class _Memory(threading.Thread):
+    """Looks at this process's anonymous memory, and at the chunks that lie about, all the time."""
+
+    def __init__(self, chunks: Path) -> None:
+        super().__init__(daemon=True)
+        self._chunks = chunks
+        self._ended = threading.Event()
+        self.peak_mb = self.largest_mb = 0.0
+
+    def run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            status = Path("/proc/self/status").read_text()
+            self.peak_mb = max(self.peak_mb, int(status.partition("RssAnon:")[2].split()[0]) / 1024)
+            self.largest_mb = max([self.largest_mb, *_sizes(self._chunks)])
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def _sizes(folder: Path) -> list[float]:
+    """MB of each file of a folder, some of which may go meanwhile."""
+    sizes = []
+    for path in folder.glob("*"):
+        try:
+            sizes.append(path.stat().st_size / 1e6)
+        except FileNotFoundError:
+            continue
+    return sizes
+
+
+if __name__ == "__main__":
+    main()

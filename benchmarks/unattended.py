@@ -1,0 +1,128 @@
+"""Thousands of kills without a person: runs on a real HTCondor pool and on local processes, at the same time.
+
+The pool evicts its jobs at random, a third without grace, and holds them as the OSPool's schedds do; local workers die
+by SIGTERM or SIGKILL. Runs follow one another until each back end has had half of the kills.
+
+    python -m benchmarks.unattended [KILLS]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors.numpy
+
+from benchmarks.condor_holds import policy
+from benchmarks.table import Cell, write
+from master.simulation.exact import verify_credits
+from pools import pool
+from pools.release import NoCondor
+from pools.submitted import PROGRAM, VERTICES
+
+KILLS, WORKERS, EPOCHS, LIFE_S = 2_000, 6, 60, 4
+_GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+
+
+@dataclass
+class Tally:
+    """What became of the runs on one back end, each of which credited and counted every vertex once."""
+
+    runs: int = 0
+    kills: int = 0
+    graceful: int = 0
+    held: int = 0
+    credited: int = 0
+    wasted: int = 0
+    minutes: float = 0.0
+
+
+def main() -> None:
+    kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
+    on_pool = ("submit", "--foreground", "--request-memory", "64MB..1GB", "--request-disk", "100MB")
+    on_processes = ("run", "--lifetime", f"exponential({LIFE_S}s)")
+    with tempfile.TemporaryDirectory(prefix="unattended-") as folder:
+        try:
+            with (
+                pool.personal(Path(folder) / "pool", cpus=WORKERS, more=policy(LIFE_S)) as found,
+                ThreadPoolExecutor() as pair,
+            ):
+                condor = pair.submit(until, kills / 2, on_pool, Path(folder) / "condor", found.environment())
+                local = pair.submit(until, kills / 2, on_processes, Path(folder) / "local", os.environ)
+                tallies = {"HTCondor": condor.result(), "local": local.result()}
+        except NoCondor as why:
+            print(f"skipped: {why}")
+            return
+    write(
+        "unattended",
+        f"Runs on a real pool and on local processes at once, {WORKERS} workers each that live {LIFE_S} s in the mean",
+        [row(name, tally) for name, tally in tallies.items()],
+        [
+            "exact: every vertex of every epoch credited once, and the replica, which counts every vertex that reaches "
+            "it, holds as many",
+            "held: jobs on hold, after 30 starts or for their memory, replaced or released by gridml; nobody touched a "
+            "run",
+            f"a run is {EPOCHS} epochs of {VERTICES:,} vertices ({PROGRAM.name}); wasted: trained again",
+        ],
+    )
+
+
+def until(kills: float, options: tuple[str, ...], folder: Path, environment: Mapping[str, str]) -> Tally:
+    """Run after run until there were so many kills. Raises SystemExit where one ends in any other way than finished."""
+    tally = Tally()
+    verb, *rest = options
+    while tally.kills < kills:
+        root = folder / str(tally.runs)
+        root.parent.mkdir(exist_ok=True)
+        asked = ("--workers", str(WORKERS), "--epochs", str(EPOCHS), "--seed", str(tally.runs), "--run-dir", str(root))
+        with (folder / f"{tally.runs}.log").open("w") as log:
+            command = [*_GRIDML, verb, str(PROGRAM), *asked, *rest, "--json"]
+            done = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+        if done.returncode != 0:
+            raise SystemExit(f"{' '.join(options)} ended with {done.returncode}: {Path(log.name).read_text()[-2000:]}")
+        count(tally, root)
+        print(verb, tally, flush=True)
+    return tally
+
+
+def count(tally: Tally, root: Path) -> None:
+    """Add a run that has ended. Raises AssertionError where a vertex was not credited, or not counted, once."""
+    said = json.loads(subprocess.run([*_GRIDML, "report", str(root), "--json"], capture_output=True, check=True).stdout)
+    assert verify_credits(root).credited == VERTICES * EPOCHS
+    trained = safetensors.numpy.load_file(root / "final.safetensors")
+    assert [int(values.sum()) for values in trained.values()] == [VERTICES * EPOCHS]
+    assert (said["duplicated"], said["lost"]) == (0, 0)
+    tally.runs += 1
+    tally.kills += said["kills"]
+    tally.graceful += said["sigterm"]
+    tally.held += sum(
+        line.split()[2] == "held" for line in (root / "events.log").read_text().splitlines() if line[:1] != " "
+    )
+    tally.credited += said["credited"]
+    tally.wasted += said["wasted"]
+    tally.minutes += said["wall_s"] / 60
+
+
+def row(name: str, tally: Tally) -> dict[str, Cell]:
+    return {
+        "back end": name,
+        "runs": tally.runs,
+        "exact": tally.runs,
+        "kills": tally.kills,
+        "with grace": tally.graceful,
+        "held": tally.held,
+        "credited": tally.credited,
+        "wasted": tally.wasted,
+        "min": tally.minutes,
+    }
+
+
+if __name__ == "__main__":
+    main()

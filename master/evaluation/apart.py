@@ -1,0 +1,248 @@
+"""The user's evaluate in a process of its own, with a limit of memory and of time: whatever becomes of that, the master
+lives on, and what was taken for it is given back.
+
+The process is kept from one epoch to the next, so that what evaluate loads once is loaded once. It dies with the thread
+that started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from itertools import count
+from multiprocessing.connection import Connection, wait
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import numpy as np
+
+from gridml import errors
+from gridml.errors import DamagedError, GridmlError, RunError, UserCodeError
+from gridml.model.chunk import Chunk
+from gridml.protocol import bundle
+from gridml.protocol.push import module_key
+from gridml.protocol.text import TRACEBACK, printable
+from master.backends.base import in_words
+from master.decisions.evaluation import after_death, most_memory
+from master.evaluation.evaluator import Evaluated, Evaluator, Statistics, Subject
+from master.evaluation.metrics import KEPT
+from master.store.rundir import RunDirectory
+from master.store.spec import RunSpec
+
+LOG = "evaluate.log"  # what evaluate prints, among the logs of workers
+MOST_LINES = 20  # of that, which are told
+# -P: a user's own master.py in the working directory must not be taken for ours.
+_COMMAND = ("-P", "-c", "import sys; from master.evaluation.process import main; sys.exit(main())")
+
+
+class _Failed(Exception):
+    """There is no answer: why, and what the process printed last."""
+
+    def __init__(self, why: str, last_words: str) -> None:
+        super().__init__(why)
+        self.last_words = last_words
+
+
+class _TookTooLong(_Failed):
+    """The process was ended because it had no answer in time."""
+
+
+class _Died(_Failed):
+    """The process ended before it had an answer."""
+
+
+@dataclass
+class _Child:
+    """The process, and what requests go through. It has printed `told` bytes that are known."""
+
+    process: subprocess.Popen[bytes]
+    channel: Connection
+    told: int
+
+    def end(self) -> int:
+        """End it at once, and all that it started; return its exit status, or minus the signal."""
+        self.channel.close()
+        self.kill()
+        return self.process.wait()
+
+    def kill(self) -> None:
+        """End it, and what it started in the session that it leads. Idempotent."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+
+    def answered(self, limit_s: float) -> bool:
+        """Wait for an answer, or for the process to end. Processes that evaluate began may hold the channel open."""
+        ended = os.pidfd_open(self.process.pid)
+        try:
+            return bool(wait([self.channel, ended], limit_s))
+        finally:
+            os.close(ended)
+
+
+class Apart(Evaluator):
+    """Computes in a process that may have `memory` bytes of data, by default a share of the machine's."""
+
+    def __init__(self, spec: RunSpec, directory: RunDirectory, memory: int | None = None) -> None:
+        self._settings = spec.settings
+        self._directory = directory
+        self._memory = most_memory(machine_memory()) if memory is None else memory
+        self._child: _Child | None = None
+        self._lock = Lock()
+        self._closed = False
+
+    def evaluate(self, subject: Subject, limit_s: float) -> Evaluated:
+        news: list[tuple[str, str]] = []
+        what = f"evaluate after epoch {subject.epoch + 1}"
+        message, _ = self._patiently(what, {"task": "evaluate", "subject": asdict(subject)}, limit_s, news)
+        return Evaluated(json.loads(message["metrics"]), message["problem"], news)
+
+    def statistics(self, subject: Subject, limit_s: float) -> tuple[Statistics, str | None]:
+        request = {"task": "statistics", "subject": asdict(subject)}
+        try:
+            message, tensors = self._asked("f for the running statistics", request, {}, limit_s)
+        except _Failed as error:
+            return {}, str(error)
+        statistics: dict[tuple[str, int], dict[str, Any]] = {}
+        for name, tensor in tensors.items():
+            key = module_key(name)
+            assert key is not None, "an array field has no running statistics"
+            statistics.setdefault(key, {})[name] = tensor
+        return statistics, message["problem"]
+
+    def flops(self, subject: Subject, chunk: Chunk, limit_s: float) -> float | None:
+        request = {"task": "flops", "subject": asdict(subject)}
+        try:
+            payload = np.frombuffer(chunk.encode(), np.uint8)
+            message, _ = self._asked("f for its operations", request, {"chunk": payload}, limit_s)
+        except (_Failed, GridmlError):  # nothing depends on it
+            return None
+        return None if message["flops"] is None else float(message["flops"])
+
+    def prepare(self) -> None:
+        with self._lock, contextlib.suppress(RunError):
+            self._ready()
+
+    def close(self) -> None:
+        self._closed = True
+        child = self._child
+        if child is not None:
+            child.kill()  # who waits for its answer, and holds the lock, sees its end
+        with self._lock:
+            if self._child is not None:
+                self._child.end()
+                self._child = None
+
+    def _patiently(
+        self, what: str, request: Mapping[str, Any], limit_s: float, news: list[tuple[str, str]]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Ask, and once more if the process dies. Raises UserCodeError when that does not help."""
+        for deaths in count(1):
+            try:
+                answer = self._asked(what, request, {}, limit_s)
+                news += [("evaluate", line) for line in self._printed()]
+                return answer
+            except _TookTooLong as late:
+                raise UserCodeError(f"{late}. {KEPT}", late.last_words) from None
+            except _Died as died:
+                again, why = after_death(deaths)
+                if not again:
+                    limit = f"It may have {self._memory / 1e9:.3g} GB of memory"
+                    raise UserCodeError(f"{died}, {why}. {limit}. {KEPT}", died.last_words) from None
+                news.append(("warning", f"{died}; {why}"))
+        raise AssertionError("unreachable")
+
+    def _asked(
+        self, what: str, request: Mapping[str, Any], tensors: Mapping[str, Any], limit_s: float
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """Return the answer to a request. Raises the error that it is, _Died, and _TookTooLong."""
+        with self._lock:
+            child = self._ready()
+            try:
+                child.channel.send_bytes(bundle.encode(request, tensors))
+                if not child.answered(limit_s):
+                    self._child = None
+                    child.end()
+                    raise _TookTooLong(f"{what} took longer than {limit_s:,.0f} s", self._last_words(child.told))
+                if not child.channel.poll(0):
+                    raise EOFError
+                message, values = bundle.decode(child.channel.recv_bytes())
+            except (EOFError, OSError):
+                self._child = None
+                how = in_words(child.end())
+                raise _Died(f"{what} ended its process with {how}", self._last_words(child.told)) from None
+        if "error" in message:
+            raise _error(message)
+        return message, values
+
+    def _ready(self) -> _Child:
+        """Return the process, started if there is none. Raises RunError once this is closed."""
+        if self._child is None and not self._closed:
+            self._child = self._started()
+        if self._closed or self._child is None:  # asked again: who closes may have come before there was one to kill
+            raise RunError("nothing is evaluated any more: the run has ended.")
+        return self._child
+
+    def _started(self) -> _Child:
+        ours, theirs = socket.socketpair()
+        with open(self._directory.logs / LOG, "ab") as output, theirs:
+            told = output.tell()
+            process = subprocess.Popen(
+                [
+                    sys.executable,
+                    *_COMMAND,
+                    f"--root={self._directory.root.absolute()}",
+                    f"--program={self._settings.program}",
+                    f"--seed={self._settings.seed}",
+                    f"--memory={self._memory}",
+                    f"--channel={theirs.fileno()}",
+                    f"--parent={os.getpid()}",
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                pass_fds=[theirs.fileno()],
+                start_new_session=True,  # Ctrl-C at the terminal is the master's to handle
+            )
+        return _Child(process, Connection(ours.detach()), told)
+
+    def _printed(self) -> list[str]:
+        """Return the last lines of what the process printed since this was last asked."""
+        child = self._child
+        if child is None:
+            return []
+        text, child.told = self._log_since(child.told)
+        lines = text.splitlines()
+        return [line for line in lines if line.strip()][-MOST_LINES:]
+
+    def _last_words(self, since: int) -> str:
+        """Return the end of what the process printed from `since` on: where it was when a signal ended it."""
+        return self._log_since(since)[0].strip()
+
+    def _log_since(self, since: int) -> tuple[str, int]:
+        """Return the end of what was printed from byte `since` on, and the byte that is next."""
+        with (self._directory.logs / LOG).open("rb") as log:
+            end = log.seek(0, os.SEEK_END)
+            log.seek(max(since, end - TRACEBACK))
+            return printable(log.read(TRACEBACK).decode(errors="replace"), TRACEBACK), end
+
+
+def machine_memory() -> int:
+    """Return the bytes of memory that this machine has."""
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def _error(message: Mapping[str, Any]) -> GridmlError:
+    """Return the error that an answer tells of."""
+    kind: type[GridmlError] = getattr(errors, message["error"])
+    if issubclass(kind, DamagedError):
+        return kind(message["text"], Path(message["file"]))
+    return kind(message["text"], message["traceback"]) if issubclass(kind, UserCodeError) else kind(message["text"])

@@ -1,0 +1,150 @@
+"""The process in which the user's evaluate runs: it answers one request of its master after the other.
+
+It loads the program as the run keeps it. The graph is made anew only where something needs more than a version.
+Requests and answers are bundles; what it prints goes where its master says.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import faulthandler
+import json
+import os
+import resource
+import sys
+from collections.abc import Mapping
+from functools import cached_property
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridml.engine.lazy_dynamo import import_dynamo_lazily
+from gridml.errors import DamagedError, GridmlError, StorageError, UserCodeError
+from gridml.model.chunk import Chunk
+from gridml.model.graph import Graph
+from gridml.model.program import Program, load
+from gridml.parent import die_with_parent
+from gridml.protocol import bundle
+from master.evaluation.evaluator import Here, Subject
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+FIRST_TO_GO = "500"  # where the machine runs out of memory, of at most 1000
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Answer until the master closes the channel."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--root", required=True, type=Path, help="the run directory")
+    parser.add_argument("--program", required=True, type=Path, help="the user's own file")
+    parser.add_argument("--seed", required=True, type=int)
+    parser.add_argument("--memory", required=True, type=int, help="bytes of data this process may have")
+    parser.add_argument("--channel", required=True, type=int, help="the descriptor on which requests come")
+    parser.add_argument("--parent", required=True, type=int, help="process id to die with")
+    options = parser.parse_args(argv)
+    die_with_parent(options.parent)
+    faulthandler.enable()  # a signal that ends it leaves the lines that it was at
+    _, most = resource.getrlimit(resource.RLIMIT_DATA)
+    memory = options.memory if most == resource.RLIM_INFINITY else min(options.memory, most)
+    resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(FIRST_TO_GO)
+    service = _Service(Settings(options.program, seed=options.seed), RunDirectory(options.root), memory)
+    channel = Connection(options.channel)
+    os.register_at_fork(after_in_child=channel.close)  # what evaluate starts must not hold it open
+    service.prepare()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            answer = service.answer(channel.recv_bytes())
+            sys.stdout.flush()
+            channel.send_bytes(answer)
+    return 0
+
+
+class _Service:
+    """Answers requests about one run."""
+
+    def __init__(self, settings: Settings, directory: RunDirectory, memory: int) -> None:
+        self._settings = settings
+        self._directory = directory
+        self._memory = memory
+
+    def prepare(self) -> None:
+        """Load the program; what is wrong with it is said where it is asked for."""
+        with contextlib.suppress(GridmlError):
+            _ = self._program
+
+    def answer(self, request: bytes) -> bytes:
+        """Return what a request asks for, or the error that is meant for a person."""
+        message, tensors = bundle.decode(request)
+        try:
+            return bundle.encode(*self._done(message, tensors))
+        except GridmlError as error:
+            return bundle.encode(self._failed(error), {})
+
+    def _done(self, message: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+        subject, limit_s = Subject(**message["subject"]), float("inf")
+        self._show_fields()
+        if message["task"] == "evaluate":
+            evaluated = self._here.evaluate(subject, limit_s)
+            metrics = json.dumps(evaluated.metrics)  # with NaN, which a bundle's own message cannot have
+            return {"metrics": metrics, "problem": evaluated.not_recalibrated}, {}
+        if message["task"] == "statistics":
+            statistics, problem = self._here.statistics(subject, limit_s)
+            return {"problem": problem}, {name: t for views in statistics.values() for name, t in views.items()}
+        chunk = Chunk.decode(tensors["chunk"].tobytes())
+        return {"flops": self._here.flops(subject, chunk, limit_s)}, {}
+
+    def _failed(self, error: GridmlError) -> dict[str, Any]:
+        text, traceback = str(error), error.traceback_text if isinstance(error, UserCodeError) else ""
+        if _lacks_memory(error.__cause__):
+            text += f" It may have {self._memory / 1e9:.3g} GB of memory: take fewer rows at a time."
+        cause = error.__cause__
+        if isinstance(cause, OSError) and cause.errno in (errno.ENOSPC, errno.EDQUOT):
+            full = "the disk was full as the program was evaluated. Make room, then go on with gridml resume."
+            return {"error": StorageError.__name__, "text": full, "traceback": "", "file": None}
+        file = str(error.file) if isinstance(error, DamagedError) else None
+        return {"error": type(error).__name__, "text": text, "traceback": traceback, "file": file}
+
+    @cached_property
+    def _program(self) -> Program:
+        kept = self._directory.kept_program(self._settings.program)
+        loaded = load(kept.program, self._settings.program)
+        if loaded.uses_torch:
+            import torch
+
+            torch.set_num_threads(1)  # others live on an access point, and here workers; evaluate may say otherwise
+            import_dynamo_lazily()
+        return loaded
+
+    @cached_property
+    def _graph(self) -> Graph:
+        return self._program.build(self._settings.program)
+
+    @cached_property
+    def _here(self) -> Here:
+        return Here(self._settings, self._program, self._graph_now, self._directory)
+
+    def _graph_now(self) -> Graph:
+        made = "_graph" in vars(self)
+        graph = self._graph
+        if not made:
+            self._show_fields()
+        return graph
+
+    def _show_fields(self) -> None:
+        """Have the graph, where there is one, hold what f has made of its fields: the master makes files of them
+        anew."""
+        for table in self._graph.local if "_graph" in vars(self) else ():
+            for name in table.type.mutable if table.count else ():
+                path = self._directory.fields / f"{table.type.name}.{name}.npy"
+                table.columns[name] = np.load(path, mmap_mode="r")
+
+
+def _lacks_memory(cause: BaseException | None) -> bool:
+    """Whether memory was asked for that could not be had; torch says so in words."""
+    return isinstance(cause, MemoryError) or "allocate memory" in str(cause) or "enough memory" in str(cause)

@@ -1,0 +1,125 @@
+"""What README and docs/averaging.md say of results is what is committed in benchmarks/results."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.table import RESULTS
+
+ROOT = Path(__file__).resolve().parents[2]
+Row = dict[str, object]
+
+
+def rows(name: str) -> list[Row]:
+    found: list[Row] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))["rows"]
+    return found
+
+
+def cell(name: str, column: str, **where: object) -> float:
+    """The number of the one row in which the other columns are as said."""
+    (row,) = [row for row in rows(name) if all(row[key] == value for key, value in where.items())]
+    return float(str(row[column]))
+
+
+def total(name: str, column: str, which: Callable[[Row], bool] = lambda row: True) -> float:
+    return sum(float(str(row[column])) for row in rows(name) if which(row))
+
+
+def faster(task: str, workers: int) -> float:
+    return cell("averaging_time", "faster", task=task, W=workers)
+
+
+LENET, BIBLE, MOVIES = "MNIST, LeNet", "Bible, transformer", "MovieLens, factorisation"
+FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
+    (
+        r"MNIST reached ([\d.]+)% in ([\d.]+) minutes through (\d+) evictions, (\d+) of them without",
+        lambda: tuple(
+            cell("condor_evictions", column, carrier="chirp")
+            for column in ("accuracy %", "min", "evictions", "without")
+        ),
+    ),
+    (
+        r"LeNet on MNIST ends at ([\d.]+)% instead of ([\d.]+)% after three epochs",
+        lambda: tuple(cell("kills", "accuracy", rule="stale_mean", workers=n, kills="no") for n in (4, 1)),
+    ),
+    (
+        r"\(([\d.]+)% instead of ([\d.]+)% on 6,000 images of MNIST\)",
+        lambda: tuple(cell("averaging", column, task=LENET, W=4) for column in ("workers", "loop")),
+    ),
+    (
+        r"but for one case of four, ([\d.]+) s instead of ([\d.]+) s",
+        lambda: tuple(cell("averaging_real", column, task=BIBLE, killed="yes") for column in ("real s", "simulated s")),
+    ),
+    (
+        r"([\d.]+) times sooner with 4 workers, ([\d.]+) times with 16, ([\d.]+) times with 64; "
+        r"LeNet on MNIST ([\d.]+) times with 4, a transformer ([\d.]+) times",
+        lambda: (*(faster(MOVIES, n) for n in (4, 16, 64)), faster(LENET, 4), faster(BIBLE, 4)),
+    ),
+    (r"([\d.,]+) million simulated kills", lambda: (total("campaign", "kills") / 1e6,)),
+    (
+        r"([\d,]+) kills of the master and (\d+) power cuts left every run exact",
+        lambda: (
+            total("crashes", "times", lambda row: str(row["what"]).startswith("SIGKILL")),
+            total("crashes", "times", lambda row: str(row["what"]).startswith("power cut")),
+        ),
+    ),
+    (r"of ([\d,]+) damages to its files none", lambda: (total("disks", "times"),)),
+]
+
+
+def prose() -> str:
+    return " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+
+
+def same(said: str, measured: float) -> bool:
+    """Whether a number that was written down is the measured one, rounded to as many digits."""
+    digits = len(said.partition(".")[2])
+    return abs(float(said.replace(",", "")) - measured) <= 0.5 * 10.0**-digits + 1e-9
+
+
+@pytest.mark.parametrize(("pattern", "measured"), FIGURES)
+def test_readme_says_what_was_measured(pattern: str, measured: Callable[[], tuple[float, ...]]) -> None:
+    found = re.search(pattern, prose())
+    assert found is not None, "the sentence is another one now: mend the test"
+    pairs = list(zip(found.groups(), measured(), strict=True))
+    assert all(same(said, number) for said, number in pairs), pairs
+
+
+def test_what_readme_says_of_kills_and_goodput_holds() -> None:
+    killed = [row for row in rows("kills") if row["kills"] == "yes"]
+    assert all(float(str(row["loss"])) < float(str(row["sd"])) for row in killed)
+    assert total("crashes", "others") == total("disks", "silently wrong") == total("disks", "others") == 0
+    for row in rows("local_goodput"):
+        assert abs(float(str(row["off"]).rstrip("%"))) <= 2
+        assert all(abs(float(end.rstrip("%"))) <= 5 for end in str(row["range"]).split(" to "))
+
+
+def test_the_table_of_what_workers_are_worth_is_the_measured_one() -> None:
+    text = (ROOT / "docs" / "averaging.md").read_text(encoding="utf-8")
+    lines = [[part.strip(" *") for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    first = next(at for at, line in enumerate(lines) if line[0] == "task")
+    measured = rows("averaging")
+    task, seen = "", 0
+    for line in lines[first + 2 :]:
+        if line[0] == "task":
+            break
+        task = line[0] or task
+        (row,) = [row for row in measured if same_task(task, str(row["task"])) and row["W"] == int(line[1])]
+        columns = ("asked", "loop", "loop × W", "workers", "killed", "same time", "faster")
+        for said, column in zip(line[2:], columns, strict=True):
+            number = row[column]
+            assert (said == "–") == (number is None), (line, column)
+            assert number is None or same(said, float(str(number))), (line, column, number)
+        seen += 1
+    assert seen == len(measured)
+
+
+def same_task(said: str, measured: str) -> bool:
+    """Whether a task by its words here, `CIFAR-10 (10,000), GroupNorm`, is the measured one, `CIFAR-10, GroupNorm`."""
+    said = re.sub(r" \([\d,]+\)", "", said)
+    return said == measured or said.removesuffix(", AdamW") == measured

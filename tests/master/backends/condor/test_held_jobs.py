@@ -1,0 +1,114 @@
+"""A run on a real pool that holds its jobs, as access points do, goes on without a person wherever none is needed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from pools import ospool, pool
+from pools.pool import Pool
+from pools.release import NoCondor
+from pools.submitted import WORKERS, Submitted
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
+STARTS, MEDIUM_S = 2, 15.0
+COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "submit"]
+
+
+@pytest.fixture(scope="module")
+def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool with the OSPool's policies, in a hurry."""
+    policies = ospool.policies(starts=STARTS, medium_s=MEDIUM_S)
+    try:
+        with pool.personal(tmp_path_factory.mktemp("strict"), cpus=WORKERS, more=policies) as found:
+            yield found
+    except NoCondor as why:
+        pytest.skip(str(why))
+
+
+def test_jobs_that_began_too_often_are_replaced(strict: Pool, tmp_path: Path) -> None:
+    run = Submitted(strict, tmp_path / "run", "--attribute", 'JobDurationCategory="Long"')
+    run.under_way()
+    for starts in range(1, STARTS + 1):
+        run.wait(lambda _: len(run.jobs()) == WORKERS, "all workers to run")
+        run.act("condor_vacate_job")
+        begun = WORKERS * (starts + 1) if starts < STARTS else 0
+        run.wait(lambda _, n=begun: len(run.events("running")) >= n, "them to run again")  # type: ignore[misc]
+    run.wait(lambda _: len(run.events("held")) >= WORKERS, "all jobs to be held")
+    run.exact()
+    assert all("was started 2 times" in line and "takes its place" in line for line in run.events("held"))
+    assert not run.jobs(state=5)
+
+
+def test_workers_leave_before_the_pool_holds_their_jobs(strict: Pool, tmp_path: Path) -> None:
+    run = Submitted(strict, tmp_path / "run", "--epochs", "8", "--attribute", 'JobDurationCategory="Medium"')
+    report = run.exact(epochs=8)
+    assert len(run.events("dismissed")) >= WORKERS and not run.events("held")
+    assert "may run for 15 s" in run.events("dismissed")[0]
+    assert report["kills"] == 0
+
+
+def test_a_job_with_too_little_memory_asks_for_more(strict: Pool, tmp_path: Path) -> None:
+    options = "--request-memory", "16MB..1GB", "--attribute", 'JobDurationCategory="Long"', "--epochs", "6"
+    run = Submitted(strict, tmp_path / "run", *options)
+    run.exact(epochs=6)
+    held = run.events("held")
+    asks, replaced = "asks for more memory", "takes its place"  # who was started too often meanwhile
+    assert asks in held[0] and all(asks in line or replaced in line for line in held)
+    assert len(held) <= 8 * WORKERS, "who asked for more was held for less again"
+    (first, *_) = run.events("warning")
+    assert "16 MB were too little" in first and "1,024 at most" in first
+    warnings = run.status()["warnings"]
+    assert isinstance(warnings, list) and any("were too little" in warning["text"] for warning in warnings)
+
+
+def test_a_job_that_a_person_holds_waits_for_a_person(strict: Pool, tmp_path: Path) -> None:
+    run = Submitted(strict, tmp_path / "run", "--attribute", 'JobDurationCategory="Long"', workers=1)
+    run.under_way()
+    run.act("condor_hold", "-reason", "lunch")
+    status = run.wait(lambda status: status["held"] == 1, "a job on hold")
+    assert (status["alive"], status["status"], status["seconds_left"]) == (0, "running", None)
+    said = run.gridml("status", str(run.root))
+    assert "1 held" in said and "lunch" in said and "resume" not in said
+    (release,) = re.findall(r"condor_release .*", said)
+    assert run.pool.tool("condor_release", *shlex.split(release)[1:]).returncode == 0
+    run.exact()
+
+
+def test_what_may_pass_is_tried_again(strict: Pool, tmp_path: Path) -> None:
+    """A file that travels with each job is away when the jobs are evicted, and is back before long."""
+    run = Submitted(strict, tmp_path / "run", "--attribute", 'JobDurationCategory="Long"', workers=1)
+    run.under_way()
+    code = run.root / "gridml.pyz"
+    code.rename(tmp_path / "away")
+    run.act("condor_vacate_job", "-fast")
+    run.wait(lambda status: status["held"] == 1, "a job on hold")
+    (tmp_path / "away").rename(code)
+    run.exact()
+    assert "what held it may pass" in run.events("held")[0]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("--request-memory", "lots", "1GB..4GB"),
+        ("--request-memory", "4GB..1GB", "smaller"),
+        ("--requirements", "HasAVX2 &&", "brackets"),
+        ("--rank", "(Memory", "brackets"),
+        ("--attribute", "WantGlideIn=1+", "brackets"),
+        ("--job-hours", "-1", "hours"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_before_anything_is_made(
+    option: str, value: str, expected: str, condor_pool: Pool, programs: Path, tmp_path: Path
+) -> None:
+    command = [*COMMAND, str(programs / "slow_count.py"), "--run-dir", str(tmp_path / "run"), option, value]
+    done = subprocess.run(command, env=condor_pool.environment(), capture_output=True, text=True, timeout=60)
+    assert done.returncode == 2 and expected in done.stderr and value.rpartition("=")[2] in done.stderr
+    assert "Traceback" not in done.stderr and not (tmp_path / "run").exists()
