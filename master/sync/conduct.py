@@ -17,17 +17,22 @@ LOOK_S = 2.0  # between two looks at everybody's pace: with ten thousand workers
 
 @dataclass
 class _Conduct:
-    """Of one worker, since `began_s`: what it was credited, and which of its last pushes were blamed."""
+    """Of one worker: what it brought since `began_s`, which may have been in the time of an earlier master, what this
+    one saw it train since `seen_s`, and which of its last pushes were blamed."""
 
     began_s: float
     kind: str
-    last_s: float = 0.0
     vertices: int = 0
+    seen_s: float | None = None
+    last_s: float = 0.0
+    seen: int = 0  # vertices, in
     pushes: int = 0
     blamed: deque[bool] = field(default_factory=lambda: deque(maxlen=PUSHES))
 
     def pace(self) -> Pace:
-        return Pace(self.vertices, self.last_s - self.began_s, self.pushes, self.kind)
+        """As a measure for others: that of a whole life would be too slow, for what the masters before this one saw
+        of it is not in it."""
+        return Pace(self.seen, self.last_s - (self.seen_s or 0.0), self.pushes, self.kind)
 
 
 class Conduct:
@@ -76,12 +81,19 @@ class Conduct:
         self._slowest = min((pace.rate for _, pace in self._fastest), default=math.inf)
         self._look_s = now + LOOK_S
 
-    def credit(self, record: WorkerRecord, vertices: int, now: float, *, blamed: bool) -> None:
-        """A push of a worker was merged; one that was `blamed` for its length is written down as such already."""
+    def credit(
+        self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, blamed: bool
+    ) -> None:
+        """A push of a worker was merged that it trained `since_s`, None for what it began in an earlier master's time;
+        one that was `blamed` for its length is written down as such already."""
         own = self._of(record)
         if own is None:
             return
-        own.vertices, own.pushes, own.last_s, own.kind = own.vertices + vertices, own.pushes + 1, now, record.kind
+        own.vertices, own.kind, own.last_s = own.vertices + vertices, record.kind, now
+        if own.seen_s is None:
+            own.seen_s = now if since_s is None else since_s
+        if since_s is not None:
+            own.seen, own.pushes = own.seen + vertices, own.pushes + 1
         if not blamed:
             own.blamed.append(False)
 

@@ -107,7 +107,7 @@ class Pushes:
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
         self._recovery.succeed(push)
-        self._conduct.credit(draft.record, push.vertices, now, blamed=passage.blamed)
+        self._conduct.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
         self._leases.credit(lease, now)
         if draft.record.failures:
             self._failures.clear(draft.record)

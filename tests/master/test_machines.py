@@ -47,7 +47,7 @@ def workers_of(root: Path) -> Counter[str]:
         return Counter(dict(rows))
 
 
-@pytest.mark.parametrize("crash_every_s", [None, 40.0])
+@pytest.mark.parametrize("crash_every_s", [None, 30.0, 60.0])
 def test_a_hostile_machine_gets_a_few_workers_and_then_none(tmp_path: Path, crash_every_s: float | None) -> None:
     """It had a new one at once for each that was given up: as many as the run was long."""
     root = play(tmp_path, OneHostile(Steady(4), COSTS, crash_every_s=crash_every_s))
