@@ -21,11 +21,17 @@ if TYPE_CHECKING:
     from master.store.settings import Settings
 
 EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
+_Chunk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|RULE", help="Vertices a lease, or what they follow: goodput, paper, gaussian.", show_default=False
+    ),
+]
 _FIXED = ("run", "program", "with_changes", "as_json", "seed")
 # How a setting that every run has is called here, and what the option's help says.
 _COMMON: dict[str, tuple[str, Any]] = {
     "workers": ("workers", Annotated[int | None, typer.Option(help="Workers at once.", show_default=False)]),
-    "chunk": ("chunk", Annotated[int | None, typer.Option(help="Vertices a lease.", show_default=False)]),
+    "chunk": ("chunk", _Chunk),
     "chunk_bytes": (
         "chunk_bytes",
         Annotated[
@@ -138,7 +144,7 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     """Return the settings of a run with what is `asked` for, by the names of options. Raises UsageError for what its
     back end does not have, and for values that make no sense."""
     from master.backends.registry import BACKENDS
-    from master.store.settings import parse_bytes
+    from master.store.settings import parse_bytes, parse_chunk
 
     plugin = BACKENDS.find(settings.backend)
     own = {field.name for field in own_fields(plugin.options)}
@@ -153,6 +159,8 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     common = {_COMMON[name][0]: value for name, value in asked.items() if name in _COMMON}
     if "chunk_bytes" in common:
         common["chunk_bytes"] = parse_bytes("--chunk-bytes", common["chunk_bytes"])
+    if "chunk" in common:
+        common |= parse_chunk(common["chunk"])
     after = replace(settings, options=replace(plugin.options.among(settings.options), **options), **common)
     if asked:
         plugin.check(after)

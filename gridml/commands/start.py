@@ -8,7 +8,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -30,7 +30,14 @@ _Program = Annotated[
 _Epochs = Annotated[
     int | None, typer.Option(help="Passes over the vertices; otherwise what the program says.", show_default=False)
 ]
-_Chunk = Annotated[int | None, typer.Option(help="Vertices a lease; otherwise chosen.", show_default=False)]
+_Chunk = Annotated[
+    str | None,
+    typer.Option(
+        metavar="N|RULE",
+        help="Vertices a lease; otherwise chosen for goodput, or as the paper has it: paper, gaussian.",
+        show_default=False,
+    ),
+]
 _ChunkBytes = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Bytes of a chosen chunk at most; otherwise 32MB.", show_default=False),
@@ -200,7 +207,7 @@ def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
 def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     """Return the settings of a command line. Raises UsageError for what makes no sense."""
     from gridml.protocol.messages import NO_PUSH
-    from master.store.settings import Settings, parse_bytes
+    from master.store.settings import Settings, parse_bytes, parse_chunk
 
     own = {field.name: values[field.name] for field in own_fields(plugin.options)}
     options = plugin.options(**{n: tuple(value) if isinstance(value, list) else value for n, value in own.items()})
@@ -208,6 +215,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
     check_silence(values["silence"])
     if values["no_push"] and values["push_every"] is not None:
         raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")
+    chunk = {} if values["chunk"] is None else parse_chunk(values["chunk"])
     common = {
         "steps_each": values["steps_each"],
         "chunk_bytes": None if (size := values["chunk_bytes"]) is None else parse_bytes("--chunk-bytes", size),
@@ -221,23 +229,26 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         workers=plugin.workers(options) if workers is None else workers,
         epochs=values["epochs"],
         seed=values["seed"],
-        chunk=values["chunk"],
         push_every=NO_PUSH if values["no_push"] else values["push_every"],
-        expected_lifetime=None if "lifetime" in own else _expected_lifetime(values["lifetime"], values["trace"]),
+        expected_lifetime=_expected_lifetime(values, chunk),
         spot_checks=values["spot_checks"],
         compress=values["compress"],
         compress_down=values["compress_down"],
         options=options,
         **{name: value for name, value in common.items() if value is not None},
+        **chunk,
     )
 
 
-def _expected_lifetime(lifetime: str | None, trace: Path | None) -> str | None:
-    if lifetime is None and trace is None:
+def _expected_lifetime(values: Mapping[str, Any], chunk: Mapping[str, Any]) -> str | None:
+    """What --lifetime and --trace say, whether the back end makes workers live so or a user expects it."""
+    if values["lifetime"] is None and values["trace"] is None:
         return None  # what reads them takes half a second to import
+    from master.decisions.chunk_rules import GOODPUT
     from master.planning.lifetime_sources import expected_lifetime
 
-    return expected_lifetime(lifetime, trace)
+    speedup, rule = values.get("speedup", 1.0), chunk.get("chunk_rule", GOODPUT)
+    return expected_lifetime(values["lifetime"], values["trace"], speedup=speedup, rule=rule)
 
 
 def check_silence(seconds: float) -> None:

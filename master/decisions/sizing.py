@@ -2,18 +2,20 @@
 
 The sizes are seconds of training, so that a machine four times as fast gets four times the vertices. While nothing is
 known, chunks are an eighth of a worker's share of the epoch (`leasing`), and pushes follow the merge rule (`pace`).
+`chunk_rules` has the paper's sizes, for runs that ask for them.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from chunk_model.costs import Costs
 from chunk_model.observations import Observations
 from gridml.protocol.messages import PUSH_AT_LEAST_S
+from master.decisions.chunk_rules import GAUSSIAN, GOODPUT, paper_chunk
 
 if TYPE_CHECKING:
     from chunk_model.select import Selected
@@ -56,7 +58,8 @@ class Facts:
     """`kinds` begins with all workers together. `vertices` are those of an epoch, shared by `workers`, whose programs
     have batches of `batch`; `many`: a worker takes chunk after chunk. Merging a push costs the master `merge_s`, and
     granting a lease `grant_s`, however large it is. A chunk may have `largest` vertices, None: any number. `sizes` are
-    in force. `expected` is a law that lives are expected to follow, as text, before enough of them were seen."""
+    in force. `expected` is a law that lives are expected to follow, as text, before enough of them were seen; `rule`
+    is what the size of a chunk follows (`chunk_rules`)."""
 
     kinds: Sequence[KindFacts]
     vertices: int
@@ -68,6 +71,7 @@ class Facts:
     largest: int | None = None
     sizes: Sizes = field(default_factory=dict)
     expected: str | None = None
+    rule: str = GOODPUT
 
 
 @dataclass(frozen=True)
@@ -128,6 +132,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
     from chunk_model.parse import parse
     from chunk_model.select import Selected, select
 
+    families = ("normal",) if facts.rule == GAUSSIAN else FAMILIES
     pooled: Selected | None = None
     typical_s = facts.kinds[0].costs.exec_s
     sizes: dict[str, Size] = {}
@@ -139,7 +144,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
                 law_said, seen = parse(facts.expected), kind.lives.independent_deaths
                 selected, lives = Selected(law_said, "", {}, "as was said before the run", seen, sure=False), kind.lives
             elif kind.lives.independent_deaths >= KNOWN_DEATHS or pooled is None:
-                selected, lives = select(kind.lives, FAMILIES), kind.lives
+                selected, lives = select(kind.lives, families), kind.lives
                 pooled = pooled or selected
             else:
                 selected, lives = pooled, facts.kinds[0].lives
@@ -154,26 +159,28 @@ def size(facts: Facts) -> tuple[Sizes, str]:
             )
             law = hedged(selected.lifetime, lives)
             choice = choose(law, costs, work)
+            chunk, reason = choice.chunk, f"{choice.reason} {' '.join(choice.warnings)}".rstrip()
             before = facts.sizes.get(kind.name)
             # Granting never asks for more than a chunk may have: there is no more to do, or to carry.
             highest_s = exec_s * min(work.vertices or 1, work.largest or math.inf)
             least_s = min(facts.workers * facts.grant_s / GRANTING, highest_s)
-            if before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
-                chunk = max(1, round(before.chunk_s / exec_s))
-                push = min(chunk, max(1, round(before.push_s / exec_s)))
-                if chunk_goodput(law, costs, chunk, many=facts.many, push_every=push) >= STAYS * choice.goodput:
+            if facts.rule != GOODPUT:
+                most = max(facts.batch, round(highest_s / exec_s))
+                chunk, reason = paper_chunk(facts.rule, selected.lifetime, costs, most)
+                choice = choose(law, costs, replace(work, largest=max(chunk, facts.batch)))  # for how often it pushes
+            elif before is not None and before.chunk_s >= least_s and before.push_s >= push_least_s:
+                old = max(1, round(before.chunk_s / exec_s))
+                push = min(old, max(1, round(before.push_s / exec_s)))
+                if chunk_goodput(law, costs, old, many=facts.many, push_every=push) >= STAYS * choice.goodput:
                     continue
         except (ValueError, ArithmeticError) as error:  # they make no sense together: it says why, and what to do
             reasons.append(f"{kind.name or 'all workers'}: sizes stay as they were: {error}")
             continue
-        push_every = choice.push_every or choice.chunk
-        chunk_s = max(choice.chunk * exec_s, least_s)
+        push_every = min(choice.push_every or chunk, chunk)
+        chunk_s = max(chunk * exec_s, least_s)
         why = f"{span(chunk_s)} of work, for lives of {span(selected.lifetime.mean())}"
         sizes[kind.name] = Size(chunk_s, push_every * exec_s, max(1, round(chunk_s / exec_s)), push_every, why)
-        reasons.append(
-            f"{kind.name or 'all workers'}: {choice.reason} {' '.join(choice.warnings)}".rstrip()
-            + f" Lives: {selected.lifetime}; {selected.reason}"
-        )
+        reasons.append(f"{kind.name or 'all workers'}: {reason} Lives: {selected.lifetime}; {selected.reason}")
     return sizes, " ".join(reasons)
 
 

@@ -146,7 +146,7 @@ class ChunkSizing:
         grant_s, largest = measures.copying.grant_s, max(1, self.largest)
         expected = self._settings.expected_lifetime
         shared = self._vertices, workers, self._batch, self._many
-        return Facts(kinds, *shared, merge_s, grant_s, largest, self._sizes, expected)
+        return Facts(kinds, *shared, merge_s, grant_s, largest, self._sizes, expected, self._settings.chunk_rule)
 
     def _of(self, record: WorkerRecord) -> Size | None:
         return self._sizes.get(record.kind) or self._sizes.get("")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from chunk_model.families import Normal
 from chunk_model.lifetime import Lifetime, LifetimeError
 from chunk_model.observations import ObservationError, Observations, read_csv
 from chunk_model.parse import parse
@@ -16,6 +17,7 @@ from chunk_model.select import Selected, select
 from chunk_model.trace import TraceError
 from gridml.errors import UsageError
 from master.backends.registry import read_settings
+from master.decisions.chunk_rules import GAUSSIAN, GOODPUT
 from master.store.reader import opened
 from master.store.run_facts import PushCosts, read_clock, read_facts, read_push_costs
 from master.store.settings import Settings
@@ -95,15 +97,26 @@ def estimate_lifetime(source: Source) -> LifetimeEstimate:
     return _fitted(lives.observations, f"lives of workers of {source.run}", lives)
 
 
-def expected_lifetime(lifetime: str | None, trace: Path | None) -> str | None:
-    """Return the law of lives that a user expects as text that `parse` reads: as given, or fitted to a trace; None
-    without either. Raises as `estimate_lifetime` does."""
+def expected_lifetime(
+    lifetime: str | None, trace: Path | None, *, speedup: float = 1.0, rule: str = GOODPUT
+) -> str | None:
+    """Return the law of lives that a user expects as text that `parse` reads: as given, or fitted to a trace, and
+    `speedup` times as short; None without either.
+
+    Raises as `estimate_lifetime` does, and UsageError for a law by which chunks of that `rule` cannot be chosen.
+    """
     if lifetime is None and trace is None:
         return None
     estimate = estimate_lifetime(Source(lifetime=lifetime, trace=trace))
-    if estimate.observations is None:
-        return str(estimate.lifetime)
-    return str(select(estimate.observations, NAMED).lifetime)
+    law, normal = estimate.lifetime, rule == GAUSSIAN
+    if estimate.observations is not None:
+        law = select(estimate.observations, ("normal",) if normal else NAMED).lifetime
+    if normal and not isinstance(law, Normal):
+        raise UsageError(
+            f"--chunk {GAUSSIAN} is for lives that are normal, got {law}; expected such as --lifetime "
+            '"normal(45m,10m)". Give one, or leave --lifetime and --trace out: then it is fitted to the lives seen.'
+        )
+    return str(law.scaled(1 / speedup))
 
 
 def run_lives(root: Path, now: float | None = None) -> RunLives:

@@ -25,6 +25,7 @@ MAY_CHANGE = {
     "address": "how messages travel leaves no trace in them",
     "epochs": "a run may be made longer, or shorter down to the epochs that have begun",
     "chunk": "of leases to come",
+    "chunk_rule": "of leases to come",
     "chunk_bytes": "of leases to come",
     "push_every": "of pushes to come",
     "expected_lifetime": "it decides sizes, and no credits",

@@ -15,6 +15,7 @@ from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
+from master.decisions.chunk_rules import CHUNK_RULES, GOODPUT
 from master.decisions.crowding import STEPS_EACH
 
 MOST_WORKERS = 10**6  # that a master can keep count of
@@ -39,6 +40,18 @@ def parse_bytes(option: str, text: str) -> int:
     return size
 
 
+def parse_chunk(text: str) -> dict[str, Any]:
+    """Return the settings that the text of --chunk says: a number of vertices, or a rule that sizes follow. Raises
+    UsageError for what is neither."""
+    if text in CHUNK_RULES:
+        return {"chunk": None, "chunk_rule": text}
+    try:
+        return {"chunk": int(text), "chunk_rule": GOODPUT}
+    except ValueError:
+        rules = " or ".join(CHUNK_RULES)
+        raise UsageError(f"--chunk is {text[:40]!r}; expected a number of vertices, or {rules}.") from None
+
+
 def check_seed(seed: int) -> None:
     """Raise UsageError for a seed that not every generator takes."""
     if not 0 <= seed <= MOST_SEED:
@@ -49,8 +62,8 @@ def check_seed(seed: int) -> None:
 class Settings:
     """Times are in seconds. None means that gridml chooses.
 
-    `chunk` and `push_every` are vertices; `chunk_bytes` is what a chunk that gridml chooses may have; `push_budget` is
-    the share of time that pushes may take.
+    `chunk` and `push_every` are vertices; `chunk_rule` is what the size of a chunk that gridml chooses follows, and
+    `chunk_bytes` what it may have; `push_budget` is the share of time that pushes may take.
     `expected_lifetime` is a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its
     own. `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is
     how messages travel, by default the back end's usual way, and `address` where workers reach the master with a
@@ -65,6 +78,7 @@ class Settings:
     epochs: int | None = None
     seed: int = 0
     chunk: int | None = None
+    chunk_rule: str = GOODPUT
     chunk_bytes: int = CHUNK_BYTES
     push_every: int | None = None
     push_budget: float = 0.03
@@ -85,6 +99,8 @@ class Settings:
                 raise UsageError(f"{option} is {value}; expected at least 1.")
             if value is not None and value > most:
                 raise UsageError(f"{option} is {value:,}; expected at most {most:,}.")
+        if self.chunk_rule not in CHUNK_RULES:
+            raise UsageError(f"--chunk is {self.chunk_rule!r}; expected one of {', '.join(CHUNK_RULES)}.")
         if self.chunk_bytes < 1:
             raise UsageError(f"--chunk-bytes is {self.chunk_bytes:,}; expected a size such as 32MB.")
         if not 0 <= self.steps_each <= MOST:

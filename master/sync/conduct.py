@@ -81,9 +81,7 @@ class Conduct:
         self._slowest = min((pace.rate for _, pace in self._fastest), default=math.inf)
         self._look_s = now + LOOK_S
 
-    def credit(
-        self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, blamed: bool
-    ) -> None:
+    def credit(self, record: WorkerRecord, vertices: int, since_s: float | None, now: float, *, blamed: bool) -> None:
         """A push of a worker was merged that it trained `since_s`, None for what it began in an earlier master's time;
         one that was `blamed` for its length is written down as such already."""
         own = self._of(record)

@@ -104,6 +104,20 @@ def test_what_is_expected_of_lives_is_kept_in_a_word(tmp_path: Path) -> None:
         refused("--lifetime", "forever")
 
 
+def test_a_chunk_is_a_number_or_a_rule() -> None:
+    settings = made("--chunk", "paper")
+    assert (settings.chunk, settings.chunk_rule) == (None, "paper")
+    settings = made("--chunk", "gaussian", "--lifetime", "normal(45m,10m)")
+    assert (settings.chunk_rule, settings.expected_lifetime) == ("gaussian", "normal(2700.0s,600.0s)")
+    for wrong in ("0", "many", "1.5"):
+        with pytest.raises(UsageError, match=f"--chunk is .*{wrong}.*expected"):
+            refused("--chunk", wrong)
+    with pytest.raises(
+        UsageError, match=r"--chunk gaussian is for lives that are normal, got exponential.*normal\(45m"
+    ):
+        refused("--chunk", "gaussian", "--lifetime", "exponential(1h)")
+
+
 def test_no_push_is_all_or_nothing() -> None:
     assert made("--no-push").push_every == NO_PUSH
     with pytest.raises(UsageError, match="both --no-push and --push-every"):

@@ -10,9 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chunk_model.costs import Costs
+from chunk_model.families import Normal
+from chunk_model.fit import fit
 from chunk_model.observations import Observations
+from chunk_model.paper import normal_chunk_as_printed
+from chunk_model.select import select
+from master.decisions.chunk_rules import GAUSSIAN, PAPER
 from master.decisions.sizing import (
     APART_S,
+    FAMILIES,
     FIRST_EXPOSURE_S,
     MERGING,
     Facts,
@@ -105,6 +111,35 @@ def test_lives_are_as_expected_until_ten_have_ended() -> None:
             assert sizes[""].push_s == usual[seen]
         else:
             assert sizes[""].push_s > 5 * usual["few"]
+
+
+def test_the_papers_chunk_fills_a_life() -> None:
+    asked = replace(facts(KindFacts("", COSTS, lives(600.0))), rule=PAPER, vertices=10**6)
+    sizes, reason = size(asked)
+    mean_s = select(lives(600.0), FAMILIES).lifetime.mean()
+    assert sizes[""].chunk == int(mean_s / COSTS.vertex_s)
+    assert sizes[""].push_every <= sizes[""].chunk and "T/(t_c + t_x)" in reason
+    assert size(replace(asked, vertices=100))[0][""].chunk == 100, "an epoch has no more"
+    assert size(replace(asked, largest=50))[0][""].chunk == 50
+
+
+def test_the_papers_search_is_for_normal_lives() -> None:
+    asked = replace(
+        facts(KindFacts("", COSTS, lives(600.0))), rule=GAUSSIAN, vertices=10**6, expected="normal(45m,10m)"
+    )
+    seen = fit("normal", lives(600.0)).lifetime
+    assert isinstance(seen, Normal)
+    best = normal_chunk_as_printed(seen.mean_s, seen.sd_s, COSTS, np.arange(1.0, 10_000.0))
+    sizes, reason = size(asked)
+    assert sizes[""].chunk == pytest.approx(best, rel=0.02), "ten have ended: what was said holds no more"
+    few = Observations(np.array([5.0, 7.0]), np.zeros(2, np.bool_))
+    told, reason = size(replace(asked, kinds=[KindFacts("", COSTS, few)]))
+    assert told[""].chunk == pytest.approx(
+        normal_chunk_as_printed(2700.0, 600.0, COSTS, np.arange(1.0, 10_000.0)), rel=0.02
+    )
+    assert "search" in reason
+    sizes, reason = size(replace(asked, kinds=[KindFacts("", COSTS, few)], expected=None))
+    assert not sizes and "need lives that are normal" in reason
 
 
 def test_a_fast_kind_gets_as_many_more_vertices() -> None:
