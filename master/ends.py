@@ -42,7 +42,10 @@ class Ends:
         """Count a worker that ended by itself; return why the run should stop, None where it may go on."""
         if self._ledger.credited != self._credited:
             self._deaths, self._credited = Deaths(), self._ledger.credited
-        way = event.state.value if event.exit_code is None else in_words(event.exit_code)
+        if event.removed:
+            way = "their jobs removed"
+        else:
+            way = event.state.value if event.exit_code is None else in_words(event.exit_code)
         self._deaths = self._deaths.another(way, lived_s)
         running = (other for other in self._workers if other.standing is Standing.RUNNING and other.spoke)
         longer = any(other.started_s is None or now - other.started_s > self._deaths.longest_s for other in running)

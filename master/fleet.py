@@ -306,14 +306,15 @@ class Fleet:
                 self._exchange.failures.count(record, line, now, lacking=True)
             self._stop_over(event, words, self._ends.failed_start(record, event, line, now, any_spoke=self._any_spoke))
         unheard = not record.spoke and event.state is not State.EVICTED
-        if (at_work or crashed or unheard) and not given_up and event.exit_code not in LACKING:
+        if event.removed or ((at_work or crashed or unheard) and not given_up and event.exit_code not in LACKING):
             self._stop_over(event, words, self._ends.death(event, lived_s, now))
 
     def _stop_over(self, event: JobEvent, words: str, reason: str | None) -> None:
         """Stop the run at the end of this turn over how a worker has ended; the first reason is the one."""
         if reason is not None and self._stop is None:
             log = self._place.directory.log(event.worker)
-            self._stop = RunError(f"{reason}; the last one: {event.detail}. Its log, {log}, ends:\n{words}")
+            ends = f" Its log, {log}, ends:\n{words}" if words else ""
+            self._stop = RunError(f"{reason}; the last one: {event.detail}.{ends}")
 
     def _blame(self, record: WorkerRecord, event: JobEvent, now: float) -> tuple[bool, bool]:
         """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit

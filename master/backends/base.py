@@ -53,6 +53,7 @@ class JobEvent:
     several), so that the lives of one place can be counted; `graceful` says for EVICTED whether SIGTERM came first,
     None where the back end cannot know: then it was if the worker took its leave; `detail` is for people.
     `cancelled` says for EVICTED that the master asked for the end, so that nobody counts it as a kill;
+    `removed` says for EVICTED that a rule of the batch system ended the job for good, and no person did.
     `next_attempt` is the worker as which the back end starts it again by itself; `held_for` says for HELD why.
     """
 
@@ -65,6 +66,7 @@ class JobEvent:
     exit_code: int | None = None
     pid: int | None = None
     cancelled: bool = False
+    removed: bool = False
     next_attempt: str = ""
     held_for: HeldFor = HeldFor.PERSON
 

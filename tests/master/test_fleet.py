@@ -237,6 +237,14 @@ def test_evictions_alone_stop_nothing(fleet: Fleet) -> None:
         fleet.hear([JobEvent(1.0 * k, f"w{100 + k}", State.EVICTED)], 1.0 * k)
 
 
+def test_jobs_that_a_policy_removes_one_after_the_other_stop_a_run(fleet: Fleet) -> None:
+    """As evictions they were replaced for ever."""
+    with pytest.raises(RunError, match=r"20 with their jobs removed; the last one: periodic_remove"):
+        for k in range(2 * MAX_DEATHS):
+            gone = JobEvent(1.0 * k, f"w{100 + k}", State.EVICTED, detail="periodic_remove", removed=True)
+            fleet.hear([JobEvent(1.0 * k, gone.worker, State.QUEUED), gone], 1.0 * k)
+
+
 def test_who_works_and_has_lived_longer_than_all_that_died_keeps_a_run_going(
     fleet: Fleet, workers: WorkerTable
 ) -> None:

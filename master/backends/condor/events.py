@@ -49,6 +49,8 @@ MEANINGS: dict[str, Meaning] = {
 }
 """Events that are not named here (sizes, file transfers) change nothing."""
 
+BY_A_PERSON = "via condor_rm"  # begins the reason of a removal; a policy's names its expression
+
 
 @dataclass(frozen=True)
 class Job:
@@ -119,6 +121,7 @@ def _released(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, l
 def _removed(job: Job, facts: Mapping[str, Any], time_s: float) -> tuple[Job, list[JobEvent]]:
     reason = str(facts.get("Reason") or "removed from the queue")
     ended = JobEvent(time_s, job.worker, State.EVICTED, job.machine, reason, graceful=None, cancelled=job.cancelled)
+    ended = replace(ended, removed=not job.cancelled and not reason.startswith(BY_A_PERSON))
     return replace(job, running=False, over=True), [ended]
 
 

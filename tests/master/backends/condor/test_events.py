@@ -93,7 +93,16 @@ def test_a_job_removed_by_hand_was_not_cancelled() -> None:
         ("w7.1", State.QUEUED),
         ("w7.1", State.EVICTED),
     ]
-    assert not any(e.cancelled for e in events)
+    assert not any(e.cancelled or e.removed for e in events)
+
+
+def test_a_job_that_a_policy_removes_is_told_apart() -> None:
+    reason = "The system macro SYSTEM_PERIODIC_REMOVE expression 'NumJobStarts >= 3' evaluated to TRUE"
+    job = Job("w7")
+    assert [e.removed for e in heard([("JOB_ABORTED", {"Reason": reason})])] == [True]
+    assert [
+        e.removed for e in heard([("JOB_ABORTED", {"Reason": reason})], dataclasses.replace(job, cancelled=True))
+    ] == [False]
 
 
 def test_a_lost_starter_is_one_eviction_however_often_it_is_told() -> None:

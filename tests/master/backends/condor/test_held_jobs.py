@@ -25,8 +25,9 @@ COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "s
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
     """A pool with the OSPool's policies, in a hurry."""
     policies = ospool.policies(starts=STARTS, medium_s=MEDIUM_S)
+    removes = "SYSTEM_PERIODIC_REMOVE = JobUniverse == 5 && Unwanted =?= true"
     try:
-        with pool.personal(tmp_path_factory.mktemp("strict"), cpus=WORKERS, more=policies) as found:
+        with pool.personal(tmp_path_factory.mktemp("strict"), cpus=WORKERS, more=f"{policies}\n{removes}\n") as found:
             yield found
     except NoCondor as why:
         pytest.skip(str(why))
@@ -90,6 +91,12 @@ def test_what_may_pass_is_tried_again(strict: Pool, tmp_path: Path) -> None:
     (tmp_path / "away").rename(code)
     run.exact()
     assert "what held it may pass" in run.events("held")[0]
+
+
+def test_a_run_whose_jobs_are_all_removed_stops(strict: Pool, tmp_path: Path) -> None:
+    run = Submitted(strict, tmp_path / "run", "--attribute", "Unwanted=true", "--epochs", "100")
+    status = run.wait(lambda status: status["status"] == "failed", "the run to stop")
+    assert re.search(r"\d+ with their jobs removed.*SYSTEM_PERIODIC_REMOVE", str(status["stopped_because"]))
 
 
 @pytest.mark.parametrize(
