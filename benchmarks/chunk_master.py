@@ -124,7 +124,7 @@ def _play(
                 raise Over
 
         root = Path(folder, "run")
-        run = start(settings, root, replace(world.environment(lambda topic, text: None), tick=tick))
+        run = start(settings, root, replace(world.environment(lambda topic, text, facts: None), tick=tick))
         world.drive(run)
         try:
             with run:

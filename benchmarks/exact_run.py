@@ -89,7 +89,7 @@ def new_world(program: Path, later: int = 0) -> World:
 
 def environment_of(world: World, reached: Callable[[str], None] = lambda point: None) -> Environment:
     """Return what the next master in a world sees; `reached` hears the name of each point at which it may be killed."""
-    environment = world.environment(lambda topic, text: None)
+    environment = world.environment(lambda topic, text, facts: None)
     return replace(
         environment,
         hook=reached,

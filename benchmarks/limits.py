@@ -266,7 +266,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
     environment = Environment(
         lambda settings, directory: Simulated(world.pool, lambda: False, lambda point: None),
         clock=world.clock,
-        report=lambda topic, text: print(text, file=sys.stderr) if topic == "warning" else None,
+        report=lambda topic, text, facts: print(text, file=sys.stderr) if topic == "warning" else None,
         mailboxes=lambda settings, directory: speaking.open(directory.root),
         executor=Inline,
         evaluator=Here.of,

@@ -34,4 +34,5 @@ class Asking:
             with ledger.transaction():
                 ledger.set("asked", bound)
                 because = "all that are wanted" if bound is None else bound["reason"]
-                self._parts.journal.event(now, "asked", f"{workers.asked:,} workers are asked for, {because}")
+                text = f"{workers.asked:,} workers are asked for, {because}"
+                self._parts.journal.event(now, "asked", text, {"workers": workers.asked, "wanted": workers.wanted})

@@ -50,7 +50,7 @@ class Environment:
     clock: Callable[[], float] = field(default_factory=SteadyClock)
     wall: Callable[[], float] | None = None
     rest: Callable[[float], None] = time.sleep
-    report: Report = lambda topic, text: None
+    report: Report = lambda topic, text, facts: None
     hook: Hook = lambda point: None
     tick: Callable[[], None] = lambda: None
     mailboxes: Callable[[Settings, RunDirectory], MasterMailboxes] = run_mailboxes

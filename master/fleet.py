@@ -26,9 +26,11 @@ from master.ends import Ends
 from master.held_jobs import HeldJobs
 from master.leases.stragglers import TakenRanges
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.store.event_facts import EventFacts
 from master.store.rundir import RunDirectory, command
 from master.store.settings import Settings
 from master.sync.exchange import Exchange
+from master.sync.failures import strikes_of
 from master.telemetry.heartbeats import Heartbeats
 from master.telemetry.measures import Measures, died
 
@@ -38,7 +40,7 @@ NAMED = 8  # workers in an event
 NO_LOG = 1000  # jobs that may have been submitted and have left no log
 LACKING = (UNFIT, UNEQUIPPED)  # exit statuses of workers that find that something is missing where they are
 RESERVED_S = 600.0  # how long a worker that is started again may take to bring what it could not send before
-Say = Callable[[float, str, str], None]  # (time in seconds, topic, text) of an event; in a transaction
+Say = Callable[[float, str, str, EventFacts], None]  # (time in seconds, topic, text, facts); in a transaction
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ class Fleet:
                 if record is not None:  # one that has ended already changes nothing any more
                     self._take(record, event, now)
                 if event.state not in (State.QUEUED, State.FINISHED):
-                    self._say(now, event.state.value, self._describe(event))
+                    self._say(now, event.state.value, self._describe(event), _facts(event, record, now))
         for event in events:
             if event.state.ended:
                 self._place.mailboxes.close(event.worker)
@@ -142,7 +144,9 @@ class Fleet:
             if relieved and self._ledger.leases.of(record.name):
                 with self._ledger.transaction():
                     self._exchange.release(record, reason, now)
-                    self._say(now, "relieved", f"{record.name}: {reason}; its leases go to others")
+                    still_s = now - record.suspended_s
+                    facts = {"worker": record.name, "machine": record.machine, "suspended_s": still_s}
+                    self._say(now, "relieved", f"{record.name}: {reason}; its leases go to others", facts)
 
     def _give_up(self, lost: Lost, now: float) -> None:
         """Take its leases from a worker, and its job; whatever it is given up for counts against its machine."""
@@ -158,7 +162,8 @@ class Fleet:
                 self._exchange.failures.count(record, reason, now, distrusted=because.distrusted)
             self._workers.move(record, Standing.GIVEN_UP)
             self._exchange.release(record, reason, now)
-            self._say(now, because.value, f"{record.name}: {reason}; its leases go to others, its job is removed")
+            text = f"{record.name}: {reason}; its leases go to others, its job is removed"
+            self._say(now, because.value, text, strikes_of(record, now))
         self.let_machines_rest(now)  # before its job is: another would take the place at once
         self._place.backend.cancel(record.name)
         if because is GivenUpFor.NONSENSE:
@@ -206,7 +211,8 @@ class Fleet:
         with self._ledger.transaction():
             for name in names:
                 self.expect(name, now)
-            self._ledger.event(now, "submitted", f"{names[0]} to {names[-1]}: {reason}")
+            facts = {"workers": count, "first": names[0], "last": names[-1], "present": present, "asked": asked}
+            self._ledger.event(now, "submitted", f"{names[0]} to {names[-1]}: {reason}", facts)
         self._submitted += count
         self._submitted_s = now
         for name in names:
@@ -224,7 +230,8 @@ class Fleet:
             for name in names:
                 self._workers.move(self._workers.of(name), Standing.DISMISSED)
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            self._say(now, "dismissed", f"{', '.join(names[:NAMED])}{more}: {reason}")
+            facts = {"workers": len(names), "names": names[:NAMED], "wanted": self._workers.wanted}
+            self._say(now, "dismissed", f"{', '.join(names[:NAMED])}{more}: {reason}", facts)
         for name in names:
             self._place.backend.cancel(name, grace_s=FAREWELL_S)
 
@@ -240,7 +247,8 @@ class Fleet:
             with self._ledger.transaction():
                 self._workers.move(record, Standing.DISMISSED)
                 why = f"{record.name}: its job may run for {longest_s:,.0f} s, and another takes its place"
-                self._say(now, "dismissed", why)
+                facts = {"workers": 1, "names": [record.name], "wanted": self._workers.wanted}
+                self._say(now, "dismissed", why, facts)
             self._place.backend.cancel(record.name, grace_s=FAREWELL_S)
 
     def _queue_of_pool(self, now: float) -> Queue | None:
@@ -362,3 +370,16 @@ class Fleet:
         except (OSError, ForeignFile):
             return ""
         return printable(end.decode(errors="replace").strip())
+
+
+def _facts(event: JobEvent, record: WorkerRecord | None, now: float) -> EventFacts:
+    """What the back end said of a worker: where it runs, why it does not, how it ended."""
+    facts = {"worker": event.worker, "machine": event.machine or ("" if record is None else record.machine)}
+    if event.state is State.RUNNING:
+        return facts
+    facts["cause"] = event.held_for.value if event.state is State.HELD else event.detail
+    if not event.state.ended:
+        return facts
+    lived_s = None if record is None or record.started_s is None else now - record.started_s
+    ended = {"exit_code": event.exit_code, "graceful": event.graceful, "cancelled": event.cancelled}
+    return {**facts, **ended, "lived_s": lived_s}

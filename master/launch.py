@@ -203,17 +203,20 @@ def _tell_changes(kept: KeptProgram, run: Run) -> None:
                 "warning",
                 f"{files} changed since the run began, and it goes on with its own copy. To take what is there now: "
                 f"{command('resume', parts.directory.root)} --with-changes",
+                {"files": altered},
             )
 
 
 def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
     """Say what the run was told to do otherwise from now on."""
     then, now = ({**s.to_json(), **s.options.to_json()} for s in (before, after))
-    told = [f"{name} {now[name]} instead of {then.get(name)}" for name in now if now[name] != then.get(name)]
-    told = [text for text in told if not text.startswith(f"{after.backend} ")]  # its options, each told by itself
-    if told:
+    # The back end's options as a whole are left out: each is told by itself.
+    changed = {name: now[name] for name in now if now[name] != then.get(name) and name != after.backend}
+    if changed:
+        told = "; ".join(f"{name} {value} instead of {then.get(name)}" for name, value in changed.items())
+        facts = {"now": changed, "before": {name: then.get(name) for name in changed}}
         with run.ledger.transaction():
-            run.parts.journal.event(run.parts.environment.clock(), "settings", "; ".join(told))
+            run.parts.journal.event(run.parts.environment.clock(), "settings", told, facts)
 
 
 def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, anew: bool) -> None:

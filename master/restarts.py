@@ -64,7 +64,8 @@ def _hesitate(directory: RunDirectory, ledger: Ledger, environment: Environment,
         logs = f"what the machine says of its memory, or {directory.logs}, may say what killed them"
         _stop(directory, ledger, environment, RunError(f"{reason}, so no other one begins: {logs}"))
     elif wait_s:
-        environment.report("warning", f"{reason}; the next one begins in {wait_s:.0f} s")
+        text = f"{reason}; the next one begins in {wait_s:.0f} s"
+        environment.report("warning", text, {"killed": killed, "wait_s": wait_s})
         _wait(directory, ledger, environment, wait_s)
 
 
@@ -88,7 +89,7 @@ def _noted(ledger: Ledger, now: float) -> tuple[Beginning, int]:
     with ledger.transaction():
         ledger.set(_KILLED, [*killed, beginning])
         if killed:
-            ledger.event(beginning.at_s, "warning", may_begin(len(killed))[1])
+            ledger.event(beginning.at_s, "warning", may_begin(len(killed))[1], {"killed": len(killed)})
     return beginning, len(killed)
 
 

@@ -65,7 +65,7 @@ def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> 
         ledger.set("status", RunStatus.CANCELLED)
         ledger.set("stopped_because", f"It was taken back to version {point.version}.")
         text = f"to version {point.version}; {undone.vertices:,} vertices are to be trained again"
-        ledger.event(now, "rollback", text)
+        ledger.event(now, "rollback", text, {"version": point.version, "vertices": undone.vertices})
     ledger.backup()
     for version in gone:
         versions.remove(version)

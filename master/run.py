@@ -17,9 +17,10 @@ from master.asking import Asking
 from master.evaluation.metrics import first_chunk
 from master.scaling import Scaling
 from master.store.diagnosis import explained
+from master.store.event_facts import EventFacts
 from master.store.exact import Credited
 from master.store.ledger import Ledger
-from master.store.run_facts import PushCosts
+from master.store.run_facts import PushCosts, RunClock
 from master.store.rundir import MasterLock
 from master.store.status import RunStatus
 from master.takeover import recovered
@@ -43,7 +44,7 @@ class Run:
         network = parts.directory.on_network_disk()
         if network is not None:
             warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
-            parts.journal.tell("warning", warning)
+            parts.journal.tell("warning", warning, {"disk": network})
         try:
             with explained(parts.directory.root):
                 parts.takeover.begin(parts.environment.clock(), parts.journal.event)
@@ -153,8 +154,8 @@ class Run:
         return epochs.finished() and not epochs.unevaluated() and not self.ledger.patches()
 
     def _tell_news(self, now: float) -> None:
-        for topic, text in self.parts.exchange.failures.take_news():
-            self.parts.journal.tell(topic, text)
+        for news in self.parts.exchange.failures.take_news():
+            self.parts.journal.tell(*news)
         for text in self.parts.backend.news():
             with self.ledger.transaction():
                 self.parts.journal.event(now, "warning", text)
@@ -162,10 +163,10 @@ class Run:
     def _size(self, now: float) -> None:
         """Choose the sizes of chunks anew when there is more to know of the workers, beside the run as it goes on."""
 
-        def say(what: str, why: str) -> None:
+        def say(what: str, why: str, facts: EventFacts) -> None:
             with self.ledger.transaction():
-                self.ledger.event(now, "sizing", f"{what}. {why}")
-            self.parts.journal.tell("sizing", what)
+                self.ledger.event(now, "sizing", f"{what}. {why}", facts)
+            self.parts.journal.tell("sizing", what, facts)
 
         leases, exchange = self.parts.leases, self.parts.exchange
         workers = max(leases.live, self.parts.workers.asked)
@@ -212,12 +213,16 @@ class Run:
         flops = None
         if program.uses_torch:
             flops = parts.epoch_end.flops(first_chunk(program, parts.spec.graph, program.update.batch or 1))
+        clock = RunClock(self.ledger.get("started_s", ended_s), ended_s, tuple(self.ledger.get("gaps", [])))
+        last_word = f"every vertex of {credited.vertices:,} is credited once"
+        facts = {"vertices": credited.vertices, "epochs": credited.epochs, "run_s": clock.at(ended_s)}
         with self.ledger.transaction():
             self._keep_push_costs()
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
             self.ledger.set("ended_s", ended_s)
-        parts.journal.tell("finished", f"every vertex of {credited.vertices:,} is credited once")
+            self.ledger.event(ended_s, "finished", last_word, facts)
+        parts.journal.tell("finished", last_word, facts)
 
     def _give_up(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""

@@ -92,6 +92,7 @@ class Scaling:
             ledger.set("settings", sha256)
             ledger.set("workers", workers)
             if workers != before:
-                parts.journal.event(now, "scaled", f"workers: {workers} instead of {before}, as gridml scale asked for")
+                text = f"workers: {workers} instead of {before}, as gridml scale asked for"
+                parts.journal.event(now, "scaled", text, {"workers": workers, "before": before})
         parts.workers.wanted = parts.exchange.merger.workers = workers
         parts.backend.scale(workers)

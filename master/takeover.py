@@ -100,11 +100,13 @@ class Takeover:
     def _tell(self, survivors: int, now: float, say: Say) -> None:
         """Say where the run goes on, and what is trained again."""
         kept = f"; {survivors} workers live on" if survivors else ""
-        say(now, "resumed", f"{self.ledger.credited:,} of {self.leases.epochs.total:,} vertices are credited{kept}")
+        credited, total = self.ledger.credited, self.leases.epochs.total
+        facts = {"credited": credited, "total": total, "workers": survivors}
+        say(now, "resumed", f"{credited:,} of {total:,} vertices are credited{kept}", facts)
         if self.store.undone is not None:
             why = "it was restored from its copy, or its disk has lost the last changes"
             again = f"{self.store.undone:,} vertices are trained again"
-            say(now, "warning", f"there was a newer ledger than this: {why}. {again}")
+            say(now, "warning", f"there was a newer ledger than this: {why}. {again}", {"vertices": self.store.undone})
 
     def _recall(self, rows: Iterable[Row], survivors: Collection[str], now: float) -> None:
         """Make records of the workers that live on and of the machines that are avoided, and take note of the other

@@ -23,10 +23,11 @@ from master.decisions.sizing import (
     span,
 )
 from master.records import WorkerRecord
+from master.store.event_facts import EventFacts
 from master.store.settings import MOST, Settings
 from master.telemetry.measures import Measures
 
-Say = Callable[[str, str], None]  # (what changes, and why at length)
+Say = Callable[[str, str, EventFacts], None]  # (what changes, why at length, the sizes)
 
 
 class ChunkSizing:
@@ -118,7 +119,7 @@ class ChunkSizing:
         except Exception as error:  # sizes are advice: a run goes on without it, whatever a fit stumbles over
             if not self._refused:
                 self._refused = f"{type(error).__name__}: {error}"
-                say("sizes stay as they were: lifetimes could not be fitted", self._refused)
+                say("sizes stay as they were: lifetimes could not be fitted", self._refused, {"sizes": {}})
             return False
         notable, change = is_notable(self._sizes, new)
         if new or not reason:
@@ -126,10 +127,11 @@ class ChunkSizing:
         if notable:
             self._sizes = {**self._sizes, **new}
             sizes = (f"{name or 'all workers'} {_in_words(each)}" for name, each in new.items())
-            say(f"{'; '.join(sizes)}: {change}", f"{reason} Fitted because {self._because}.")
+            facts = {"sizes": {name: _numbers(each) for name, each in new.items()}}
+            say(f"{'; '.join(sizes)}: {change}", f"{reason} Fitted because {self._because}.", facts)
         elif not new and reason and not self._refused:
             self._refused = reason
-            say("no size of chunks can be chosen for these lifetimes", reason)
+            say("no size of chunks can be chosen for these lifetimes", reason, {"sizes": {}})
         return notable
 
     def _facts(self, now: float, workers: int, merge_s: float) -> Facts | None:
@@ -157,3 +159,12 @@ def _in_words(sized: Size) -> str:
         f"get {sized.chunk:,} vertices a chunk ({span(sized.chunk_s)} of work), "
         f"and push every {sized.push_every:,} ({span(sized.push_s)}) or oftener"
     )
+
+
+def _numbers(sized: Size) -> EventFacts:
+    return {
+        "chunk": sized.chunk,
+        "chunk_s": sized.chunk_s,
+        "push_every": sized.push_every,
+        "push_s": sized.push_s,
+    }

@@ -12,6 +12,7 @@ from master.leases.chunk_sizing import ChunkSizing
 from master.leases.epochs import Epochs
 from master.leases.stragglers import TakenRanges
 from master.records import LeaseState, WorkerRecord, WorkerTable
+from master.store.event_facts import EventFacts
 from master.store.ledger import Ledger
 
 # Between two looks for a straggler that find nothing. One costs a few tenths of a millisecond however many leases there
@@ -96,7 +97,7 @@ class Reclaim:
         if stop >= lease.stop:
             return False
         self._ledger.cut(lease, stop)
-        self._ledger.event(now, "cut", f"{lease.worker}: {reason}; it keeps {lease.left:,}")
+        self._ledger.event(now, "cut", f"{lease.worker}: {reason}; it keeps {lease.left:,}", _facts(lease))
         self.place(lease, now)
         return True
 
@@ -113,7 +114,7 @@ class Reclaim:
         number, reason = leasing.overtake([replace(h, at=at) for h in holdings if h.lease == number], rate, delay)
         if number is None:
             return False
-        self._ledger.event(now, "straggler", f"{lease.worker}: lease {lease.id} is {reason}")
+        self._ledger.event(now, "straggler", f"{lease.worker}: lease {lease.id} is {reason}", _facts(lease))
         for epoch in self._ranges.epochs:
             if self._ledger.epoch_complete(epoch):
                 self._ranges.drop(epoch)
@@ -158,3 +159,7 @@ class Reclaim:
             overtaken=lease.overtaken,
             travel_s=delay.travel_s,
         )
+
+
+def _facts(lease: LeaseState) -> EventFacts:
+    return {"worker": lease.worker, "lease": lease.id, "epoch": lease.epoch + 1, "left": lease.left}

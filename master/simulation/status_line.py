@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from gridml.errors import LedgerError
+from master.store.event_facts import EventFacts
+from master.store.journal import Report
 from master.store.ledger import last_sign
 from master.store.reader import connect
 from master.store.run_facts import read_clock
@@ -17,20 +19,19 @@ from master.views.render import duration
 
 EVERY_S = 0.5  # of real time
 SHOWN = ("epoch", "metrics", "resumed", "warning", "failure")  # topics; evictions are counted, not shown
-Report = Callable[[str, str], None]
 
 
 @contextlib.contextmanager
 def status_line(root: Path, *, quiet: bool) -> Iterator[Report]:
-    """Yield what a simulation in `root` is to report its events to, by topic and text."""
+    """Yield what a simulation in `root` is to report its events to."""
     console = PlainConsole(stderr=True)
     if quiet or not console.is_terminal:
-        yield lambda topic, text: None if quiet or topic not in SHOWN else console.print(f"{topic}: {text}")
+        yield lambda topic, text, facts: None if quiet or topic not in SHOWN else console.print(f"{topic}: {text}")
         return
     looked_s = time.monotonic()
     with console.status("simulating") as status:
 
-        def report(topic: str, text: str) -> None:
+        def report(topic: str, text: str, facts: EventFacts) -> None:
             nonlocal looked_s
             if topic in SHOWN:
                 console.print(f"{topic}: {text}")

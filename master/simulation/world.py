@@ -26,6 +26,7 @@ from master.simulation.scenario import Machine, Scenario
 from master.simulation.stall import LONGEST_S, Since, check_stall
 from master.simulation.wire import Wire
 from master.simulation.workers import CostOnlyWorkers, Trainer, TrainingWorkers, Workers
+from master.store.journal import Report
 from master.store.settings import Settings
 
 START_S = 1_000_000.0  # of the virtual clock: terms of masters are whole seconds
@@ -114,7 +115,7 @@ class World:
             machine = self._machines[slot] = self.scenario.machine(slot)
         return self.workers.hire(worker, machine)
 
-    def environment(self, report: Callable[[str, str], None]) -> Environment:
+    def environment(self, report: Report) -> Environment:
         """Return what the next master sees."""
         crash = self.scenario.crash(self.masters)
         self._dies = None if crash is None else (self.clock.now_s + crash[0], crash[1])
@@ -213,13 +214,13 @@ def play_scenario(
     settings: Settings,
     scenario: Scenario,
     root: Path,
-    report: Callable[[str, str], None] = lambda topic, text: None,
+    report: Report = lambda topic, text, facts: None,
     trainer: Trainer | None = None,
     killed: Callable[[], object] = lambda: None,
 ) -> World:
     """Play a scenario to the end of its run, whose directory is `root`.
 
-    `report` is called with the topic and text of each event, `killed` whenever the master was.
+    `report` is called with the topic, the text and the facts of each event, `killed` whenever the master was.
     Raises as a run does.
     """
     world = World(settings, scenario, trainer)
@@ -228,7 +229,7 @@ def play_scenario(
     return world
 
 
-def _play(world: World, root: Path, report: Callable[[str, str], None], killed: Callable[[], object]) -> None:
+def _play(world: World, root: Path, report: Report, killed: Callable[[], object]) -> None:
     run = start(world.settings, root, world.environment(report))
     while True:
         world.drive(run)

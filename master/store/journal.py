@@ -9,11 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gridml.protocol.text import printable
+from master.store.event_facts import NO_FACTS, EventFacts
 from master.store.ledger import Ledger
 
 WARNING, WARNINGS = "warning", "warnings"  # a topic, and the fact of the run that has the last of it
 MOST_WARNINGS = 3
-Report = Callable[[str, str], None]  # (topic, text) of what a person should hear
+Report = Callable[[str, str, EventFacts], None]  # (topic, text, facts) of what a person should hear
 
 
 def _at_once(path: str, flags: int) -> int:
@@ -31,19 +32,19 @@ class Journal:
         )
         self._report = report
 
-    def event(self, now: float, topic: str, text: str) -> None:
+    def event(self, now: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         """Write an event down. Must be called inside the ledger's transaction."""
-        self._ledger.event(now, topic, text)
+        self._ledger.event(now, topic, text, facts)
         if topic == WARNING:  # the last ones are read often, and events are many
             others = [warning for warning in self._ledger.get(WARNINGS, []) if warning[1] != text]
             self._ledger.set(WARNINGS, [*others, [now, text]][-MOST_WARNINGS:])
-        self.tell(topic, text)
+        self.tell(topic, text, facts)
 
-    def tell(self, topic: str, text: str) -> None:
+    def tell(self, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         """Tell of what the ledger has already, or need not have. In the file only an event begins at a line's begin."""
         lines = printable(text).replace("\n", "\n    ")
         self._file.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {topic:9} {lines}\n")
-        self._report(topic, text)
+        self._report(topic, text, facts)
 
     def close(self) -> None:
         with contextlib.suppress(OSError):  # a full disk was told of when it was written to

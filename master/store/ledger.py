@@ -23,6 +23,7 @@ from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
 from master.store.diagnosis import explain
+from master.store.event_facts import NO_FACTS, EventFacts, facts_text
 from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
@@ -241,8 +242,8 @@ class Ledger(WorkerRows):
         """When a master last wrote something down, 0 if none ever did."""
         return last_sign(self._db)
 
-    def event(self, at_s: float, topic: str, text: str) -> None:
-        self._db.execute("INSERT INTO events VALUES (?, ?, ?)", (at_s, topic, text))
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (at_s, topic, text, facts_text(facts)))
 
     # --- epochs and spans
 

@@ -10,7 +10,7 @@ from typing import Any
 from gridml.protocol.bounds import LARGEST
 from master.store.sealed import damage
 
-SCHEMA_VERSION = 4
+SCHEMA_VERSION = 5
 LATEST_S = 1e12  # of times, durations, staleness
 SIGNED = {("failures", "first"), ("failures", "last")}  # -1 where f did not fail in a batch
 SCHEMA = """
@@ -41,7 +41,8 @@ CREATE TABLE quarantined (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, reason TE
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NOT NULL, lease INTEGER NOT NULL,
   epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, message TEXT NOT NULL,
   traceback TEXT NOT NULL, first INTEGER NOT NULL, last INTEGER NOT NULL, reason TEXT NOT NULL);
-CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL);
+CREATE TABLE events (at_s REAL NOT NULL, topic TEXT NOT NULL, text TEXT NOT NULL,
+  facts TEXT NOT NULL DEFAULT '{}');
 """
 
 

@@ -44,7 +44,7 @@ class WallClock:
                 return
             with self._ledger.transaction():
                 self._ledger.set(AHEAD, ahead_s)
-                self._journal.event(now, "warning", what)
+                self._journal.event(now, "warning", what, {"forward_s": forward_s})
         elif set_by(ahead_s, self._ledger.get(AHEAD, 0.0))[0]:  # since the master before, or since the run was made
             with self._ledger.transaction():
                 self._ledger.set(AHEAD, ahead_s)

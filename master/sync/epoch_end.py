@@ -72,13 +72,15 @@ class EpochEnd:
             try:
                 evaluated = future.result()
                 topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
+                facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics)}
             except DamagedError as error:  # the training does not need that version any more
                 evaluated, topic, text = Evaluated({}), "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
+                facts = {"epoch": epoch + 1}
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, evaluated.metrics)
                 for news in evaluated.news:
-                    self._journal.event(now, *news)
-                self._journal.event(now, topic, text)
+                    self._journal.event(now, *news, {"epoch": epoch + 1})
+                self._journal.event(now, topic, text, facts)
                 self._tell(evaluated.not_recalibrated, now)
             return True
         if self._spec.program.evaluate is None:
@@ -137,6 +139,11 @@ def describe_metrics(metrics: Metrics) -> str:
         for name, value in metrics.items()
         if not isinstance(value, list) or value
     )
+
+
+def _numbers(metrics: Metrics) -> Metrics:
+    """Return the metrics that are one number; lists are for the report."""
+    return {name: value for name, value in metrics.items() if not isinstance(value, list)}
 
 
 def _number(value: float) -> str:

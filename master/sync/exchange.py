@@ -200,7 +200,8 @@ class Exchange:
         self._set_aside.keep(message, reason)
         record.malformed += 1
         heard, why = after_malformed(record.malformed)
-        self.failures.say(now, "warning", f"{record.name} sent what makes no sense: {reason}; {why}")
+        facts = {"worker": record.name, "machine": record.machine, "messages": record.malformed}
+        self.failures.say(now, "warning", f"{record.name} sent what makes no sense: {reason}; {why}", facts)
         if not heard and self._is_expected(record):
             self._nonsensical.append((record, why))
 

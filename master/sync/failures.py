@@ -11,6 +11,7 @@ from master.decisions.failures import AVOIDED, Failed, after_failure, pause, pau
 from master.leases.leases import Leases
 from master.machines import MachineRecord
 from master.records import LeaseState, Standing, WorkerRecord, WorkerTable
+from master.store.event_facts import EventFacts
 from master.store.ledger import Ledger
 from master.store.rundir import command
 
@@ -23,11 +24,11 @@ class Failures:
         self._leases = leases
         self._workers = workers
         self._replaceable: list[tuple[WorkerRecord, str]] = []  # (worker, why another process is to take its place)
-        self.news: list[tuple[str, str]] = []  # (topic, text) of events that a person was not told of yet
+        self.news: list[tuple[str, str, EventFacts]] = []  # events that a person was not told of yet
         self.stop_because: UserCodeError | None = None  # the user's code failed too often
 
-    def take_news(self) -> list[tuple[str, str]]:
-        """Return the news since this was last asked."""
+    def take_news(self) -> list[tuple[str, str, EventFacts]]:
+        """Return (topic, text, facts) of the news since this was last asked."""
         news, self.news = self.news, []
         return news
 
@@ -56,7 +57,15 @@ class Failures:
         chunk = f"chunk [{lease.start}, {lease.stop}) of epoch {lease.epoch + 1}"
         vertices = vertices_named(self._leases.epochs.driver, failure.first, failure.last)
         place = f"{vertices} in {chunk}" if failure.first >= 0 else chunk
-        self.say(now, "failure", f"{place}, {lease.worker}: {failure.message}; {reason}")
+        facts = {
+            "worker": record.name,
+            "machine": record.machine,
+            "lease": lease.id,
+            "epoch": lease.epoch + 1,
+            "start": lease.start,
+            "stop": lease.stop,
+        }
+        self.say(now, "failure", f"{place}, {lease.worker}: {failure.message}; {reason}", facts)
         self.count(record, failure.message, now)
         if not again:
             resume = command("resume", self._ledger.path.parent)
@@ -73,10 +82,10 @@ class Failures:
         else:
             self._ledger.machine_failed(machine)
 
-    def say(self, now: float, topic: str, text: str) -> None:
+    def say(self, now: float, topic: str, text: str, facts: EventFacts) -> None:
         """Write an event down, for people too."""
-        self._ledger.event(now, topic, text)
-        self.news.append((topic, text))
+        self._ledger.event(now, topic, text, facts)
+        self.news.append((topic, text, facts))
 
     def count(
         self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False, lacking: bool = False
@@ -92,7 +101,7 @@ class Failures:
             self._count_against_machine(record, f"{record.name}: {because}; {reason}")
         if record.strikes >= AVOIDED or lacking:
             where = f" on {record.machine}" if record.machine else ""
-            self.say(now, "avoided", f"{record.name}{where}: {reason}")
+            self.say(now, "avoided", f"{record.name}{where}: {reason}", strikes_of(record, now))
         others_work = any(other is not record for other in self._workers.succeeding())
         replace, reason = replaceable(record.failures - record.failures_before, others_work=others_work)
         if replace:
@@ -114,3 +123,14 @@ class Failures:
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, lease.stop)
         places = np.flatnonzero(vertices == failure.last)
         return lease.upto + int(places[-1]) + 1 if len(places) else lease.stop
+
+
+def strikes_of(record: WorkerRecord, now: float) -> EventFacts:
+    """What counts against a worker, and for how long it gets no lease, as facts of an event."""
+    return {
+        "worker": record.name,
+        "machine": record.machine,
+        "failures": record.failures,
+        "distrusted": record.distrusted,
+        "avoided_s": max(0.0, record.avoided_until_s - now),
+    }

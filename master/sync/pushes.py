@@ -80,9 +80,8 @@ class Pushes:
             draft.verdict, draft.reason = admit(push, worker, facts, base_kept=False)
             return
         if ledger.leases.get(lease.id) is None:
-            self._failures.say(
-                now, "late", f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
-            )
+            text = f"{worker} brings {push.vertices:,} vertices of lease {push.lease}, which had ended"
+            self._failures.say(now, "late", text, {"worker": worker, "lease": push.lease, "vertices": push.vertices})
             self._leases.reopen(lease, push.upto, worker)
         others = ledger.credited - base_credit  # those of this group, too
         merge = Merge(self._version, push.base, push.vertices, others, max(1, self._leases.live))
@@ -145,7 +144,8 @@ class Pushes:
         except (DamagedError, OSError) as error:
             ledger.forget_version(version)
             again = "what was trained from it and not credited is trained again"
-            self._failures.say(now, "warning", f"version {version} is not kept any more: {error}; {again}")
+            text = f"version {version} is not kept any more: {error}; {again}"
+            self._failures.say(now, "warning", text, {"version": version})
             return None
 
     def _tried(
@@ -218,9 +218,12 @@ class Pushes:
                 self._leases.end(push.lease, now, "trained to its end")
         for epoch in complete:
             store.ledger.close_epoch(epoch, version, now)
-            self._failures.say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}")
+            vertices, epoch_s = self._leases.epochs.count, store.ledger.epoch_s(epoch)
+            facts = {"epoch": epoch + 1, "version": version, "vertices": vertices, "epoch_s": epoch_s}
+            self._failures.say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}", facts)
             workers, reason = helpful_workers(self._spread.facts)
-            store.ledger.event(now, "helpful", f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}")
+            text = f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}"
+            store.ledger.event(now, "helpful", text, {"epoch": epoch + 1, "workers": workers})
 
 
 def _facts_of(lease: LeaseState, holder: str) -> LeaseFacts:

@@ -63,7 +63,8 @@ class Recovery:
             ledger.set("restored", (newest, to))
             ledger.set("taken_back", ledger.get("taken_back", 0) + 1)
             again = f"{undone.vertices:,} vertices are trained again"
-            self.failures.say(now, "rollback", f"back to version {to}, as {reason}; {again}")
+            facts = {"version": to, "vertices": undone.vertices}
+            self.failures.say(now, "rollback", f"back to version {to}, as {reason}; {again}", facts)
             for worker in undone.workers:
                 if worker not in victims:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)

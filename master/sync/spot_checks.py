@@ -8,7 +8,7 @@ forgotten when its range goes to somebody else, because nothing else is left, an
 from __future__ import annotations
 
 from collections import Counter, defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -21,6 +21,7 @@ from master.decisions.spot_checks import Likeness, closer, convicted, find, stra
 from master.leases.appointments import Start
 from master.leases.leases import Leases
 from master.records import LeaseState, WorkerRecord, WorkerTable
+from master.store.event_facts import EventFacts
 from master.store.store import Store
 from master.sync.draft import Draft
 from master.sync.likeness import likeness
@@ -139,7 +140,7 @@ class SpotChecks:
             try:
                 return self._judge(check, draft, lease, now)
             except DamagedError as error:  # the version that all of them started from cannot be read any more
-                self._say(now, f"it comes to nothing: {error}", warn=True)
+                self._say(now, f"it comes to nothing: {error}", _facts(check, ()), warn=True)
                 return None
         if check is None and self._due(self._closer(draft.record)):
             return self._open(draft, lease, now)
@@ -192,7 +193,7 @@ class SpotChecks:
         finding = find(to_push, alike, self._usual(pushed.place))
         where = f"[{span.start}, {span.stop}) of epoch {span.epoch + 1}"
         names = f"{pushed.worker} pushed {where}, {', '.join(each.worker for each in repeated)} repeated it"
-        self._say(now, f"{names}: {finding.reason}", warn=bool(finding.odd))
+        self._say(now, f"{names}: {finding.reason}", _facts(check, finding.odd), warn=bool(finding.odd))
         if finding.again:
             check.left = True
             check.left = self._anybody(check, now)
@@ -226,9 +227,9 @@ class SpotChecks:
         contents = check.said[one].content, check.said[other].content
         return likeness(*contents, base, self._merger.groups, self._store.fields.values)
 
-    def _say(self, now: float, text: str, *, warn: bool) -> None:
+    def _say(self, now: float, text: str, facts: EventFacts, *, warn: bool) -> None:
         """Write down what came of a check; people are told where it is a warning."""
-        (self._failures.say if warn else self._store.ledger.event)(now, TOPIC, text)
+        (self._failures.say if warn else self._store.ledger.event)(now, TOPIC, text, facts)
 
     def _standing(self) -> Check | None:
         """Return the check that is under way, if its range has gone to nobody else, and its version is there."""
@@ -243,3 +244,16 @@ class SpotChecks:
         if self._check is not None:
             self._store.ledger.put_back(self._check.span)
             self._check = None
+
+
+def _facts(check: Check, odd: Sequence[int]) -> EventFacts:
+    """Who pushed a range and who repeated it, and which of these were odd, by their places in what was said."""
+    pushed, *repeated = (testimony.worker for testimony in check.said)
+    return {
+        "epoch": check.span.epoch + 1,
+        "start": check.span.start,
+        "stop": check.span.stop,
+        "pushed": pushed,
+        "repeated": repeated,
+        "odd": [check.said[at].worker for at in odd],
+    }

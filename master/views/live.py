@@ -24,6 +24,7 @@ from rich.text import Text
 
 from gridml.errors import LedgerError
 from gridml.protocol.text import printable
+from master.store.event_facts import NO_FACTS, EventFacts, bounded
 from master.store.reader import connect
 from master.store.run_facts import read_ahead
 from master.store.status import RunStatus
@@ -46,8 +47,9 @@ class View(ABC):
     every_s: float
 
     @abstractmethod
-    def event(self, at_s: float, topic: str, text: str) -> None:
-        """Show what happened at `at_s` (seconds of time.time()); its topic is a word such as "evicted"."""
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        """Show what happened at `at_s` (seconds of time.time()); its topic is a word such as "evicted", and its facts
+        are the numbers and names of its text."""
 
     @abstractmethod
     def progress(self, now: float, progress: Progress) -> None:
@@ -82,7 +84,7 @@ class Screen(View):
     ) -> None:
         self._live.stop()
 
-    def event(self, at_s: float, topic: str, text: str) -> None:
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         style = STYLES.get(topic, BAD)
         self._console.print(Text.assemble((_hour(at_s), "dim"), "  ", (f"{topic:9}", style), " ", text))
 
@@ -99,7 +101,7 @@ class Lines(View):
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
-    def event(self, at_s: float, topic: str, text: str) -> None:
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         print(printable(f"{_hour(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
 
     def progress(self, now: float, progress: Progress) -> None:
@@ -108,16 +110,16 @@ class Lines(View):
 
 @final
 class JsonLines(View):
-    """A JSON object per line: {"at_s", "topic", "text"} for an event; a progress has its own fields beside `at_s` and
-    `topic`, which is "progress". For one release more `kind` says the same as `topic`."""
+    """A JSON object per line: {"at_s", "topic", "text", "facts"} for an event (docs/events.md); a progress has its own
+    fields beside `at_s` and `topic`, which is "progress". For one release more `kind` says the same as `topic`."""
 
     every_s = 10.0
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
 
-    def event(self, at_s: float, topic: str, text: str) -> None:
-        self._write(at_s, topic, {"text": text})
+    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        self._write(at_s, topic, {"text": text, "facts": bounded(facts)})
 
     def progress(self, now: float, progress: Progress) -> None:
         self._write(now, "progress", progress.to_json())
@@ -145,8 +147,8 @@ class Follower:
         self._looked_s = clock() + min(1.0, view.every_s) - view.every_s
         self.last: Progress | None = None
 
-    def report(self, topic: str, text: str) -> None:
-        self._view.event(self._clock(), topic, text)
+    def report(self, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
+        self._view.event(self._clock(), topic, text, facts)
 
     def tick(self) -> None:
         now = self._clock()

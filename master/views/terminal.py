@@ -21,6 +21,7 @@ import typer
 
 from gridml.errors import Interruption
 from gridml.protocol.text import printable
+from master.store.event_facts import facts_from
 from master.store.reader import connect, explained, holder
 from master.store.run_facts import read_ahead, read_facts
 from master.store.rundir import RunDirectory, command
@@ -97,7 +98,9 @@ def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_jso
             environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
             life = counted(root, environment) if resumed else contextlib.nullcontext()
             with life, begin(environment) as run, follower:
-                follower.report("started", f"{root}: {run.parts.workers.asked} workers, {run.total:,} vertices")
+                workers = run.parts.workers.asked
+                facts = {"run_dir": str(root), "workers": workers, "vertices": run.total}
+                follower.report("started", f"{root}: {workers} workers, {run.total:,} vertices", facts)
                 try:
                     run.finish()
                 except Stopped as stopped:
@@ -137,10 +140,10 @@ def follow(run: Path, *, as_json: bool) -> None:
                         connection = connect(run)
                     seen_s = time.monotonic() if held else seen_s
                     driven = held or time.monotonic() - seen_s < _patience_s(comes_again, connection)
-                    query = "SELECT rowid, at_s, topic, text FROM events WHERE rowid > ? ORDER BY rowid"
+                    query = "SELECT rowid, at_s, topic, text, facts FROM events WHERE rowid > ? ORDER BY rowid"
                     ahead_s = read_ahead(connection)
-                    for row, at_s, topic, text in connection.execute(query, (seen,)).fetchall():
-                        view.event(at_s - ahead_s, topic, text)
+                    for row, at_s, topic, text, facts in connection.execute(query, (seen,)).fetchall():
+                        view.event(at_s - ahead_s, topic, text, facts_from(facts))
                         seen = row
                     if held:
                         follower.tick()

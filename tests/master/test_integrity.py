@@ -87,7 +87,7 @@ class Killed:
     def master(self, after_a_turn: Callable[[], None], *, with_changes: bool = False) -> Run:
         """The next master; what is to be done after each of its turns is done while it rests."""
         began = (self.root / "ledger.db").exists()
-        environment = self.world.environment(lambda topic, text: self.said.append(f"{topic}: {text}"))
+        environment = self.world.environment(lambda topic, text, facts: self.said.append(f"{topic}: {text}"))
         rest = environment.rest
 
         def rest_and_do(seconds: float) -> None:

@@ -48,7 +48,7 @@ def go_on(root: Path, programs: Path, name: str) -> None:
     file = programs / f"{name}.py"
     settings = Settings(file, "simulated", 3, chunk=200, options=SimulatedOptions(None, None))
     world = World(settings, Scenario(Steady(3), COSTS, seed=1), Trainer(file, COSTS))
-    run = resume(root, world.environment(lambda topic, text: None))
+    run = resume(root, world.environment(lambda topic, text, facts: None))
     world.drive(run)
     with run:
         run.finish()

@@ -116,7 +116,7 @@ def test_a_run_goes_on_with_the_program_that_it_was_begun_with(
     program: Path, tmp_path: Path, backend: Left, environment: Environment
 ) -> None:
     root, said = tmp_path / "run", list[str]()
-    environment = replace(environment, report=lambda topic, text: said.append(text))
+    environment = replace(environment, report=lambda topic, text, facts: said.append(text))
     begun(program, root, environment).__exit__(None, None, None)
     kept, before = root / "program" / program.name, program.read_text()
     program.write_text("half a thou")

@@ -132,7 +132,7 @@ def test_counts_are_exact_under_evictions_faults_and_crashes(tmp_path: Path, pro
     module = sys.modules["gridml_program_tally"]
     expected = module.counted(np.full(module.COUNT, epochs))
     np.testing.assert_array_equal(trained(root)["Word/count"], expected["Word/count"])
-    run = resume(root, replace(played.environment(lambda kind, text: None), hook=lambda point: None))
+    run = resume(root, replace(played.environment(lambda topic, text, facts: None), hook=lambda point: None))
     with run:
         table = run.parts.spec.graph.tables["Document"].columns
         np.testing.assert_array_equal(table["visits"], expected["Document/visits"])

@@ -403,7 +403,7 @@ def test_what_the_ledger_holds_of_others_prints_as_text(
         db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ?", values)
         db.execute("UPDATE workers SET machine = ?, detail = ?, state = 'evicted'", (evil, evil))
         db.execute("INSERT INTO failures VALUES (1e9, 'w1', ?, 1, 0, 0, 1, ?, '', 1, 2, '')", (evil, evil))
-        db.execute("INSERT INTO events VALUES (1e9, 'warning', ?)", (evil,))
+        db.execute("INSERT INTO events (at_s, topic, text) VALUES (1e9, 'warning', ?)", (evil,))
     db.close()
     with pytest.raises(SystemExit) as ended:
         cli.main(command)

@@ -11,7 +11,7 @@ import pytest
 
 from gridml.protocol.messages import Push, Sync
 from master.backends.condor.options import CondorOptions
-from master.leases.chunk_sizing import ChunkSizing
+from master.leases.chunk_sizing import ChunkSizing, Say
 from master.records import WorkerRecord
 from master.store.settings import Settings
 
@@ -37,8 +37,8 @@ class Failing(Executor):
         return future
 
 
-def report_to(reports: list[str]) -> Callable[[str, str], None]:
-    return lambda what, why: reports.append(f"{what}. {why}")
+def report_to(reports: list[str]) -> Say:
+    return lambda what, why, facts: reports.append(f"{what}. {why}")
 
 
 def make(**values: Any) -> ChunkSizing:

@@ -111,7 +111,7 @@ class Scene:
             lambda settings, directory: self.backend,
             clock=self.clock,
             rest=self.rest,
-            report=lambda topic, text: self.told.append(f"{topic}: {text}"),
+            report=lambda topic, text, facts: self.told.append(f"{topic}: {text}"),
             mailboxes=run_mailboxes,
             durable=False,
         )

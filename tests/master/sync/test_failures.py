@@ -161,7 +161,17 @@ def test_why_is_kept_and_shown(desk: Desk) -> None:
     assert avoided.because == "failed 2 times in a row; no lease for 0.5 s" and avoided.seconds_left == pytest.approx(
         0.4
     )
-    assert ("avoided", "w1 on a: failed 2 times in a row; no lease for 0.5 s") in desk.failures.take_news()
+    failed, failed_again, (topic, text, facts) = desk.failures.take_news()
+    assert failed[2] == failed_again[2] == {
+        "worker": "w1",
+        "machine": "a",
+        "lease": 1,
+        "epoch": 1,
+        "start": 0,
+        "stop": CHUNK,
+    }
+    assert (topic, text) == ("avoided", "w1 on a: failed 2 times in a row; no lease for 0.5 s")
+    assert facts == {"worker": "w1", "machine": "a", "failures": 2, "distrusted": 0, "avoided_s": pytest.approx(0.5)}
 
 
 def test_the_vertex_that_failed_says_how_far_credit_must_come(desk: Desk) -> None:

@@ -107,7 +107,7 @@ def test_workers_on_hold_are_said_by_reason_and_nothing_is_left_to_wait_for(ledg
 
 
 def test_the_last_warnings_are_told_once_each(ledger: Ledger, tmp_path: Path) -> None:
-    journal = Journal(ledger, tmp_path / "events.log", lambda topic, text: None)
+    journal = Journal(ledger, tmp_path / "events.log", lambda topic, text, facts: None)
     with ledger.transaction():
         for at_s, text in enumerate(["no machine", "a full disk", "no machine", "refused", "over a limit"]):
             journal.event(float(at_s), "warning", text)
@@ -245,7 +245,7 @@ def test_lines_and_json_say_when_and_what(ledger: Ledger) -> None:
         view.progress(1e9, SOME)
     assert [text.split()[1] for text in plain.getvalue().splitlines()] == ["evicted", "progress"]
     event, progress = map(json.loads, machine.getvalue().splitlines())
-    assert event == {"at_s": 1e9, "topic": "evicted", "kind": "evicted", "text": "w3 on slot-1"}
+    assert event == {"at_s": 1e9, "topic": "evicted", "kind": "evicted", "text": "w3 on slot-1", "facts": {}}
     assert progress["kind"] == "progress" and progress["judged"] == progress["evaluated"] == 2  # the former names
     assert (progress["topic"], progress["credited"], progress["metrics"]["each"]) == ("progress", 250, [1])
 
