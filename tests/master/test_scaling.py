@@ -45,7 +45,9 @@ def play(tmp_path: Path) -> Callable[..., Path]:
         program.write_text(cost_program.source(VERTICES, EPOCHS))
         settings = Settings(program, "simulated", workers, chunk=20, options=SimulatedOptions())
         played = Scenario(script or Steady(PLACES), COSTS, turn_s=0.5, limit_s=1e5, **scenario)
-        play_scenario(settings, played, root, lambda topic, text, facts: heard(topic, text, root), killed=lambda: killed(root))
+        play_scenario(
+            settings, played, root, lambda topic, text, facts: heard(topic, text, root), killed=lambda: killed(root)
+        )
         return root
 
     return play
