@@ -98,9 +98,9 @@ def test_the_same_again_is_no_news() -> None:
 def test_a_fast_worker_gets_more_for_the_same_seconds() -> None:
     sizing, later = make(), Later()
     live(sizing, 20, 60.0)
-    sizing.step(100.0, 4, 0.0, later, lambda what, why: None)
+    sizing.step(100.0, 4, 0.0, later, lambda what, why, facts: None)
     later.tasks.pop()()
-    sizing.step(101.0, 4, 0.0, later, lambda what, why: None)
+    sizing.step(101.0, 4, 0.0, later, lambda what, why, facts: None)
     slow, fast = WorkerRecord("slow"), WorkerRecord("fast")
     sizing.measures.speeds.put(slow, 5.0)
     sizing.measures.speeds.put(fast, 20.0)
@@ -125,7 +125,7 @@ def test_where_no_chunk_can_finish_a_person_hears_it_once() -> None:
 def test_who_asks_for_both_sizes_needs_no_fit() -> None:
     sizing, later = make(chunk=100, push_every=50), Later()
     live(sizing, 20, 60.0)
-    assert not sizing.step(100.0, 4, 0.0, later, lambda what, why: None)
+    assert not sizing.step(100.0, 4, 0.0, later, lambda what, why, facts: None)
     assert not later.tasks
 
 
