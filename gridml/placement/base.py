@@ -1,0 +1,62 @@
+"""What every method of placement is given and returns."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import UsageError
+from gridml.placement.bipartite import Bipartite
+
+Parts = NDArray[np.int32]
+
+
+@dataclass(frozen=True)
+class Options:
+    """What can be asked of a method; one that has more has options of its own that extend these.
+
+    `seed` decides whatever is left to chance. A part has at most (1 + `slack`) times its even share of the rows, and
+    one row more.
+    """
+
+    seed: int = 0
+    slack: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.slack >= 0:
+            raise UsageError(
+                f"the slack of the parts is {self.slack}; expected a share from 0: 0.05 lets one have 5% more."
+            )
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Where everything is: `rows` int32 (rows,) and `columns` int32 (columns,), each the number of a part.
+
+    Part i trains its rows, and serves its columns to the others. `why` says in words how they were placed.
+    """
+
+    parts: int
+    rows: Parts
+    columns: Parts
+    why: str
+
+
+class Method(Protocol):
+    """A way to place a graph."""
+
+    name: str
+
+    def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
+        """Place a graph of at least one row on `parts` ≥ 1 parts. Same graph and options, same placement."""
+
+
+def check(graph: Bipartite, parts: int) -> None:
+    """Raise UsageError where there is nothing to place, or more parts than rows."""
+    if not graph.rows:
+        raise UsageError("the graph has no rows: there is nothing to place. Give one with data.")
+    if not 1 <= parts <= graph.rows:
+        raise UsageError(f"{graph.rows:,} rows cannot be placed on {parts:,} parts; expected 1 to {graph.rows:,}.")

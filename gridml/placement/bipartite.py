@@ -1,0 +1,94 @@
+"""A bipartite graph: rows, which are data, and the columns that each of them touches, which are parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from gridml.errors import UsageError
+
+Ids = NDArray[np.int32]
+Offsets = NDArray[np.int64]
+MOST = 2**31 - 1  # rows, or columns: their numbers are int32
+
+
+@dataclass(frozen=True)
+class Bipartite:
+    """Row i touches the columns `neighbours[offsets[i]:offsets[i + 1]]`, each of them once.
+
+    `offsets` int64 (rows + 1,), `neighbours` int32 (edges,), `columns` is how many there are. Not checked here: make
+    one by `from_rows` or `from_edges`.
+    """
+
+    offsets: Offsets
+    neighbours: Ids
+    columns: int
+
+    @property
+    def rows(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def edges(self) -> int:
+        return len(self.neighbours)
+
+    @cached_property
+    def degrees(self) -> NDArray[np.int64]:
+        """Columns that each row touches, int64 (rows,)."""
+        return np.diff(self.offsets)
+
+    @cached_property
+    def transposed(self) -> Bipartite:
+        """The same graph from the columns' side; rows of a column are in ascending order."""
+        ones = np.ones(self.edges, np.int8)
+        by_column = csr_array((ones, self.neighbours, self.offsets), shape=(self.rows, self.columns)).tocsc()
+        return Bipartite(by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32), self.rows)
+
+    @staticmethod
+    def from_rows(offsets: ArrayLike, neighbours: ArrayLike, columns: int) -> Bipartite:
+        """Return the graph with these rows; a column that stands in a row twice is touched once.
+
+        Raises UsageError for offsets that do not ascend from 0 to the number of neighbours, and for a neighbour that is
+        none of the columns.
+        """
+        starts, to = np.asarray(offsets), np.asarray(neighbours)
+        if starts.ndim != 1 or not len(starts) or to.ndim != 1 or starts[0] != 0 or starts[-1] != len(to):
+            raise UsageError(f"offsets must go from 0 to the {len(to):,} neighbours, got {_shown(starts)}")
+        if (np.diff(starts) < 0).any():
+            raise UsageError(f"offsets must ascend, got {_shown(starts)}")
+        if not 0 <= columns <= MOST or len(starts) - 1 > MOST:
+            raise UsageError(f"a graph has at most {MOST:,} rows and columns, got {len(starts) - 1:,} and {columns:,}")
+        outside = np.flatnonzero((to < 0) | (to >= columns))
+        if len(outside):
+            row = int(np.searchsorted(starts, outside[0], side="right")) - 1
+            raise UsageError(f"row {row:,} touches column {to[outside[0]]:,}; expected one of 0 to {columns - 1:,}")
+        ones = np.ones(len(to), np.int8)
+        matrix = csr_array((ones, to.astype(np.int32), starts.astype(np.int64)), shape=(len(starts) - 1, columns))
+        matrix.sum_duplicates()
+        return Bipartite(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), columns)
+
+    @staticmethod
+    def from_edges(rows: ArrayLike, columns: ArrayLike, shape: tuple[int, int] | None = None) -> Bipartite:
+        """Return the graph of edges from rows[i] to columns[i]; without a `shape` it is as large as they need.
+
+        Raises UsageError for two lengths, and for a number outside of the shape.
+        """
+        u, v = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
+        if u.shape != v.shape or u.ndim != 1:
+            raise UsageError(f"an edge is a row and a column: got {u.shape} rows and {v.shape} columns")
+        n, m = shape if shape is not None else (int(u.max(initial=-1)) + 1, int(v.max(initial=-1)) + 1)
+        wrong = np.flatnonzero((u < 0) | (u >= n))
+        if len(wrong):
+            raise UsageError(f"edge {wrong[0]:,} leaves row {u[wrong[0]]:,}; expected one of 0 to {n - 1:,}")
+        order = np.argsort(u, kind="stable")
+        offsets = np.concatenate([[0], np.cumsum(np.bincount(u, minlength=n))])
+        return Bipartite.from_rows(offsets, v[order], m)
+
+
+def _shown(array: NDArray[Any]) -> str:
+    return np.array2string(array, threshold=6, separator=", ")

@@ -1,0 +1,17 @@
+"""The methods of placement by name: a new one is a file and a line here."""
+
+from __future__ import annotations
+
+from gridml.errors import UsageError
+from gridml.placement.at_random import AtRandom
+from gridml.placement.base import Method
+from gridml.placement.parsa import Parsa
+
+METHODS: dict[str, Method] = {method.name: method for method in (AtRandom(), AtRandom(served=True), Parsa())}
+
+
+def find(name: str) -> Method:
+    """Return a method. Raises UsageError for a name that none has."""
+    if name not in METHODS:
+        raise UsageError(f"there is no method of placement {name!r}; expected {', '.join(METHODS)}.")
+    return METHODS[name]
