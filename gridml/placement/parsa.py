@@ -9,17 +9,18 @@ one whose cost fell last is taken.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Parts, Placement, check
+from gridml.placement.base import Options, Placement, check
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.parsa_block import SPREAD, WORD, deal, keep_only
-from gridml.placement.serving import serve
+from gridml.placement.neighbour_sets import add, no_sets
+from gridml.placement.parsa_block import SPREAD, deal
+from gridml.placement.serving import serve_sets
 
+Rows = NDArray[np.int32]
 EDGES_A_BLOCK = 500_000  # whose working set a processor's caches hold
 LEAST_BLOCKS = 4
 
@@ -51,31 +52,37 @@ class Parsa:
         own = options if isinstance(options, ParsaOptions) else ParsaOptions(options.seed, options.slack)
         blocks = _blocks(graph, own)
         warm_up = min(len(blocks), LEAST_BLOCKS if own.warm_up is None else own.warm_up)
-        sets = np.zeros((graph.columns, -(-parts // WORD)), np.uint64)
+        sets = no_sets(graph.columns, parts)
         rows = np.full(graph.rows, -1, np.int32)
         touched = np.zeros(parts, np.int64)
         scratch = np.full(graph.columns, -1, np.int32)
         graph_of = graph.offsets, graph.neighbours
-        run = partial(deal, *graph_of, sets=sets, local=scratch, spread=SPREAD, parts=rows, touched=touched)
+        holds = np.int16 if graph.degrees.max() <= np.iinfo(np.int16).max else np.int32  # every cost
+
+        def run(block: Rows, first: int) -> None:
+            order = ((first + np.arange(len(block))) % parts).astype(np.int32)
+            cost = np.empty((parts, len(block)), holds)
+            deal(*graph_of, block, order, sets, scratch, SPREAD, cost, rows, touched)
+
+        def keep_only(block: Rows) -> None:
+            sets.fill(0)
+            add(*graph_of, block, rows, sets)
+
         for block in blocks[:warm_up]:
-            run(block, order=_in_turn(0, len(block), parts))
-            keep_only(*graph_of, block, rows, sets)
+            run(block, 0)
+            keep_only(block)
         first = 0
         for block in blocks:
-            run(block, order=_in_turn(first, len(block), parts))
+            run(block, first)
             if not first and warm_up:  # what was dealt out to warm up is no part's any more
-                keep_only(*graph_of, block, rows, sets)
+                keep_only(block)
             first += len(block)
-        columns = serve(graph, rows, parts, own.seed)
+        columns = serve_sets(sets, parts, own.seed)
         return Placement(parts, rows, columns, f"parsa, {len(blocks)} blocks after {warm_up} to warm up")
 
 
-def _blocks(graph: Bipartite, options: ParsaOptions) -> list[NDArray[np.int32]]:
+def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
     """The rows of each block, drawn by chance; ascending, as they lie in memory."""
     wanted = options.blocks or max(LEAST_BLOCKS, graph.edges // EDGES_A_BLOCK)
     drawn = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
     return [np.sort(block) for block in np.array_split(drawn, min(wanted, graph.rows))]
-
-
-def _in_turn(first: int, count: int, parts: int) -> Parts:
-    return ((first + np.arange(count)) % parts).astype(np.int32)

@@ -14,25 +14,23 @@ from numpy.typing import NDArray
 from gridml.placement.base import Parts
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
+from gridml.placement.neighbour_sets import Words, sets_of
 
 SWEEPS = 20  # at most
-
-
-def touching(graph: Bipartite, rows: Parts, parts: int) -> tuple[NDArray[np.int64], Parts]:
-    """Return which parts touch each column, as offsets int64 (columns + 1,) into parts int32, ascending for each."""
-    by_column = graph.transposed
-    counts = np.zeros(graph.columns + 1, np.int64)
-    found = np.empty(min(graph.edges, graph.columns * parts), np.int32)
-    used = _touching(by_column.offsets, by_column.neighbours, rows, np.full(parts, -1, np.int32), counts, found)
-    return counts, found[:used]
 
 
 def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
     """Return the part that serves each column, int32 (columns,), given the part of each row. Columns that nobody
     touches are dealt out in turn."""
-    offsets, touch = touching(graph, rows, parts)
-    order = np.random.default_rng(seed).permutation(graph.columns).astype(np.int32)
-    home = np.full(graph.columns, -1, np.int32)
+    return serve_sets(sets_of(graph, rows, parts), parts, seed)
+
+
+def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
+    """As `serve`, given which parts touch each column (`neighbour_sets`)."""
+    offsets, touch = touching(sets, parts)
+    columns = len(sets)
+    order = np.random.default_rng(seed).permutation(columns).astype(np.int32)
+    home = np.full(columns, -1, np.int32)
     load = np.zeros(parts, np.int64)
     for _ in range(SWEEPS):
         if not _sweep(offsets, touch, order, home, load):
@@ -43,26 +41,25 @@ def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
 
 
 @compiled
-def _touching(
-    offsets: NDArray[np.int64],
-    rows_of: Parts,
-    part_of: Parts,
-    last: Parts,
-    counts: NDArray[np.int64],
-    found: Parts,
-) -> int:
-    at = 0
-    for column in range(len(offsets) - 1):
-        first = at
-        for edge in range(offsets[column], offsets[column + 1]):
-            part = part_of[rows_of[edge]]
-            if last[part] != column:
-                last[part] = column
+def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
+    """Return which parts touch each column, as offsets int64 (columns + 1,) into parts int32, ascending for each."""
+    offsets = np.empty(len(sets) + 1, np.int64)
+    offsets[0] = 0
+    for column in range(len(sets)):
+        count = 0
+        for word in range(sets.shape[1]):
+            left = sets[column, word]
+            while left:
+                left &= left - np.uint64(1)
+                count += 1
+        offsets[column + 1] = offsets[column] + count
+    found, at = np.empty(offsets[-1], np.int32), 0
+    for column in range(len(sets)):
+        for part in range(parts):
+            if sets[column, part >> 6] >> np.uint64(part & 63) & np.uint64(1):
                 found[at] = part
                 at += 1
-        found[first:at].sort()
-        counts[column + 1] = at
-    return at
+    return offsets, found
 
 
 @compiled
