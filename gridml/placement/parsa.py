@@ -8,7 +8,10 @@ one whose cost fell last is taken.
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from queue import Empty, Queue
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,34 +19,38 @@ from numpy.typing import NDArray
 from gridml.errors import UsageError
 from gridml.placement.base import Options, Placement, check
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.neighbour_sets import add, no_sets
+from gridml.placement.neighbour_sets import Words, add, no_sets
 from gridml.placement.parsa_block import SPREAD, deal
 from gridml.placement.serving import serve_sets
 
 Rows = NDArray[np.int32]
 EDGES_A_BLOCK = 500_000  # whose working set a processor's caches hold
-LEAST_BLOCKS = 4
+LEAST_BLOCKS = 8
 
 
 @dataclass(frozen=True)
 class ParsaOptions(Options):
     """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want. The first `warm_up`
     blocks (a) are dealt out beforehand, each by what the one before it left, to begin with neighbour sets that are
-    those of good parts; None: four."""
+    those of good parts; None: eight. `delay` (τ) more blocks are dealt out beside each, none of which sees what the
+    others do: by as many `threads`; None: one less than those. Only the delay changes the result, not the threads."""
 
     blocks: int | None = None
     warm_up: int | None = None
+    delay: int | None = None
+    threads: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.blocks is not None and self.blocks < 1:
-            raise UsageError(f"parsa deals out {self.blocks} blocks; expected at least 1.")
-        if self.warm_up is not None and self.warm_up < 0:
-            raise UsageError(f"parsa warms up with {self.warm_up} blocks; expected at least 0.")
+        least = {"blocks": 1, "warm_up": 0, "delay": 0, "threads": 1}
+        for name, value in ((name, getattr(self, name)) for name in least):
+            if value is not None and value < least[name]:
+                raise UsageError(f"{name} of parsa is {value}; expected at least {least[name]}.")
 
 
 class Parsa:
-    """Algorithm 3 for one block after the other, Algorithm 4's initialisation, and Algorithm 2 for the columns."""
+    """Algorithm 3 for one block after the other, Algorithm 4 where several are dealt out at once, and Algorithm 2 for
+    the columns."""
 
     name = "parsa"
 
@@ -52,33 +59,68 @@ class Parsa:
         own = options if isinstance(options, ParsaOptions) else ParsaOptions(options.seed, options.slack)
         blocks = _blocks(graph, own)
         warm_up = min(len(blocks), LEAST_BLOCKS if own.warm_up is None else own.warm_up)
-        sets = no_sets(graph.columns, parts)
-        rows = np.full(graph.rows, -1, np.int32)
-        touched = np.zeros(parts, np.int64)
-        scratch = np.full(graph.columns, -1, np.int32)
-        graph_of = graph.offsets, graph.neighbours
-        holds = np.int16 if graph.degrees.max() <= np.iinfo(np.int16).max else np.int32  # every cost
-
-        def run(block: Rows, first: int) -> None:
-            order = ((first + np.arange(len(block))) % parts).astype(np.int32)
-            cost = np.empty((parts, len(block)), holds)
-            deal(*graph_of, block, order, sets, scratch, SPREAD, cost, rows, touched)
-
-        def keep_only(block: Rows) -> None:
-            sets.fill(0)
-            add(*graph_of, block, rows, sets)
-
-        for block in blocks[:warm_up]:
-            run(block, 0)
-            keep_only(block)
-        first = 0
-        for block in blocks:
-            run(block, first)
-            if not first and warm_up:  # what was dealt out to warm up is no part's any more
-                keep_only(block)
-            first += len(block)
+        together = 1 + (own.threads - 1 if own.delay is None else own.delay)
+        sets, rows = no_sets(graph.columns, parts), np.full(graph.rows, -1, np.int32)
+        with ThreadPoolExecutor(own.threads) as threads:
+            dealer = _Dealer(graph, parts, sets, rows, threads)
+            for group in _groups(blocks[:warm_up], together, first_alone=True):
+                dealer.deal(group)
+                dealer.keep_only(group)
+            for number, group in enumerate(_groups(blocks, together, first_alone=not warm_up)):
+                dealer.deal(group)
+                if number or not warm_up:
+                    dealer.keep(group)
+                else:  # what was dealt out to warm up is no part's any more
+                    dealer.keep_only(group)
         columns = serve_sets(sets, parts, own.seed)
         return Placement(parts, rows, columns, f"parsa, {len(blocks)} blocks after {warm_up} to warm up")
+
+
+class _Dealer:
+    """Deals out groups of blocks, each block of a group by itself, from the same neighbour sets."""
+
+    def __init__(self, graph: Bipartite, parts: int, sets: Words, rows: Rows, threads: ThreadPoolExecutor) -> None:
+        self._graph, self._parts = graph, parts
+        self._sets, self._rows = sets, rows
+        self._threads = threads
+        self._holds = np.int16 if graph.degrees.max() <= np.iinfo(np.int16).max else np.int32  # every cost
+        self._scratch: Queue[Rows] = Queue()
+        self._turn = 0  # of the parts
+
+    def deal(self, group: Sequence[Rows]) -> None:
+        turns = self._turn + np.concatenate([[0], np.cumsum([len(block) for block in group])])
+        self._turn = int(turns[-1]) % self._parts
+        list(self._threads.map(self._deal, group, turns[:-1].tolist()))
+
+    def keep(self, group: Sequence[Rows]) -> None:
+        """Add what a group touches to the neighbour sets."""
+        for block in group:
+            add(self._graph.offsets, self._graph.neighbours, block, self._rows, self._sets)
+
+    def keep_only(self, group: Sequence[Rows]) -> None:
+        """Leave in the neighbour sets what a group touches, and nothing else."""
+        self._sets.fill(0)
+        self.keep(group)
+
+    def _deal(self, block: Rows, turn: int) -> None:
+        try:
+            scratch = self._scratch.get_nowait()
+        except Empty:
+            scratch = np.full(self._graph.columns, -1, np.int32)
+        order = ((turn + np.arange(len(block))) % self._parts).astype(np.int32)
+        cost = np.empty((self._parts, len(block)), self._holds)
+        deal(self._graph.offsets, self._graph.neighbours, block, order, self._sets, scratch, SPREAD, cost, self._rows)
+        self._scratch.put(scratch)
+
+
+def _groups(blocks: Sequence[Rows], together: int, *, first_alone: bool) -> Iterator[Sequence[Rows]]:
+    """Blocks that are dealt out at once. The first has nothing to begin with, unless others warmed up: of two such each
+    would have parts of its own."""
+    if first_alone and blocks:
+        yield blocks[:1]
+        blocks = blocks[1:]
+    for first in range(0, len(blocks), together):
+        yield blocks[first : first + together]
 
 
 def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:

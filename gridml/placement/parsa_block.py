@@ -34,15 +34,14 @@ def deal(
     spread: Words,
     cost: Costs,
     parts: Parts,
-    touched: Counts,
 ) -> None:
     """Write the part of each of the `rows`, int32 (n,), into `parts` (all of the graph's rows).
 
     The i-th that is dealt out goes to part order[i]. `sets` (columns, words) are the parts that touch each column, as
-    bits, and `touched` (parts,) how many columns each part touches; both are brought up to date. `local` (columns,) is
-    scratch: all −1, before and after. `cost` (parts, n) is scratch of a type that holds every degree.
+    bits, before this block; they stay as they are, so that several blocks can be dealt out at once. `local` (columns,)
+    is scratch: all −1, before and after. `cost` (parts, n) is scratch of a type that holds every degree.
     """
-    count, k, words = len(rows), len(touched), sets.shape[1]
+    count, k, words = len(rows), len(cost), sets.shape[1]
     begins, inside, column_of, times = _numbered(offsets, neighbours, rows, local)
     record, sharing = _columns(begins, inside, column_of, times, sets)
     _first_costs(begins, inside, record, spread, cost)
@@ -81,7 +80,6 @@ def deal(
             if record[here, word] & bit:
                 continue
             record[here, word] |= bit
-            touched[part] += 1
             first, after = np.int64(record[here, words]), np.int64(record[here, words + 1])
             for other in range(first, after):
                 j = sharing[other]
@@ -101,9 +99,6 @@ def deal(
                 nodes[used, 0], nodes[used, 1], head[part, level] = j, head[part, level], used
                 used += 1
                 lowest[part] = min(lowest[part], level)
-    for here in range(len(column_of)):
-        for word in range(words):
-            sets[column_of[here], word] = record[here, word]
 
 
 @compiled

@@ -47,14 +47,19 @@ def traffic(graph: Bipartite, placement: Placement) -> Traffic:
     for name, given, count in (("rows", placement.rows, graph.rows), ("columns", placement.columns, graph.columns)):
         if given.shape != (count,) or (count and not (given.min() >= 0 and given.max() < k)):
             raise ValueError(f"{name} must be {count:,} numbers of {k} parts, got an array {given.shape}")
-    owners = np.repeat(placement.rows.astype(np.int64), graph.degrees)
-    pairs = np.unique(owners * graph.columns + graph.neighbours)  # (part, column) of each N(U_i), once
-    part, column = np.divmod(pairs, max(1, graph.columns))
-    home = placement.columns[column]
-    away = part != home
-    fetched = np.bincount(part[away], minlength=k)
-    served = np.bincount(home[away], minlength=k)
-    return Traffic(np.bincount(placement.rows, minlength=k), np.bincount(part, minlength=k), fetched + served)
+    owners = np.repeat(placement.rows, graph.degrees)
+    by_part = graph.neighbours[np.argsort(owners, kind="stable")]
+    ends = np.cumsum(np.bincount(owners, minlength=k))
+    touched, travelling = np.zeros(k, np.int64), np.zeros(k, np.int64)
+    for part, edges in enumerate(np.split(by_part, ends[:-1])):
+        touches = np.zeros(graph.columns, np.bool_)
+        touches[edges] = True
+        home = placement.columns[touches]
+        touched[part] = len(home)
+        fetched = home[home != part]
+        travelling[part] += len(fetched)
+        travelling += np.bincount(fetched, minlength=k)  # who serves them sends them
+    return Traffic(np.bincount(placement.rows, minlength=k), touched, travelling)
 
 
 def improvement(before: float, after: float) -> float:

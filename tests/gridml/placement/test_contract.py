@@ -12,17 +12,9 @@ from gridml.placement.base import Method, Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS, find
 from gridml.placement.traffic import traffic
+from gridml.testing.graphs import grouped
 
 EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
-
-
-def drawn(rows: int, columns: int, degree: int, seed: int = 0, groups: int = 4) -> Bipartite:
-    """A graph whose rows come in groups that touch columns of their own, mostly."""
-    rng = np.random.default_rng(seed)
-    group = rng.integers(0, groups, rows)
-    own = (group[:, None] * columns + rng.integers(0, columns, (rows, degree))) // groups
-    to = np.where(rng.random((rows, degree)) < 0.9, own, rng.integers(0, columns, (rows, degree)))
-    return Bipartite.from_edges(np.repeat(np.arange(rows), degree), to.ravel(), (rows, columns))
 
 
 def same(one: Placement, other: Placement) -> bool:
@@ -46,7 +38,7 @@ def test_every_row_and_column_has_a_part(method: Method, edges: list[tuple[int, 
 
 @EVERY
 def test_more_parts_than_bits_of_a_word(method: Method) -> None:
-    graph = drawn(900, 400, 6)
+    graph = grouped(900, 400, 6)
     placed = method.place(graph, 130, Options())
     assert set(placed.rows.tolist()) == set(range(130))
     assert traffic(graph, placed).rows.max() <= -(-900 // 130) + 1
@@ -70,7 +62,7 @@ def test_what_cannot_be_placed_is_refused(method: Method, rows: int, parts: int,
 @pytest.mark.parametrize("name", [name for name in METHODS if not name.startswith("random")])
 def test_groups_are_found(name: str) -> None:
     """Rows of a group touch the same columns, so a method that is one halves the largest part's columns at least."""
-    graph = drawn(4000, 2000, 12)
+    graph = grouped(4000, 2000, 12)
     best, chance = (traffic(graph, find(each).place(graph, 4, Options())) for each in (name, "random"))
     assert best.largest_memory < 0.75 * chance.largest_memory
     assert best.total_traffic < 0.5 * chance.total_traffic

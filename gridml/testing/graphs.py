@@ -1,0 +1,17 @@
+"""Bipartite graphs drawn by chance, of which it is known how well they can be placed."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridml.placement.bipartite import Bipartite
+
+
+def grouped(rows: int, columns: int, degree: int, *, groups: int = 4, seed: int = 0) -> Bipartite:
+    """Return a graph whose rows come in groups of no order. Nine in ten of a row's `degree` edges lead to columns of
+    its group, the others anywhere; some of them to the same."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, groups, rows)
+    own = (group[:, None] * columns + rng.integers(0, columns, (rows, degree))) // groups
+    to = np.where(rng.random((rows, degree)) < 0.9, own, rng.integers(0, columns, (rows, degree)))
+    return Bipartite.from_edges(np.repeat(np.arange(rows), degree), to.ravel(), (rows, columns))
