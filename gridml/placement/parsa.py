@@ -24,15 +24,15 @@ from gridml.placement.parsa_block import SPREAD, deal
 from gridml.placement.serving import serve_sets
 
 Rows = NDArray[np.int32]
-EDGES_A_BLOCK = 500_000  # whose working set a processor's caches hold
-LEAST_BLOCKS = 8
+EDGES_A_BLOCK = 400_000  # whose working set a processor's caches hold
+WARM_UP = 8  # blocks at most
 
 
 @dataclass(frozen=True)
 class ParsaOptions(Options):
     """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want. The first `warm_up`
     blocks (a) are dealt out beforehand, each by what the one before it left, to begin with neighbour sets that are
-    those of good parts; None: eight. `delay` (τ) more blocks are dealt out beside each, none of which sees what the
+    those of good parts; None: eight at most. `delay` (τ) more blocks are dealt out beside each, none of which sees what the
     others do: by as many `threads`; None: one less than those. Only the delay changes the result, not the threads."""
 
     blocks: int | None = None
@@ -58,7 +58,7 @@ class Parsa:
         check(graph, parts)
         own = options if isinstance(options, ParsaOptions) else ParsaOptions(options.seed, options.slack)
         blocks = _blocks(graph, own)
-        warm_up = min(len(blocks), LEAST_BLOCKS if own.warm_up is None else own.warm_up)
+        warm_up = min(len(blocks), WARM_UP if own.warm_up is None else own.warm_up)
         together = 1 + (own.threads - 1 if own.delay is None else own.delay)
         sets, rows = no_sets(graph.columns, parts), np.full(graph.rows, -1, np.int32)
         with ThreadPoolExecutor(own.threads) as threads:
@@ -125,6 +125,6 @@ def _groups(blocks: Sequence[Rows], together: int, *, first_alone: bool) -> Iter
 
 def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
     """The rows of each block, drawn by chance; ascending, as they lie in memory."""
-    wanted = options.blocks or max(LEAST_BLOCKS, graph.edges // EDGES_A_BLOCK)
+    wanted = options.blocks or max(1, -(-graph.edges // EDGES_A_BLOCK))
     drawn = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
     return [np.sort(block) for block in np.array_split(drawn, min(wanted, graph.rows))]
