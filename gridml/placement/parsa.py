@@ -32,8 +32,9 @@ WARM_UP = 8  # blocks at most
 class ParsaOptions(Options):
     """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want. The first `warm_up`
     blocks (a) are dealt out beforehand, each by what the one before it left, to begin with neighbour sets that are
-    those of good parts; None: eight at most. `delay` (τ) more blocks are dealt out beside each, none of which sees what the
-    others do: by as many `threads`; None: one less than those. Only the delay changes the result, not the threads."""
+    those of good parts; None: eight at most. `delay` (τ) more blocks are dealt out beside each, none of which sees
+    what the others do: by as many `threads`; None: one less than those. The delay changes the result, the threads do
+    not."""
 
     blocks: int | None = None
     warm_up: int | None = None
