@@ -60,3 +60,9 @@ def check(graph: Bipartite, parts: int) -> None:
         raise UsageError("the graph has no rows: there is nothing to place. Give one with data.")
     if not 1 <= parts <= graph.rows:
         raise UsageError(f"{graph.rows:,} rows cannot be placed on {parts:,} parts; expected 1 to {graph.rows:,}.")
+
+
+def room(rows: int, parts: int, slack: float) -> tuple[int, int]:
+    """Return how many rows every part may have, and how many parts may have one more: with no slack none is empty."""
+    most = int((1 + slack) * rows / parts)
+    return most, max(0, rows - most * parts)

@@ -5,9 +5,10 @@ from __future__ import annotations
 from gridml.errors import UsageError
 from gridml.placement.at_random import AtRandom
 from gridml.placement.base import Method
+from gridml.placement.greedy import Greedy
 from gridml.placement.parsa import Parsa
 
-METHODS: dict[str, Method] = {method.name: method for method in (AtRandom(), AtRandom(served=True), Parsa())}
+METHODS: dict[str, Method] = {method.name: method for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa())}
 
 
 def find(name: str) -> Method:
