@@ -7,8 +7,11 @@ from gridml.placement.at_random import AtRandom
 from gridml.placement.base import Method
 from gridml.placement.greedy import Greedy
 from gridml.placement.parsa import Parsa
+from gridml.placement.tsh import Tsh
 
-METHODS: dict[str, Method] = {method.name: method for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa())}
+METHODS: dict[str, Method] = {
+    method.name: method for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa(), Tsh())
+}
 
 
 def find(name: str) -> Method:

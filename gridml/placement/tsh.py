@@ -1,0 +1,150 @@
+"""The two-step heuristic: rows first, then columns (Duan, Wang and Wu, "Minimizing Training Time of Distributed Machine
+Learning by Reducing Data Communication", IEEE Transactions on Network Science and Engineering, 2021).
+
+The paper itself was not at hand when this was written. Known of it: data are partitioned first and parameters after,
+each by a sequential greedy; a step takes α = 1 or 2 data vertices (TSH-1, TSH-2) out of β candidates; the training time
+to be minimised is max |D_i| · max communication, under a limit θ of what a worker holds; and its improvements over
+random. Decided here:
+
+- A step is that of the part with the fewest rows, and of those the one that touches the fewest columns: parts are even,
+  which leaves the largest traffic of the product to be minimised.
+- The cost of a step is the columns that are new to the part, of two rows together |N(u) ∪ N(w) \\ N(U_i)|.
+- TSH-1 takes the cheapest of all the rows that wait. TSH-2 takes the best pair of the β cheapest: of β drawn by chance
+  thousands were needed for the same quality. `sample` restricts both to rows drawn by chance.
+- Columns go, those that most parts touch first, each to the part that touches it and has the least traffic so far.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import UsageError
+from gridml.placement.base import Options, Parts, Placement, check, room
+from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.compiled import compiled
+from gridml.placement.neighbour_sets import no_sets, sets_of
+from gridml.placement.serving import touching
+from gridml.placement.tsh_steps import Counts, deal_by_steps
+
+
+@dataclass(frozen=True)
+class TshOptions(Options):
+    """`step` (α in the paper) rows are taken at a step, 1 or 2, two of the `candidates` (β) cheapest. Rows wait in
+    samples of `sample` rows drawn by chance, dealt out one after the other; None: all wait at once. No part may touch
+    more than `memory` (θ) columns; None: as many as it likes."""
+
+    step: int = 2
+    candidates: int = 32
+    sample: int | None = None
+    memory: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.step not in (1, 2):
+            raise UsageError(f"a step takes {self.step} rows; expected 1 or 2.")
+        if self.candidates < 2:
+            raise UsageError(f"two rows are chosen out of {self.candidates} candidates; expected at least 2.")
+        if self.sample is not None and self.sample < 1:
+            raise UsageError(f"a sample has {self.sample} rows; expected at least 1.")
+
+
+class Tsh:
+    """Time grows with parts × edges, and with the candidates' edges: twice to five times Parsa's."""
+
+    name = "tsh"
+
+    def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
+        """Raises UsageError where no part may touch as many columns as some must."""
+        check(graph, parts)
+        own = options if isinstance(options, TshOptions) else TshOptions(options.seed, options.slack)
+        weight = np.ones(graph.rows, np.int64)
+        rows, _ = deal(graph, weight, parts, own)
+        if rows.min() < 0:
+            raise infeasible(graph, parts, own, deal(graph, weight, parts, replace(own, memory=None))[1])
+        return Placement(parts, rows, serve_greedily(graph, rows, parts), f"tsh, {own.step} rows a step")
+
+
+def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> tuple[Parts, Counts]:
+    """Return the part of each row, −1 where the memory limit left it none, and the columns that each part touches.
+
+    `weight` int64 (rows,) is the rows that each stands for: one of more than 1 may be too much for its part by all but
+    1 of them.
+    """
+    order = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
+    sets = no_sets(graph.columns, parts)
+    size, touched = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
+    most, extra = room(int(weight.sum()), parts, options.slack)
+    rows = np.empty(graph.rows, np.int32)
+    sample = options.sample or graph.rows
+    for first in range(0, graph.rows, sample):
+        drawn = order[first : first + sample]
+        some = graph if len(drawn) == graph.rows else _of_rows(graph, drawn)
+        within = drawn if some is graph else np.arange(len(drawn), dtype=np.int32)
+        found = np.empty(len(drawn), np.int32)
+        extra = deal_by_steps(
+            some.offsets,
+            some.neighbours,
+            some.transposed.offsets,
+            some.transposed.neighbours,
+            weight if some is graph else weight[drawn],
+            within,
+            options.step,
+            options.candidates,
+            MOST if options.memory is None else options.memory,
+            most,
+            extra,
+            sets,
+            size,
+            touched,
+            found,
+        )
+        rows[np.arange(graph.rows) if some is graph else drawn] = found
+    return rows, touched
+
+
+def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Counts) -> UsageError:
+    """The error for a memory limit that cannot be kept; `reached` is what the parts touch without one."""
+    used = np.count_nonzero(np.bincount(graph.neighbours, minlength=graph.columns))
+    least = max(int(graph.degrees.max()), -(-used // parts))
+    return UsageError(
+        f"no placement on {parts} parts was found in which none touches more than {options.memory:,} columns. None has "
+        f"fewer than {least:,}; one of {int(reached.max()):,} was found. Ask for that many, for more parts, or for "
+        f"more slack of the rows than {options.slack}."
+    )
+
+
+def serve_greedily(graph: Bipartite, rows: Parts, parts: int) -> Parts:
+    """Return the part that serves each column, int32 (columns,): a greedy of one pass, those that most parts touch
+    first. Columns that nobody touches are dealt out in turn."""
+    offsets, touch = touching(sets_of(graph, rows, parts), parts)
+    load = np.bincount(touch, minlength=parts)
+    home = np.full(graph.columns, -1, np.int32)
+    order = np.argsort(-np.diff(offsets), kind="stable").astype(np.int32)
+    _serve(offsets, touch, order, load, home)
+    alone = np.flatnonzero(home < 0)
+    home[alone] = np.arange(len(alone)) % parts
+    return home
+
+
+def _of_rows(graph: Bipartite, drawn: NDArray[np.int32]) -> Bipartite:
+    degrees = graph.degrees[drawn]
+    offsets = np.concatenate([[0], np.cumsum(degrees)])
+    edges = np.arange(offsets[-1]) + np.repeat(graph.offsets[drawn] - offsets[:-1], degrees)
+    return Bipartite(offsets, graph.neighbours[edges], graph.columns)
+
+
+@compiled
+def _serve(offsets: Counts, touch: Parts, order: Parts, load: Counts, home: Parts) -> None:
+    for column in order:
+        first, last = offsets[column], offsets[column + 1]
+        if first == last:
+            continue
+        best = touch[first]
+        for at in range(first + 1, last):
+            if load[touch[at]] < load[best]:
+                best = touch[at]
+        load[best] += last - first - 2  # serves the others, and fetches it no more
+        home[column] = best
