@@ -6,11 +6,12 @@ from gridml.errors import UsageError
 from gridml.placement.at_random import AtRandom
 from gridml.placement.base import Method
 from gridml.placement.greedy import Greedy
+from gridml.placement.mbp import Mbp
 from gridml.placement.parsa import Parsa
 from gridml.placement.tsh import Tsh
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa(), Tsh())
+    method.name: method for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa(), Tsh(), Mbp())
 }
 
 

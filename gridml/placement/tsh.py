@@ -11,7 +11,8 @@ random. Decided here:
 - The cost of a step is the columns that are new to the part, of two rows together |N(u) ∪ N(w) \\ N(U_i)|.
 - TSH-1 takes the cheapest of all the rows that wait. TSH-2 takes the best pair of the β cheapest: of β drawn by chance
   thousands were needed for the same quality. `sample` restricts both to rows drawn by chance.
-- Columns go, those that most parts touch first, each to the part that touches it and has the least traffic so far.
+- Columns that one part touches are its own. The others go, those that most parts touch first, each to the part that
+  touches it and has the least traffic so far.
 """
 
 from __future__ import annotations
@@ -117,12 +118,13 @@ def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Count
 
 
 def serve_greedily(graph: Bipartite, rows: Parts, parts: int) -> Parts:
-    """Return the part that serves each column, int32 (columns,): a greedy of one pass, those that most parts touch
-    first. Columns that nobody touches are dealt out in turn."""
+    """Return the part that serves each column, int32 (columns,): a greedy of one pass, after what one part alone
+    touches those that most parts touch first. Columns that nobody touches are dealt out in turn."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
     load = np.bincount(touch, minlength=parts)
     home = np.full(graph.columns, -1, np.int32)
-    order = np.argsort(-np.diff(offsets), kind="stable").astype(np.int32)
+    touching_it = np.diff(offsets)
+    order = np.argsort(np.where(touching_it == 1, -parts - 1, -touching_it), kind="stable").astype(np.int32)
     _serve(offsets, touch, order, load, home)
     alone = np.flatnonzero(home < 0)
     home[alone] = np.arange(len(alone)) % parts

@@ -1,0 +1,128 @@
+"""Multilevel bipartite partitioning: rows that share columns are merged, level by level, until few are left to place;
+then each level is taken apart again, and rows at the borders move where they belong (Duan, Wang and Wu, see `tsh`).
+
+Of theirs only that much is known, and its improvements over random. Decided here: rows are merged in pairs, by the
+columns they share; the two-step heuristic places the coarsest; a move must lower Σ |N(U_i)| and may not raise the
+largest of them. On the way a part may be larger than it should by the heaviest row of its level; at the end it is not.
+A memory limit moves rows out of the parts that touch more, last of all.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from gridml.errors import UsageError
+from gridml.placement.base import Options, Parts, Placement, check, room
+from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.mbp_levels import even_out, improve, pair, tally
+from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
+from gridml.placement.tsh_steps import Counts
+
+FEWER = 0.95  # of its rows a level must have less than, or it is the coarsest
+LIGHT = 30  # of the heaviest merged rows make up a part
+LEEWAY = 0.02  # of an even share, by which a part may be larger while rows move
+
+
+@dataclass(frozen=True)
+class MbpOptions(TshOptions):
+    """The coarsest level has about `coarsest` rows a part; each level is gone over at most `passes` times. The rest is
+    what the two-step heuristic takes, but for samples."""
+
+    coarsest: int = 64
+    passes: int = 4
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.coarsest < 1:
+            raise UsageError(f"the coarsest level has {self.coarsest} rows a part; expected at least 1.")
+        if self.passes < 0:
+            raise UsageError(f"levels are gone over {self.passes} times; expected at least 0.")
+
+
+@dataclass(frozen=True)
+class Level:
+    """A graph whose row i stands for `weight[i]` rows, int64 (rows,)."""
+
+    graph: Bipartite
+    weight: Counts
+
+
+class Mbp:
+    """Time grows with edges × parts, for each pass over a level; room for columns × parts counts."""
+
+    name = "mbp"
+
+    def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
+        """Raises UsageError where no part may touch as many columns as some must."""
+        check(graph, parts)
+        own = options if isinstance(options, MbpOptions) else MbpOptions(options.seed, options.slack)
+        rows, touched, levels = _place(graph, parts, own)
+        most, extra = room(graph.rows, parts, own.slack)
+        if own.memory is not None and (
+            touched.max() > own.memory or np.bincount(rows, minlength=parts).max() > most + (extra > 0)
+        ):
+            raise infeasible(graph, parts, own, _place(graph, parts, replace(own, memory=None))[1])
+        return Placement(parts, rows, serve_greedily(graph, rows, parts), f"mbp, {levels} levels")
+
+
+def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Counts, int]:
+    """Return the part of each row, the columns that each part touches, and how many levels there were. A memory limit
+    that could not be kept leaves parts that touch more, or have more rows, than they should."""
+    rng = np.random.default_rng(options.seed)
+    levels, groups = _coarsen(Level(graph, np.ones(graph.rows, np.int64)), parts, options, rng)
+    free = TshOptions(options.seed, options.slack, options.step, options.candidates)
+    rows, touched = deal(levels[-1].graph, levels[-1].weight, parts, free)
+    for at in range(len(levels) - 1, -1, -1):
+        if at < len(groups):
+            rows = rows[groups[at]]
+        limit = MOST if at or options.memory is None else options.memory
+        touched = _refine(levels[at], rows, parts, options, limit, rng)
+    return rows, touched, len(levels)
+
+
+def _coarsen(
+    level: Level, parts: int, options: MbpOptions, rng: np.random.Generator
+) -> tuple[list[Level], list[Parts]]:
+    """Return the levels, finest first, and for each but the last which row of the next one its rows are part of."""
+    heaviest = max(2, int(level.weight.sum()) // (parts * LIGHT))
+    levels, groups = [level], []
+    while level.graph.rows > parts * options.coarsest:
+        fine, across = level.graph, level.graph.transposed
+        group = np.empty(fine.rows, np.int32)
+        order = rng.permutation(fine.rows).astype(np.int32)
+        count = pair(
+            fine.offsets, fine.neighbours, across.offsets, across.neighbours, level.weight, order, heaviest, group
+        )
+        if count > FEWER * fine.rows:
+            break
+        merged = Bipartite.from_edges(np.repeat(group, fine.degrees), fine.neighbours, (count, fine.columns))
+        level = Level(merged, np.bincount(group, level.weight, count).astype(np.int64))
+        levels.append(level)
+        groups.append(group)
+    return levels, groups
+
+
+def _refine(level: Level, rows: Parts, parts: int, options: MbpOptions, limit: int, rng: np.random.Generator) -> Counts:
+    """Move rows of a level, in place, to where they belong, and then from where they are too many. Return the columns
+    that each part touches."""
+    graph, weight = level.graph, level.weight
+    times, touched = np.zeros((graph.columns, parts), np.int32), np.zeros(parts, np.int64)
+    tally(graph.offsets, graph.neighbours, rows, times, touched)
+    size = np.bincount(rows, weight, parts).astype(np.int64)
+    most, extra = room(int(weight.sum()), parts, options.slack)
+    heaviest = int(weight.max())
+    loose = most + max(heaviest, int(LEEWAY * most))
+    for _ in range(options.passes):
+        order = rng.permutation(graph.rows).astype(np.int32)
+        most_touched = int(touched.max())
+        if not improve(graph.offsets, graph.neighbours, weight, order, loose, most_touched, rows, times, size, touched):
+            break
+    if heaviest > 1:
+        most, extra = most + heaviest - 1, parts
+    # The limit comes last: what is found without it is what the error says can be had.
+    for bound in (MOST, limit):
+        while even_out(graph.offsets, graph.neighbours, weight, most, extra, bound, rows, times, size, touched):
+            pass
+    return touched

@@ -1,0 +1,77 @@
+"""The multilevel method: what a level does, and that levels are better than none."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gridml.errors import UsageError
+from gridml.placement.base import Options
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.mbp import Mbp, MbpOptions
+from gridml.placement.mbp_levels import even_out, improve, pair, tally
+from gridml.placement.traffic import Traffic, traffic
+from gridml.placement.tsh import Tsh
+
+
+def uniform(rows: int, columns: int, degree: int, seed: int) -> Bipartite:
+    rng = np.random.default_rng(seed)
+    edges = rows * degree
+    return Bipartite.from_edges(rng.integers(0, rows, edges), rng.integers(0, columns, edges), (rows, columns))
+
+
+def test_rows_are_paired_with_those_that_are_like_them() -> None:
+    rows = np.repeat(np.arange(20), 5)
+    graph = Bipartite.from_edges(rows, rows % 10 * 5 + np.tile(np.arange(5), 20))  # row i is as row i + 10
+    order, group, one = np.arange(20, dtype=np.int32), np.empty(20, np.int32), np.ones(20, np.int64)
+    across = graph.transposed
+    columns_of, rows_of = (graph.offsets, graph.neighbours), (across.offsets, across.neighbours)
+    assert pair(*columns_of, *rows_of, one, order, 2, group) == 10
+    assert (group[:10] == group[10:]).all()
+    assert pair(*columns_of, *rows_of, one, order, 1, group) == 20, "a pair would be too heavy"
+
+
+def test_moves_lower_the_total_and_keep_what_they_count() -> None:
+    graph = uniform(500, 400, 6, 0)
+    rng = np.random.default_rng(0)
+    rows = (rng.permutation(500) % 4).astype(np.int32)
+    times, touched = np.zeros((graph.columns, 4), np.int32), np.zeros(4, np.int64)
+    edges, one = (graph.offsets, graph.neighbours), np.ones(500, np.int64)
+    tally(*edges, rows, times, touched)
+    size, before, most = np.bincount(rows), int(touched.sum()), int(touched.max())
+    assert improve(*edges, one, rng.permutation(500).astype(np.int32), 140, most, rows, times, size, touched)
+    assert touched.sum() < before and touched.max() <= most and size.max() <= 140
+    while even_out(*edges, one, 125, 0, most, rows, times, size, touched):
+        pass
+    assert size.tolist() == np.bincount(rows).tolist() == [125] * 4
+    again, counted = np.zeros_like(times), np.zeros(4, np.int64)
+    tally(*edges, rows, again, counted)
+    assert np.array_equal(times, again) and np.array_equal(touched, counted)
+
+
+def test_levels_are_better_than_the_heuristic_alone() -> None:
+    graph = uniform(3000, 3000, 8, 1)
+    levels, heuristic = (traffic(graph, method.place(graph, 4, Options())) for method in (Mbp(), Tsh()))
+    assert levels.total_traffic < 0.97 * heuristic.total_traffic
+    assert levels.rows.tolist() == [750] * 4
+
+
+def test_the_memory_limit_holds_and_one_that_cannot_be_kept_says_what_can() -> None:
+    graph = uniform(1000, 900, 6, 2)
+
+    def place(memory: int | None) -> Traffic:
+        return traffic(graph, Mbp().place(graph, 4, MbpOptions(slack=0.3, coarsest=32, memory=memory)))
+
+    free = place(None)
+    limited = place(free.largest_memory - 10)
+    assert limited.largest_memory <= free.largest_memory - 10
+    assert free.rows.max() < limited.rows.max() <= 325, "others take the rows"
+    with pytest.raises(UsageError, match=f"more than 30 columns.*one of {free.largest_memory} was found"):
+        place(30)
+    assert place(free.largest_memory).largest_memory == free.largest_memory
+
+
+@pytest.mark.parametrize(("wrong", "said"), [({"coarsest": 0}, "has 0 rows"), ({"passes": -1}, "over -1 times")])
+def test_options_that_make_no_sense_are_refused(wrong: dict[str, int], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        MbpOptions(**wrong)
