@@ -53,7 +53,7 @@ class TshOptions(Options):
 
 
 class Tsh:
-    """Time grows with parts × edges, and with the candidates' edges: twice to five times Parsa's."""
+    """Time grows with parts × edges, and with the edges of the candidates squared; room with parts × rows."""
 
     name = "tsh"
 
