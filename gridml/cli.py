@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gridml.commands import cancel, check, plan, report, resume, rollback, scale, simulate, status, watch
+from gridml.commands import cancel, check, place, plan, report, resume, rollback, scale, simulate, status, watch
 from gridml.commands.arguments import JSON, say
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
@@ -72,5 +72,6 @@ def command_line() -> typer.Typer:
     app.command(epilog=scale.EXAMPLE)(scale.scale)
     app.command(epilog=rollback.EXAMPLE)(rollback.rollback)
     app.command(epilog=plan.EXAMPLE)(plan.plan)
+    app.command(epilog=place.EXAMPLE)(place.place)
     app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
     return app

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
+from scipy.sparse import coo_array, csr_array
 
 from gridml.errors import UsageError
 
@@ -85,9 +85,16 @@ class Bipartite:
         wrong = np.flatnonzero((u < 0) | (u >= n))
         if len(wrong):
             raise UsageError(f"edge {wrong[0]:,} leaves row {u[wrong[0]]:,}; expected one of 0 to {n - 1:,}")
-        order = np.argsort(u, kind="stable")
-        offsets = np.concatenate([[0], np.cumsum(np.bincount(u, minlength=n))])
-        return Bipartite.from_rows(offsets, v[order], m)
+        outside = np.flatnonzero((v < 0) | (v >= m))
+        if len(outside):
+            row, column = u[outside[0]], v[outside[0]]
+            raise UsageError(f"row {row:,} touches column {column:,}; expected one of 0 to {m - 1:,}")
+        if max(n, m) > MOST:
+            raise UsageError(f"a graph has at most {MOST:,} rows and columns, got {n:,} and {m:,}")
+        # Counted into their rows, which is several times as fast as sorting.
+        by_row = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(n, m)).tocsr()
+        by_row.sum_duplicates()
+        return Bipartite(by_row.indptr.astype(np.int64), by_row.indices.astype(np.int32), m)
 
 
 def _shown(array: NDArray[Any]) -> str:

@@ -1,0 +1,83 @@
+"""`gridml place`: the rows and columns of a graph on parts, so that little must be held and travel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from gridml.commands.arguments import Json
+from gridml.errors import UsageError
+
+EXAMPLE = "Example: gridml place ratings.tsv.gz -k 16 --out placed --plot placed.png"
+
+
+def place(
+    graph: Annotated[
+        Path,
+        typer.Argument(
+            metavar="GRAPH",
+            help="Rows, which are data, and the columns that they touch: libsvm (.svm), Matrix Market (.mtx), a list "
+            "of edges (.edges, .tsv, .csv, .txt), hMETIS (.hgr), each also as .gz, or scipy's .npz.",
+            show_default=False,
+        ),
+    ],
+    parts: Annotated[int, typer.Option("-k", "--parts", metavar="N", help="Parts to place them on.")],
+    out: Annotated[
+        Path,
+        typer.Option(
+            metavar="DIR",
+            help="Gets u_part.npy and v_part.npy, the part of each row and column, and quality.json.",
+        ),
+    ],
+    method: Annotated[str, typer.Option(help="How to place them: parsa, random-served or random.")] = "parsa",
+    seed: Annotated[int, typer.Option(help="Of what is left to chance; the same gives the same parts.")] = 0,
+    slack: Annotated[float, typer.Option(help="Rows that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
+    format_name: Annotated[
+        str | None,
+        typer.Option(
+            "--format",
+            metavar="FORMAT",
+            help="libsvm, matrix-market, edges, hmetis or npz; otherwise what the name says.",
+            show_default=False,
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Draw each part's columns and traffic into a .png, .pdf or .svg."),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Place data and parameters on parts, and say how good that is.
+
+    Each row of GRAPH touches columns. Rows that touch the same columns are put together, and each column where it is
+    used, so that a part holds few columns and few travel. quality.json compares that with rows and columns placed at
+    random: M_max and T_max are the largest memory and traffic of a part, T_sum is the traffic of all, in columns.
+    """
+    from gridml.placement.base import Options
+    from gridml.placement.files.registry import read
+    from gridml.placement.folder import check_free, save
+    from gridml.placement.measured import measured
+    from gridml.placement.registry import find
+    from master.views.json_text import json_text
+    from master.views.render_placement import print_quality, work_shown
+
+    for name, value, least in (("-k", parts, 1), ("--seed", seed, 0)):
+        if value < least:
+            raise UsageError(f"{name} is {value}; expected at least {least}.")
+    options, chosen = Options(seed, slack), find(method)
+    check_free(out)
+    with work_shown(quiet=as_json) as told:
+        given = read(graph, format_name, lambda read, size: told("reading", read, size))
+        told("placing", 0, 0)
+        placement, quality = measured(chosen, given, parts, options)
+        save(out, placement, json_text(quality.to_json(), indent=2))
+    if plot is not None:
+        from master.views.plot_placement import plot_quality
+
+        plot_quality(quality, plot)
+    if as_json:
+        typer.echo(json_text(quality.to_json(), indent=2))
+    else:
+        print_quality(quality)

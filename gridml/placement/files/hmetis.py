@@ -1,0 +1,67 @@
+"""hMETIS: a hypergraph, whose vertices are rows and whose hyperedges are columns, a line for each of them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.files import scan
+from gridml.placement.files.source import Block, Source
+
+SHORTEST = 2  # bytes of a vertex, with what is after it
+
+
+def read(source: Source) -> Bipartite:
+    """Read a hypergraph without weights; vertices count from 1. Raises UsageError, which names the line, where
+    something else stands, and where lines are missing."""
+    counts, vertices_of = [np.zeros(1, np.int64)], [np.empty(0, np.int32)]
+    left = vertices = pins = 0
+    block, header = None, None
+    for block in source.blocks():
+        begin = 0
+        if header is None:
+            begin, header = _header(source, block)
+            if header is None:
+                continue
+            left, vertices = header
+        text = block.text
+        ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
+        found = np.empty(len(text) // SHORTEST + 1, np.int32)
+        lines, more, at, mistake = scan.pins(text, begin, left, vertices, ends, found)
+        if mistake:
+            said = _SAID[mistake].format(block.word(at), f"{vertices:,}")
+            raise source.wrong(said, block.line(at))
+        counts.append(ends[:lines] + pins)
+        vertices_of.append(found[:more].copy())
+        left, pins = left - lines, pins + more
+    if block is not None and header is None:
+        raise source.wrong(f"has no first line; expected {_FIRST}")
+    if block is not None and left:
+        raise source.wrong(f"ends here; expected {left:,} more hyperedges", block.line(len(block.text) - 1))
+    by_column = Bipartite.from_rows(np.concatenate(counts), np.concatenate(vertices_of), vertices)
+    return by_column.transposed
+
+
+def _header(source: Source, block: Block) -> tuple[int, tuple[int, int] | None]:
+    """Return where the lines after the first begin, and how many hyperedges and vertices that says there are."""
+    at = 0
+    while at < len(block.text):
+        end = scan.past_line(block.text, at)
+        words = bytes(block.text[at : min(end, at + 1000)]).split()
+        if words and not words[0].startswith(b"%"):
+            numbers = [int(word) for word in words if word.isdigit() and len(word) < 20]
+            if len(numbers) != len(words) or len(words) not in (2, 3) or max(numbers[:2]) > MOST:
+                raise source.wrong(f"got {block.word(at)} ...; expected {_FIRST}", block.line(at))
+            if numbers[2:] not in ([], [0]):
+                raise source.wrong(f"weights (format {numbers[2]}) are not taken; expected none", block.line(at))
+            return end, (numbers[0], numbers[1])
+        at = end
+    return at, None
+
+
+_FIRST = f"the numbers of hyperedges and of vertices, each up to {MOST:,}"
+_SAID = {
+    scan.NUMBER: "got {}; expected whole numbers, the vertices of a hyperedge",
+    scan.INDEX: "got {}; expected vertices from 1 to {}",
+    scan.TOO_MANY: "got {}; expected nothing after the last hyperedge",
+}

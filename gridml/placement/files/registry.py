@@ -1,0 +1,68 @@
+"""The formats by name: a new one is a file and a line here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from gridml.errors import UsageError
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.files import edge_list, hmetis, libsvm, matrix_market, npz
+from gridml.placement.files.source import Source, Watch, unwatched
+
+
+@dataclass(frozen=True)
+class Format:
+    """A file whose name ends in one of `endings`, with or without .gz, is taken to have this format."""
+
+    name: str
+    endings: tuple[str, ...]
+    read: Callable[[Source], Bipartite]
+
+
+FORMATS: dict[str, Format] = {
+    form.name: form
+    for form in (
+        Format("libsvm", (".svm", ".libsvm", ".svmlight"), libsvm.read),
+        Format("matrix-market", (".mtx", ".mm"), matrix_market.read),
+        Format("edges", (".edges", ".tsv", ".csv", ".txt", ".el"), edge_list.read),
+        Format("hmetis", (".hgr",), hmetis.read),
+        Format("npz", (".npz",), npz.read),
+    )
+}
+
+
+def find(name: str) -> Format:
+    """Return a format. Raises UsageError for a name that none has."""
+    if name not in FORMATS:
+        raise UsageError(f"there is no format {name!r}; expected {', '.join(FORMATS)}.")
+    return FORMATS[name]
+
+
+def format_of(file: Path) -> Format:
+    """Return the format that a file's name says. Raises UsageError where it says none."""
+    name = file.name.lower().removesuffix(".gz")
+    for form in FORMATS.values():
+        if name.endswith(form.endings):
+            return form
+    known = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
+    raise UsageError(f"{file}: its name says no format; expected one of {known}, or say it: --format libsvm.")
+
+
+def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -> Bipartite:
+    """Read the graph in a file; its name says the format, unless that is given.
+
+    Raises UsageError where the file cannot be read, holds something else, or nothing.
+    """
+    form = format_of(file) if format_name is None else find(format_name)
+    source = Source(file, watch)
+    try:
+        graph = form.read(source)
+    except UsageError as error:
+        if str(file) in str(error):
+            raise
+        raise source.wrong(str(error)) from error
+    if not graph.edges:
+        raise source.wrong(f"holds {graph.rows:,} rows and no edges; expected a graph in the format {form.name}")
+    return graph
