@@ -31,7 +31,7 @@ def place(
             help="Gets u_part.npy and v_part.npy, the part of each row and column, and quality.json.",
         ),
     ],
-    method: Annotated[str, typer.Option(help="How to place them: parsa, random-served or random.")] = "parsa",
+    method: Annotated[str, typer.Option(help="How to place them; --method ? says all names.")] = "parsa",
     seed: Annotated[int, typer.Option(help="Of what is left to chance; the same gives the same parts.")] = 0,
     slack: Annotated[float, typer.Option(help="Rows that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
     format_name: Annotated[
@@ -68,11 +68,16 @@ def place(
             raise UsageError(f"{name} is {value}; expected at least {least}.")
     options, chosen = Options(seed, slack), find(method)
     check_free(out)
-    with work_shown(quiet=as_json) as told:
-        given = read(graph, format_name, lambda read, size: told("reading", read, size))
-        told("placing", 0, 0)
-        placement, quality = measured(chosen, given, parts, options)
-        save(out, placement, json_text(quality.to_json(), indent=2))
+    try:
+        with work_shown(quiet=as_json) as told:
+            given = read(graph, format_name, lambda read, size: told("reading", read, size))
+            told("placing", 0, 0)
+            placement, quality = measured(chosen, given, parts, options)
+    except MemoryError as error:
+        raise UsageError(
+            f"{graph} does not fit into memory: {error}. Expected a smaller graph, or more memory."
+        ) from error
+    save(out, placement, json_text(quality.to_json(), indent=2))
     if plot is not None:
         from master.views.plot_placement import plot_quality
 

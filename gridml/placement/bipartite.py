@@ -78,7 +78,7 @@ class Bipartite:
 
         Raises UsageError for two lengths, and for a number outside of the shape.
         """
-        u, v = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
+        u, v = (a if a.dtype.kind == "i" else a.astype(np.int64) for a in map(np.asarray, (rows, columns)))
         if u.shape != v.shape or u.ndim != 1:
             raise UsageError(f"an edge is a row and a column: got {u.shape} rows and {v.shape} columns")
         n, m = shape if shape is not None else (int(u.max(initial=-1)) + 1, int(v.max(initial=-1)) + 1)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -41,11 +44,9 @@ def save(folder: Path, placement: Placement, quality: str) -> None:
     try:
         try:
             new.mkdir(parents=True)
-            _write(new / ROWS, placement.rows)
-            _write(new / COLUMNS, placement.columns)
-            with (new / QUALITY).open("x", encoding="utf-8") as file:
-                file.write(quality + "\n")
-                _reach_the_disk(file.fileno())
+            _write(new / ROWS, partial(_save, placement.rows))
+            _write(new / COLUMNS, partial(_save, placement.columns))
+            _write(new / QUALITY, lambda file: file.write(quality.encode() + b"\n"))
             _move(new, there, old)
         finally:
             shutil.rmtree(new, ignore_errors=True)
@@ -68,12 +69,12 @@ def _move(new: Path, there: Path, old: Path) -> None:
         raise
 
 
-def _write(path: Path, parts: Parts) -> None:
+def _write(path: Path, fill: Callable[[IO[bytes]], object]) -> None:
     with path.open("xb") as file:
-        np.save(file, parts.astype(np.int32, copy=False), allow_pickle=False)
+        fill(file)
         file.flush()
-        _reach_the_disk(file.fileno())
+        os.fsync(file.fileno())
 
 
-def _reach_the_disk(descriptor: int) -> None:
-    os.fsync(descriptor)
+def _save(parts: Parts, file: IO[bytes]) -> None:
+    np.save(file, parts.astype(np.int32, copy=False), allow_pickle=False)

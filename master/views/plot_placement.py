@@ -24,6 +24,7 @@ def plot_quality(quality: Quality, file: Path) -> None:
         for traffic, label, colour, shift in both:
             values = np.sort(getattr(traffic, name))[::-1]
             axes.bar(np.arange(quality.parts) + shift, values, 0.4, color=colour, label=label)
+        axes.set_ylim(0, 1.2 * max(axes.get_ylim()[1], 1))  # room for the legend
         axes.set_title(title)
         axes.set_xlabel("parts, the largest first")
         axes.xaxis.get_major_locator().set_params(integer=True)

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from rich import box
 from rich.console import Group, RenderableType
-from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
@@ -56,14 +56,13 @@ def work_shown(*, quiet: bool) -> Iterator[Told]:
     console = PlainConsole(stderr=True)
     columns = TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal) as progress:
-        task = progress.add_task("", total=None)
-        doing = ""
+        tasks: dict[str, TaskID] = {}
 
         def told(what: str, done: int, size: int) -> None:
-            nonlocal doing
-            if what != doing:
-                progress.reset(task, description=what)
-                doing = what
-            progress.update(task, completed=done, total=size or None)
+            if what not in tasks:
+                for last in tasks.values():
+                    progress.update(last, visible=False)
+                tasks[what] = progress.add_task(what, total=size or None)
+            progress.update(tasks[what], completed=done)
 
         yield told

@@ -19,18 +19,22 @@ Array = NDArray[Any]
 def read(source: Source) -> Bipartite:
     """Read a sparse matrix, whatever its values: every entry is an edge. Raises UsageError where it is none."""
     try:
-        with source.path.open("rb") as file, np.load(file, allow_pickle=False) as entries:
-            if not isinstance(entries, np.lib.npyio.NpzFile):
-                raise source.wrong("is one array; expected a sparse matrix, such as scipy.sparse.save_npz writes")
-            return _graph(source, entries)
+        with source.path.open("rb") as file:
+            if not zipfile.is_zipfile(file):
+                raise source.wrong(
+                    "is no .npz, or the end of it is missing; expected one as scipy.sparse.save_npz writes"
+                )
+            file.seek(0)
+            with np.load(file, allow_pickle=False) as entries:
+                return _graph(source, entries)
     except OSError as error:
         raise UsageError(f"{source.path} cannot be read: {error.strerror or error}. Name a file.") from error
     except (ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        raise source.wrong(f"is no .npz, or damaged: {error}") from error
+        raise source.wrong(f"is damaged: {error}. Get it, or write it, again.") from error
 
 
 def _graph(source: Source, entries: np.lib.npyio.NpzFile) -> Bipartite:
-    form = str(entries["format"].item(), "ascii") if "format" in entries else "csr"
+    form = entries["format"].astype(str).item() if "format" in entries else "csr"
     if form not in ("csr", "csc", "coo"):
         raise source.wrong(f"has the format {form!r}; expected csr, csc or coo")
     shape = _whole(source, entries, "shape")

@@ -20,7 +20,7 @@ Text = NDArray[np.uint8]
 OK, LABEL, PAIR, INDEX, VALUE, NUMBER, TOO_LARGE, TOO_MANY = range(8)
 
 LARGEST = 2**63 - 1  # stands for all whole numbers that are as large, or larger
-_SAFE = (LARGEST - 9) // 10  # a digit more fits
+_SAFE = (LARGEST - 9) // 10  # any digit more fits
 TAB, NEWLINE, RETURN, SPACE, HASH, PERCENT, PLUS, COMMA, MINUS, POINT, ZERO, NINE, COLON = b"\t\n\r #%+,-.09:"
 
 
@@ -174,10 +174,11 @@ def _whole(text: Text, begin: int, end: int) -> int:
     value = 0
     negative = text[begin] == MINUS
     for at in range(begin + 1 if negative else begin, end):
-        if value > _SAFE:
+        digit = int(text[at]) - ZERO
+        if value > _SAFE and value > (LARGEST - digit) // 10:
             value = LARGEST
             break
-        value = value * 10 + int(text[at]) - ZERO
+        value = value * 10 + digit
     return -value if negative else value
 
 

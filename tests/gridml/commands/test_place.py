@@ -1,0 +1,162 @@
+"""`gridml place` from the outside: what it writes and prints, and one message for every mistake."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from gridml.placement import registry
+from gridml.placement.base import Placement
+from gridml.placement.files.registry import FORMATS, read
+from gridml.placement.registry import METHODS
+from gridml.placement.traffic import traffic
+
+Answer = tuple[int, str, str]
+COMMAND = "place"  # that the fixture `gridml` calls
+SOURCE = Path(registry.__file__).parents[1]
+WRITTEN = ["quality.json", "u_part.npy", "v_part.npy"]
+
+
+@pytest.fixture
+def graph(tmp_path: Path) -> str:
+    """Documents of ten subjects, each with words of its own and some that all have."""
+    rng = np.random.default_rng(1)
+    lines = []
+    for _ in range(2000):
+        own = rng.choice(200, 12, replace=False) + 200 * rng.integers(10)
+        words = np.sort(np.concatenate([own, 2000 + rng.choice(100, 3, replace=False)])) + 1
+        lines.append("1 " + " ".join(f"{word}:1" for word in words))
+    (tmp_path / "words.svm.gz").write_bytes(gzip.compress("\n".join(lines).encode()))
+    return "words.svm.gz"
+
+
+def test_help_shows_an_example_and_every_format(gridml: Callable[..., Answer]) -> None:
+    status, out, _ = gridml("--help")
+    text = " ".join(out.replace("│", " ").split())
+    assert status == 0 and "Example: gridml place ratings.tsv.gz -k 16 --out placed" in text
+    for form in FORMATS.values():
+        assert form.name in text and form.endings[0] in text
+    assert "u_part.npy" in text and "quality.json" in text and "at random" in text
+
+
+def test_what_is_written_and_said_for_programs(gridml: Callable[..., Answer], graph: str, tmp_path: Path) -> None:
+    status, out, err = gridml(graph, "-k", "10", "--out", "placed", "--json")
+    assert status == 0 and err == ""
+    said = json.loads(out)
+    assert said == json.loads((tmp_path / "placed" / "quality.json").read_text())
+    assert sorted(path.name for path in (tmp_path / "placed").iterdir()) == WRITTEN
+    rows, columns = (np.load(tmp_path / "placed" / name) for name in WRITTEN[1:])
+    assert rows.dtype == columns.dtype == np.int32
+    counted = traffic(read(tmp_path / graph), Placement(10, rows, columns, ""))
+    assert (said["M_max"], said["T_max"], said["T_sum"]) == (
+        counted.largest_memory,
+        counted.largest_traffic,
+        counted.total_traffic,
+    )
+    assert min(said[f"{name}_improvement"] for name in ("M_max", "T_max", "T_sum")) > 100
+    assert (said["rows"], said["columns"], said["parts"]) == (2000, 2100, 10)
+    assert said["edges"] == 30_000 and said["balance"] == 1.0 and said["method"] == "parsa"
+    assert {"why", "seed", "seconds", "peak_mb"} <= said.keys()
+
+
+def test_the_same_seed_gives_the_same_parts(gridml: Callable[..., Answer], graph: str, tmp_path: Path) -> None:
+    found = []
+    for seed in ("1", "1", "2"):
+        assert gridml(graph, "-k", "4", "--out", "placed", "--seed", seed, "--method", "random")[0] == 0
+        found.append((tmp_path / "placed" / "u_part.npy").read_bytes())
+    assert found[0] == found[1] != found[2]
+
+
+def test_the_answer_for_a_person_and_a_plot(gridml: Callable[..., Answer], graph: str, tmp_path: Path) -> None:
+    status, out, err = gridml(graph, "-k", "10", "--out", "placed", "--plot", "placed.svg")
+    assert status == 0 and err == ""  # progress is for terminals
+    text = " ".join(out.split())
+    said = json.loads((tmp_path / "placed" / "quality.json").read_text())
+    assert "2,000 rows, 2,100 columns, 30,000 edges" in text and "parsa random improvement" in text
+    for name, title in (("M_max", "largest memory"), ("T_max", "largest traffic"), ("T_sum", "total traffic")):
+        placed, chance, better = (said[f"{name}{end}"] for end in ("", "_random", "_improvement"))
+        assert f"{title} {placed:,} {chance:,} {better:.1f}%" in text
+    assert "balance 1.000 1.000" in text and " s, " in text
+    assert (tmp_path / "placed.svg").stat().st_size > 1000
+
+
+@pytest.mark.real
+def test_words_of_real_text_are_placed_better_than_at_random(tmp_path: Path) -> None:
+    """gridml's own source: a row is a line, its columns are its words; in a process of its own, warnings are errors."""
+    lines = [re.findall(r"\w+", line) for file in sorted(SOURCE.rglob("*.py")) for line in file.read_text().split("\n")]
+    rows = [set(words) for words in lines if len(words) > 3]
+    numbers = {word: i for i, word in enumerate(sorted(set().union(*rows)))}
+    edges = [f"{17 * row},{numbers[word] - 100}" for row, words in enumerate(rows) for word in sorted(words)]
+    (tmp_path / "source.csv").write_text("# line,word\n" + "\n".join(edges))
+    script = "from gridml import cli; cli.main()"
+    command = [
+        sys.executable,
+        "-W",
+        "error",
+        "-c",
+        script,
+        "place",
+        "source.csv",
+        "-k",
+        "16",
+        "--out",
+        "placed",
+        "--json",
+    ]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=200, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    said = json.loads(done.stdout)
+    assert (said["rows"], said["columns"], said["edges"]) == (len(rows), len(numbers), len(edges))
+    assert said["T_max_improvement"] > 50 and said["T_sum_improvement"] > 50 and said["M_max_improvement"] > 10
+    assert len(np.load(tmp_path / "placed" / "u_part.npy")) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("nowhere.svm", "-k", "2"), "nowhere.svm cannot be read: No such file or directory"),
+        (("words", "-k", "2"), "words: its name says no format; expected one of libsvm (.svm"),
+        (("short.txt", "-k", "2"), "short.txt, line 3: got 'x'; expected two whole numbers"),
+        (("short.txt", "-k", "2", "--format", "xml"), "no format 'xml'; expected libsvm"),
+        (("few.txt", "-k", "3"), "2 rows cannot be placed on 3 parts; expected 1 to 2"),
+        (("few.txt", "-k", "0"), "-k is 0; expected at least 1"),
+        (("few.txt", "-k", "2", "--seed", "-1"), "--seed is -1; expected at least 0"),
+        (("few.txt", "-k", "2", "--slack", "-0.5"), "slack of the parts is -0.5"),
+        (("few.txt", "-k", "2", "--method", "?"), f"'?'; expected {', '.join(METHODS)}."),
+        (("few.txt", "-k", "2", "--plot", "a.xyz"), "a.xyz cannot be written: its name says no format"),
+        (("few.txt", "-k", "2", "--out", "full"), "full holds mine already; expected an empty folder"),
+    ],
+)
+def test_a_mistake_gets_one_message(
+    gridml: Callable[..., Answer], tmp_path: Path, arguments: tuple[str, ...], says: str
+) -> None:
+    (tmp_path / "short.txt").write_text("# u v\n1 2\n1 x")
+    (tmp_path / "few.txt").write_text("1 2\n5 2\n")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "mine").touch()
+    out_folder = () if "--out" in arguments else ("--out", "placed")
+    status, out, err = gridml(*arguments, *out_folder)
+    assert status == 2 and says in err and out == ""
+    assert err.startswith("Error: ") and "Traceback" not in err and len(err.strip().splitlines()) == 1
+    assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine"]
+    assert not (tmp_path / "placed").exists() or "--plot" in arguments
+
+
+def test_a_graph_too_large_for_memory(
+    gridml: Callable[..., Answer], graph: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def place(*_: object) -> Placement:
+        raise MemoryError("Unable to allocate 16.0 GiB")
+
+    monkeypatch.setattr("gridml.placement.parsa.Parsa.place", place)
+    status, out, err = gridml(graph, "-k", "4", "--out", "placed", "--json")
+    assert status == 2 and "words.svm.gz does not fit into memory: Unable to allocate 16.0 GiB" in err
+    assert json.loads(out)["exit_status"] == 2

@@ -1,0 +1,97 @@
+"""Which format a file has, and what is wrong with any of them."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gridml.errors import UsageError
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.files import source
+from gridml.placement.files.registry import FORMATS, format_of, read
+
+MATRIX = "%%MatrixMarket matrix coordinate pattern general\n1 1 0\n"
+EMPTY = {"libsvm": "1\n-1\n", "edges": "# nothing\n", "hmetis": "1 2\n\n", "matrix-market": MATRIX}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"),
+    [
+        ("a.svm", "libsvm"),
+        ("A.LIBSVM.GZ", "libsvm"),
+        ("a.mtx.gz", "matrix-market"),
+        ("a.edges", "edges"),
+        ("a.tsv.gz", "edges"),
+        ("a.mtx.hgr.gz", "hmetis"),
+        ("a.npz", "npz"),
+    ],
+)
+def test_the_name_says_the_format(name: str, form: str) -> None:
+    assert format_of(Path("data.svm.d") / name).name == form
+
+
+def test_a_name_that_says_none(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"a9a: its name says no format; expected one of libsvm \(.svm .* --format"):
+        read(tmp_path / "a9a")
+    with pytest.raises(UsageError, match=r"no format 'svm'; expected libsvm, matrix-market, edges, hmetis, npz"):
+        read(tmp_path / "a9a", "svm")
+    (tmp_path / "a9a").write_text("1 1:1\n")
+    assert read(tmp_path / "a9a", "libsvm").edges == 1
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_files_that_cannot_be_read(tmp_path: Path, form: str) -> None:
+    with pytest.raises(UsageError, match=r"nowhere cannot be read: No such file or directory"):
+        read(tmp_path / "nowhere", form)
+    with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
+        read(tmp_path, form)
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_an_empty_file(tmp_path: Path, form: str) -> None:
+    (tmp_path / "a").write_bytes(b"")
+    with pytest.raises(UsageError, match=f"{tmp_path / 'a'}.*expected"):
+        read(tmp_path / "a", form)
+
+
+@pytest.mark.parametrize("form", sorted(EMPTY))
+def test_a_graph_without_edges(refused: Callable[..., None], form: str) -> None:
+    refused(f"a{FORMATS[form].endings[0]}", EMPTY[form], f"and no edges; expected a graph in the format {form}")
+
+
+@pytest.mark.parametrize("form", ["libsvm", "edges", "hmetis", "matrix-market"])
+def test_a_damaged_gzip(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "PIECE", 100)
+    text = {
+        "libsvm": "1 1:1\n" * 3000,
+        "edges": "1 2\n" * 3000,
+        "hmetis": "2999 2\n" + "1 2\n" * 2999,
+        "matrix-market": "%%MatrixMarket matrix coordinate pattern general\n2 2 2998\n" + "1 2\n" * 2998,
+    }[form].encode()
+    whole = gzip.compress(text)
+    for content, least in ((whole[:-12], 0), (whole[:-8] + b"12345678", 2700), (whole[:4], 0)):
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(UsageError) as raised:
+            read(tmp_path / "a", form)
+        said = re.match(rf"{tmp_path / 'a'} is damaged after line ([\d,]+): ", str(raised.value))
+        assert said is not None and least <= int(said[1].replace(",", "")) <= 3000, str(raised.value)
+
+
+def test_who_watches_sees_a_file_to_its_end(tmp_path: Path, read_text: Callable[..., Bipartite]) -> None:
+    for name, content in (("a.tsv", b"1 2\n" * 99999), ("a.tsv.gz", gzip.compress(b"1 2\n" * 99999))):
+        (tmp_path / name).write_bytes(content)
+        told: list[tuple[int, int]] = []
+        read(tmp_path / name, watch=lambda done, size, told=told: told.append((done, size)))
+        assert told == sorted(told) and told[-1] == (len(content), len(content))
+
+
+def test_a_line_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source, "BLOCK", 100)
+    monkeypatch.setattr(source, "PIECE", 30)
+    (tmp_path / "a.svm").write_text("1 " + " ".join(f"{i}:1" for i in range(1, 501)) + "\n1 2:1\n")
+    graph = read(tmp_path / "a.svm")
+    assert (graph.rows, graph.columns, graph.edges) == (2, 500, 501)

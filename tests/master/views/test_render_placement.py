@@ -1,0 +1,31 @@
+"""Progress is for terminals."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from master.views import render_placement
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+@pytest.mark.parametrize("file", [io.StringIO, Terminal])
+def test_work_is_shown_on_a_terminal_alone(
+    monkeypatch: pytest.MonkeyPatch, file: type[io.StringIO], quiet: bool
+) -> None:
+    stderr = file()
+    monkeypatch.setattr("sys.stderr", stderr)
+    monkeypatch.setenv("TERM", "xterm")
+    with render_placement.work_shown(quiet=quiet) as told:
+        told("reading", 5, 10)
+        told("reading", 10, 10)
+        told("placing", 0, 0)
+    shown = stderr.getvalue()
+    assert ("placing" in shown and "reading" not in shown.rpartition("placing")[2]) == (file is Terminal and not quiet)
+    assert bool(shown) == (file is Terminal and not quiet)
