@@ -6,6 +6,7 @@ import numpy as np
 
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.files import scan
+from gridml.placement.files.size_line import size_line
 from gridml.placement.files.source import Block, Source
 
 SHORTEST = 2  # bytes of a vertex, with what is after it
@@ -44,19 +45,12 @@ def read(source: Source) -> Bipartite:
 
 def _header(source: Source, block: Block) -> tuple[int, tuple[int, int] | None]:
     """Return where the lines after the first begin, and how many hyperedges and vertices that says there are."""
-    at = 0
-    while at < len(block.text):
-        end = scan.past_line(block.text, at)
-        words = bytes(block.text[at : min(end, at + 1000)]).split()
-        if words and not words[0].startswith(b"%"):
-            numbers = [int(word) for word in words if word.isdigit() and len(word) < 20]
-            if len(numbers) != len(words) or len(words) not in (2, 3) or max(numbers[:2]) > MOST:
-                raise source.wrong(f"got {block.word(at)} ...; expected {_FIRST}", block.line(at))
-            if numbers[2:] not in ([], [0]):
-                raise source.wrong(f"weights (format {numbers[2]}) are not taken; expected none", block.line(at))
-            return end, (numbers[0], numbers[1])
-        at = end
-    return at, None
+    end, numbers = size_line(source, block, 0, (2, 3), _FIRST)
+    if numbers is None:
+        return end, None
+    if numbers[2:] not in ([], [0]):
+        raise source.wrong(f"weights (format {numbers[2]}) are not taken; expected none", block.line(end - 1))
+    return end, (numbers[0], numbers[1])
 
 
 _FIRST = f"the numbers of hyperedges and of vertices, each up to {MOST:,}"

@@ -1,29 +1,78 @@
-"""Matrix Market, by scipy's reader: compiled, fed from a stream, expands symmetry, names the line of a mistake."""
+"""Matrix Market: a matrix of coordinates, an entry a line; of a symmetric one only half of it.
+
+Not by scipy's reader: what is damaged lets that end the process.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
 from gridml.placement.bipartite import MOST, Bipartite
-from gridml.placement.files.source import Source
+from gridml.placement.files import scan
+from gridml.placement.files.size_line import size_line
+from gridml.placement.files.source import Block, Source
+
+SHORTEST = 4  # bytes of an entry, with its line's end
 
 
 def read(source: Source) -> Bipartite:
-    """Read a matrix of coordinates; every entry is an edge, whatever its value. Raises UsageError, which names the
-    line, for what is none, and for one that is as dense as an array."""
-    from scipy.io import mmread
+    """Read a matrix; every entry is an edge, whatever its value. Raises UsageError, which names the line, where
+    something else stands, and where lines are missing."""
+    rows, columns = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
+    valued = symmetric = False
+    size: list[int] | None = None
+    block = None
+    left = 0
+    for block in source.blocks():
+        begin = 0
+        if not block.before:
+            valued, symmetric = _kind(source, block)
+        if size is None:
+            begin, size = size_line(source, block, begin, (3,), _SIZE)
+            if size is None:
+                continue
+            if symmetric and size[0] != size[1]:
+                raise source.wrong(f"a symmetric matrix has {size[0]:,} rows and {size[1]:,} columns; expected as many")
+            left = size[2]
+        first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int32)
+        entries, at, mistake = scan.coordinates(block.text, begin, left, size[0], size[1], valued, first, second)
+        if mistake:
+            raise source.wrong(_SAID[mistake].format(block.word(at), *size), block.line(at))
+        rows.append(first[:entries].copy())
+        columns.append(second[:entries].copy())
+        left -= entries
+    if block is None:
+        raise source.wrong(f"is empty; expected {_BANNER}")
+    if size is None:
+        raise source.wrong(f"ends here; expected {_SIZE}", block.line(len(block.text) - 1))
+    if left:
+        raise source.wrong(f"ends here; expected {left:,} more entries", block.line(len(block.text) - 1))
+    u, v = np.concatenate(rows), np.concatenate(columns)
+    if symmetric:
+        u, v = np.concatenate([u, v]), np.concatenate([v, u])  # the diagonal is there twice, and is kept once
+    return Bipartite.from_edges(u, v, (size[0], size[1]))
 
-    with source.opened() as reader:
-        try:
-            matrix = mmread(reader)
-        except (ValueError, OverflowError) as error:
-            said = str(error).rstrip(".")
-            place = said[:1].lower() + said[1:] if said.startswith("Line ") else f"line {reader.lines:,}: {said}"
-            raise source.wrong(f"{place}; expected a Matrix Market file of coordinates") from error
-        except MemoryError as error:
-            raise source.wrong(f"{error}; expected as many entries as fit into memory") from error
-    if isinstance(matrix, np.ndarray):
-        raise source.wrong("is a dense array; expected a matrix of coordinates", 1)
-    if max(matrix.shape) > MOST:
-        raise source.wrong(f"has {matrix.shape[0]:,} rows and {matrix.shape[1]:,} columns; expected up to {MOST:,}")
-    return Bipartite.from_edges(matrix.row, matrix.col, matrix.shape)
+
+def _kind(source: Source, block: Block) -> tuple[bool, bool]:
+    """Return whether entries have values, and whether the matrix is symmetric, as the first line says."""
+    line = bytes(block.text[: scan.past_line(block.text, 0)])
+    words = [block.shown(word).lower() for word in line.split()[:6]]
+    if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
+        raise source.wrong(f"got {block.word(0)} ...; expected {_BANNER}", 1)
+    for word, known in ((words[2], ("coordinate",)), (words[3], _FIELDS), (words[4], _SYMMETRIES)):
+        if word not in known:
+            raise source.wrong(f"got {word!r}; expected {' or '.join(known)}", 1)
+    return words[3] != "pattern", words[4] != "general"
+
+
+_FIELDS = ("pattern", "real", "integer", "double")
+_SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+_BANNER = "%%MatrixMarket matrix coordinate ..., as a Matrix Market file begins"
+_SIZE = f"the numbers of rows, columns and entries, the first two up to {MOST:,}"
+_SAID = {
+    scan.NUMBER: "got {}; expected a row and a column, whole numbers",
+    scan.INDEX: "got {}; expected a row from 1 to {:,} and a column from 1 to {:,}",
+    scan.VALUE: "got {}; expected a number, the value, as the first line says",
+    scan.TOO_LONG: "got {}; expected the end of the line",
+    scan.TOO_MANY: "got {}; expected nothing after the last entry",
+}

@@ -17,7 +17,7 @@ Ids = NDArray[np.int32]
 Numbers = NDArray[np.int64]
 Text = NDArray[np.uint8]
 
-OK, LABEL, PAIR, INDEX, VALUE, NUMBER, TOO_LARGE, TOO_MANY = range(8)
+OK, LABEL, PAIR, INDEX, VALUE, NUMBER, TOO_LARGE, TOO_LONG, TOO_MANY = range(9)
 
 LARGEST = 2**63 - 1  # stands for all whole numbers that are as large, or larger
 _SAFE = (LARGEST - 9) // 10  # any digit more fits
@@ -95,6 +95,45 @@ def pairs(text: Text, first: Numbers, second: Numbers) -> tuple[int, int, int]:
                 at = _past_blanks(text, at)
                 if place == 0 and text[at] == COMMA:
                     at = _past_blanks(text, at + 1)
+            found += 1
+        at = past_line(text, at)
+    return found, -1, OK
+
+
+@compiled
+def coordinates(
+    text: Text, at: int, entries: int, rows: int, columns: int, valued: bool, first: Ids, second: Ids
+) -> tuple[int, int, int]:
+    """Read up to `entries` lines of a row and a column, from 1 to `rows` and `columns`, as numbers from 0, and of a
+    value if they are `valued`; lines that are blank or comments are passed over, and more lines are a mistake.
+
+    Returns how many lines there are, where something is wrong, and what.
+    """
+    found = 0
+    while at < len(text):
+        at = _past_blanks(text, at)
+        if text[at] != NEWLINE and text[at] != PERCENT:
+            if found == entries:
+                return found, at, TOO_MANY
+            for place in range(2):
+                begin, at = at, _past_whole(text, at)
+                if at == begin or not _separates(text[at]):
+                    return found, begin, NUMBER
+                number = _whole(text, begin, at)
+                if not 1 <= number <= (columns if place else rows):
+                    return found, begin, INDEX
+                if place:
+                    second[found] = number - 1
+                else:
+                    first[found] = number - 1
+                at = _past_blanks(text, at)
+            if valued:
+                begin, at = at, _past_number(text, at)
+                if at == begin or not _separates(text[at]):
+                    return found, begin, VALUE
+                at = _past_blanks(text, at)
+            if text[at] != NEWLINE:
+                return found, at, TOO_LONG
             found += 1
         at = past_line(text, at)
     return found, -1, OK

@@ -87,8 +87,13 @@ class Block:
     def word(self, at: int) -> str:
         """What stands at a position, up to the next blank, as a person may read it; of a line's end nothing."""
         words = bytes(self.text[at : at + 4 * SHOWN]).split(b"\n")[0].split()
-        shown = printable(words[0].decode(errors="backslashreplace")) if words else ""
-        return repr(shown if len(shown) <= SHOWN else f"{shown[:SHOWN]}...") if shown else "the line's end"
+        return repr(self.shown(words[0])) if words else "the line's end"
+
+    @staticmethod
+    def shown(word: bytes) -> str:
+        """A word as a person may read it: short, and nothing that a terminal obeys."""
+        text = printable(word.decode(errors="backslashreplace"))
+        return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
 @dataclass

@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
@@ -95,3 +97,22 @@ def test_a_line_longer_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     (tmp_path / "a.svm").write_text("1 " + " ".join(f"{i}:1" for i in range(1, 501)) + "\n1 2:1\n")
     graph = read(tmp_path / "a.svm")
     assert (graph.rows, graph.columns, graph.edges) == (2, 500, 501)
+
+
+@pytest.mark.usefixtures("small_blocks")
+@given(
+    st.sampled_from([("a.svm", ""), ("a.txt", ""), ("a.hgr", "2 9\n"), ("a.mtx", MATRIX.replace("1 1 0", "9 9 2"))]),
+    st.lists(st.sampled_from([*"0123456789:-+.eE,#% \t\r\nqx\x00\xe9", "qid:", "1:1", "1 2\n", "9" * 19])).map("".join),
+)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_whatever_a_file_holds_it_is_a_graph_or_a_mistake(
+    read_text: Callable[..., Bipartite], name_and_head: tuple[str, str], text: str
+) -> None:
+    name, head = name_and_head
+    try:
+        graph = read_text(name, head + text)
+    except UsageError as error:
+        assert name in str(error) and "expected" in str(error)
+    else:
+        remade = Bipartite.from_rows(graph.offsets, graph.neighbours, graph.columns)
+        assert remade.edges == graph.edges > 0
