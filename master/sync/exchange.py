@@ -35,6 +35,8 @@ from master.sync.set_aside import SetAside
 from master.sync.spot_checks import SpotChecks
 from master.sync.version_use import VersionKeeper, VersionUse
 
+LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard
+
 
 class Exchange:
     """Hears workers and answers them."""
@@ -75,6 +77,7 @@ class Exchange:
         mailboxes.limit(self.limits.payload)
         self._set_aside = SetAside(store.ledger.path.parent / "set-aside")
         self._nonsensical: list[tuple[WorkerRecord, str]] = []
+        self._told_of_cutting = False
 
     def handle(self, messages: list[Message], *, granting: bool = True) -> int:
         """Hear all messages as one group; return how many pushes were merged. Raises StorageError on a full disk.
@@ -102,8 +105,10 @@ class Exchange:
         cutting, nbytes = cpu(), self._copying.nbytes
         with self.ledger.transaction():
             self._grant([d for d in drafts if granting and not d.dropping and self._is_trusted(d.record)], now)
-        cutting = cpu() - cutting
-        self._copying.grant(sum(d.grant is not None for d in drafts), self._copying.nbytes - nbytes, cutting)
+        cutting, nbytes = cpu() - cutting, self._copying.nbytes - nbytes
+        self._copying.grant(sum(d.grant is not None for d in drafts), nbytes, cutting)
+        if cutting > LONG_S:
+            self._tell_of_cutting(nbytes, cutting, now)
         hook("after-grants")
         leave = self._leases.epochs.finished() or self.failures.stop_because is not None
         for draft in drafts:
@@ -115,6 +120,16 @@ class Exchange:
         if merged:  # the cost of a chunk is not one of a push
             self.replies.push_s = _running_mean(self.replies.push_s, (cpu() - began - cutting) / len(merged))
         return len(merged)
+
+    def _tell_of_cutting(self, nbytes: int, seconds: float, now: float) -> None:
+        """Once: chunks of a size that was asked for may be larger than any that gridml chooses."""
+        if self._told_of_cutting:
+            return
+        self._told_of_cutting = True
+        text = f"cutting chunks of {nbytes / 1e6:,.0f} MB took {seconds:.1f} s, in which no worker was heard; "
+        advice = "smaller ones take less: leave --chunk out, or ask for less with it, or with --chunk-bytes"
+        with self.ledger.transaction():
+            self.failures.say(now, "warning", text + advice, {"bytes": nbytes, "cutting_s": seconds})
 
     def release(self, record: WorkerRecord, because: str, now: float, *, reserved_until_s: float | None = None) -> None:
         """Free what a worker holds that has ended, from its last credit. Must be called inside a transaction.

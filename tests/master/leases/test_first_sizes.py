@@ -147,3 +147,19 @@ def test_the_first_push_sizes_the_next_and_the_chunk_that_comes_with_its_answer(
     assert reply.pace.push_every >= 0.999 * rate * cost_s / run.parts.spec.settings.push_budget
     assert reply.lease is not None
     assert reply.lease.stop - reply.lease.start >= reply.pace.push_every
+
+
+def test_chunks_that_take_long_to_cut_are_told_of_once(tmp_path: Path) -> None:
+    looks = iter(range(10**6))
+    environment = Environment(
+        lambda settings, directory: Idle(), clock=VirtualClock(1000.0), durable=False, cpu=lambda: 3.0 * next(looks)
+    )
+    with start(Settings(PROGRAM, workers=2, chunk=500), tmp_path / "run", environment) as run:
+        run._staff()
+        run.step()
+        for name in ("w1", "w2"):
+            Asking(tmp_path / "run", name).ask()
+            run.step()
+        told = run.ledger._db.execute("SELECT text FROM events WHERE topic = 'warning'").fetchall()
+    assert len(told) == 1 and "MB took 3.0 s, in which no worker was heard" in told[0][0]
+    assert "--chunk-bytes" in told[0][0]
