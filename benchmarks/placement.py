@@ -1,0 +1,106 @@
+"""What each method of placement costs and saves on many graphs, against other people's partitioners.
+
+Each placement is made in a process of its own, whose CPU seconds and memory are those of the placement alone: the graph
+is there before, and machine code is loaded by a small graph first.
+
+    GRIDML_DATA=... python -m benchmarks.placement [TRIALS [GRAPH ...]]
+"""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.placement_graphs import graph, names
+from benchmarks.placement_peers import PEERS
+from benchmarks.table import Cell, write
+from gridml.placement.base import Options, Placement
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.registry import METHODS
+from gridml.placement.serving import serve
+from gridml.placement.traffic import Traffic, improvement, traffic
+from gridml.testing.graphs import grouped
+
+PARTS = 16
+LIMIT_S = 900.0  # for one placement
+METHODS_SHOWN = [name for name in METHODS if name != "random"]
+
+
+def main() -> None:
+    trials, chosen = int((sys.argv[1:2] or ["3"])[0]), sys.argv[2:] or names()
+    rows: list[dict[str, Cell]] = []
+    for name in chosen:
+        with tempfile.TemporaryDirectory(prefix="placement-") as folder:
+            given = graph(name)
+            np.savez(Path(folder) / "graph.npz", offsets=given.offsets, neighbours=given.neighbours, m=given.columns)
+            chance = traffic(given, METHODS["random"].place(given, PARTS, Options()))
+            for method in [*METHODS_SHOWN, *PEERS]:
+                rows.append({"graph": name, "method": method, **_measured(folder, given, method, trials, chance)})
+                print(rows[-1], flush=True)
+    write(
+        "placement",
+        f"Placements on {PARTS} parts",
+        rows,
+        [
+            f"means of {trials} seeds; M, T, S: improvement over random in %, (random − placed)/placed, of the largest "
+            "memory and traffic of a part and of the traffic of all (gridml.placement.traffic)",
+            "balance: rows of the largest part over the mean; peers are allowed 3%",
+            "CPU s: of the process while it places, all threads; MB: what its memory grows by meanwhile, at its peak",
+            "columns are served by gridml's sweeps for everybody",
+            "METIS cuts edges of the bipartite graph; the time in which peers are handed the graph is in their seconds",
+        ],
+    )
+
+
+def _measured(folder: str, given: Bipartite, method: str, trials: int, chance: Traffic) -> dict[str, Cell]:
+    found: list[tuple[float, float, Traffic]] = []
+    for seed in range(trials):
+        command = [sys.executable, "-m", "benchmarks.placement_trial", folder, method, str(PARTS), str(seed)]
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S, check=True)
+        except subprocess.TimeoutExpired:
+            return {"why not": f"over {LIMIT_S:g} s"}
+        except subprocess.CalledProcessError as error:
+            return {"why not": error.stderr.strip().rpartition("\n")[2][:80]}
+        said = json.loads(done.stdout.splitlines()[-1])
+        placed = np.load(Path(folder) / "rows.npy"), np.load(Path(folder) / "columns.npy")
+        found.append((said["cpu_s"], said["mb"], traffic(given, Placement(PARTS, *placed, method))))
+    costs = [each for _, _, each in found]
+    return {
+        "CPU s": statistics.mean(cpu_s for cpu_s, _, _ in found),
+        "edges/s, millions": given.edges / statistics.mean(cpu_s for cpu_s, _, _ in found) / 1e6,
+        "MB": statistics.mean(mb for _, mb, _ in found),
+        "M": statistics.mean(improvement(chance.largest_memory, each.largest_memory) for each in costs),
+        "T": statistics.mean(improvement(chance.largest_traffic, each.largest_traffic) for each in costs),
+        "S": statistics.mean(improvement(chance.total_traffic, each.total_traffic) for each in costs),
+        "balance": max(each.balance for each in costs),
+    }
+
+
+def place(given: Bipartite, method: str, parts: int, seed: int) -> Placement:
+    """Place by a method of gridml's or of other people's."""
+    if method in METHODS:
+        return METHODS[method].place(given, parts, Options(seed=seed))
+    rows = PEERS[method](given, parts, seed)
+    return Placement(parts, rows, serve(given, rows, parts, seed), method)
+
+
+def warm(method: str, parts: int) -> None:
+    """Have a method's machine code loaded."""
+    place(grouped(20 * parts, 50, 5), method, parts, 0)
+
+
+def seconds() -> float:
+    """CPU seconds of this process, all threads."""
+    return time.process_time()
+
+
+if __name__ == "__main__":
+    main()
