@@ -58,23 +58,28 @@ class Parsa:
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts)
         own = options if isinstance(options, ParsaOptions) else ParsaOptions(options.seed, options.slack)
-        blocks = _blocks(graph, own)
-        warm_up = min(len(blocks), WARM_UP if own.warm_up is None else own.warm_up)
-        together = 1 + (own.threads - 1 if own.delay is None else own.delay)
-        sets, rows = no_sets(graph.columns, parts), np.full(graph.rows, -1, np.int32)
-        with ThreadPoolExecutor(own.threads) as threads:
-            dealer = _Dealer(graph, parts, sets, rows, threads)
-            for group in _groups(blocks[:warm_up], together, first_alone=True):
-                dealer.deal(group)
+        rows, sets, why = deal_out(graph, parts, own)
+        return Placement(parts, rows, serve_sets(sets, parts, own.seed), why)
+
+
+def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows, Words, str]:
+    """Return the part of each row, the parts that touch each column (`neighbour_sets`), and how they were found."""
+    blocks = _blocks(graph, options)
+    warm_up = min(len(blocks), WARM_UP if options.warm_up is None else options.warm_up)
+    together = 1 + (options.threads - 1 if options.delay is None else options.delay)
+    sets, rows = no_sets(graph.columns, parts), np.full(graph.rows, -1, np.int32)
+    with ThreadPoolExecutor(options.threads) as threads:
+        dealer = _Dealer(graph, parts, sets, rows, threads)
+        for group in _groups(blocks[:warm_up], together, first_alone=True):
+            dealer.deal(group)
+            dealer.keep_only(group)
+        for number, group in enumerate(_groups(blocks, together, first_alone=not warm_up)):
+            dealer.deal(group)
+            if number or not warm_up:
+                dealer.keep(group)
+            else:  # what was dealt out to warm up is no part's any more
                 dealer.keep_only(group)
-            for number, group in enumerate(_groups(blocks, together, first_alone=not warm_up)):
-                dealer.deal(group)
-                if number or not warm_up:
-                    dealer.keep(group)
-                else:  # what was dealt out to warm up is no part's any more
-                    dealer.keep_only(group)
-        columns = serve_sets(sets, parts, own.seed)
-        return Placement(parts, rows, columns, f"parsa, {len(blocks)} blocks after {warm_up} to warm up")
+    return rows, sets, f"parsa, {len(blocks)} blocks after {warm_up} to warm up"
 
 
 class _Dealer:

@@ -7,11 +7,14 @@ from gridml.placement.at_random import AtRandom
 from gridml.placement.base import Method
 from gridml.placement.greedy import Greedy
 from gridml.placement.mbp import Mbp
+from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
+from gridml.placement.refined import Refined
 from gridml.placement.tsh import Tsh
 
 METHODS: dict[str, Method] = {
-    method.name: method for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa(), Tsh(), Mbp())
+    method.name: method
+    for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa(), Refined(), Multilevel(), Tsh(), Mbp())
 }
 
 

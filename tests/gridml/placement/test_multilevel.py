@@ -1,0 +1,65 @@
+"""Rows joined in pairs, and what that is good for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridml.errors import UsageError
+from gridml.placement.base import Options
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.coarsen import coarsen
+from gridml.placement.multilevel import Multilevel, MultilevelOptions
+from gridml.placement.refine import Tally
+from gridml.placement.refined import Refined
+from gridml.placement.traffic import traffic
+
+
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90),
+    largest=st.integers(1, 6),
+    seed=st.integers(0, 9),
+)
+def test_a_pair_touches_what_both_did(edges: list[tuple[int, int]], largest: int, seed: int) -> None:
+    graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (15, 10))
+    rng = np.random.default_rng(seed)
+    sizes = rng.integers(1, 4, 15).astype(np.int32)
+    smaller, joined, became = coarsen(graph, sizes, largest, rng)
+    assert np.bincount(became, sizes).tolist() == joined.tolist()
+    assert np.bincount(became).max() <= 2 and joined.max() <= max(largest, sizes.max())
+    for row in range(smaller.rows):
+        of = [set(graph.neighbours[slice(*graph.offsets[u : u + 2])].tolist()) for u in np.flatnonzero(became == row)]
+        got = smaller.neighbours[slice(*smaller.offsets[row : row + 2])].tolist()
+        assert sorted(got) == sorted(set().union(*of))
+    dealt = rng.integers(0, 3, smaller.rows).astype(np.int32)
+    fine, coarse = Tally.of(graph, dealt[became], 3, sizes), Tally.of(smaller, dealt, 3, joined)
+    assert fine.touched.tolist() == coarse.touched.tolist() and fine.load.tolist() == coarse.load.tolist()
+
+
+def test_rows_that_share_rare_columns_are_joined() -> None:
+    """Every row touches column 0; rows 2i and 2i + 1 alone touch column i + 1."""
+    rows = np.arange(20)
+    graph = Bipartite.from_edges([*rows, *rows], [*np.zeros(20, int), *(rows // 2 + 1)])
+    _, joined, became = coarsen(graph, np.ones(20, np.int32), 2, np.random.default_rng(0))
+    assert became.tolist() == (rows // 2).tolist() and joined.tolist() == [2] * 10
+
+
+def test_groups_that_single_moves_do_not_find() -> None:
+    """Many small groups of rows in a chain: whole ones have to move."""
+    rng = np.random.default_rng(0)
+    rows = np.repeat(np.arange(3000), 8)
+    graph = Bipartite.from_edges(rows, (rows // 10 * 7 + rng.integers(0, 12, len(rows))) % 2100, (3000, 2100))
+    one, other = (
+        [traffic(graph, method.place(graph, 8, Options(seed=seed))) for seed in range(2)]
+        for method in (Multilevel(), Refined())
+    )
+    assert sum(each.total_traffic for each in one) < 0.9 * sum(each.total_traffic for each in other)
+    assert sum(each.largest_memory for each in one) < sum(each.largest_memory for each in other)
+    assert all(each.rows.max() <= 3000 / 8 + 1 for each in one)
+
+
+def test_options_that_make_no_sense() -> None:
+    with pytest.raises(UsageError, match="expected none below 0"):
+        MultilevelOptions(heat=-1.0)

@@ -1,0 +1,116 @@
+"""Rows moved from part to part, and the counts that go with them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridml.errors import UsageError
+from gridml.placement.base import Options, Placement
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.parsa import Parsa
+from gridml.placement.refine import Bounds, Tally, fit
+from gridml.placement.refined import Refined, RefinedOptions, sizes
+from gridml.placement.traffic import traffic
+
+EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90)
+
+
+def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
+    return Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (15, 10))
+
+
+def recounted(graph: Bipartite, rows: np.ndarray, parts: int) -> list[int]:
+    return [
+        len({int(v) for u in np.flatnonzero(rows == part) for v in graph.neighbours[slice(*graph.offsets[u : u + 2])]})
+        for part in range(parts)
+    ]
+
+
+@given(edges=EDGES, parts=st.sampled_from([2, 3, 5, 70]), heat=st.sampled_from([0.0, 5.0]), seed=st.integers(0, 9))
+def test_counts_are_those_of_a_brute_force(edges: list[tuple[int, int]], parts: int, heat: float, seed: int) -> None:
+    graph, rng = graph_of(edges), np.random.default_rng(seed)
+    dealt = rng.integers(0, parts, 15).astype(np.int32)
+    tally = Tally.of(graph, dealt, parts)
+    assert tally.touched.tolist() == recounted(graph, dealt, parts)
+    for _ in range(4):
+        tally.sweep(rng, Bounds(0, 15), 1.0, heat=heat)
+        assert tally.touched.tolist() == recounted(graph, tally.rows, parts)
+    again = Tally.of(graph, tally.rows, parts)
+    np.testing.assert_array_equal(tally.state, again.state)
+    np.testing.assert_array_equal(tally.load, again.load)
+    for first, last in zip(again.starts, again.starts[1:], strict=False):
+        one, other = tally.slots[first:last].tolist(), again.slots[first:last].tolist()
+        assert one == other if last - first == parts else sorted(one) == sorted(other)
+
+
+@given(edges=EDGES, parts=st.integers(2, 5), seed=st.integers(0, 9))
+def test_a_cold_pass_makes_the_total_no_larger(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    tally = Tally.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
+    before = tally.touched.sum()
+    moved = tally.sweep(rng, Bounds(0, 15), power=0.0)
+    assert tally.touched.sum() <= before - moved
+
+
+@given(edges=EDGES, parts=st.integers(1, 6), seed=st.integers(0, 3))
+def test_what_is_left_is_never_worse_than_parsa(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
+    graph, options = graph_of(edges), RefinedOptions(seed=seed)
+    before, after = (
+        Tally.of(graph, method.place(graph, parts, options).rows, parts).worth(options.power)
+        for method in (Parsa(), Refined())
+    )
+    assert after <= before
+
+
+@pytest.mark.parametrize("slack", [0.0, 0.2])
+def test_parts_are_no_larger_than_asked(slack: float) -> None:
+    """A graph that wants one large part: half of the rows touch the same columns."""
+    rng = np.random.default_rng(0)
+    rows, to = np.repeat(np.arange(400), 8), rng.integers(0, 600, 3200)
+    to[:1600] %= 12
+    graph = Bipartite.from_edges(rows, to, (400, 600))
+    found = traffic(graph, Refined().place(graph, 7, RefinedOptions(slack=slack, loose=0.5)))
+    assert found.rows.max() <= (1 + slack) * 400 / 7 + 1 and found.rows.min() >= 1
+
+
+def test_fit_moves_what_costs_least() -> None:
+    """Rows 0 to 3 share what they touch; row 4 has nothing to do with them, and goes."""
+    graph = Bipartite.from_edges([0, 0, 1, 1, 2, 2, 3, 3, 4, 5], [0, 1, 0, 1, 0, 1, 0, 1, 2, 3])
+    tally = Tally.of(graph, np.array([0, 0, 0, 0, 0, 1], np.int32), 2)
+    fit(tally, np.random.default_rng(0), Bounds(1, 4), 0.0)
+    assert tally.rows.tolist() == [0, 0, 0, 0, 1, 1]
+
+
+def test_the_largest_part_is_what_shrinks() -> None:
+    """Without weights the total falls most; with them the largest |N(U_i)| does."""
+    rng = np.random.default_rng(1)
+    graph = Bipartite.from_edges(np.repeat(np.arange(600), 6), (rng.random(3600) ** 3 * 400).astype(int), (600, 400))
+    plain, weighted = (
+        traffic(graph, Refined().place(graph, 6, RefinedOptions(power=power))).largest_memory for power in (0.0, 6.0)
+    )
+    parsa = traffic(graph, Parsa().place(graph, 6, Options())).largest_memory
+    assert weighted < plain and weighted < parsa
+
+
+def test_refined_is_better_than_parsa_on_every_figure() -> None:
+    rng = np.random.default_rng(2)
+    graph = Bipartite.from_edges(np.repeat(np.arange(2000), 10), rng.integers(0, 2000, 20000), (2000, 2000))
+    before, after = (traffic(graph, method.place(graph, 8, Options())) for method in (Parsa(), Refined()))
+    assert after.largest_memory < before.largest_memory
+    assert after.largest_traffic < before.largest_traffic
+    assert after.total_traffic < before.total_traffic
+
+
+@pytest.mark.parametrize("wrong", [{"passes": -1}, {"heat": -1.0}, {"power": float("nan")}, {"loose": -0.1}])
+def test_options_that_make_no_sense(wrong: dict[str, float]) -> None:
+    with pytest.raises(UsageError, match="expected none below 0"):
+        RefinedOptions(**wrong)  # type: ignore[arg-type]
+
+
+def test_sizes() -> None:
+    assert sizes(10, 3, 0.0) == Bounds(1, 4)
+    assert sizes(100, 4, 0.0, 0.1) == Bounds(22, 28)
+    assert isinstance(Refined().place(graph_of([(0, 0)]), 15, Options()), Placement)
