@@ -31,7 +31,11 @@ def place(
             help="Gets u_part.npy and v_part.npy, the part of each row and column, and quality.json.",
         ),
     ],
-    method: Annotated[str, typer.Option(help="How to place them; --method ? says all names.")] = "parsa",
+    method: Annotated[
+        str,
+        typer.Option(help="How: auto, parsa, refined, multilevel, tsh, mbp, greedy, random, random-served."),
+    ] = "auto",
+    seconds: Annotated[float | None, typer.Option(help="What --method auto may take; otherwise 60.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance; the same gives the same parts.")] = 0,
     slack: Annotated[float, typer.Option(help="Rows that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
     format_name: Annotated[
@@ -55,6 +59,7 @@ def place(
     used, so that a part holds few columns and few travel. quality.json compares that with rows and columns placed at
     random: M_max and T_max are the largest memory and traffic of a part, T_sum is the traffic of all, in columns.
     """
+    from gridml.placement.auto import AutoOptions
     from gridml.placement.base import Options
     from gridml.placement.files.registry import read
     from gridml.placement.folder import check_free, save
@@ -66,7 +71,10 @@ def place(
     for name, value, least in (("-k", parts, 1), ("--seed", seed, 0)):
         if value < least:
             raise UsageError(f"{name} is {value}; expected at least {least}.")
-    options, chosen = Options(seed, slack), find(method)
+    chosen = find(method)
+    if seconds is not None and method != "auto":
+        raise UsageError(f"got --seconds with --method {method}, which takes what it takes; expected it with auto.")
+    options = Options(seed, slack) if seconds is None else AutoOptions(seed, slack, seconds)
     check_free(out)
     try:
         with work_shown(quiet=as_json) as told:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gridml.errors import UsageError
 from gridml.placement.at_random import AtRandom
+from gridml.placement.auto import Auto
 from gridml.placement.base import Method
 from gridml.placement.greedy import Greedy
 from gridml.placement.mbp import Mbp
@@ -12,10 +13,18 @@ from gridml.placement.parsa import Parsa
 from gridml.placement.refined import Refined
 from gridml.placement.tsh import Tsh
 
-METHODS: dict[str, Method] = {
-    method.name: method
-    for method in (AtRandom(), AtRandom(served=True), Greedy(), Parsa(), Refined(), Multilevel(), Tsh(), Mbp())
-}
+_ALL: tuple[Method, ...] = (
+    AtRandom(),
+    AtRandom(served=True),
+    Greedy(),
+    Parsa(),
+    Refined(),
+    Multilevel(),
+    Tsh(),
+    Mbp(),
+    Auto(),
+)
+METHODS: dict[str, Method] = {method.name: method for method in _ALL}
 
 
 def find(name: str) -> Method:

@@ -1,0 +1,52 @@
+"""The best method that the time allows: the largest graphs are placed by the quickest, all others by the best."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from gridml.errors import UsageError
+from gridml.placement.base import Method, Options, Placement, check
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.multilevel import Multilevel
+from gridml.placement.parsa import Parsa
+from gridml.placement.refined import Refined
+
+# CPU seconds of a million edges on 16 parts, the slowest of benchmarks/results/placement.md; the best method first.
+COSTS: tuple[tuple[Method, float], ...] = ((Multilevel(), 3.0), (Refined(), 1.0), (Parsa(), 0.3))
+USUAL_PARTS = 16  # twice as many take twice as long
+SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class AutoOptions(Options):
+    """Placing may take about so many `seconds`; the quickest method takes what it takes."""
+
+    seconds: float = SECONDS
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.seconds >= 0:
+            raise UsageError(f"placing may take {self.seconds} s; expected a time from 0.")
+
+
+def chosen(edges: int, parts: int, seconds: float) -> tuple[Method, str]:
+    """Return the best method that is expected to place so many edges in so many seconds, and why it is that one."""
+    work = edges / 1e6 * max(1.0, parts / USUAL_PARTS)
+    for method, cost in COSTS:
+        expected_s = work * cost
+        if expected_s <= seconds:
+            return method, f"the best method expected to take {seconds:g} s or less ({expected_s:.2g} s)"
+    return method, f"the quickest method, expected to take {expected_s:.2g} s where {seconds:g} s are allowed"
+
+
+class Auto:
+    """Chooses by the size of the graph, the number of parts and the time allowed."""
+
+    name = "auto"
+
+    def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
+        check(graph, parts)
+        seconds = options.seconds if isinstance(options, AutoOptions) else SECONDS
+        method, reason = chosen(graph.edges, parts, seconds)
+        placed = method.place(graph, parts, Options(options.seed, options.slack))
+        return replace(placed, why=f"{placed.why}; {reason}")

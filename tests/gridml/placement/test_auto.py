@@ -1,0 +1,42 @@
+"""The method that is chosen, and why."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+
+from gridml.errors import UsageError
+from gridml.placement.auto import Auto, AutoOptions, chosen
+from gridml.placement.base import Options
+from gridml.placement.parsa import Parsa
+from gridml.testing.graphs import grouped
+
+
+@pytest.mark.parametrize(
+    ("edges", "parts", "seconds", "name", "why"),
+    [
+        (1_000_000, 16, 60.0, "multilevel", r"the best method expected to take 60 s or less \(3 s\)"),
+        (1_000_000, 160, 60.0, "multilevel", "30 s"),
+        (43_000_000, 16, 60.0, "refined", "43 s"),
+        (43_000_000, 16, 20.0, "parsa", "13 s"),
+        (1_000_000_000, 16, 60.0, "parsa", "the quickest method, expected to take 3e.02 s where 60 s are allowed"),
+        (10, 2, 0.0, "parsa", "the quickest"),
+    ],
+)
+def test_the_best_method_that_there_is_time_for(edges: int, parts: int, seconds: float, name: str, why: str) -> None:
+    method, reason = chosen(edges, parts, seconds)
+    assert method.name == name and re.search(why, reason)
+
+
+def test_it_places_as_the_chosen_one_does() -> None:
+    graph = grouped(400, 200, 6)
+    hurried = Auto().place(graph, 4, AutoOptions(seed=3, seconds=0.0))
+    assert np.array_equal(hurried.rows, Parsa().place(graph, 4, Options(seed=3)).rows)
+    assert "the quickest method" in hurried.why
+
+
+def test_a_time_that_makes_no_sense() -> None:
+    with pytest.raises(UsageError, match="placing may take -1 s"):
+        AutoOptions(seconds=-1)
