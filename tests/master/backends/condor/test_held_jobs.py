@@ -34,13 +34,14 @@ def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
 
 
 def test_jobs_that_began_too_often_are_replaced(strict: Pool, tmp_path: Path) -> None:
-    run = Submitted(strict, tmp_path / "run", "--epochs", "10", "--attribute", 'JobDurationCategory="Long"')
+    run = Submitted(strict, tmp_path / "run", "--epochs", "16", "--attribute", 'JobDurationCategory="Long"')
     run.under_way()
     while len(run.events("held")) < WORKERS:  # one of them may be matched again before the schedd looks at it
         run.wait(lambda _: len(run.jobs()) == WORKERS, "all workers to run")
+        gone = len(run.events("evicted"))
         run.act("condor_vacate_job")
-        run.wait(lambda _: len(run.jobs()) < WORKERS, "one of them to leave")
-    run.exact(epochs=10)
+        run.wait(lambda _, n=gone: len(run.events("evicted")) > n, "one of them to leave")  # type: ignore[misc]
+    run.exact(epochs=16)
     assert all("was started 2 times" in line and "takes its place" in line for line in run.events("held"))
     assert not run.jobs(state=5)
 
