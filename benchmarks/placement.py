@@ -13,7 +13,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 import numpy as np
@@ -24,9 +23,7 @@ from benchmarks.table import Cell, write
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS
-from gridml.placement.serving import serve
 from gridml.placement.traffic import Traffic, improvement, traffic
-from gridml.testing.graphs import grouped
 
 PARTS = 16
 LIMIT_S = 900.0  # for one placement
@@ -82,24 +79,6 @@ def _measured(folder: str, given: Bipartite, method: str, trials: int, chance: T
         "S": statistics.mean(improvement(chance.total_traffic, each.total_traffic) for each in costs),
         "balance": max(each.balance for each in costs),
     }
-
-
-def place(given: Bipartite, method: str, parts: int, seed: int) -> Placement:
-    """Place by a method of gridml's or of other people's."""
-    if method in METHODS:
-        return METHODS[method].place(given, parts, Options(seed=seed))
-    rows = PEERS[method](given, parts, seed)
-    return Placement(parts, rows, serve(given, rows, parts, seed), method)
-
-
-def warm(method: str, parts: int) -> None:
-    """Have a method's machine code loaded."""
-    place(grouped(20 * parts, 50, 5), method, parts, 0)
-
-
-def seconds() -> float:
-    """CPU seconds of this process, all threads."""
-    return time.process_time()
 
 
 if __name__ == "__main__":

@@ -35,6 +35,10 @@ def place(
         str,
         typer.Option(help="How: auto, parsa, refined, multilevel, tsh, mbp, greedy, random, random-served."),
     ] = "auto",
+    objective: Annotated[
+        str,
+        typer.Option(help="What is to be small: the largest memory or traffic of a part, or total traffic."),
+    ] = "memory",
     seconds: Annotated[float | None, typer.Option(help="What --method auto may take; otherwise 60.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance; the same gives the same parts.")] = 0,
     slack: Annotated[float, typer.Option(help="Rows that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
@@ -74,7 +78,9 @@ def place(
     chosen = find(method)
     if seconds is not None and method != "auto":
         raise UsageError(f"got --seconds with --method {method}, which takes what it takes; expected it with auto.")
-    options = Options(seed, slack) if seconds is None else AutoOptions(seed, slack, seconds)
+    options = Options(seed, slack, objective)
+    if seconds is not None:
+        options = AutoOptions(seed, slack, objective, seconds)
     check_free(out)
     try:
         with work_shown(quiet=as_json) as told:

@@ -48,5 +48,5 @@ class Auto:
         check(graph, parts)
         seconds = options.seconds if isinstance(options, AutoOptions) else SECONDS
         method, reason = chosen(graph.edges, parts, seconds)
-        placed = method.place(graph, parts, Options(options.seed, options.slack))
+        placed = method.place(graph, parts, Options(options.seed, options.slack, options.objective))
         return replace(placed, why=f"{placed.why}; {reason}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, fields
+from typing import Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
 
 Parts = NDArray[np.int32]
+MEMORY, TRAFFIC, TOTAL = OBJECTIVES = ("memory", "traffic", "total")
 
 
 @dataclass(frozen=True)
@@ -19,17 +20,31 @@ class Options:
     """What can be asked of a method; one that has more has options of its own that extend these.
 
     `seed` decides whatever is left to chance. A part has at most (1 + `slack`) times its even share of the rows, and
-    one row more.
+    one row more. The `objective` is the largest memory of a part, the largest traffic, or the traffic of all; methods
+    that know only one pass it over.
     """
 
     seed: int = 0
     slack: float = 0.0
+    objective: str = MEMORY
 
     def __post_init__(self) -> None:
         if not self.slack >= 0:
             raise UsageError(
                 f"the slack of the parts is {self.slack}; expected a share from 0: 0.05 lets one have 5% more."
             )
+        if self.objective not in OBJECTIVES:
+            raise UsageError(f"the objective is {self.objective!r}; expected {', '.join(OBJECTIVES)}.")
+
+
+_Own = TypeVar("_Own", bound=Options)
+
+
+def options_of(kind: type[_Own], options: Options) -> _Own:
+    """Return options as those of a method: as they are, or with its defaults for what only it has."""
+    if isinstance(options, kind):
+        return options
+    return kind(**{field.name: getattr(options, field.name) for field in fields(Options)})
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Parts, Placement, check, room
+from gridml.placement.base import Options, Parts, Placement, check, options_of, room
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.mbp_levels import even_out, improve, pair, tally
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
@@ -57,7 +57,7 @@ class Mbp:
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where no part may touch as many columns as some must."""
         check(graph, parts)
-        own = options if isinstance(options, MbpOptions) else MbpOptions(options.seed, options.slack)
+        own = options_of(MbpOptions, options)
         rows, touched, levels = _place(graph, parts, own)
         most, extra = room(graph.rows, parts, own.slack)
         if own.memory is not None and (
@@ -72,7 +72,7 @@ def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Co
     that could not be kept leaves parts that touch more, or have more rows, than they should."""
     rng = np.random.default_rng(options.seed)
     levels, groups = _coarsen(Level(graph, np.ones(graph.rows, np.int64)), parts, options, rng)
-    free = TshOptions(options.seed, options.slack, options.step, options.candidates)
+    free = TshOptions(options.seed, options.slack, step=options.step, candidates=options.candidates)
     rows, touched = deal(levels[-1].graph, levels[-1].weight, parts, free)
     for at in range(len(levels) - 1, -1, -1):
         if at < len(groups):

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Options, Parts, Placement, check
+from gridml.placement.base import Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
 from gridml.placement.parsa import ParsaOptions, deal_out
@@ -45,21 +45,22 @@ class Multilevel:
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts)
-        own = options if isinstance(options, MultilevelOptions) else MultilevelOptions(options.seed, options.slack)
+        own = options_of(MultilevelOptions, options)
         rng = np.random.default_rng([own.seed, 2])
         levels, became = _levels(graph, parts, rng)
+        power, _ = own.power_and_heat
         smallest = levels[-1].graph
         tried = []
         for at in range(TRIES):
             dealt, _, _ = deal_out(smallest, parts, ParsaOptions(own.seed + at, own.slack))
             tried.append(_refined(levels[-1], dealt, np.zeros(parts), own, rng))
-        tally = min(tried, key=lambda each: each.worth(own.power))
+        tally = min(tried, key=lambda each: each.worth(power))
         for level, to in zip(levels[-2::-1], became[::-1], strict=True):
             tally = _refined(level, tally.rows[to], tally.price, own, rng)
         strict = sizes(graph.rows, parts, own.slack)
-        fit(tally, rng, strict, own.power)
+        fit(tally, rng, strict, power)
         for _ in range(2):
-            tally.sweep(rng, strict, own.power)
+            tally.sweep(rng, strict, power)
         why = f"multilevel, {len(levels)} levels, the smallest of {smallest.rows:,} rows"
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed), why)
 
@@ -81,9 +82,9 @@ def _refined(
     loose = sizes(int(level.sizes.sum()), len(price), options.slack, options.loose)
     largest = int(level.sizes.max())
     bounds = Bounds(max(1, loose.least - largest + 1), loose.most + largest - 1)
-    fit(tally, rng, bounds, options.power, PUSHES)
-    heat = options.heat * float(level.sizes.mean()) ** GROWTH
-    anneal(tally, rng, bounds, options.power, passes=options.passes, heat=heat)
+    power, heat = options.power_and_heat
+    fit(tally, rng, bounds, power, PUSHES)
+    anneal(tally, rng, bounds, power, passes=options.passes, heat=heat * float(level.sizes.mean()) ** GROWTH)
     return tally
 
 

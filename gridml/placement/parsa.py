@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Placement, check
+from gridml.placement.base import Options, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.neighbour_sets import Words, add, no_sets
 from gridml.placement.parsa_block import SPREAD, deal
@@ -57,7 +57,7 @@ class Parsa:
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts)
-        own = options if isinstance(options, ParsaOptions) else ParsaOptions(options.seed, options.slack)
+        own = options_of(ParsaOptions, options)
         rows, sets, why = deal_out(graph, parts, own)
         return Placement(parts, rows, serve_sets(sets, parts, own.seed), why)
 

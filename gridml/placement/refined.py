@@ -15,31 +15,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Placement, check
+from gridml.placement.base import MEMORY, TOTAL, TRAFFIC, Options, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import ParsaOptions, deal_out
 from gridml.placement.refine import Bounds, Tally, anneal, fit
 from gridml.placement.serving import serve
 
+# By objective, where a user does not say: the power to which a part's weight rises, and the heat.
+USUAL = {MEMORY: (6.0, 1.0), TRAFFIC: (1.0, 1.0), TOTAL: (0.0, 2.0)}
+
 
 @dataclass(frozen=True)
 class RefinedOptions(Options):
     """`passes` look at every row, at a `heat` that falls from this many columns of loss to none. A part's weight rises
-    with |N(U_i)| to the `power`. Between the passes parts may differ by `loose` of their even share, more than `slack`
-    lets them at the end."""
+    with |N(U_i)| to the `power`. None: as the objective wants. Between the passes parts may differ by `loose` of their
+    even share, more than `slack` lets them at the end."""
 
     passes: int = 8
-    heat: float = 1.0
-    power: float = 6.0
+    heat: float | None = None
+    power: float | None = None
     loose: float = 0.03
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not all(each >= 0 for each in (self.passes, self.heat, self.power, self.loose)):
-            raise UsageError(
-                f"refinement has {self.passes} passes, heat {self.heat}, power {self.power}, loose {self.loose}; "
-                "expected none below 0."
-            )
+        for name in ("passes", "heat", "power", "loose"):
+            value = getattr(self, name)
+            if value is not None and not value >= 0:
+                raise UsageError(f"{name} of refinement is {value}; expected a number from 0.")
+
+    @property
+    def power_and_heat(self) -> tuple[float, float]:
+        """Those that hold."""
+        power, heat = USUAL[self.objective]
+        return power if self.power is None else self.power, heat if self.heat is None else self.heat
 
 
 class Refined:
@@ -49,17 +57,18 @@ class Refined:
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts)
-        own = options if isinstance(options, RefinedOptions) else RefinedOptions(options.seed, options.slack)
+        own = options_of(RefinedOptions, options)
         dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack))
         rng = np.random.default_rng([own.seed, 1])
         tally = Tally.of(graph, dealt, parts)
-        before = tally.worth(own.power)
-        anneal(tally, rng, sizes(graph.rows, parts, own.slack, own.loose), own.power, passes=own.passes, heat=own.heat)
+        power, heat = own.power_and_heat
+        before = tally.worth(power)
+        anneal(tally, rng, sizes(graph.rows, parts, own.slack, own.loose), power, passes=own.passes, heat=heat)
         strict = sizes(graph.rows, parts, own.slack)
-        fit(tally, rng, strict, own.power)
+        fit(tally, rng, strict, power)
         for _ in range(2):
-            tally.sweep(rng, strict, own.power)
-        rows = tally.rows if tally.worth(own.power) < before else dealt
+            tally.sweep(rng, strict, power)
+        rows = tally.rows if tally.worth(power) < before else dealt
         why = f"{why}, then {own.passes} passes of refinement"
         return Placement(parts, rows, serve(graph, rows, parts, own.seed), why)
 

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Parts, Placement, check, room
+from gridml.placement.base import Options, Parts, Placement, check, options_of, room
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import no_sets, sets_of
@@ -60,7 +60,7 @@ class Tsh:
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where no part may touch as many columns as some must."""
         check(graph, parts)
-        own = options if isinstance(options, TshOptions) else TshOptions(options.seed, options.slack)
+        own = options_of(TshOptions, options)
         weight = np.ones(graph.rows, np.int64)
         rows, _ = deal(graph, weight, parts, own)
         if rows.min() < 0:

@@ -15,3 +15,12 @@ def grouped(rows: int, columns: int, degree: int, *, groups: int = 4, seed: int 
     own = (group[:, None] * columns + rng.integers(0, columns, (rows, degree))) // groups
     to = np.where(rng.random((rows, degree)) < 0.9, own, rng.integers(0, columns, (rows, degree)))
     return Bipartite.from_edges(np.repeat(np.arange(rows), degree), to.ravel(), (rows, columns))
+
+
+def uneven(rows: int, columns: int, *, seed: int = 0) -> Bipartite:
+    """Return a graph of three groups of rows with columns of their own, whose rows touch about 4, 12 and 36 of them."""
+    rng = np.random.default_rng(seed)
+    group = rng.integers(0, 3, rows)
+    row = np.repeat(np.arange(rows), 4 * 3**group)
+    column = (group[row] * columns + rng.integers(0, columns, len(row))) // 3
+    return Bipartite.from_edges(row, column, (rows, columns))

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.placement.base import Method, Options, Placement
+from gridml.placement.base import OBJECTIVES, Method, Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS, find
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grouped
+from gridml.testing.graphs import grouped, uneven
 
 EVERY = pytest.mark.parametrize("method", METHODS.values(), ids=list(METHODS))
 
@@ -72,3 +72,22 @@ def test_groups_are_found(name: str) -> None:
 def test_a_name_that_no_method_has() -> None:
     with pytest.raises(UsageError, match="expected random"):
         find("metis")
+
+
+@pytest.mark.parametrize("name", ["refined", "multilevel", "auto"])
+def test_each_objective_has_its_way(name: str) -> None:
+    """On a graph where they are at odds: a third of the rows touch far more columns than the others."""
+    graph, found = uneven(3000, 2000), {}
+    for each in OBJECTIVES:
+        trials = [traffic(graph, find(name).place(graph, 6, Options(seed, objective=each))) for seed in range(3)]
+        found[each] = [
+            np.mean([getattr(trial, figure) for trial in trials])
+            for figure in ("largest_memory", "largest_traffic", "total_traffic")
+        ]
+    assert found["total"][2] < found["memory"][2] and found["traffic"][1] < found["memory"][1]
+    assert name == "refined" or found["memory"][0] < found["total"][0]
+
+
+def test_an_objective_that_there_is_not() -> None:
+    with pytest.raises(UsageError, match="the objective is 'speed'; expected memory, traffic, total"):
+        Options(objective="speed")

@@ -61,5 +61,5 @@ def test_groups_that_single_moves_do_not_find() -> None:
 
 
 def test_options_that_make_no_sense() -> None:
-    with pytest.raises(UsageError, match="expected none below 0"):
+    with pytest.raises(UsageError, match="expected a number from 0"):
         MultilevelOptions(heat=-1.0)

@@ -59,7 +59,7 @@ def test_a_cold_pass_makes_the_total_no_larger(edges: list[tuple[int, int]], par
 def test_what_is_left_is_never_worse_than_parsa(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     graph, options = graph_of(edges), RefinedOptions(seed=seed)
     before, after = (
-        Tally.of(graph, method.place(graph, parts, options).rows, parts).worth(options.power)
+        Tally.of(graph, method.place(graph, parts, options).rows, parts).worth(options.power_and_heat[0])
         for method in (Parsa(), Refined())
     )
     assert after <= before
@@ -106,7 +106,7 @@ def test_refined_is_better_than_parsa_on_every_figure() -> None:
 
 @pytest.mark.parametrize("wrong", [{"passes": -1}, {"heat": -1.0}, {"power": float("nan")}, {"loose": -0.1}])
 def test_options_that_make_no_sense(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="expected none below 0"):
+    with pytest.raises(UsageError, match="expected a number from 0"):
         RefinedOptions(**wrong)  # type: ignore[arg-type]
 
 
