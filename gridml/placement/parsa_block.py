@@ -17,6 +17,7 @@ from gridml.placement.neighbour_sets import Words
 
 Counts = NDArray[np.int64]
 Costs = NDArray[np.int16] | NDArray[np.int32]
+Block = tuple[Counts, NDArray[np.int32], NDArray[np.int32], Words, NDArray[np.int32]]
 _BITS = np.arange(8, dtype=np.uint64)
 # Byte j of entry b is bit j of b: eight counters of a byte each are counted up by one addition.
 SPREAD: Words = ((np.arange(256, dtype=np.uint64)[:, None] >> _BITS & 1) << (8 * _BITS)).sum(axis=1, dtype=np.uint64)
@@ -25,25 +26,25 @@ _FULL = 255  # columns after which counters of a byte are emptied
 
 @compiled
 def deal(
-    offsets: Counts,
-    neighbours: NDArray[np.int32],
     rows: NDArray[np.int32],
+    block: Block,
     order: NDArray[np.int32],
     sets: Words,
-    local: NDArray[np.int32],
     spread: Words,
     cost: Costs,
     parts: Parts,
 ) -> None:
-    """Write the part of each of the `rows`, int32 (n,), into `parts` (all of the graph's rows).
+    """Write the part of each of the `rows` of a block, int32 (n,), into `parts` (all of the graph's rows).
 
     The i-th that is dealt out goes to part order[i]. `sets` (columns, words) are the parts that touch each column, as
-    bits, before this block; they stay as they are, so that several blocks can be dealt out at once. `local` (columns,)
-    is scratch: all −1, before and after. `cost` (parts, n) is scratch of a type that holds every degree.
+    bits, before this block; they stay as they are, so that several blocks can be dealt out at once. `cost` (parts, n)
+    is scratch of a type that holds every degree.
     """
+    begins, inside, column_of, record, sharing = block
     count, k, words = len(rows), len(cost), sets.shape[1]
-    begins, inside, column_of, times = _numbered(offsets, neighbours, rows, local)
-    record, sharing = _columns(begins, inside, column_of, times, sets)
+    for here in range(len(column_of)):
+        for word in range(words):
+            record[here, word] = sets[column_of[here], word]
     _first_costs(begins, inside, record, spread, cost)
     depth = 1
     for i in range(count):
@@ -102,11 +103,20 @@ def deal(
 
 
 @compiled
-def _numbered(
-    offsets: Counts, neighbours: NDArray[np.int32], rows: NDArray[np.int32], local: NDArray[np.int32]
-) -> tuple[Counts, NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
-    """Number the columns of a block in the order in which they are met: return where each row begins in the columns
-    `inside` the rows, by these numbers; which column has each, and how many rows touch it."""
+def numbered(
+    offsets: Counts,
+    neighbours: NDArray[np.int32],
+    rows: NDArray[np.int32],
+    local: NDArray[np.int32],
+    words: int,
+) -> Block:
+    """Return a block of these rows, whose columns have numbers of their own, in the order in which they are met.
+
+    It is where each row begins in the columns `inside` the rows; which column has each number; a record of each, uint64
+    (columns of the block, words + 2): room for the parts that touch it, and where the rows that do stand in the last
+    array. A column of one row has none there: nobody else's cost hangs on it. `local` (columns,) is scratch: all −1,
+    before and after.
+    """
     begins = np.empty(len(rows) + 1, np.int64)
     begins[0] = 0
     for i in range(len(rows)):
@@ -128,38 +138,21 @@ def _numbered(
             times[here] += 1
             inside[at] = here
             at += 1
-    for here in range(found):
-        local[column_of[here]] = -1
-    return begins, inside, column_of[:found].copy(), times[:found].copy()
-
-
-@compiled
-def _columns(
-    begins: Counts,
-    inside: NDArray[np.int32],
-    column_of: NDArray[np.int32],
-    times: NDArray[np.int32],
-    sets: Words,
-) -> tuple[Words, NDArray[np.int32]]:
-    """Return a record of each column, uint64 (columns of the block, words + 2): the parts that touch it, and where its
-    rows stand in those returned beside it. A column of one row has none there: nobody else's cost hangs on it."""
-    found, words = len(column_of), sets.shape[1]
     record = np.empty((found, words + 2), np.uint64)
     at = 0
     for here in range(found):
-        for word in range(words):
-            record[here, word] = sets[column_of[here], word]
+        local[column_of[here]] = -1
         record[here, words] = record[here, words + 1] = np.uint64(at)
         if times[here] > 1:
             at += times[here]
     sharing = np.empty(at, np.int32)
-    for i in range(len(begins) - 1):
+    for i in range(len(rows)):
         for edge in range(begins[i], begins[i + 1]):
             here = inside[edge]
             if times[here] > 1:
                 sharing[record[here, words + 1]] = i
                 record[here, words + 1] += np.uint64(1)
-    return record, sharing
+    return begins, inside, column_of[:found].copy(), record, sharing
 
 
 @compiled

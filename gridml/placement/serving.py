@@ -29,8 +29,10 @@ def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
     """As `serve`, given which parts touch each column (`neighbour_sets`)."""
     offsets, touch = touching(sets, parts)
     columns = len(sets)
-    order = np.random.default_rng(seed).permutation(columns).astype(np.int32)
+    times = np.diff(offsets)
     home = np.full(columns, -1, np.int32)
+    home[times == 1] = touch[offsets[:-1][times == 1]]  # nothing of these travels
+    order = np.random.default_rng(seed).permutation(np.flatnonzero(times > 1)).astype(np.int32)
     load = np.zeros(parts, np.int64)
     for _ in range(SWEEPS):
         if not _sweep(offsets, touch, order, home, load):
@@ -68,8 +70,6 @@ def _sweep(offsets: NDArray[np.int64], touch: Parts, order: Parts, home: Parts, 
     for column in order:
         first, last = offsets[column], offsets[column + 1]
         extra = last - first - 2  # beside the 1 that each part carries for a column it touches
-        if last == first:
-            continue
         before = home[column]
         if before < 0:
             for at in range(first, last):

@@ -9,7 +9,7 @@ from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.neighbour_sets import no_sets, sets_of
 from gridml.placement.parsa import Parsa, ParsaOptions
-from gridml.placement.parsa_block import SPREAD, deal
+from gridml.placement.parsa_block import SPREAD, deal, numbered
 from gridml.placement.traffic import traffic
 from gridml.testing.graphs import grouped
 
@@ -36,7 +36,8 @@ def test_a_block_takes_the_cheapest_row_at_each_turn(seed: int) -> None:
     sets, order = no_sets(40, parts), (np.arange(60) % parts).astype(np.int32)
     cost = np.empty((parts, 60), np.int16)
     every = np.arange(60, dtype=np.int32)
-    deal(graph.offsets, graph.neighbours, every, order, sets, np.full(40, -1, np.int32), SPREAD, cost, rows)
+    block = numbered(graph.offsets, graph.neighbours, every, np.full(40, -1, np.int32), sets.shape[1])
+    deal(every, block, order, sets, SPREAD, cost, rows)
     assert np.bincount(rows).tolist() == [20, 20, 20] and not sets.any()
     # Which of several equally cheap rows is taken differs, so what is compared is how good the parts become.
     (_, plainly), found = slowly(graph, parts), np.unpackbits(sets_of(graph, rows, parts).view(np.uint8)).sum()
