@@ -27,7 +27,7 @@ from gridml.placement.traffic import Traffic, improvement, traffic
 
 PARTS = 16
 LIMIT_S = 900.0  # for one placement
-METHODS_SHOWN = [name for name in METHODS if name != "random"]
+METHODS_SHOWN = [name for name in METHODS if name not in ("random", "auto")]
 
 
 def main() -> None:
