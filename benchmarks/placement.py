@@ -49,7 +49,8 @@ def main() -> None:
             f"means of {trials} seeds; M, T, S: improvement over random in %, (random − placed)/placed, of the largest "
             "memory and traffic of a part and of the traffic of all (gridml.placement.traffic)",
             "balance: rows of the largest part over the mean; peers are allowed 3%",
-            "CPU s: of the process while it places, all threads; MB: what its memory grows by meanwhile, at its peak",
+            "CPU s: of the process while it places, all threads; MB: by how much the peak of its memory exceeds that "
+            "of reading the graph",
             "columns are served by gridml's sweeps for everybody",
             "METIS cuts edges of the bipartite graph; the time in which peers are handed the graph is in their seconds",
         ],
