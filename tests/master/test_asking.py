@@ -102,7 +102,7 @@ def test_masters_that_come_after_do_not_tell_it_again(play: Play) -> None:
 
 
 def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
-    def heard(root: Path, topic: str, text: str) -> None:
+    def heard(root: Path, topic: str, text: str, facts: object) -> None:
         if topic == "epoch":
             workers = {"1": 100, "10": 2, "20": 12}.get(text.split()[1])
             if workers is not None:
@@ -120,7 +120,7 @@ def test_scaling_is_within_what_a_run_is_long_enough_for(play: Play) -> None:
 def test_what_is_not_bounded_any_more_is_not_said_to_be(play: Play) -> None:
     """Six of sixteen, then two, then three: status and report say nothing of a bound."""
 
-    def heard(root: Path, topic: str, text: str) -> None:
+    def heard(root: Path, topic: str, text: str, facts: object) -> None:
         if topic == "epoch" and text.startswith(("epoch 1 ", "epoch 10 ")):
             request(root, 2 if text.startswith("epoch 1 ") else 3)
 
