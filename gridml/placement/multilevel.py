@@ -20,7 +20,7 @@ from gridml.placement.base import Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import Bounds, Tally, anneal, fit
+from gridml.placement.refine import Bounds, Tally, anneal, fit, settle
 from gridml.placement.refined import RefinedOptions, sizes
 from gridml.placement.serving import serve
 
@@ -57,10 +57,7 @@ class Multilevel:
         tally = min(tried, key=lambda each: each.worth(power))
         for level, to in zip(levels[-2::-1], became[::-1], strict=True):
             tally = _refined(level, tally.rows[to], tally.price, own, rng)
-        strict = sizes(graph.rows, parts, own.slack)
-        fit(tally, rng, strict, power)
-        for _ in range(2):
-            tally.sweep(rng, strict, power)
+        settle(tally, rng, sizes(graph.rows, parts, own.slack), power)
         why = f"multilevel, {len(levels)} levels, the smallest of {smallest.rows:,} rows"
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed), why)
 

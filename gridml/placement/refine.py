@@ -136,5 +136,12 @@ def fit(tally: Tally, rng: np.random.Generator, bounds: Bounds, power: float, pu
         done += 1
 
 
+def settle(tally: Tally, rng: np.random.Generator, bounds: Bounds, power: float) -> None:
+    """End within `bounds`, and gain what two more passes without heat find there."""
+    fit(tally, rng, bounds, power)
+    for _ in range(2):
+        tally.sweep(rng, bounds, power)
+
+
 def _sums(rows: Parts, weights: Parts, parts: int) -> NDArray[np.int64]:
     return np.bincount(rows, weights, minlength=parts).astype(np.int64)

@@ -18,7 +18,7 @@ from gridml.errors import UsageError
 from gridml.placement.base import MEMORY, TOTAL, TRAFFIC, Options, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import Bounds, Tally, anneal, fit
+from gridml.placement.refine import Bounds, Tally, anneal, settle
 from gridml.placement.serving import serve
 
 # By objective, where a user does not say: the power to which a part's weight rises, and the heat.
@@ -64,10 +64,7 @@ class Refined:
         power, heat = own.power_and_heat
         before = tally.worth(power)
         anneal(tally, rng, sizes(graph.rows, parts, own.slack, own.loose), power, passes=own.passes, heat=heat)
-        strict = sizes(graph.rows, parts, own.slack)
-        fit(tally, rng, strict, power)
-        for _ in range(2):
-            tally.sweep(rng, strict, power)
+        settle(tally, rng, sizes(graph.rows, parts, own.slack), power)
         rows = tally.rows if tally.worth(power) < before else dealt
         why = f"{why}, then {own.passes} passes of refinement"
         return Placement(parts, rows, serve(graph, rows, parts, own.seed), why)
