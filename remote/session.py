@@ -19,7 +19,7 @@ from gridml.engine.pace import batch_size, next_batch
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.protocol.compression import NONE
-from gridml.protocol.messages import Failure
+from gridml.protocol.messages import Failure, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.text import TRACEBACK, described, printable
@@ -143,6 +143,10 @@ class Session:
             reply, self._brought = answer
             self._master.take(self._brought, fast_forward=reply.fast_forward)
             self._compress = reply.pace.compress
+            if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
+                self._engine.settle()
+            if reply.forget_rows:
+                self._engine.keep_rows()
             if not self._brought:
                 self._snapshot = None  # it can be large
             replied = Replied(reply, bool(self._brought), self._courier.last_push_s, self._courier.last_travel_s)
@@ -227,8 +231,10 @@ class Session:
             case Use.DROP:
                 self._arrived = ReplicaPart()
                 self._master.forget()
+                self._engine.forget_rows()
             case Use.KEEP:
-                self._arrived = self._arrived.updated(brought)
+                self._engine.take_rows(brought)
+                self._arrived = self._arrived.updated(ReplicaPart(brought.modules))
             case Use.REBASE:
                 assert snapshot is not None, "what was pushed last is kept until its answer comes"
                 self._engine.rebase(snapshot, brought, action.live)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.bits import same_bits
 from gridml.engine.modules import ModuleRows, Modules
+from gridml.engine.row_cache import RowCache
 from gridml.errors import ProgramError
 from gridml.model.batch import Batch, Neighbours, Rows
 from gridml.model.chunk import BEFORE, Chunk, positions
@@ -28,13 +29,10 @@ Ids = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The replica at one instant, in copies.
-
-    What f used since the last snapshot: `changed[type]` are positions int64 of rows, `used` are module vertices.
-    """
+    """The replica at one instant, in copies: modules whole, and the rows that f used since the last one. `used` are the
+    module vertices that it used since then."""
 
     replica: ReplicaPart
-    changed: dict[str, Ids]
     used: frozenset[VertexKey]
 
 
@@ -67,6 +65,8 @@ class Engine:
         self._torch = program.uses_torch
         self._modules = {name: Modules(vertex_type) for name, vertex_type in self._types.items() if vertex_type.modules}
         self._tables: dict[str, Rows | ModuleRows] = {}
+        self._caches = {n: RowCache(t.arrays) for n, t in self._types.items() if t.replicated and not t.modules}
+        self._under_way: dict[str, RowValues] = {}  # rows in a push without an answer
         self._used: set[VertexId] = set()
         self._rules: dict[str, Aggregate] = {}
         self._views: dict[VertexKey, dict[str, Array]] = {}
@@ -74,7 +74,11 @@ class Engine:
         self.chunk: Chunk | None = None
 
     def begin(self, chunk: Chunk) -> None:
-        """Make `chunk` the one that `train` works on. Replicated rows are zero until `restart` brings their values."""
+        """Make `chunk` the one that `train` works on.
+
+        Replicated rows are as the master has them, and those in a push under way as they were pushed; they are zero
+        where nobody has brought them yet.
+        """
         self.chunk = chunk
         self._tables = {}
         for name, table in chunk.tables.items():
@@ -87,7 +91,7 @@ class Engine:
                 continue
             fields = dict(table.fields)
             if declared.replicated:
-                fields = {n: np.zeros((len(table.ids), *a.shape), a.dtype) for n, a in declared.arrays.items()}
+                fields = self._row_values(table.type, table.ids)
             changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
             before = name.endswith(BEFORE)
             self._tables[name] = Rows(declared, table.ids, fields, changed, torch=self._torch, before=before)
@@ -249,20 +253,44 @@ class Engine:
         """Return a copy of the replica, to push; what f changes from now on is for the next one."""
         modules = {key: {name: view.copy() for name, view in views.items()} for key, views in self._views.items()}
         rows: dict[str, RowValues] = {}
-        changed: dict[str, Ids] = {}
         for type_name, table in self._replicated_rows():
-            rows[type_name] = RowValues(table.ids, {name: values.copy() for name, values in table.fields.items()})
-            changed[type_name] = np.flatnonzero(table.dirty)
+            rows[type_name] = RowValues(table.ids, table.fields).take(np.flatnonzero(table.dirty))
             table.dirty[:] = False
+        self._under_way = rows
         used = frozenset(self._used)
         self._used.clear()
-        return Snapshot(ReplicaPart(modules, rows), changed, used)
+        return Snapshot(ReplicaPart(modules, rows), used)
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
-        """Return what of a snapshot travels: used modules whole, and changed rows."""
+        """Return what of a snapshot travels: used modules whole, and rows."""
         replica = snapshot.replica
-        modules = {key: tensors for key, tensors in replica.modules.items() if key in snapshot.used}
-        return ReplicaPart(modules, {name: rows.take(snapshot.changed[name]) for name, rows in replica.rows.items()})
+        return ReplicaPart(
+            {key: tensors for key, tensors in replica.modules.items() if key in snapshot.used}, replica.rows
+        )
+
+    def settle(self) -> None:
+        """The last push was merged: the master has its rows as they were pushed, but for those that it brings."""
+        for type_name, rows in self._under_way.items():
+            self._caches[type_name].take(rows)
+        self._under_way = {}
+
+    def take_rows(self, newest: ReplicaPart) -> None:
+        """Have rows as the master has them, for the chunks that follow."""
+        for type_name, rows in newest.rows.items():
+            if type_name in self._caches:
+                self._caches[type_name].take(rows)
+
+    def keep_rows(self) -> None:
+        """Forget all rows but those of the chunk in hand."""
+        held = {type_name: table.ids for type_name, table in self._replicated_rows()}
+        for type_name, cache in self._caches.items():
+            cache.keep(held.get(type_name, np.empty(0, np.int64)))
+
+    def forget_rows(self) -> None:
+        """Have no rows: what was trained from them is not wanted."""
+        self._under_way = {}
+        for cache in self._caches.values():
+            cache.clear()
 
     def changed_fields(self, start: int, stop: int) -> dict[str, RowValues]:
         """Return the mutable fields of local vertices that f changed, by type.
@@ -289,6 +317,7 @@ class Engine:
 
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
+        self.settle()
         self._take(newest, pushed, live)
 
     def forget_optimisers(self) -> None:
@@ -308,17 +337,38 @@ class Engine:
             for name, values in tensors.items():
                 self._merge_in(key[0], name, self._views[key][name], values, left.get(name), live)
         for type_name, rows in newest.rows.items():
-            if type_name not in self._tables:
-                continue  # rows of the chunk before, which came with the answer to its last push
+            self._take_rows(type_name, rows, live, keeps=pushed is not None)
+
+    def _take_rows(self, type_name: str, newest: RowValues, live: int, *, keeps: bool) -> None:
+        """Take rows as the master has them; where it `keeps` what was trained, that is what differs from what the
+        master had before."""
+        cache = self._caches.get(type_name)
+        if cache is None:
+            return  # f knows nothing of such vertices
+        if type_name in self._tables:
             table = self._rows(type_name)
-            here = np.isin(rows.ids, table.ids)  # of the chunk before, too, only what this one also touches
-            at = positions(table.ids, rows.ids[here])
-            for name, values in rows.fields.items():
+            here = np.isin(newest.ids, table.ids)  # the others are for a chunk that follows
+            at, ids = positions(table.ids, newest.ids[here]), newest.ids[here]
+            before = cache.values(ids)
+            for name, values in newest.fields.items():
                 column = table.fields[name]
                 local = column[at]
-                before = None if pushed is None else pushed.replica.rows[type_name].fields[name][at]
-                self._merge_in(type_name, f"{type_name}/{name}", local, values[here], before, live)
+                self._merge_in(
+                    type_name, f"{type_name}/{name}", local, values[here], before[name] if keeps else None, live
+                )
                 column[at] = local
+        cache.take(newest)
+
+    def _row_values(self, type_name: str, ids: Ids) -> dict[str, Array]:
+        """Rows to begin a chunk with, in copies."""
+        values = self._caches[type_name].values(ids)
+        pushed = self._under_way.get(type_name)
+        if pushed is not None and len(pushed.ids):
+            here = np.isin(pushed.ids, ids)
+            at = positions(ids, pushed.ids[here])
+            for name, column in pushed.fields.items():
+                values[name][at] = column[here]
+        return values
 
     def _merge_in(
         self, type_name: str, name: str, local: Array, newest: Array, pushed: Array | None, live: int

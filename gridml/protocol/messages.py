@@ -130,8 +130,8 @@ class Reply(NamedTuple):
     """What the master answers. The newest replica travels beside it unless the worker has it.
 
     `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
-    the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `leave`: there is nothing more
-    to do.
+    the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `forget_rows`: those of other
+    chunks than the one in hand are too many to keep. `leave`: there is nothing more to do.
     """
 
     version: int
@@ -142,6 +142,7 @@ class Reply(NamedTuple):
     lease: Lease | None = None
     stop_at: int | None = None
     drop_optimiser: bool = False
+    forget_rows: bool = False
     leave: bool = False
     wait_s: float = 0.1
     process: str = ""

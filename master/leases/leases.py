@@ -38,11 +38,8 @@ class Leases:
 
     @property
     def ahead(self) -> bool:
-        """Whether a worker may get its next lease while it works on one.
-
-        Rows of array fields start each chunk from the master's values, so those must not be sent before it begins.
-        """
-        return not self._spec.program.bsp and all(not t.type.arrays for t in self._spec.graph.replicated)
+        """Whether a worker may get its next lease while it works on one."""
+        return not self._spec.program.bsp
 
     @property
     def live(self) -> int:

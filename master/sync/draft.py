@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync, Verdict
 from gridml.protocol.push import NOTHING, PushContent
-from master.records import LeaseState, WorkerRecord
+from master.records import LeaseState, Touched, WorkerRecord
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,10 @@ class Malformed:
 @dataclass
 class Draft:
     """An answer being made. `record` is the worker's, `problem` says why what came beside the sync makes no sense or
-    cannot be merged, and `grant` is the lease that the answer brings. `nbytes` is the length of the message."""
+    cannot be merged, and `grant` is the lease that the answer brings. `nbytes` is the length of the message.
+
+    `pushed` are the rows that were merged; those `as_pushed` the master has just as the worker does.
+    """
 
     message: Message
     sync: Sync
@@ -34,6 +37,8 @@ class Draft:
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
+    pushed: Touched = field(default_factory=dict)
+    as_pushed: Touched = field(default_factory=dict)
     grant: LeaseState | None = None
 
     @property

@@ -25,6 +25,7 @@ from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.spot_checks import SpotChecks
 from master.sync.spread import PushSpread
+from master.sync.taken_rows import leave_last, taken_rows
 from master.sync.whole import whole
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
@@ -102,6 +103,7 @@ class Pushes:
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
+        draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
         ledger.credit(lease, push.upto, self._version, merge.staleness, now)
@@ -202,6 +204,7 @@ class Pushes:
         if flushed or len(accepted) > 1:
             for push in accepted:
                 push.draft.fast_forward = False
+        leave_last([push.draft for push in accepted])
         self._hook("before-version")
         sha256 = store.replica.commit_version(version, store.ledger.credited)
         self._hook("after-version")

@@ -12,16 +12,19 @@ from gridml.engine.master_copy import travels_as_step
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
-from gridml.protocol.messages import Copies, Pace, Reply
+from gridml.protocol.messages import Copies, Pace, Reply, Verdict
 from gridml.protocol.push import ReplicaPart
 from master.decisions.sizing import push_at_least_s
 from master.leases.leases import Leases
-from master.records import Touched, WorkerRecord
+from master.records import WorkerRecord
 from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
 from master.sync.version_use import VersionUse
+
+WORKER_BYTES = 1 << 29  # of rows that a worker keeps beside those of its chunk, about
+KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
 
 
 class Replies:
@@ -47,12 +50,15 @@ class Replies:
     def send(self, draft: Draft, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
-        version, pace, lacking = self._store.replica.version, self._pace(record), ReplicaPart()
+        version, pace, lacking, forget = self._store.replica.version, self._pace(record), ReplicaPart(), False
+        self._check_known(draft)
         if self._store.replica.state and not draft.dropping:
-            lacking = self._store.replica.outgoing(*self._lacking(draft))
+            forget = self._too_many(draft)
+            lacking = self._lacking(draft)
         start = self._leases.appointments.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
+            record.known_rows.clear()  # it is given older ones
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         reply = Reply(
             version=version,
@@ -63,6 +69,7 @@ class Replies:
             lease=None if draft.grant is None else self._leases.chunks.describe(draft.grant, afresh=start is not None),
             stop_at=None if pushed is None else pushed.stop,
             drop_optimiser=draft.drop_optimiser,
+            forget_rows=forget,
             leave=leave,
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
             process=sync.process,
@@ -73,9 +80,38 @@ class Replies:
         record.bytes_down += len(payload)
         self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
 
-    def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched, Touched, int]:
-        """(vertices the worker's leases touch, the version it has of them, those it has no replica of; modules it has
-        copies of all the same, and of which version)."""
+    def _check_known(self, draft: Draft) -> None:
+        """Forget what rows a worker has, where it may have begun anew, or heard an answer that another follows."""
+        sync, record = draft.sync, draft.record
+        if sync.have < 0 or sync.process != record.process or draft.dropping or draft.verdict is Verdict.REPEATED:
+            record.known_rows.clear()
+        record.process = sync.process
+
+    def _too_many(self, draft: Draft) -> bool:
+        """Whether a worker is to keep no rows but those of the chunk in hand. It may only be told so when what it is
+        given has not come yet: rows for a chunk ahead are nowhere else."""
+        record, sync = draft.record, draft.sync
+        counts = record.known_rows.counts()
+        many = sum(counts[name] * nbytes for name, nbytes in self._row_bytes.items() if name in counts) > WORKER_BYTES
+        many |= record.known_rows.nbytes > KNOWN_BYTES // max(1, self._leases.live)
+        in_hand = None if sync.push is None else sync.push.lease
+        ahead = [lease for lease in self._store.ledger.leases.of(record.name).values() if lease.id != in_hand]
+        if not many or draft.grant is None or ahead != [draft.grant]:
+            return False
+        record.known_rows.clear()
+        return True
+
+    @cached_property
+    def _row_bytes(self) -> dict[str, int]:
+        """Bytes of a row, by type."""
+        arrays = self._store.replica.state.arrays
+        return {
+            type_name: sum(column.nbytes // max(1, len(column)) for column in columns.values())
+            for type_name, columns in arrays.items()
+        }
+
+    def _lacking(self, draft: Draft) -> ReplicaPart:
+        """Return what a worker lacks of the vertices that its leases touch."""
         sync, record, grant = draft.sync, draft.record, draft.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
@@ -86,15 +122,29 @@ class Replies:
         touched = union(lease.cut.touched for lease in self._store.ledger.leases.of(record.name).values())
         has = union(lease.cut.touched for lease in record.replicas_of.values())
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
+        if draft.verdict is Verdict.MERGED:
+            self._learn(draft)
         if copied is not None and sync.push is None:
             record.replicas_of[copied.id] = copied  # its answer may be lost
         if grant is not None:
             record.replicas_of[grant.id] = grant
-            if not self._leases.ahead:
-                fresh = union([fresh, grant.cut.touched])  # its chunk's rows start from the master's
+        replica = self._store.replica
+        rows = replica.lacking_rows(touched, version, fresh, draft.as_pushed, record.known_rows)
         if copies is None or copied is None:
-            return touched, version, fresh, {}, -1
-        return touched, version, fresh, copied.cut.touched, copies.version
+            return replace(replica.outgoing(touched, version, fresh), rows=rows)
+        return replace(replica.outgoing(touched, version, fresh, copied.cut.touched, copies.version), rows=rows)
+
+    def _learn(self, draft: Draft) -> None:
+        """Take note of the rows of a lease that a push has ended: they are of the version that the worker has, but for
+        those that it pushed, of which it has its own."""
+        record, push = draft.record, draft.push
+        ended = record.replicas_of.get(push.lease)
+        if ended is None or draft.sync.have < 0 or self._store.ledger.leases.get(ended.id) is not None:
+            return
+        arrays = self._store.replica.state.arrays
+        record.known_rows.learn({n: ids for n, ids in ended.cut.touched.items() if n in arrays}, draft.sync.have)
+        record.known_rows.forget(draft.pushed)
+        record.known_rows.learn(draft.as_pushed, self._store.replica.version)
 
     @cached_property
     def _short(self) -> frozenset[str]:

@@ -1,0 +1,85 @@
+"""Which rows of array fields a worker has from the chunks that it has trained, and of which version: what a grant need
+not send it again.
+
+A worker keeps the rows of its chunks (`gridml.engine.row_cache`). Those of the leases it holds are brought up to date
+with every answer, and are of the version that it says it has; those of ended leases are of the version they had then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+Ids = NDArray[np.int64]
+Touched = Mapping[str, Ids]  # by type
+UNKNOWN = -1  # the version of a row that a worker lacks
+
+
+class _Rows(NamedTuple):
+    """`ids` int64 (n,), ascending, and the version of each, int32 (n,)."""
+
+    ids: Ids
+    versions: NDArray[np.int32]
+
+
+class KnownRows:
+    """Of one worker process. To know too little is safe: what is not known is sent."""
+
+    def __init__(self) -> None:
+        self._rows: dict[str, _Rows] = {}
+
+    def clear(self) -> None:
+        self._rows.clear()
+
+    @property
+    def nbytes(self) -> int:
+        return sum(rows.ids.nbytes + rows.versions.nbytes for rows in self._rows.values())
+
+    def counts(self) -> dict[str, int]:
+        """How many rows of each type are known."""
+        return {type_name: len(rows.ids) for type_name, rows in self._rows.items()}
+
+    def learn(self, rows: Touched, version: int) -> None:
+        """The worker has these rows, ids ascending, as they are in `version`."""
+        for type_name, ids in rows.items():
+            known = self._rows.get(type_name)
+            if known is None:
+                self._rows[type_name] = _Rows(ids, np.full(len(ids), version, np.int32))
+                continue
+            at, here = _places(known.ids, ids)
+            known.versions[at[here]] = version
+            new = ~here
+            if new.any():
+                self._rows[type_name] = _Rows(
+                    np.insert(known.ids, at[new], ids[new]), np.insert(known.versions, at[new], version)
+                )
+
+    def forget(self, rows: Touched) -> None:
+        """The worker has other values of these rows."""
+        for type_name, ids in rows.items():
+            if known := self._rows.get(type_name):
+                at, here = _places(known.ids, ids)
+                known.versions[at[here]] = UNKNOWN
+
+    def lacking(self, type_name: str, ids: Ids, changed: Ids) -> Ids:
+        """Return those of `ids` that the worker does not have as they are, given the version in which each row of the
+        type changed last, int64 (count,)."""
+        known = self._rows.get(type_name)
+        if known is None:
+            return ids
+        at, here = _places(known.ids, ids)
+        versions = np.full(len(ids), UNKNOWN, np.int32)
+        versions[here] = known.versions[at[here]]
+        lacking: Ids = ids[(versions == UNKNOWN) | (changed[ids] > versions)]
+        return lacking
+
+
+def _places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+    """Return where each of `wanted` stands in `among`, or would, and whether it is there."""
+    at = np.searchsorted(among, wanted)
+    here = at < len(among)
+    here[here] = among[at[here]] == wanted[here]
+    return at, here
