@@ -57,13 +57,6 @@ class KnownRows:
                     np.insert(known.ids, at[new], ids[new]), np.insert(known.versions, at[new], version)
                 )
 
-    def forget(self, rows: Touched) -> None:
-        """The worker has other values of these rows."""
-        for type_name, ids in rows.items():
-            if known := self._rows.get(type_name):
-                at, here = _places(known.ids, ids)
-                known.versions[at[here]] = UNKNOWN
-
     def lacking(self, type_name: str, ids: Ids, changed: Ids) -> Ids:
         """Return those of `ids` that the worker does not have as they are, given the version in which each row of the
         type changed last, int64 (count,)."""

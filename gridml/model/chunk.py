@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from gridml.protocol import bundle
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
-_ID = np.dtype(np.int64).itemsize
+_ID = np.dtype(np.int32).itemsize  # in a payload, where ids are not beyond it
 BEFORE = "@before"  # suffix of a table that holds neighbours as they were when the superstep began (BSP)
 
 
@@ -78,13 +78,16 @@ class Chunk:
         """Return the chunk as one bundle."""
         tensors: dict[str, Array] = {}
         for name, table in self.tables.items():
-            tensors[f"ids/{name}"] = table.ids
+            tensors[f"ids/{name}"] = bundle.narrowed(table.ids)
             tensors.update({f"field/{name}/{field}": column for field, column in table.fields.items()})
         for name, edges in self.edges.items():
-            parts = {"index": edges.index, "offsets": edges.offsets, "weight": edges.weight}
-            tensors.update({f"edge/{name}/{part}": array for part, array in parts.items() if array is not None})
+            tensors[f"edge/{name}/index"] = bundle.narrowed(edges.index)
+            if edges.offsets is not None:
+                tensors[f"edge/{name}/offsets"] = bundle.narrowed(edges.offsets)
+            if edges.weight is not None:
+                tensors[f"edge/{name}/weight"] = edges.weight
         if self.ends is not None:
-            tensors["ends"] = self.ends
+            tensors["ends"] = bundle.narrowed(self.ends)
         message = {
             "driver": self.driver,
             "tables": {name: table.type for name, table in self.tables.items()},
@@ -100,7 +103,7 @@ class Chunk:
             tables = {
                 name: ChunkTable(
                     type_name,
-                    tensors[f"ids/{name}"],
+                    _widened(tensors[f"ids/{name}"]),
                     {key.split("/", 2)[2]: t for key, t in tensors.items() if key.startswith(f"field/{name}/")},
                 )
                 for name, type_name in message["tables"].items()
@@ -108,16 +111,24 @@ class Chunk:
             edges = {
                 name: ChunkEdges(
                     target,
-                    tensors[f"edge/{name}/index"],
-                    tensors.get(f"edge/{name}/offsets"),
+                    _widened(tensors[f"edge/{name}/index"]),
+                    _widened(tensors.get(f"edge/{name}/offsets")),
                     degree,
                     tensors.get(f"edge/{name}/weight"),
                 )
                 for name, (target, degree) in message["edges"].items()
             }
-            return Chunk(message["driver"], tables, edges, tensors.get("ends"))
+            return Chunk(message["driver"], tables, edges, _widened(tensors.get("ends")))
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise ValueError(f"not a chunk: {type(error).__name__}: {error}") from error
+
+
+@overload
+def _widened(ids: Array) -> Ids: ...
+@overload
+def _widened(ids: None) -> None: ...
+def _widened(ids: Array | None) -> Ids | None:
+    return None if ids is None else ids.astype(np.int64, copy=False)
 
 
 def bytes_each(graph: Graph, driver: str) -> float:

@@ -5,11 +5,11 @@ A bundle holds flat named tensors. Their names:
     Type/index/field/parameter    a tensor of a module vertex
     @int8/NAME, @int4/NAME        uint8 (bytes,): the step of such a tensor from the push's base, compressed
     @bf16/NAME                    uint16: the upper halves of such a tensor, in a reply
-    @rows/Type                    ids int64 (n,) of rows of a replicated type, with its fields
-    @ids/Type                     ids int64 (n,) of local vertices, with the fields that f changed
+    @rows/Type                    ids (n,) of rows of a replicated type, with its fields
+    @ids/Type                     ids (n,) of local vertices, with the fields that f changed
     Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
 
-Whether a value fits the graph is for the master to say; here only its structure is checked.
+Ids are int32 where they fit, else int64. Whether a value fits the graph is for the master to say; here only its structure is checked.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.protocol import bundle
 from gridml.protocol.compression import BFLOAT16, FORMATS, Step, bfloat16, from_bfloat16
 from gridml.protocol.text import NAME, printable
 
@@ -113,7 +114,7 @@ def encode_replica(part: ReplicaPart) -> dict[str, Array]:
 
 
 def _encode_rows(prefix: str, types: Mapping[str, RowValues]) -> dict[str, Array]:
-    tensors = {f"{prefix}{type_name}": rows.ids for type_name, rows in types.items()}
+    tensors: dict[str, Array] = {f"{prefix}{type_name}": bundle.narrowed(rows.ids) for type_name, rows in types.items()}
     for type_name, rows in types.items():
         tensors.update({f"{type_name}/{name}": values for name, values in rows.fields.items()})
     return tensors
@@ -173,8 +174,8 @@ def decode_replica(tensors: Mapping[str, Array]) -> ReplicaPart:
 
 
 def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValues:
-    if ids.dtype != np.int64 or ids.ndim != 1:
-        raise ValueError(f"the ids of {type_name} are {ids.dtype} {ids.shape}; expected int64 (n,)")
+    if ids.dtype not in (np.int32, np.int64) or ids.ndim != 1:
+        raise ValueError(f"the ids of {type_name} are {ids.dtype} {ids.shape}; expected int32 or int64 (n,)")
     if not ((ids[1:] > ids[:-1]).all() or len(np.unique(ids)) == len(ids)):  # most are in order
         raise ValueError(f"the ids of {type_name} name a row twice; expected each once")
     for name, values in fields.items():
@@ -182,7 +183,7 @@ def _row_values(type_name: str, ids: Array, fields: dict[str, Array]) -> RowValu
             raise ValueError(
                 f"{type_name}/{name} has {values.dtype} {values.shape}; expected {len(ids)} rows, as many as ids"
             )
-    return RowValues(ids, fields)
+    return RowValues(ids.astype(np.int64, copy=False), fields)
 
 
 def encode_patch(pushes: Sequence[Fields]) -> dict[str, Array]:

@@ -54,7 +54,7 @@ class Replies:
         self._check_known(draft)
         if self._store.replica.state and not draft.dropping:
             forget = self._too_many(draft)
-            lacking = self._lacking(draft)
+            lacking = self._lacking(draft, forget=forget)
         start = self._leases.appointments.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
@@ -88,18 +88,12 @@ class Replies:
         record.process = sync.process
 
     def _too_many(self, draft: Draft) -> bool:
-        """Whether a worker is to keep no rows but those of the chunk in hand. It may only be told so when what it is
-        given has not come yet: rows for a chunk ahead are nowhere else."""
-        record, sync = draft.record, draft.sync
-        counts = record.known_rows.counts()
-        many = sum(counts[name] * nbytes for name, nbytes in self._row_bytes.items() if name in counts) > WORKER_BYTES
-        many |= record.known_rows.nbytes > KNOWN_BYTES // max(1, self._leases.live)
-        in_hand = None if sync.push is None else sync.push.lease
-        ahead = [lease for lease in self._store.ledger.leases.of(record.name).values() if lease.id != in_hand]
-        if not many or draft.grant is None or ahead != [draft.grant]:
-            return False
-        record.known_rows.clear()
-        return True
+        """Whether a worker is to forget all rows but those of the chunk in hand; then it is sent again what its leases
+        touch."""
+        known = draft.record.known_rows
+        counts = known.counts()
+        nbytes = sum(counts[name] * each for name, each in self._row_bytes.items() if name in counts)
+        return nbytes > WORKER_BYTES or known.nbytes > KNOWN_BYTES // max(1, self._leases.live)
 
     @cached_property
     def _row_bytes(self) -> dict[str, int]:
@@ -110,8 +104,8 @@ class Replies:
             for type_name, columns in arrays.items()
         }
 
-    def _lacking(self, draft: Draft) -> ReplicaPart:
-        """Return what a worker lacks of the vertices that its leases touch."""
+    def _lacking(self, draft: Draft, *, forget: bool) -> ReplicaPart:
+        """Return what a worker lacks of the vertices that its leases touch; with `forget` it has no rows."""
         sync, record, grant = draft.sync, draft.record, draft.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
@@ -122,28 +116,31 @@ class Replies:
         touched = union(lease.cut.touched for lease in self._store.ledger.leases.of(record.name).values())
         has = union(lease.cut.touched for lease in record.replicas_of.values())
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
-        if draft.verdict is Verdict.MERGED:
+        if forget:
+            record.known_rows.clear()
+        elif draft.verdict is Verdict.MERGED:
             self._learn(draft)
         if copied is not None and sync.push is None:
             record.replicas_of[copied.id] = copied  # its answer may be lost
         if grant is not None:
             record.replicas_of[grant.id] = grant
         replica = self._store.replica
-        rows = replica.lacking_rows(touched, version, fresh, draft.as_pushed, record.known_rows)
+        new = touched if forget else fresh
+        rows = replica.lacking_rows(touched, version, new, draft.as_pushed, record.known_rows)
         if copies is None or copied is None:
             return replace(replica.outgoing(touched, version, fresh), rows=rows)
         return replace(replica.outgoing(touched, version, fresh, copied.cut.touched, copies.version), rows=rows)
 
     def _learn(self, draft: Draft) -> None:
-        """Take note of the rows of a lease that a push has ended: they are of the version that the worker has, but for
-        those that it pushed, of which it has its own."""
+        """Take note of the rows of a lease that a push has ended: they are of the version that the worker has. It has
+        its own of those that it pushed; they changed in this version, so they count as lacking unless they are as it
+        pushed them."""
         record, push = draft.record, draft.push
         ended = record.replicas_of.get(push.lease)
         if ended is None or draft.sync.have < 0 or self._store.ledger.leases.get(ended.id) is not None:
             return
         arrays = self._store.replica.state.arrays
         record.known_rows.learn({n: ids for n, ids in ended.cut.touched.items() if n in arrays}, draft.sync.have)
-        record.known_rows.forget(draft.pushed)
         record.known_rows.learn(draft.as_pushed, self._store.replica.version)
 
     @cached_property

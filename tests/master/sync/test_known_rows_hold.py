@@ -1,0 +1,159 @@
+"""What a worker trains on is a version of the master, row by row, whatever it kept and whatever was lost on the way."""
+
+from __future__ import annotations
+
+import textwrap
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from chunk_model.costs import Costs
+from chunk_model.families import Exponential
+from gridml.model.batch import Rows
+from gridml.protocol.worker_actions import Train
+from master.backends.script import Lives, Script, Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.simulation.exact import verify_credits
+from master.simulation.scenario import Chances, Scenario
+from master.simulation.world import play_scenario
+from master.store.replica import Replica
+from master.store.settings import Settings
+from master.sync import replies
+from master.views.report import report
+from remote.session import Session
+from remote.stepped import Trainer
+
+COSTS = Costs(exec_s=0.01, start_s=0.2, push_s=0.02, boot_s=0.5)
+PROGRAM = """
+    import numpy as np
+    import gridml
+
+    ROWS, COLUMNS = 600, 1200
+
+
+    class Word(gridml.Vertex):
+        value = gridml.array("float32", (3,))
+        seen = gridml.array("int64")
+        aggregate = gridml.stale_mean()
+
+
+    class Tally(gridml.Vertex):
+        count = gridml.array("int64")
+
+        def aggregate(self, other, merge):
+            self.count = max(self.count, other.count)
+
+
+    class Text(gridml.Vertex):
+        place = gridml.array("float32")
+        words = gridml.edge(Word)
+        tally = gridml.edge(Tally)
+
+
+    @gridml.update(batch=5)
+    def train(texts: gridml.Batch[Text], words: gridml.Batch[Word], tallies: gridml.Batch[Tally]) -> None:
+        words.value += 0.1 * (texts.place.mean() - words.value)
+        tallies.count += 1
+
+
+    def graph() -> gridml.Graph:
+        rng = np.random.default_rng(1)
+        g = gridml.Graph()
+        g.add(Word, value=np.zeros((COLUMNS, 3), np.float32), seen=np.arange(COLUMNS))
+        g.add(Tally, count=np.zeros(5, np.int64))
+        part = np.arange(ROWS)[:, None] * 4 // ROWS
+        words = (part * COLUMNS + rng.integers(0, COLUMNS, (ROWS, 6))) // 4
+        g.add(Text, place=np.arange(ROWS, dtype=np.float32), words=words, tally=np.arange(ROWS) * 5 // ROWS)
+        return g
+
+
+    program = gridml.Program(graph, train, epochs=3, shuffle="none")
+"""
+
+
+class Watched:
+    """Compares the rows of a chunk with the master's, of the version that the worker says it has, before every batch
+    of every worker; `seen` counts the batches, and those that began with rows of an earlier chunk."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.history: dict[int, dict[str, dict[str, np.ndarray[Any, Any]]]] = {}
+        self.seen: Counter[str] = Counter()
+        commit, train, start = Replica.commit_version, Session._train, Replica.start
+
+        def committed(replica: Replica, *arguments: Any, **named: Any) -> str:
+            sha256 = commit(replica, *arguments, **named)
+            self._keep(replica)
+            return sha256
+
+        def started(replica: Replica, *arguments: Any) -> str:
+            sha256 = start(replica, *arguments)
+            self._keep(replica)
+            return sha256
+
+        def trained(session: Session, action: Train) -> Any:
+            self._check(session)
+            return train(session, action)
+
+        monkeypatch.setattr(Replica, "commit_version", committed)
+        monkeypatch.setattr(Replica, "start", started)
+        monkeypatch.setattr(Session, "_train", trained)
+
+    def _keep(self, replica: Replica) -> None:
+        arrays = replica.state.arrays.items()
+        self.history[replica.version] = {t: {n: c.copy() for n, c in columns.items()} for t, columns in arrays}
+
+    def _check(self, session: Session) -> None:
+        engine, version = session._engine, session._state._version
+        for type_name, cache in engine._caches.items():
+            table = engine._tables[type_name]
+            assert isinstance(table, Rows)
+            for name, values in cache.values(table.ids).items():
+                np.testing.assert_array_equal(values, self.history[version][type_name][name][table.ids])
+            self.seen["batches"] += 1
+            self.seen["kept"] += len(cache) > len(table.ids)
+
+
+def play(tmp_path: Path, script: Script, share: float = 0.0, **wrong: Any) -> Path:
+    tmp_path.mkdir(exist_ok=True)
+    file, root = tmp_path / "texts.py", tmp_path / "run"
+    file.write_text(textwrap.dedent(PROGRAM))
+    settings = Settings(
+        file, "simulated", 3, chunk=25, push_every=10, options=SimulatedOptions(None, None), spot_checks=share
+    )
+    scenario = replace(Scenario(script, COSTS), **wrong)
+    play_scenario(settings, scenario, root, trainer=Trainer(file, COSTS))
+    exact = verify_credits(root)
+    assert exact.finished == exact.epochs
+    return root
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_rows_that_were_kept_are_the_masters_own(share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    play(tmp_path, Steady(3), share)
+    assert watched.seen["kept"] > watched.seen["batches"] / 2 > 100
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_they_are_when_workers_and_masters_die_and_messages_are_lost(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    faults = Chances(lose=0.03, repeat=0.1, truncate=0.03, corrupt=0.03, delay_s=0.5)
+    play(tmp_path, Lives(3, Exponential(6.0), seed), 0.1, faults=faults, crash_every_s=3.0)
+    assert watched.seen["kept"] > 50
+
+
+@pytest.mark.parametrize("most", [1000, 6000, 9000])
+def test_they_are_when_a_worker_may_keep_few(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watched = Watched(monkeypatch)
+    plain = report(play(tmp_path / "plain", Steady(3)))
+    monkeypatch.setattr(replies, "WORKER_BYTES", most)
+    watched.seen.clear()
+    bounded = report(play(tmp_path / "bounded", Steady(3)))
+    assert watched.seen["kept"] > 0
+    assert bounded.bytes_down > plain.bytes_down
