@@ -27,6 +27,7 @@ ORDER = (
     "master/decisions",
     "master/backends/base.py",  # the contract: what a job is, and what becomes of it
     "master/machines.py",  # what counts against one
+    "master/known_rows.py",  # what a worker has
     "master/records.py",  # one of a lease, one of a worker
     "master/store",
     "master/backends/plugin.py",  # the contract: what a back end brings

@@ -9,7 +9,8 @@ A bundle holds flat named tensors. Their names:
     @ids/Type                     ids (n,) of local vertices, with the fields that f changed
     Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
 
-Ids are int32 where they fit, else int64. Whether a value fits the graph is for the master to say; here only its structure is checked.
+Ids are int32 where they fit, else int64. Whether a value fits the graph is for the master to say; here only its
+structure is checked.
 """
 
 from __future__ import annotations

@@ -36,7 +36,10 @@ class SlowEngine(Engine):
 
     def snapshot(self) -> Snapshot:
         self._time.sleep(0.25)
-        return Snapshot(ReplicaPart(), {}, frozenset())
+        return Snapshot(ReplicaPart(), frozenset())
+
+    def settle(self) -> None:
+        pass
 
     def changed_fields(self, start: int, stop: int) -> Any:
         return {}

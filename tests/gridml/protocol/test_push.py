@@ -29,8 +29,12 @@ from gridml.protocol.push import (
 
 Arrays = dict[str, NDArray[Any]]
 
-WORDS = {"@rows/Word": np.array([1, 3]), "Word/count": np.array([5, 6]), "Word/vector": np.zeros((2, 3), np.float32)}
-TEXTS = {"@ids/Text": np.array([7]), "Text/total": np.array([2.5])}
+WORDS = {
+    "@rows/Word": np.array([1, 3], np.int32),
+    "Word/count": np.array([5, 6]),
+    "Word/vector": np.zeros((2, 3), np.float32),
+}
+TEXTS = {"@ids/Text": np.array([7], np.int32), "Text/total": np.array([2.5])}
 NETWORK = {"Network/1/model/0.weight": np.zeros((2, 3)), "Network/1/model/0.bias": np.zeros(2)}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +16,7 @@ from gridml.aggregates import VertexState
 from gridml.errors import DamagedError, LedgerError
 from gridml.model.graph import Graph
 from gridml.protocol.push import RowValues, encode_replica
+from master.known_rows import KnownRows
 from master.store import replica as replica_file
 from master.store.replica import Replica, Touched, union, without
 from master.store.versions import Versions, initial
@@ -72,7 +74,8 @@ def row(replica: Replica, version: int, at: list[int], value: int) -> str:
 
 
 def sent_to(replica: Replica, touched: Touched, have: int, fresh: Touched) -> dict[str, Array]:
-    return encode_replica(replica.outgoing(touched, have, fresh))
+    rows = replica.lacking_rows(touched, have, fresh, {}, KnownRows())
+    return encode_replica(replace(replica.outgoing(touched, have, fresh), rows=rows))
 
 
 def test_the_first_version_is_what_the_graph_and_the_seed_say() -> None:
@@ -102,11 +105,30 @@ def test_a_worker_gets_what_changed_since_and_what_is_fresh_to_it(replica: Repli
     sent = sent_to(replica, touched, 1, {})
     assert sent.keys() == {"@rows/Word", "Word/count", "Word/vector"}
     np.testing.assert_array_equal(sent["@rows/Word"], [2])
-    sent = sent_to(replica, touched, 1, {"Word": ids(0, 4)})
+    sent = sent_to(replica, {"Word": ids(0, 1, 2, 4)}, 1, {"Word": ids(0, 4)})
     np.testing.assert_array_equal(sent["@rows/Word"], [0, 2, 4])
     np.testing.assert_array_equal(sent["Word/count"], [0, 200, 4])
     assert sent_to(replica, touched, 2, {}) == {}
     assert not replica.outgoing(touched, 2, {})
+
+
+def test_a_worker_gets_no_row_that_it_pushed_or_kept(replica: Replica) -> None:
+    row(replica, 1, [1], 100)
+    row(replica, 2, [2, 3], 200)
+    touched, known = {"Word": ids(0, 1, 2, 3)}, KnownRows()
+
+    def sent(fresh: Touched, as_pushed: Touched) -> list[int]:
+        rows = replica.lacking_rows(touched, 1, fresh, as_pushed, known).get("Word")
+        return [] if rows is None else rows.ids.tolist()
+
+    assert sent({}, {"Word": ids(3)}) == [2]
+    assert sent({"Word": ids(0, 1)}, {"Word": ids(3)}) == [0, 1, 2]
+    known.learn({"Word": ids(0, 1)}, 0)
+    assert sent({"Word": ids(0, 1)}, {"Word": ids(3)}) == [1, 2]  # it changed since
+    known.learn({"Word": ids(1)}, 1)
+    assert sent({"Word": ids(0, 1)}, {"Word": ids(2, 3)}) == []
+    known.learn({"Word": ids(2, 3)}, 1)
+    assert sent(touched, {}) == [2, 3]
 
 
 def test_a_worker_gets_the_tensors_of_a_module_that_changed_since(replica: Replica, tmp_path: Path) -> None:
@@ -134,17 +156,16 @@ def test_of_modules_that_a_worker_has_copies_of_only_what_changed_since_is_fresh
         changes = {k: {w: replica.state.modules[k].tensors[w] + 1} for k, w in zip(keys, weights, strict=True)}
         replica.put({key: VertexState(tensors) for key, tensors in changes.items()}, {}, version)
         replica.commit_version(version)
-    touched = {"Network": ids(0, 1), "Word": ids(1)}
+    touched = {"Network": ids(0, 1)}
     biases = {f"Network/{index}/model/bias" for index in (0, 1)}
-    word = {"@rows/Word", "Word/count", "Word/vector"}
 
     def sent(copied: Touched, copies: int) -> set[str]:
         return {*encode_replica(replica.outgoing(touched, 3, touched, copied, copies))}
 
-    assert sent({}, -1) == {*weights, *biases, *word}
-    assert sent(touched, 2) == {*weights, *word}  # rows are not kept
-    assert sent(touched, 3) == word
-    assert sent({"Network": ids(1, 4)}, 3) == {weights[0], "Network/0/model/bias", *word}
+    assert sent({}, -1) == {*weights, *biases}
+    assert sent(touched, 2) == {*weights}
+    assert sent(touched, 3) == set()
+    assert sent({"Network": ids(1, 4)}, 3) == {weights[0], "Network/0/model/bias"}
 
 
 def test_of_several_pushes_in_one_version_every_change_counts(replica: Replica) -> None:
