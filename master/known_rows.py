@@ -1,13 +1,14 @@
-"""Which rows of array fields a worker has from the chunks that it has trained, and of which version: what a grant need
-not send it again.
+"""Which rows of array fields a worker has, and of which version: what an answer need not bring it.
 
-A worker keeps the rows of its chunks (`gridml.engine.row_cache`). Those of the leases it holds are brought up to date
-with every answer, and are of the version that it says it has; those of ended leases are of the version they had then.
+A worker keeps the rows of its chunks (`gridml.engine.row_cache`). Those of the chunk in hand are brought up to date
+with every answer, and are of the version that it says it has. Those of a chunk ahead are of the version in which it was
+granted, until it is in hand; those of chunks that have ended are of the version that it had then.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +27,7 @@ class _Rows(NamedTuple):
 
 
 class KnownRows:
-    """Of one worker process. To know too little is safe: what is not known is sent."""
+    """Rows by type, and the version of each. To know too little is safe: what is not known is sent."""
 
     def __init__(self) -> None:
         self._rows: dict[str, _Rows] = {}
@@ -68,6 +69,31 @@ class KnownRows:
         versions[here] = known.versions[at[here]]
         lacking: Ids = ids[(versions == UNKNOWN) | (changed[ids] > versions)]
         return lacking
+
+
+class LeaseRows(NamedTuple):
+    """The rows that the chunk of a lease touches."""
+
+    lease: int
+    touched: Touched
+
+
+@dataclass(slots=True)
+class WorkerRows:
+    """What a worker's `process` has: `known` rows, and those `in_hand`. Those `granted` ahead in the last answer, which
+    may be lost, it has of `version`."""
+
+    process: str = ""
+    known: KnownRows = field(default_factory=KnownRows)
+    in_hand: LeaseRows | None = None
+    granted: list[LeaseRows] = field(default_factory=list)
+    version: int = UNKNOWN
+
+    def clear(self) -> None:
+        """It may have nothing."""
+        self.known.clear()
+        self.in_hand = None
+        self.granted.clear()
 
 
 def _places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:

@@ -21,7 +21,7 @@ from sortedcontainers import SortedList
 from gridml.carriers.base import Heartbeat
 from master.decisions.failures import AVOIDED, MAX_FAILURES, Candidate, Failed, GivenUpFor, may_lease, strikes
 from master.decisions.leasing import Span
-from master.known_rows import KnownRows
+from master.known_rows import WorkerRows
 from master.machines import MachineTable
 
 Touched = Mapping[str, NDArray[np.int64]]  # vertices by the name of their type
@@ -233,8 +233,7 @@ class WorkerRecord:
     base: int = -1  # the version that it says it holds
     answered_with: list[int] = field(default_factory=list)  # versions that answers to its last message told it of
     replicas_of: dict[int, LeaseState] = field(default_factory=dict)  # leases whose replicas came with their grant
-    known_rows: KnownRows = field(default_factory=KnownRows)  # of leases that it has trained to their end,
-    process: str = ""  # in this process of it
+    rows: WorkerRows = field(default_factory=WorkerRows)
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
     malformed: int = 0  # messages of it that made no sense
 

@@ -30,6 +30,7 @@ class Leases:
         self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying)
         self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
+        self._rows = any(table.type.arrays for table in spec.graph.replicated)
         self._spec = spec
         self._ledger = ledger
         self._workers = workers
@@ -40,6 +41,12 @@ class Leases:
     def ahead(self) -> bool:
         """Whether a worker may get its next lease while it works on one."""
         return not self._spec.program.bsp
+
+    def _early(self, record: WorkerRecord, sync: Sync) -> bool:
+        """Whether a lease that would lie ready is better granted later: the rows of array fields that come with it are
+        those of now. In time is with the answer to the last push but one."""
+        lease = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
+        return self._rows and lease is not None and lease.left > 2 * record.push_every
 
     @property
     def live(self) -> int:
@@ -57,7 +64,7 @@ class Leases:
         if appointed is not None:
             span, reason = appointed
             return None if span is None else self._open(span, span.stop, record, now, reason)
-        if sync.holds and not self.ahead:
+        if (sync.holds and not self.ahead) or self._early(record, sync):
             return None
         if len(self._ledger.leases.of(record.name)) >= MOST_HELD:
             return None

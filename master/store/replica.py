@@ -11,7 +11,6 @@ import numpy as np
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
 from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
-from master.known_rows import KnownRows
 from master.store.versions import Ids, ReplicaState, Versions
 
 Touched = Mapping[str, Ids]  # by type: indices of the replicated vertices that something needs
@@ -117,7 +116,7 @@ class Replica:
         """Return the modules that a worker at version `have` lacks: what changed since of `touched`, tensor by tensor,
         and all of `fresh`; but of those that are `copied` at version `copies`, what changed since."""
         wanted = {}
-        for type_name in {**touched, **fresh}.keys() - self.state.arrays.keys():
+        for type_name in {**touched, **fresh}:
             old = touched.get(type_name, _NONE)
             lacking = old[self.state.changed[type_name][old] > have]
             wanted[type_name] = np.union1d(lacking, fresh.get(type_name, _NONE))
@@ -126,21 +125,6 @@ class Replica:
         since |= {key: copies for key in self._modules(copied) if since.get(key) == -1}
         modules = {key: self._changed(key, tensors, since[key]) for key, tensors in part.modules.items()}
         return ReplicaPart({key: tensors for key, tensors in modules.items() if tensors})
-
-    def lacking_rows(
-        self, touched: Touched, have: int, fresh: Touched, as_pushed: Touched, known: KnownRows
-    ) -> dict[str, RowValues]:
-        """Return the rows that a worker at version `have` lacks: of `touched` those that changed since, but not as it
-        pushed them; of `fresh`, which are among them, those that it is not known to have as they are."""
-        wanted: dict[str, Ids] = {}
-        for type_name, ids in touched.items():
-            if type_name not in self.state.arrays:
-                continue
-            changed, new = self.state.changed[type_name], fresh.get(type_name, _NONE)
-            newer = ids[changed[ids] > have]
-            newer = np.setdiff1d(newer, np.union1d(new, as_pushed.get(type_name, _NONE)), assume_unique=True)
-            wanted[type_name] = np.union1d(newer, known.lacking(type_name, new, changed))
-        return dict(self.state.part(wanted).rows)
 
     def _modules(self, vertices: Touched) -> list[VertexKey]:
         named = ((name, ids.tolist()) for name, ids in vertices.items() if name not in self.state.arrays)

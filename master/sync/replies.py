@@ -12,19 +12,17 @@ from gridml.engine.master_copy import travels_as_step
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
-from gridml.protocol.messages import Copies, Pace, Reply, Verdict
+from gridml.protocol.messages import Copies, Pace, Reply
 from gridml.protocol.push import ReplicaPart
 from master.decisions.sizing import push_at_least_s
 from master.leases.leases import Leases
-from master.records import WorkerRecord
+from master.records import LeaseState, Touched, WorkerRecord
 from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
+from master.sync.row_supply import RowSupply
 from master.sync.version_use import VersionUse
-
-WORKER_BYTES = 1 << 29  # of rows that a worker keeps beside those of its chunk, about
-KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
 
 
 class Replies:
@@ -43,6 +41,7 @@ class Replies:
         self._store = store
         self._leases = leases
         self._versions = versions
+        self._row_supply = RowSupply(store, leases)
         self._mailboxes = mailboxes
         self._codec = codec
         self.push_s = 0.0  # CPU seconds that a push costs the master: a running mean
@@ -51,14 +50,15 @@ class Replies:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
         version, pace, lacking, forget = self._store.replica.version, self._pace(record), ReplicaPart(), False
-        self._check_known(draft)
-        if self._store.replica.state and not draft.dropping:
-            forget = self._too_many(draft)
-            lacking = self._lacking(draft, forget=forget)
+        if draft.dropping:
+            record.rows.clear()
+        elif self._store.replica.state:
+            rows, forget = self._row_supply.lacking(draft)
+            lacking = replace(self._store.replica.outgoing(*self._lacking(draft)), rows=rows)
         start = self._leases.appointments.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
-            record.known_rows.clear()  # it is given older ones
+            self._row_supply.give_older(draft)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         reply = Reply(
             version=version,
@@ -80,32 +80,9 @@ class Replies:
         record.bytes_down += len(payload)
         self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
 
-    def _check_known(self, draft: Draft) -> None:
-        """Forget what rows a worker has, where it may have begun anew, or heard an answer that another follows."""
-        sync, record = draft.sync, draft.record
-        if sync.have < 0 or sync.process != record.process or draft.dropping or draft.verdict is Verdict.REPEATED:
-            record.known_rows.clear()
-        record.process = sync.process
-
-    def _too_many(self, draft: Draft) -> bool:
-        """Whether a worker is to forget all rows but those of the chunk in hand; then it is sent again what its leases
-        touch."""
-        known = draft.record.known_rows
-        counts = known.counts()
-        nbytes = sum(counts[name] * each for name, each in self._row_bytes.items() if name in counts)
-        return nbytes > WORKER_BYTES or known.nbytes > KNOWN_BYTES // max(1, self._leases.live)
-
-    @cached_property
-    def _row_bytes(self) -> dict[str, int]:
-        """Bytes of a row, by type."""
-        arrays = self._store.replica.state.arrays
-        return {
-            type_name: sum(column.nbytes // max(1, len(column)) for column in columns.values())
-            for type_name, columns in arrays.items()
-        }
-
-    def _lacking(self, draft: Draft, *, forget: bool) -> ReplicaPart:
-        """Return what a worker lacks of the vertices that its leases touch; with `forget` it has no rows."""
+    def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched, Touched, int]:
+        """(module vertices the worker's leases touch, the version it has of them, those it has no replica of; those it
+        has copies of all the same, and of which version)."""
         sync, record, grant = draft.sync, draft.record, draft.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
@@ -113,35 +90,21 @@ class Replies:
         copies = sync.copies if sync.push is None else Copies(sync.push.lease, version)
         copied = None if copies is None else record.replicas_of.get(copies.lease)
         record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in named}
-        touched = union(lease.cut.touched for lease in self._store.ledger.leases.of(record.name).values())
-        has = union(lease.cut.touched for lease in record.replicas_of.values())
+        touched = union(map(self._modules, self._store.ledger.leases.of(record.name).values()))
+        has = union(map(self._modules, record.replicas_of.values()))
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
-        if forget:
-            record.known_rows.clear()
-        elif draft.verdict is Verdict.MERGED:
-            self._learn(draft)
         if copied is not None and sync.push is None:
             record.replicas_of[copied.id] = copied  # its answer may be lost
         if grant is not None:
             record.replicas_of[grant.id] = grant
-        replica = self._store.replica
-        new = touched if forget else fresh
-        rows = replica.lacking_rows(touched, version, new, draft.as_pushed, record.known_rows)
         if copies is None or copied is None:
-            return replace(replica.outgoing(touched, version, fresh), rows=rows)
-        return replace(replica.outgoing(touched, version, fresh, copied.cut.touched, copies.version), rows=rows)
+            return touched, version, fresh, {}, -1
+        return touched, version, fresh, self._modules(copied), copies.version
 
-    def _learn(self, draft: Draft) -> None:
-        """Take note of the rows of a lease that a push has ended: they are of the version that the worker has. It has
-        its own of those that it pushed; they changed in this version, so they count as lacking unless they are as it
-        pushed them."""
-        record, push = draft.record, draft.push
-        ended = record.replicas_of.get(push.lease)
-        if ended is None or draft.sync.have < 0 or self._store.ledger.leases.get(ended.id) is not None:
-            return
+    def _modules(self, lease: LeaseState) -> Touched:
+        """The module vertices that a lease's chunk touches."""
         arrays = self._store.replica.state.arrays
-        record.known_rows.learn({n: ids for n, ids in ended.cut.touched.items() if n in arrays}, draft.sync.have)
-        record.known_rows.learn(draft.as_pushed, self._store.replica.version)
+        return {type_name: ids for type_name, ids in lease.cut.touched.items() if type_name not in arrays}
 
     @cached_property
     def _short(self) -> frozenset[str]:

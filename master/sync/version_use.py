@@ -60,7 +60,7 @@ class VersionUse:
         self._release(versions)
         self.speakers -= 1
         record.number, record.base, record.answered_with, record.replicas_of = -1, -1, [], {}
-        record.known_rows.clear()
+        record.rows.clear()
         return versions
 
     def inherit(self, records: Collection[WorkerRecord], versions: Collection[int], until_s: float) -> None:

@@ -112,25 +112,6 @@ def test_a_worker_gets_what_changed_since_and_what_is_fresh_to_it(replica: Repli
     assert not replica.outgoing(touched, 2, {})
 
 
-def test_a_worker_gets_no_row_that_it_pushed_or_kept(replica: Replica) -> None:
-    row(replica, 1, [1], 100)
-    row(replica, 2, [2, 3], 200)
-    touched, known = {"Word": ids(0, 1, 2, 3)}, KnownRows()
-
-    def sent(fresh: Touched, as_pushed: Touched) -> list[int]:
-        rows = replica.lacking_rows(touched, 1, fresh, as_pushed, known).get("Word")
-        return [] if rows is None else rows.ids.tolist()
-
-    assert sent({}, {"Word": ids(3)}) == [2]
-    assert sent({"Word": ids(0, 1)}, {"Word": ids(3)}) == [0, 1, 2]
-    known.learn({"Word": ids(0, 1)}, 0)
-    assert sent({"Word": ids(0, 1)}, {"Word": ids(3)}) == [1, 2]  # it changed since
-    known.learn({"Word": ids(1)}, 1)
-    assert sent({"Word": ids(0, 1)}, {"Word": ids(2, 3)}) == []
-    known.learn({"Word": ids(2, 3)}, 1)
-    assert sent(touched, {}) == [2, 3]
-
-
 def test_a_worker_gets_the_tensors_of_a_module_that_changed_since(replica: Replica, tmp_path: Path) -> None:
     key, touched = ("Network", 0), {"Network": ids(0)}
     weight, bias = (f"Network/0/model/{name}" for name in ("weight", "bias"))

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import numpy as np
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.model.batch import Rows
-from gridml.protocol.worker_actions import Train
+from gridml.protocol.worker_actions import BeginChunk, Train
 from master.backends.script import Lives, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.exact import verify_credits
@@ -22,7 +23,7 @@ from master.simulation.scenario import Chances, Scenario
 from master.simulation.world import play_scenario
 from master.store.replica import Replica
 from master.store.settings import Settings
-from master.sync import replies
+from master.sync import row_supply
 from master.views.report import report
 from remote.session import Session
 from remote.stepped import Trainer
@@ -77,12 +78,14 @@ PROGRAM = """
 
 class Watched:
     """Compares the rows of a chunk with the master's, of the version that the worker says it has, before every batch
-    of every worker; `seen` counts the batches, and those that began with rows of an earlier chunk."""
+    of every worker. Of a chunk that was begun while a push travelled it waits for the answer, which brings what has
+    changed. `seen` counts the batches, and those that began with rows of an earlier chunk."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.history: dict[int, dict[str, dict[str, np.ndarray[Any, Any]]]] = {}
         self.seen: Counter[str] = Counter()
-        commit, train, start = Replica.commit_version, Session._train, Replica.start
+        self.begun: WeakSet[Session] = WeakSet()  # chunks while a push travelled
+        commit, train, start, begin = Replica.commit_version, Session._train, Replica.start, Session._begin
 
         def committed(replica: Replica, *arguments: Any, **named: Any) -> str:
             sha256 = commit(replica, *arguments, **named)
@@ -98,6 +101,12 @@ class Watched:
             self._check(session)
             return train(session, action)
 
+        def chunk_begun(session: Session, action: BeginChunk) -> Any:
+            if session._courier.busy:
+                self.begun.add(session)
+            return begin(session, action)
+
+        monkeypatch.setattr(Session, "_begin", chunk_begun)
         monkeypatch.setattr(Replica, "commit_version", committed)
         monkeypatch.setattr(Replica, "start", started)
         monkeypatch.setattr(Session, "_train", trained)
@@ -108,6 +117,9 @@ class Watched:
 
     def _check(self, session: Session) -> None:
         engine, version = session._engine, session._state._version
+        if session in self.begun and session._courier.busy:
+            return
+        self.begun.discard(session)
         for type_name, cache in engine._caches.items():
             table = engine._tables[type_name]
             assert isinstance(table, Rows)
@@ -152,7 +164,7 @@ def test_they_are_when_workers_and_masters_die_and_messages_are_lost(
 def test_they_are_when_a_worker_may_keep_few(most: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     watched = Watched(monkeypatch)
     plain = report(play(tmp_path / "plain", Steady(3)))
-    monkeypatch.setattr(replies, "WORKER_BYTES", most)
+    monkeypatch.setattr(row_supply, "WORKER_BYTES", most)
     watched.seen.clear()
     bounded = report(play(tmp_path / "bounded", Steady(3)))
     assert watched.seen["kept"] > 0
