@@ -21,7 +21,6 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
-from scipy import sparse
 
 from benchmarks.placement_graphs import clicks
 from benchmarks.table import Cell, write
@@ -116,8 +115,8 @@ def local(settings: dict[str, Any], root: Path) -> None:
 
 
 def play(graph: Path, where: str, order: str, rows: int) -> Travelled:
-    chunk = max(64, rows // (8 * (SIMULATED if where == "simulated" else LOCAL)) // 32 * 32)
-    settings: dict[str, Any] = {"epochs": EPOCHS, "chunk": chunk, "push_every": chunk // 2, "steps_each": 0}
+    chunk = max(64, rows // (2 * (SIMULATED if where == "simulated" else LOCAL)) // 32 * 32)
+    settings: dict[str, Any] = {"epochs": EPOCHS, "chunk": chunk, "push_every": max(32, chunk // 8), "steps_each": 0}
     if order != "as landed":
         settings["placement"] = order
     with (
@@ -148,10 +147,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name, drawn in GRAPHS.items():
             graph, path = drawn(rows), Path(folder) / f"{name}.npz"
-            ones = np.ones(graph.edges, np.int8)
-            sparse.save_npz(
-                path, sparse.csr_matrix((ones, graph.neighbours, graph.offsets), (graph.rows, graph.columns))
-            )
+            np.savez(path, indptr=graph.offsets, indices=graph.neighbours, shape=(graph.rows, graph.columns))
             for where in places:
                 table += compare(name, graph, path, where, orders)
     write("placed_runs", f"Runs with and without placement, {rows:,} impressions", table, NOTES)

@@ -1,8 +1,7 @@
 """Which rows of array fields a worker has, and of which version: what an answer need not bring it.
 
-A worker keeps the rows of its chunks (`gridml.engine.row_cache`). Those of the chunk in hand are brought up to date
-with every answer, and are of the version that it says it has. Those of a chunk ahead are of the version in which it was
-granted, until it is in hand; those of chunks that have ended are of the version that it had then.
+A worker keeps the rows of its chunks (`gridml.engine.row_cache`). What an answer says is of the version that it names:
+rows that it brings, and rows that the worker is known to have as they are. It counts once the worker is heard again.
 """
 
 from __future__ import annotations
@@ -72,7 +71,7 @@ class KnownRows:
 
 
 class LeaseRows(NamedTuple):
-    """The rows that the chunk of a lease touches."""
+    """Rows that a lease is trained with."""
 
     lease: int
     touched: Touched
@@ -80,20 +79,19 @@ class LeaseRows(NamedTuple):
 
 @dataclass(slots=True)
 class WorkerRows:
-    """What a worker's `process` has: `known` rows, and those `in_hand`. Those `granted` ahead in the last answer, which
-    may be lost, it has of `version`."""
+    """What a worker has: `known` rows, and, if it has heard the `answer`, those `answered`, in `version`. It may have
+    trained each lease up to where it was `promised` rows for."""
 
-    process: str = ""
+    answer: str = ""
     known: KnownRows = field(default_factory=KnownRows)
-    in_hand: LeaseRows | None = None
-    granted: list[LeaseRows] = field(default_factory=list)
+    answered: list[LeaseRows] = field(default_factory=list)
     version: int = UNKNOWN
+    promised: dict[int, int] = field(default_factory=dict)
 
     def clear(self) -> None:
         """It may have nothing."""
         self.known.clear()
-        self.in_hand = None
-        self.granted.clear()
+        self.answered.clear()
 
 
 def _places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:

@@ -64,7 +64,8 @@ class Sync(NamedTuple):
     the last when it holds none.
 
     A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
-    processes of one worker apart, and comes back in the reply. `kind` says in a few words what machine it is.
+    processes of one worker apart, and comes back in the reply. `heard` is the answer that it took last, as that was
+    called. `kind` says in a few words what machine it is.
 
     What its work costs it: `trained` and `train_s` count vertices and seconds of training in this process's life. The
     last of the `begun` chunks had `begun_vertices` and took `begin_s` seconds from the lease in hand to the first
@@ -76,6 +77,7 @@ class Sync(NamedTuple):
     process: str = ""
     have: int = -1
     holds: tuple[int, ...] = ()
+    heard: str = ""
     copies: Copies | None = None
     wants: bool = False
     leaving: bool = False
@@ -131,7 +133,9 @@ class Reply(NamedTuple):
 
     `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
     the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `forget_rows`: those of other
-    chunks than the one in hand are too many to keep. `leave`: there is nothing more to do.
+    chunks than the one in hand are too many to keep. `ready`: of leases whose rows come piece by piece, how far they
+    have come: batches that begin before that position may be trained. `answer`: what this reply is called, of several
+    to one sync perhaps. `leave`: there is nothing more to do.
     """
 
     version: int
@@ -143,6 +147,8 @@ class Reply(NamedTuple):
     stop_at: int | None = None
     drop_optimiser: bool = False
     forget_rows: bool = False
+    ready: tuple[tuple[int, int], ...] = ()
+    answer: str = ""
     leave: bool = False
     wait_s: float = 0.1
     process: str = ""
@@ -178,6 +184,7 @@ def reply_from(message: dict[str, Any]) -> Reply:
                 "pace": Pace(**message["pace"]),
                 "lease": None if lease is None else Lease(**lease),
                 "verdict": None if verdict is None else Verdict(verdict),
+                "ready": tuple((lease, upto) for lease, upto in message["ready"]),
             }
         )
     except (KeyError, TypeError, ValueError) as error:
@@ -208,6 +215,7 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "process": text(),
     "have": whole(-1),
     "holds": numbers(MOST_HELD),
+    "heard": text(),
     "copies": record(Copies, COPIES_BOUNDS, optional=True),
     "wants": flag,
     "leaving": flag,

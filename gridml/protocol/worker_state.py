@@ -107,8 +107,10 @@ class WorkerState:
         self._chunks_left = options.chunks
         self._pace = Pace()
         self._version = -1  # of the replica
+        self._heard = ""  # the last reply
         self._copies: Copies | None = None  # after the last push that was answered
         self._ahead: deque[Lease] = deque()
+        self._ready: dict[int, int] = {}  # by lease: the position before which batches may begin, where not everywhere
         self._work: _Work | None = None
         self._beginning: Lease | None = None
         self._to_copy: _Work | None = None  # the next action takes its snapshot,
@@ -171,6 +173,8 @@ class WorkerState:
         reply, _, self._carry_s, self._travel_s = replied
         self.answered = True
         self._version, self._pace, self._counted = reply.version, reply.pace, answered.trained
+        self._heard = reply.answer
+        self._ready.update(reply.ready)
         if reply.lease is not None:
             self._ahead.append(reply.lease)
         elif answered.sync.wants and answered.sync.push is None:
@@ -206,7 +210,8 @@ class WorkerState:
         """
         self._work = None
         self._ahead.clear()
-        self._version = -1
+        self._ready.clear()
+        self._version, self._heard = -1, ""
         self._copies = None
         self._adopt = Adopt(Use.DROP, self._pace.live, forget_optimisers)
 
@@ -240,14 +245,21 @@ class WorkerState:
     def _advance(self, work: _Work, now_s: float) -> Action:
         """Train a lease, push where that is due, and let go of the lease at its end."""
         if work.at < work.count and not work.spoilt:
-            if self._under_way is None and self._push_is_due(work, now_s):
-                return self._copy(work)
-            return self._train(work, now_s)
+            ready = work.lease.start + work.at < self._ready.get(work.lease.id, work.lease.stop)
+            if self._under_way is not None and not ready:
+                return self._wait(now_s)
+            if self._under_way is None and (self._push_is_due(work, now_s) or (not ready and work.at > work.pushed)):
+                return self._copy(work)  # the answer brings rows for what follows
+            if ready:
+                return self._train(work, now_s)
+            self._drop()  # what it lacks will not come
+            return self.next_action(now_s)
         if self._under_way is not None:
             return self._wait(now_s)  # that push may be refused, and the lease gone with it
         if work.spoilt:
             self._drop()
             return self.next_action(now_s)
+        self._ready.pop(work.lease.id, None)
         self._work, self._ended_s = None, work.ended_s
         if work.pushed < work.at:
             self._to_copy = work  # the next chunk is begun while that push travels
@@ -368,6 +380,7 @@ class WorkerState:
             worker=self._options.worker,
             have=self._version,
             holds=holds,
+            heard=self._heard,
             copies=None if holds or push is not None else self._copies,
             wants=wants,
             leaving=leaving,

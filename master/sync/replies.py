@@ -21,7 +21,7 @@ from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
-from master.sync.row_supply import RowSupply
+from master.sync.row_supply import RowSupply, Supply
 from master.sync.version_use import VersionUse
 
 
@@ -41,7 +41,7 @@ class Replies:
         self._store = store
         self._leases = leases
         self._versions = versions
-        self._row_supply = RowSupply(store, leases)
+        self._row_supply = RowSupply(spec, store, leases)
         self._mailboxes = mailboxes
         self._codec = codec
         self.push_s = 0.0  # CPU seconds that a push costs the master: a running mean
@@ -49,16 +49,16 @@ class Replies:
     def send(self, draft: Draft, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
         sync, record = draft.sync, draft.record
-        version, pace, lacking, forget = self._store.replica.version, self._pace(record), ReplicaPart(), False
+        version, pace, lacking, supply = self._store.replica.version, self._pace(record), ReplicaPart(), Supply({})
         if draft.dropping:
             record.rows.clear()
         elif self._store.replica.state:
-            rows, forget = self._row_supply.lacking(draft)
-            lacking = replace(self._store.replica.outgoing(*self._lacking(draft)), rows=rows)
+            supply = self._row_supply.supply(draft)
+            lacking = replace(self._store.replica.outgoing(*self._lacking(draft)), rows=supply.rows)
         start = self._leases.appointments.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
-            self._row_supply.give_older(draft)
+            supply = self._row_supply.give_older(draft, version)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
         reply = Reply(
             version=version,
@@ -69,7 +69,9 @@ class Replies:
             lease=None if draft.grant is None else self._leases.chunks.describe(draft.grant, afresh=start is not None),
             stop_at=None if pushed is None else pushed.stop,
             drop_optimiser=draft.drop_optimiser,
-            forget_rows=forget,
+            forget_rows=supply.forget,
+            ready=supply.ready,
+            answer=supply.answer,
             leave=leave,
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
             process=sync.process,

@@ -1,89 +1,143 @@
-"""Which rows of array fields an answer brings: those that a worker's chunks touch and that it lacks as they are.
+"""Which rows of array fields an answer brings: those that a worker is about to use and lacks as they are.
 
-While a chunk is in hand, that is what others changed since the last answer. The next one is granted ahead, with what
-the worker lacks of it then; it is begun while the last push of the one before travels, and the answer to that brings
-what has changed since. So a row is not brought again and again before it is used.
+A chunk's rows come piece by piece: each answer brings those of the vertices that will be trained before the next one,
+and says how far they go. So a row comes once before it is used, and not after every push of others who use it, too. The
+chunk after this one is granted ahead, with the rows that it begins with; the answer to the last push of the one before
+brings what of those has changed since.
 """
 
 from __future__ import annotations
 
+import secrets
+from collections.abc import Sequence
 from functools import cached_property
+from itertools import count
+from typing import NamedTuple
 
+import numpy as np
+
+from gridml.model.vertex import describe
 from gridml.protocol.messages import Verdict
 from gridml.protocol.push import RowValues
 from master.known_rows import LeaseRows, Touched, WorkerRows
 from master.leases.leases import Leases
 from master.records import LeaseState
-from master.store.replica import union, without
+from master.store.replica import union
+from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
 
+INTERVALS = 2  # between pushes, that rows are brought for: an answer may be under way for as long as one of them
 WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
 KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
+
+
+class Supply(NamedTuple):
+    """Rows that an answer brings, by type; whether the worker is to forget first all that it keeps beside those of the
+    chunk in hand; and how far the rows of leases have come, and what the answer is called, as in Reply."""
+
+    rows: dict[str, RowValues]
+    forget: bool = False
+    ready: tuple[tuple[int, int], ...] = ()
+    answer: str = ""
 
 
 class RowSupply:
     """Knows what each worker has, by what it says and was answered."""
 
-    def __init__(self, store: Store, leases: Leases) -> None:
+    def __init__(self, spec: RunSpec, store: Store, leases: Leases) -> None:
+        self._spec = spec
         self._store = store
         self._leases = leases
+        self._answers = (f"{secrets.token_hex(4)}.{number}" for number in count())
 
-    def lacking(self, draft: Draft) -> tuple[dict[str, RowValues], bool]:
-        """Return the rows to bring, by type, and whether the worker is to forget first all that it keeps beside those
-        of the chunk in hand."""
+    def supply(self, draft: Draft) -> Supply:
+        """Return what the answer to a draft brings."""
         rows, replica = draft.record.rows, self._store.replica
         if not replica.state.arrays:
-            return {}, False
-        self._confirm(draft)
+            return Supply({})
+        self._hear(draft)
         forget = self._too_many(rows)
         if forget:
-            rows.clear()
-        elif draft.verdict is Verdict.MERGED:
-            self._end(draft)
+            rows.known.clear()
         held = self._held(draft)
-        in_hand, ahead = (held[0] if held else None), held[1:]
-        wanted: list[Touched] = []
-        if in_hand is not None:
-            known = rows.in_hand is not None and rows.in_hand.lease == in_hand.lease
-            wanted.append(self._changed(draft, in_hand.touched) if known else self._unknown(rows, in_hand.touched))
-        rows.in_hand, rows.version = in_hand, replica.version
-        for lease in ahead:
-            if forget or (draft.grant is not None and lease.lease == draft.grant.id):
-                wanted.append(self._unknown(rows, lease.touched))
-                rows.granted.append(lease)
-        return dict(replica.state.part(union(wanted)).rows), forget
+        rows.promised = {lease.id: self._reach(lease, draft) for lease in held}
+        wanted = []
+        for lease in held if forget else [lease for lease in held if lease is held[0] or lease is draft.grant]:
+            touched = self._used(lease, rows.promised[lease.id])
+            wanted.append(self._lacking(rows, touched))
+            rows.answered.append(LeaseRows(lease.id, touched))
+        rows.version, rows.answer = replica.version, next(self._answers)
+        brought = dict(replica.state.part(union(wanted)).rows)
+        return Supply(brought, forget, tuple(rows.promised.items()), rows.answer)
 
-    def give_older(self, draft: Draft) -> None:
-        """A worker is given what the lease that it is granted touches as it was in an older version."""
-        draft.record.rows.clear()
-        draft.record.rows.in_hand = None if draft.grant is None else self._rows(draft.grant)
+    def give_older(self, draft: Draft, version: int) -> Supply:
+        """A worker is given all that the lease that it is granted touches, as it was in an older version, by others."""
+        rows = draft.record.rows
+        rows.clear()
+        if draft.grant is not None:
+            rows.answered.append(LeaseRows(draft.grant.id, self._rows(draft.grant)))
+        rows.version, rows.answer = version, next(self._answers)
+        return Supply({}, answer=rows.answer)
 
-    def _held(self, draft: Draft) -> list[LeaseRows]:
+    def _held(self, draft: Draft) -> Sequence[LeaseState]:
         """The leases that the worker holds after this answer, the one that it works on first."""
         held = self._store.ledger.leases.of(draft.record.name)
         pushed = () if draft.sync.push is None else (draft.sync.push.lease,)
         order = dict.fromkeys((*pushed, *draft.sync.holds, *held))
-        return [self._rows(held[number]) for number in order if number in held]
+        return [held[number] for number in order if number in held]
 
-    def _rows(self, lease: LeaseState) -> LeaseRows:
-        arrays = self._store.replica.state.arrays
-        return LeaseRows(lease.id, {name: ids for name, ids in lease.cut.touched.items() if name in arrays})
-
-    def _confirm(self, draft: Draft) -> None:
-        """Take the worker to have what the last answer brought, if it is the process that heard it."""
+    def _hear(self, draft: Draft) -> None:
+        """Take the worker to have what the last answer brought, if it has heard that; and what it pushed and the master
+        took as it was. Other rows that it pushed have changed, so they count as lacking."""
         sync, rows = draft.sync, draft.record.rows
-        begun_anew = sync.have < 0 or sync.process != rows.process or not self._store.ledger.has_version(sync.have)
-        if begun_anew or draft.verdict is Verdict.REPEATED:
+        heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
+        if not heard or draft.verdict is Verdict.REPEATED:
             rows.clear()
-        rows.process = sync.process
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
-        if rows.in_hand is not None and rows.in_hand.lease not in named:
-            rows.in_hand = None
-        for lease in rows.granted:
+        for lease in rows.answered:
             if lease.lease in named:
                 rows.known.learn(lease.touched, rows.version)
-        rows.granted.clear()
+        rows.answered.clear()
+        if draft.verdict is Verdict.MERGED and heard:
+            rows.known.learn(draft.as_pushed, self._store.replica.version)
+
+    def _reach(self, lease: LeaseState, draft: Draft) -> int:
+        """Return the position of a lease before which batches may begin after this answer: never less far than was said
+        before, because the worker may have come as far, and to its end where it is not known what an earlier master
+        said."""
+        promised = draft.record.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
+        if not self._piecewise:
+            return lease.stop
+        return min(max(promised, lease.upto + INTERVALS * max(1, draft.record.push_every)), lease.stop)
+
+    def _used(self, lease: LeaseState, upto: int) -> Touched:
+        """Return the rows that batches of a lease use which begin at its last credit or after, and before `upto`."""
+        end = upto + 2 * (self._spec.program.update.batch or 1) + self._leases.epochs.fewest  # of the last of them
+        if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
+            return self._rows(lease)
+        vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
+        edges = self._spec.graph.tables[self._leases.epochs.driver].edges.items()
+        arrays = self._store.replica.state.arrays
+        targets = ((self._target(name), each) for name, each in edges)
+        return union({target: np.unique(each.of(vertices)[1])} for target, each in targets if target in arrays)
+
+    def _target(self, edge: str) -> str:
+        return describe(self._spec.graph.tables[self._leases.epochs.driver].type.target(edge)).name
+
+    @cached_property
+    def _piecewise(self) -> bool:
+        """Whether it is known which rows a range of vertices uses: f reaches none from other local vertices."""
+        return not self._spec.program.bsp and self._leases.epochs.components is None
+
+    def _rows(self, lease: LeaseState) -> Touched:
+        """All rows that a lease's chunk touches."""
+        arrays = self._store.replica.state.arrays
+        return {name: ids for name, ids in lease.cut.touched.items() if name in arrays}
+
+    def _lacking(self, rows: WorkerRows, touched: Touched) -> Touched:
+        changed = self._store.replica.state.changed
+        return {name: rows.known.lacking(name, ids, changed[name]) for name, ids in touched.items()}
 
     def _too_many(self, rows: WorkerRows) -> bool:
         counts = rows.known.counts()
@@ -95,24 +149,3 @@ class RowSupply:
         """Bytes of a row, by type."""
         arrays = self._store.replica.state.arrays
         return {name: sum(c.nbytes // max(1, len(c)) for c in columns.values()) for name, columns in arrays.items()}
-
-    def _end(self, draft: Draft) -> None:
-        """Take note of the rows of a lease that this push has ended. They are of the version that the worker has; those
-        that it pushed are its own, and have changed, so they count as lacking, but for those that the master took as
-        they were."""
-        rows, lease = draft.record.rows, draft.push.lease
-        if rows.in_hand is None or rows.in_hand.lease != lease or self._store.ledger.leases.get(lease) is not None:
-            return
-        rows.known.learn(rows.in_hand.touched, draft.sync.have)
-        rows.known.learn(draft.as_pushed, self._store.replica.version)
-
-    def _changed(self, draft: Draft, touched: Touched) -> Touched:
-        """What has changed since the last answer, but is not as the worker pushed it."""
-        since = self._store.replica.version if draft.fast_forward else draft.sync.have
-        changed = self._store.replica.state.changed
-        newer = {name: ids[changed[name][ids] > since] for name, ids in touched.items()}
-        return without(newer, draft.as_pushed)
-
-    def _unknown(self, rows: WorkerRows, touched: Touched) -> Touched:
-        changed = self._store.replica.state.changed
-        return {name: rows.known.lacking(name, ids, changed[name]) for name, ids in touched.items()}
