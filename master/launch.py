@@ -16,15 +16,19 @@ from gridml.protocol.foreign_files import remove
 from master.backends.registry import BACKENDS, read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
+from master.placing import Told, place
 from master.run import Run
 from master.scaling import REQUESTED
 from master.store.diagnosis import explained
+from master.store.event_facts import EventFacts
 from master.store.identity import identity
+from master.store.journal import Journal
+from master.store.kept_placement import FACT, KeptPlacement, read_kept
 from master.store.kept_program import Contents, KeptProgram, contents_of
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.rundir import MasterLock, RunDirectory, command
-from master.store.settings import Settings
+from master.store.settings import Settings, check_placement
 from master.store.settings_file import copy_settings, write_settings
 from master.store.spec import RunSpec
 from master.store.status import RunStatus
@@ -65,26 +69,27 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         with explained(root, "start again with gridml run"):
             directory.kept_program(settings.program).keep(contents)
             BACKENDS.find(settings.backend).keep(settings, directory)
-            _make_ledger(spec, directory, environment)
+            spec = _make_ledger(spec, directory, environment)
         return spec, directory, lock
     except BaseException:
         lock.release()
         raise
 
 
-def _load(settings: Settings) -> tuple[RunSpec, Contents]:
+def _load(settings: Settings, placement: KeptPlacement | None = None) -> tuple[RunSpec, Contents]:
     """A program as it is now, with what its files hold: read at once, whatever its graph takes."""
     program = load(settings.program)
     contents = contents_of(settings.program)
-    return _spec(settings, program), contents
+    check_placement(f"the placement of {settings.program}", program.placement)
+    return _spec(settings, program, placement), contents
 
 
-def _spec(settings: Settings, program: Program) -> RunSpec:
+def _spec(settings: Settings, program: Program, placement: KeptPlacement | None = None) -> RunSpec:
     if program.uses_torch:
         import torch
 
         torch.set_num_threads(1)  # others live on an access point, and here workers: a master merges with one
-    return RunSpec(settings, program, program.build(settings.program))
+    return RunSpec(settings, program, program.build(settings.program), placement)
 
 
 @contextlib.contextmanager
@@ -99,8 +104,14 @@ def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger
         raise
 
 
-def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environment) -> None:
-    """Version 0 and a ledger that names it. The ledger gets its name last: one that exists can be resumed."""
+def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environment) -> RunSpec:
+    """The placement, version 0, and a ledger that names them. The ledger gets its name last: one that exists can be
+    resumed. Return the run as it is placed."""
+
+    def say(text: str, facts: EventFacts) -> None:
+        environment.report("placing", text, facts)
+
+    spec, placed = place(spec, directory, say, durable=environment.durable)
     building = directory.root / "ledger.new.db"
     building.unlink(missing_ok=True)
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
@@ -119,10 +130,24 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
             ledger.set("driver", epochs.driver)
             ledger.set("total", epochs.total)
             epochs.open_first(now)
+            if placed is not None:
+                _tell_placement(placed, spec, ledger, now, directory, environment)
     finally:
         ledger.close()
     building.rename(directory.ledger)
     bundle.sync_folder(directory.root)
+    return spec
+
+
+def _tell_placement(
+    placed: Told, spec: RunSpec, ledger: Ledger, now: float, directory: RunDirectory, environment: Environment
+) -> None:
+    """Say how vertices are placed, and which file has it."""
+    sha256 = None if spec.placement is None else spec.placement.sha256
+    ledger.set(FACT, {"sha256": sha256, "text": placed.text})
+    journal = Journal(ledger, directory.events, environment.report)
+    journal.event(now, "placement", placed.text, placed.facts)
+    journal.close()
 
 
 def resume(
@@ -168,13 +193,14 @@ def _resume(
             if program_file is not None:
                 settings = replace(settings, program=program_file)
             kept, contents = directory.kept_program(settings.program), None
+            placement = read_kept(directory.placement, ledger.get(FACT))
             if with_changes or program_file is not None:
-                spec, contents = _load(settings)
+                spec, contents = _load(settings, placement)
             else:
                 if not kept.program.is_file():
                     load(settings.program)  # which has to do instead: says what is wrong with it
                 kept.mend(ledger.get("program"))
-                spec = _spec(settings, load(kept.program, settings.program))
+                spec = _spec(settings, load(kept.program, settings.program), placement)
 
             def accepted() -> None:
                 """Only now: a run whose next program is refused stays what it was."""

@@ -204,6 +204,9 @@ class Standing(Enum):
     GIVEN_UP = auto()  # silent for too long: it counts as lost, though nobody has seen its end
 
 
+_AWAY = (Standing.SUSPENDED, Standing.HELD, Standing.DISMISSED, Standing.GIVEN_UP)  # from the part they work on
+
+
 @dataclass(slots=True, eq=False)
 class WorkerRecord:
     """A worker, one attempt of its job: everything that the master knows of it. Times in seconds of the run's clock."""
@@ -238,6 +241,7 @@ class WorkerRecord:
     malformed: int = 0  # messages of it that made no sense
 
     # How it works.
+    part: int | None = None  # of a placed graph, which it is at home in: it has the rows of that
     idle_until_s: float | None = None  # by then the others should have done what it is too slow for
     kind: str = ""  # of its machine
     speed: float | None = None  # vertices per second of training
@@ -308,6 +312,7 @@ class WorkerTable:
         self._records: dict[str, WorkerRecord] = {}
         self._ended: set[str] = set()
         self._counts: Counter[Standing | None] = Counter()
+        self._at_home: Counter[int] = Counter()  # workers by the part that they are at home in
 
     def __iter__(self) -> Iterator[WorkerRecord]:
         return iter(self._records.values())
@@ -344,7 +349,27 @@ class WorkerTable:
         """Change a worker's standing, so that it is counted where it is."""
         self._counts[record.standing] -= 1
         self._counts[standing] += 1
+        self._count_at_home(record, -1)
         record.standing = standing
+        self._count_at_home(record, 1)
+
+    def settle(self, record: WorkerRecord, part: int | None) -> None:
+        """Let a worker of this table be at home in a part, None for in none."""
+        if self._records.get(record.name) is record:
+            self._count_at_home(record, -1)
+            record.part = part
+            self._count_at_home(record, 1)
+
+    def others_at_home(self, record: WorkerRecord, parts: int) -> list[int]:
+        """Return how many others than a worker are at home in each part."""
+        others = [self._at_home[part] for part in range(parts)]
+        if record.part is not None and record.standing not in _AWAY:
+            others[record.part] -= 1
+        return others
+
+    def _count_at_home(self, record: WorkerRecord, sign: int) -> None:
+        if record.part is not None and record.standing not in _AWAY:
+            self._at_home[record.part] += sign
 
     def ready(self, now: float) -> Iterator[Candidate]:
         """The workers that might take a range now, or will soon: those that are at work and do not fail."""
@@ -403,6 +428,7 @@ class WorkerTable:
 
     def end(self, record: WorkerRecord) -> None:
         """Drop the record of a worker that has ended. Idempotent."""
+        self.settle(record, None)
         self.move(record, None)
         self._records.pop(record.name, None)
         self._ended.add(record.name)

@@ -42,6 +42,15 @@ _ChunkBytes = Annotated[
     str | None,
     typer.Option(metavar="SIZE", help="Bytes of a chosen chunk at most; otherwise 32MB.", show_default=False),
 ]
+_Placement = Annotated[
+    str | None,
+    typer.Option(
+        metavar="auto|none|METHOD",
+        help="Vertices that touch the same rows go to one worker: where it pays, never, or by a method of gridml place "
+        "such as parsa; otherwise what the program says.",
+        show_default=False,
+    ),
+]
 _PushEvery = Annotated[
     int | None, typer.Option(help="Vertices between two pushes of a worker; otherwise chosen.", show_default=False)
 ]
@@ -130,6 +139,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     yield parameter("seed", Annotated[int, typer.Option(help=command.seed_help)], 0)
     yield parameter("chunk", _Chunk, None)
     yield parameter("chunk_bytes", _ChunkBytes, None)
+    yield parameter("placement", _Placement, None)
     yield parameter("push_every", _PushEvery, None)
     yield parameter("no_push", _NoPush, False)
     yield parameter("steps_each", _StepsEach, None)
@@ -229,6 +239,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         workers=plugin.workers(options) if workers is None else workers,
         epochs=values["epochs"],
         seed=values["seed"],
+        placement=values["placement"],
         push_every=NO_PUSH if values["no_push"] else values["push_every"],
         expected_lifetime=_expected_lifetime(values, chunk),
         spot_checks=values["spot_checks"],

@@ -2,10 +2,12 @@
 
 An epoch is a line of positions 0..n-1; leases and credits are ranges of positions. `EpochOrder.vertices` says which
 vertex stands at each. Vertices of one connected component (a *unit*) stand side by side and ranges end between units.
+Where vertices are placed, those of a part stand side by side, too, at the same positions in every epoch.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -28,24 +30,60 @@ class Units:
         return int(np.diff(self.offsets).max(initial=0))
 
 
+@dataclass(frozen=True)
+class Parts:
+    """Placed vertices: part p is `members[offsets[p]:offsets[p+1]]` (int64 vertex indices, in the graph's order), and
+    stands at the positions from offsets[p] to offsets[p+1]. No part is empty."""
+
+    offsets: NDArray[np.int64]
+    members: NDArray[np.int64]
+
+    @staticmethod
+    def of(labels: NDArray[np.integer], parts: int) -> Parts:
+        """Return the parts of vertices whose parts are `labels` (count,), each from 0 to `parts` - 1."""
+        ends = np.cumsum(np.bincount(labels, minlength=parts))
+        return Parts(np.concatenate([[0], ends]).astype(np.int64), np.argsort(labels, kind="stable").astype(np.int64))
+
+    @property
+    def count(self) -> int:
+        return len(self.offsets) - 1
+
+    def part_of(self, position: int) -> int:
+        """Return the part that a position of an epoch is in."""
+        return int(np.searchsorted(self.offsets, position, side="right")) - 1
+
+    def part_end(self, position: int) -> int:
+        """Return where the part of a position ends."""
+        return int(self.offsets[self.part_of(position) + 1])
+
+
 class EpochOrder:
     """The order of one epoch over `count` vertices.
 
     `shuffle`: "all" permutes every unit of the epoch; "block" permutes only inside blocks of 4,096 neighbouring units,
     which reads a memory-mapped file nearly in sequence and keeps the locality of a placement; "none" keeps the order
-    of the graph.
+    of the graph. With `parts` each of them holds inside of a part, and vertices are units of their own.
     """
 
-    def __init__(self, count: int, seed: int, epoch: int, shuffle: Shuffle, units: Units | None = None) -> None:
+    def __init__(
+        self,
+        count: int,
+        seed: int,
+        epoch: int,
+        shuffle: Shuffle,
+        units: Units | None = None,
+        parts: Parts | None = None,
+    ) -> None:
+        assert units is None or parts is None, "connected vertices are not placed"
         self.count = count
         self._units = units
-        order = np.arange(count if units is None else len(units.offsets) - 1, dtype=np.int64)
-        if shuffle == "all":
-            np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch]))).shuffle(order)
-        elif shuffle == "block":
-            for block in range(0, len(order), BLOCK):
-                rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([seed, epoch, block])))
-                rng.shuffle(order[block : block + BLOCK])
+        if parts is None:
+            order = np.arange(count if units is None else len(units.offsets) - 1, dtype=np.int64)
+            _shuffle(order, (seed, epoch), shuffle)
+        else:
+            order = parts.members.copy()
+            for part in range(parts.count):
+                _shuffle(order[parts.offsets[part] : parts.offsets[part + 1]], (seed, epoch, part), shuffle)
         self._order = order
         self._ends = None if units is None else np.cumsum(np.diff(units.offsets)[order])
 
@@ -75,3 +113,13 @@ class EpochOrder:
     def _unit_at(self, position: int) -> int:
         assert self._ends is not None
         return 0 if position == 0 else int(np.searchsorted(self._ends, position)) + 1
+
+
+def _shuffle(order: NDArray[np.int64], seeds: Sequence[int], shuffle: Shuffle) -> None:
+    """Permute in place, as the seeds have it."""
+    if shuffle == "all":
+        np.random.Generator(np.random.PCG64(np.random.SeedSequence(seeds))).shuffle(order)
+    elif shuffle == "block":
+        for block in range(0, len(order), BLOCK):
+            rng = np.random.Generator(np.random.PCG64(np.random.SeedSequence([*seeds, block])))
+            rng.shuffle(order[block : block + BLOCK])

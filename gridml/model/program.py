@@ -198,7 +198,8 @@ class Program:
 
     `evaluate` takes the vertices its annotations name and returns numbers (or lists of numbers) by name. `schedule`
     gives the learning-rate factor for the credited share of the run (0 to 1). `shuffle` defaults to "all" when every
-    replicated vertex is a module (placement is degenerate), to "block" otherwise.
+    replicated vertex is a module (placement is degenerate), to "block" otherwise. `placement` puts vertices that touch
+    the same replicated rows together, for one worker: "auto" where that pays, "none", or by a method of `gridml place`.
     """
 
     graph: Callable[[], Graph]
@@ -207,6 +208,7 @@ class Program:
     epochs: int = 1
     schedule: Schedule = linear_decay
     shuffle: Shuffle | None = None
+    placement: str = "auto"
 
     def __post_init__(self) -> None:
         if not isinstance(self.update, Update):
@@ -221,6 +223,10 @@ class Program:
             raise ProgramError(f"Program got epochs={self.epochs}; expected at most {MOST_EPOCHS:,}.")
         if self.shuffle not in (None, *typing.get_args(Shuffle)):
             raise ProgramError(f"Program got shuffle={self.shuffle!r}; expected one of {typing.get_args(Shuffle)}.")
+        if not isinstance(self.placement, str):
+            raise ProgramError(
+                f"Program got placement={self.placement!r}; expected 'auto', 'none' or a method's name, as text."
+            )
 
     def types(self) -> dict[str, VertexType]:
         """Every vertex type that can be reached from the driving one, by name."""

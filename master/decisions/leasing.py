@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from master.decisions.failures import Failed
@@ -187,7 +187,7 @@ def idle_s(uncredited: int, rate: float) -> float:
 
 
 def choose_span(
-    spans: Sequence[Span],
+    spans: Iterable[Span],
     newest_epoch: int,
     reserved: Sequence[Span] = (),
     allowed: Callable[[Span], bool] = lambda span: True,
@@ -195,19 +195,19 @@ def choose_span(
     """The span to lease from: the oldest epoch first, and in it what came back from a lost lease before what is
     untouched; but last what is `reserved`, because a worker that is started again may bring it trained, or set apart.
 
-    `spans` are in the order of epoch and start; those of epochs after `newest_epoch` must wait (for a barrier), and
-    those that are not `allowed` are for other workers.
+    `spans` are in the order of epoch, and within one in that in which they are wanted, which is that of their start
+    unless vertices are placed; those of epochs after `newest_epoch` must wait (for a barrier), and those that are not
+    `allowed` are for other workers.
     """
-    if not spans:
-        return None, "everything is leased"
 
     def may_come(span: Span) -> bool:
         meant = span.apart
         return meant or any(r.epoch == span.epoch and r.start < span.stop and span.start < r.stop for r in reserved)
 
     last: Span | None = None  # what is reserved, of the oldest epoch that has anything
-    passed_over = False
+    passed_over = waits = False
     for span in spans:
+        waits = True
         if span.epoch > newest_epoch or (last is not None and span.epoch > last.epoch):
             break
         if not allowed(span):
@@ -220,7 +220,7 @@ def choose_span(
         return last, f"it was {'set apart' if last.apart else 'reserved'} for another worker, and nothing else is left"
     if passed_over:
         return None, "it failed on all that is left, and others may take that"
-    return None, f"epoch {newest_epoch + 1} waits for the one before"
+    return None, f"epoch {newest_epoch + 1} waits for the one before" if waits else "everything is leased"
 
 
 def cut(

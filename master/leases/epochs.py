@@ -23,6 +23,9 @@ class Epochs:
         self.count = graph.tables[self.driver].count  # vertices of an epoch
         self.components = None if program.bsp else components(graph)
         self._units = None if self.components is None else self.components.units[self.driver]
+        self._parts = None if spec.placement is None else spec.placement.parts
+        if spec.placement is not None:
+            ledger.divide(spec.placement.borders)
         self._spec = spec
         self._ledger = ledger
         self.number = settings.epochs or program.epochs
@@ -66,7 +69,7 @@ class Epochs:
         if epoch not in self._orders:
             self._orders = {e: o for e, o in self._orders.items() if e >= epoch - 1}
             self._orders[epoch] = EpochOrder(
-                self.count, self._spec.settings.seed, epoch, self._spec.shuffle, self._units
+                self.count, self._spec.settings.seed, epoch, self._spec.shuffle, self._units, self._parts
             )
         return self._orders[epoch]
 

@@ -13,6 +13,7 @@ from master.leases.appointments import Anybody, Appointments
 from master.leases.chunk_sizing import ChunkSizing
 from master.leases.chunks import Chunks
 from master.leases.epochs import Epochs
+from master.leases.homes import Homes
 from master.leases.reclaim import Reclaim
 from master.records import LeaseState, WorkerRecord, WorkerTable
 from master.store.ledger import Ledger
@@ -29,6 +30,7 @@ class Leases:
         batch, vertex_bytes = spec.program.update.batch or 1, bytes_each(spec.graph, self.epochs.driver)
         self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying)
+        self._homes = None if spec.placement is None else Homes(spec.placement, ledger, workers)
         self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
         self._rows = any(table.type.arrays for table in spec.graph.replicated)
         self._spec = spec
@@ -104,6 +106,8 @@ class Leases:
         """Answer for an open lease that an earlier master granted."""
         self.chunks.publish(lease)
         self._ledger.leases.expect(lease)
+        if self._homes is not None:
+            self._homes.recall(lease)
 
     def reopen(self, lease: LeaseState, upto: int, worker: str) -> None:
         """Open an ended lease whose work up to `upto` has come after all, by `worker`, and was given to nobody else."""
@@ -137,12 +141,16 @@ class Leases:
 
     def _span(self, record: WorkerRecord, now: float) -> tuple[Span | None, str]:
         """The span to lease from, and why."""
+
+        def allowed(span: Span) -> bool:
+            return self._workers.may_lease(record, span.failed, now)
+
         newest = self.epochs.open_next(now)
         self._ledger.leases.expire(now)
         reserved = self._ledger.leases.reserved_spans()
-        return choose_span(
-            self._ledger.spans, newest, reserved, lambda span: self._workers.may_lease(record, span.failed, now)
-        )
+        if self._homes is not None:
+            return self._homes.choose(record, newest, reserved, allowed)
+        return choose_span(self._ledger.spans, newest, reserved, allowed)
 
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
@@ -157,6 +165,10 @@ class Leases:
         stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
         if self.epochs.too_few(stop, span.stop):
             stop = span.stop
+        if self._homes is not None:
+            self._homes.settle(record, span)
+            if span.stop - stop < (self._spec.program.update.batch or 1):
+                stop = span.stop  # parts do not end with whole batches, and less than one would be left
         return self._open(span, stop, record, now, f"{reason}; {span_reason}")
 
     def _open(self, span: Span, stop: int, record: WorkerRecord, now: float, reason: str) -> LeaseState:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
+from master.decisions.failures import standing
 from master.decisions.leasing import Span
 
 Key = tuple[int, int]  # (epoch, start)
@@ -17,26 +18,56 @@ def _key(span: Span) -> Key:
 
 
 class FreeSpans:
-    """Spans in the order of epoch and start. Every change costs a search, however many there are."""
+    """Spans in the order of epoch and start. Every change costs a search, however many there are.
 
-    def __init__(self, spans: Iterable[Span]) -> None:
+    None crosses one of the `borders`, the positions in every epoch at which a part ends and another begins: a longer
+    one is cut there.
+    """
+
+    def __init__(self, spans: Iterable[Span], borders: Sequence[int] = ()) -> None:
         self.spans = sorted(spans, key=_key)
-        self._counts: Counter[int] = Counter()
+        self._borders = borders
+        self._counts: Counter[int] = Counter()  # by epoch
+        self._left: Counter[int] = Counter()  # by part
         for span in self.spans:
-            self._counts[span.epoch] += span.count
+            self._count(span, 1)
         self._added: dict[Key, Span] = {}  # since the last `changes`
         self._removed: set[Key] = set()
+        for span in [span for span in self.spans if self._inside(span)]:
+            self.remove(span)
+            for piece in self._pieces(span):
+                self.add(piece)
 
     def count(self, epoch: int) -> int:
         """Vertices of an epoch that nobody holds."""
         return self._counts[epoch]
 
+    def left(self) -> list[int]:
+        """Vertices of all epochs that nobody holds, by part."""
+        return [self._left[part] for part in range(len(self._borders) + 1)]
+
+    def _count(self, span: Span, sign: int) -> None:
+        self._counts[span.epoch] += sign * span.count
+        if self._borders:
+            self._left[bisect_right(self._borders, span.start)] += sign * span.count
+
+    def _inside(self, span: Span) -> Sequence[int]:
+        """The borders within a span."""
+        return self._borders[bisect_right(self._borders, span.start) : bisect_left(self._borders, span.stop)]
+
+    def _pieces(self, span: Span) -> Iterator[Span]:
+        """A span, cut at the borders within it."""
+        start = span.start
+        for stop in (*self._inside(span), span.stop):
+            yield replace(span, start=start, stop=stop, failed=standing(span.failed, start))
+            start = stop
+
     def add(self, span: Span) -> None:
-        """One more range; nothing is joined. An empty one is passed over."""
+        """One more range, within a part; nothing is joined. An empty one is passed over."""
         if span.count <= 0:
             return
         self.spans.insert(bisect_left(self.spans, _key(span), key=_key), span)
-        self._counts[span.epoch] += span.count
+        self._count(span, 1)
         self._added[_key(span)] = span
 
     def remove(self, span: Span) -> None:
@@ -45,18 +76,24 @@ class FreeSpans:
         if at == len(self.spans) or self.spans[at] != span:
             raise ValueError(f"{span} is not free")
         del self.spans[at]
-        self._counts[span.epoch] -= span.count
+        self._count(span, -1)
         if self._added.pop(_key(span), None) is None:
             self._removed.add(_key(span))
 
     def join(self, span: Span) -> None:
-        """One more range, joined to what it touches if the same failures stand against that, and it is not apart."""
+        """One more range, joined to what it touches in its part if the same failures stand against that, and it is not
+        apart."""
         if span.count <= 0:
+            return
+        if self._inside(span):
+            for piece in self._pieces(span):
+                self.join(piece)
             return
         at = bisect_left(self.spans, _key(span), key=_key)
         for other in self.spans[max(0, at - 1) : at + 1]:
             alike = other.epoch == span.epoch and other.failed == span.failed and not other.apart
-            if alike and (other.stop == span.start or other.start == span.stop):
+            meets = max(other.start, span.start)
+            if alike and meets in (other.stop, span.stop) and meets not in self._borders:
                 self.remove(other)
                 span = replace(span, start=min(span.start, other.start), stop=max(span.stop, other.stop))
         self.add(span)

@@ -1,6 +1,6 @@
 """What a run was begun with and must go on with: its data, the order of its vertices, what f may change.
 
-Of the settings all but one may change between two masters, for the reasons given.
+Of the settings all but two may change between two masters, for the reasons given.
 """
 
 from __future__ import annotations
@@ -15,7 +15,10 @@ from gridml.model.graph import Graph
 from master.store.spec import RunSpec
 from master.store.versions import ReplicaState
 
-FIXED = {"seed": "the order of the vertices in every epoch follows from it, and credits are ranges of that order"}
+FIXED = {
+    "seed": "the order of the vertices in every epoch follows from it, and credits are ranges of that order",
+    "placement": "vertices are placed once, when a run begins, and credits are ranges of the order that follows",
+}
 MAY_CHANGE = {
     "program": "f may be mended; what must not change of it is part of the identity by itself",
     "backend": "who trains leaves no trace in what is credited",
@@ -48,6 +51,7 @@ def identity(spec: RunSpec) -> dict[str, Any]:
             "driver": program.update.driver.__name__,
             "shuffle": spec.shuffle,
             "supersteps": program.bsp,
+            "placed": None if spec.placement is None else spec.placement.sha256,
             **{name: getattr(spec.settings, name) for name in FIXED},
         },
     }

@@ -48,6 +48,7 @@ class Ledger(WorkerRows):
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
         self.path = path
         self._durable = durable
+        self._borders: tuple[int, ...] = ()  # of parts, in every epoch
         if not create and not path.is_file():
             if RunDirectory(path.parent).ledger_copy.is_file():
                 raise explain(DamagedError(f"{path} is gone", path), path.parent)
@@ -91,10 +92,11 @@ class Ledger(WorkerRows):
         self.leases = LeaseTable(
             self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", last_sign(self._db))
         )
-        self.free_spans = FreeSpans(
+        spans = (
             Span(epoch, start, stop, failed_from(failed))
             for epoch, start, stop, failed in self._db.execute("SELECT epoch, start, stop, failed FROM spans")
         )
+        self.free_spans = FreeSpans(spans, self._borders)
         self.credited = self._one("SELECT coalesce(sum(credited), 0) FROM epochs")
         self._left: dict[int, int] = dict(self._db.execute("SELECT epoch, vertices - credited FROM epochs"))
         self._kept = {
@@ -299,6 +301,11 @@ class Ledger(WorkerRows):
         columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics", "metrics_crc32"
         rows = self._db.execute(f"SELECT {', '.join(columns)} FROM epochs ORDER BY epoch")
         return [dict(zip(columns, row, strict=True)) for row in rows]
+
+    def divide(self, borders: Sequence[int]) -> None:
+        """From now on no free span crosses one of these positions, at which parts meet; what does is cut there."""
+        self._borders = tuple(borders)
+        self.free_spans = FreeSpans(self.spans, self._borders)
 
     def free(self, span: Span) -> None:
         """Give a range back to be leased; it is joined to what it touches, unless f failed in it."""

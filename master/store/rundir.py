@@ -109,6 +109,11 @@ class RunDirectory:
         return KeptProgram(self.root / "program", original)
 
     @property
+    def placement(self) -> Path:
+        """The part of each vertex, where vertices are placed."""
+        return self.root / "placement.safetensors"
+
+    @property
     def recovered(self) -> Path:
         """Where jobs leave the push that they got no answer to, under their names."""
         return self.root / "recovered"
@@ -236,6 +241,7 @@ events.log           what happened, a line each
 ledger.db            leases, credits, versions, workers (SQLite): the only truth
 ledger.backup.db     the ledger as it was at the end of the last epoch
 versions/            the master replica, by version (safetensors)
+placement.safetensors  the part of each vertex, where they are placed
 fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
                      them (Type.field@version.npy), and patches since
 final.safetensors    the trained replica, once the run has ended

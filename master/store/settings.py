@@ -17,6 +17,8 @@ from gridml.protocol.messages import NO_PUSH
 from master.backends.base import BackendFacts, BackendOptions
 from master.decisions.chunk_rules import CHUNK_RULES, GOODPUT
 from master.decisions.crowding import STEPS_EACH
+from master.decisions.placing import AUTO
+from master.decisions.placing import NONE as NO_PLACEMENT
 
 MOST_WORKERS = 10**6  # that a master can keep count of
 MOST = 10**9  # epochs, and vertices of a chunk
@@ -58,6 +60,16 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
+def check_placement(said: str, name: str) -> None:
+    """Raise UsageError where the placement that is `said` is neither auto nor none nor the name of a method."""
+    if name in (AUTO, NO_PLACEMENT):
+        return
+    from gridml.placement.registry import METHODS  # numba and scipy, which takes half a second
+
+    if name not in METHODS:
+        raise UsageError(f"{said} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
+
+
 @dataclass(frozen=True)
 class Settings:
     """Times are in seconds. None means that gridml chooses.
@@ -65,7 +77,8 @@ class Settings:
     `chunk` and `push_every` are vertices; `chunk_rule` is what the size of a chunk that gridml chooses follows, and
     `chunk_bytes` what it may have; `push_budget` is the share of time that pushes may take.
     `expected_lifetime` is a law of lives, as `chunk_model.parse` reads it, that sizes follow until the run has seen its
-    own. `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is
+    own. `placement` is how vertices are placed: auto, none or the name of a method, by default what the program says.
+    `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is
     how messages travel, by default the back end's usual way, and `address` where workers reach the master with a
     carrier that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers.
     `spot_checks` is the share of the pushes that are trained a second time. `options` are the back end's own; in JSON
@@ -80,6 +93,7 @@ class Settings:
     chunk: int | None = None
     chunk_rule: str = GOODPUT
     chunk_bytes: int = CHUNK_BYTES
+    placement: str | None = None
     push_every: int | None = None
     push_budget: float = 0.03
     expected_lifetime: str | None = None
@@ -121,6 +135,8 @@ class Settings:
                 f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
                 "push in fifty twice."
             )
+        if self.placement is not None:
+            check_placement("--placement", self.placement)
         check_formats(self.compress, self.compress_down)
         check_seed(self.seed)
         if not self.carrier:

@@ -7,16 +7,19 @@ from dataclasses import dataclass
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
 from gridml.model.program import Program
+from master.store.kept_placement import KeptPlacement
 from master.store.settings import Settings
 
 
 @dataclass(frozen=True)
 class RunSpec:
-    """The user's program, the graph it made, and the settings of the run."""
+    """The user's program, the graph it made, the settings of the run, and the placement that it was begun with, if
+    any."""
 
     settings: Settings
     program: Program
     graph: Graph
+    placement: KeptPlacement | None = None
 
     @property
     def shuffle(self) -> Shuffle:

@@ -1,0 +1,77 @@
+"""Which part of a placed graph a worker is leased next: its own, whose rows it has, or else one that is near."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from master.decisions.leasing import Span
+
+
+@dataclass(frozen=True)
+class PartFacts:
+    """What the choice among parts is made by, all of it by part.
+
+    `own` is the part that the worker is at home in, None for a newcomer; `others` are the other workers at home in
+    each, `left` the vertices in each that nobody holds, and `near` the bytes of rows that each shares with `own`.
+    """
+
+    own: int | None
+    others: Sequence[int]
+    left: Sequence[int]
+    near: Sequence[int]
+
+
+def ranked(facts: PartFacts) -> list[int]:
+    """Return the parts, the best for the worker first.
+
+    It stays in its own part. When nothing is left there it goes to the nearest part, first of all to one that nobody
+    works on. A newcomer goes to the part with the most left for each that would be at work on it.
+    """
+    parts = range(len(facts.others))
+    if facts.own is None:
+        return sorted(parts, key=lambda p: (-facts.left[p] / (facts.others[p] + 1), facts.others[p], p))
+    return sorted(parts, key=lambda p: (p != facts.own, facts.others[p] > 0, -facts.near[p], p))
+
+
+def why(facts: PartFacts, part: int) -> str:
+    """Say why a worker gets vertices of a part."""
+    if facts.own is None:
+        return f"part {part}, with the most left for those that work on it"
+    if part == facts.own:
+        return f"its own part {part}"
+    others = "which others work on" if facts.others[part] else "which nobody works on"
+    return f"part {part}, {others}, the nearest to its own"
+
+
+def settles(facts: PartFacts, part: int) -> bool:
+    """Whether a worker that is leased from a part is at home there from now on, or only helps.
+
+    It leaves its own part only when nothing is left of that, for one without a worker or with fewer of them: helpers at
+    an epoch's end go back to what they know. Newcomers settle where the fewest are.
+    """
+    if facts.own is None:
+        return facts.others[part] == min(facts.others)
+    if facts.left[facts.own]:
+        return False
+    return facts.others[part] == 0 or facts.others[part] < facts.others[facts.own]
+
+
+def in_parts(spans: Sequence[Span], borders: Sequence[int], order: Sequence[int]) -> Iterator[Span]:
+    """Yield spans epoch by epoch, and in each by parts in this order: part p begins at borders[p]. No span crosses a
+    border; they are sorted by epoch and start, and found by bisection."""
+    at = 0
+    while at < len(spans):
+        epoch = spans[at].epoch
+        for part in order:
+            stop = borders[part + 1]
+            found = bisect_left(spans, (epoch, borders[part]), key=_place)
+            while found < len(spans) and spans[found].epoch == epoch and spans[found].start < stop:
+                yield spans[found]
+                found += 1
+        at = bisect_left(spans, (epoch + 1, 0), key=_place)
+
+
+def _place(span: Span) -> tuple[int, int]:
+    return span.epoch, span.start

@@ -1,0 +1,165 @@
+"""The vertices of a run are placed, once, before it begins: those that touch the same rows go to one worker.
+
+What a worker needs of the replicated rows is what its vertices touch. Their graph is bipartite: the vertices that f
+runs on, and the rows of all types that hold arrays, one type after the other.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.model.graph import Edges, Graph
+from gridml.model.vertex import describe
+from master.decisions.leasing import SMALLEST
+from master.decisions.placing import AUTO, NONE, Chosen, PlacingFacts, choose, worth_keeping
+from master.store.event_facts import EventFacts
+from master.store.kept_placement import Shared, keep
+from master.store.rundir import RunDirectory
+from master.store.spec import RunSpec
+
+if TYPE_CHECKING:  # scipy and numba, which a run without a placement does without
+    from gridml.placement.base import Placement
+    from gridml.placement.bipartite import Bipartite
+
+PLACE_S = 30.0  # that auto may take before a run begins
+LONG = 5_000_000  # edges that take some seconds to place
+NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "bytes", "placed", "chance"))
+
+
+class Told(NamedTuple):
+    """What there is to say of a placement, or of why there is none: a text, and the facts of the event."""
+
+    text: str
+    facts: EventFacts
+
+
+@dataclass(frozen=True)
+class _Side:
+    """Edges of the driving vertices to a type that has `count` rows of so many bytes each."""
+
+    type: str
+    edges: Edges
+    count: int
+    row_bytes: int
+
+
+def place(
+    spec: RunSpec, directory: RunDirectory, say: Callable[[str, EventFacts], None], *, durable: bool
+) -> tuple[RunSpec, Told | None]:
+    """Place the vertices of a run that is to begin, if that pays, and keep the placement in its directory.
+
+    Return the run as it is to be trained, and what there is to tell: nothing where it was not wanted, or no vertex
+    leads to rows of arrays and nobody has asked. `say` is told before it takes long. Raises OSError.
+    """
+    directory.placement.unlink(missing_ok=True)  # of a start that failed
+    driver = spec.program.driving(spec.graph)
+    asked, sides = spec.settings.placement or spec.program.placement, [*_sides(spec.graph, driver)]
+    facts = _facts(spec, driver, sides, asked)
+    chosen, reason = choose(facts)
+    if chosen is None:
+        silent = asked == NONE or (asked == AUTO and not sides)
+        return spec, None if silent else Told(f"vertices are not placed: {reason}", NOT_PLACED)
+    if facts.edges >= LONG:
+        size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
+        say(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
+    begun = time.perf_counter()
+    graph, weights = _bipartite(sides, facts.vertices)
+    placement = _placed(graph, chosen, spec.settings.seed)
+    shared, by_chance = _compared(graph, placement, weights, spec.settings.seed)
+    placed_bytes, chance_bytes, all_bytes = np.diag(shared).mean(), np.diag(by_chance).mean(), weights.sum()
+    worth, why = worth_keeping(asked, placed_bytes, chance_bytes)
+    measured: EventFacts = {
+        "method": chosen.method if worth else None,
+        "parts": chosen.parts if worth else None,
+        "edges": graph.edges,
+        "place_s": time.perf_counter() - begun,
+        "bytes": int(all_bytes),
+        "placed": float(placed_bytes),
+        "chance": float(chance_bytes),
+    }
+    if not worth:
+        return spec, Told(f"vertices are not placed: {why}", measured)
+    text = (
+        f"{reason}; {placement.why}. A part touches {placed_bytes / 1e6:.3g} of {all_bytes / 1e6:.3g} MB in rows, {why}"
+    )
+    labels, shared = _in_chain(placement, shared)
+    return replace(spec, placement=keep(directory.placement, labels, shared, durable=durable)), Told(text, measured)
+
+
+def _sides(graph: Graph, driver: str) -> Iterator[_Side]:
+    """The edges that decide which rows a vertex needs. Those that lead all to one row decide nothing."""
+    table = graph.tables[driver]
+    for name, edges in table.edges.items():
+        to = graph.tables[describe(table.type.target(name)).name]
+        rows = to.type.replicated and to.type.arrays and not to.type.modules
+        if rows and to.count > 1 and edges.constant is None:
+            yield _Side(to.type.name, edges, to.count, sum(column[:1].nbytes for column in to.columns.values()))
+
+
+def _facts(spec: RunSpec, driver: str, sides: list[_Side], asked: str) -> PlacingFacts:
+    program, graph = spec.program, spec.graph
+    types = {side.type: side for side in sides}.values()
+    connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
+    return PlacingFacts(
+        asked=asked,
+        workers=spec.settings.workers,
+        vertices=graph.tables[driver].count,
+        edges=sum(len(side.edges.targets) for side in sides),
+        rows=sum(side.count for side in types),
+        row_bytes=sum(side.count * side.row_bytes for side in types),
+        chunk=spec.settings.chunk or max(SMALLEST * (program.update.batch or 1), program.fewest),
+        connected=any(connected),
+        drop_last=program.update.drop_last,
+        modules=any(table.type.modules for table in graph.replicated),
+    )
+
+
+def _bipartite(sides: list[_Side], vertices: int) -> tuple[Bipartite, NDArray[np.int64]]:
+    """Return the graph of vertices and rows, and the bytes of each row, int64 (rows,)."""
+    from gridml.placement.bipartite import Bipartite
+
+    types = {side.type: side for side in sides}
+    counts = [side.count for side in types.values()]
+    first = dict(zip(types, np.cumsum([0, *counts]).tolist(), strict=False))  # column of a type's rows
+    weights = np.repeat(np.array([side.row_bytes for side in types.values()], np.int64), counts)
+    if len(sides) == 1:
+        edges = sides[0].edges
+        offsets = np.arange(vertices + 1) * edges.degree if edges.offsets is None else edges.offsets
+        return Bipartite.from_rows(offsets, edges.targets, len(weights)), weights
+    rows, columns = [], []
+    for side in sides:
+        degrees = side.edges.degree if side.edges.offsets is None else np.diff(side.edges.offsets)
+        rows.append(np.repeat(np.arange(vertices, dtype=np.int32), degrees))
+        columns.append((np.asarray(side.edges.targets) + first[side.type]).astype(np.int32))
+    shape = vertices, len(weights)
+    return Bipartite.from_edges(np.concatenate(rows), np.concatenate(columns), shape), weights
+
+
+def _placed(graph: Bipartite, chosen: Chosen, seed: int) -> Placement:
+    from gridml.placement.auto import AutoOptions
+    from gridml.placement.registry import find
+
+    return find(chosen.method).place(graph, chosen.parts, AutoOptions(seed, seconds=PLACE_S))
+
+
+def _compared(graph: Bipartite, placement: Placement, weights: NDArray[np.int64], seed: int) -> tuple[Shared, Shared]:
+    """Return the bytes of rows that each two parts both touch, and the same of parts by chance."""
+    from gridml.placement.overlap import overlap
+
+    dealt = (np.random.default_rng(seed).permutation(graph.rows) % placement.parts).astype(np.int32)
+    placed, by_chance = (overlap(graph, rows, placement.parts, weights) for rows in (placement.rows, dealt))
+    return placed, by_chance
+
+
+def _in_chain(placement: Placement, shared: Shared) -> tuple[NDArray[np.int32], Shared]:
+    """Return parts and what they share under new numbers, so that those that share much are side by side."""
+    from gridml.placement.overlap import chain
+
+    order = chain(shared)
+    return np.argsort(order).astype(np.int32)[placement.rows], shared[np.ix_(order, order)]

@@ -1,0 +1,58 @@
+"""The placement of a run as its directory keeps it: the order of every epoch follows from it, and from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import DamagedError
+from gridml.model.order import Parts
+from gridml.protocol import bundle
+
+Shared = NDArray[np.int64]
+FACT = "placement"  # what the ledger knows of it: "text" and, where vertices were placed, "sha256" and "parts"
+
+
+@dataclass(frozen=True)
+class KeptPlacement:
+    """The `parts` of the vertices that f runs on; `shared` int64 (parts, parts), the bytes of rows that each two of
+    them both touch, on the diagonal those that one touches; and the SHA-256 of the file."""
+
+    parts: Parts
+    shared: Shared
+    sha256: str
+
+    @property
+    def borders(self) -> list[int]:
+        """The positions in an epoch at which a part ends and the next begins."""
+        borders: list[int] = self.parts.offsets[1:-1].tolist()
+        return borders
+
+
+def keep(path: Path, labels: NDArray[np.int32], shared: Shared, *, durable: bool = True) -> KeptPlacement:
+    """Write down the part of each vertex, `labels` (vertices,), each part of 0 to len(shared) - 1. Raises OSError."""
+    smallest = np.min_scalar_type(max(0, len(shared) - 1))  # a byte for most
+    payload = bundle.pieces({"parts": len(shared)}, {"part": labels.astype(smallest), "shared": shared})
+    bundle.write_atomic(path, *payload, durable=durable)
+    return KeptPlacement(Parts.of(labels, len(shared)), shared, bundle.digest(*payload))
+
+
+def read_kept(path: Path, fact: Mapping[str, Any] | None) -> KeptPlacement | None:
+    """Return the placement that the ledger names, None where there is none. Raises DamagedError where the file is gone
+    or another one, OSError where it cannot be read."""
+    sha256 = None if fact is None else fact.get("sha256")
+    if sha256 is None:
+        return None
+    try:
+        payload = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path}, the placement of the vertices, is gone", path) from error
+    if bundle.digest(payload) != sha256:
+        raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
+    _, arrays = bundle.opened(payload)
+    return KeptPlacement(Parts.of(arrays["part"], len(arrays["shared"])), arrays["shared"], sha256)
