@@ -29,7 +29,7 @@ if TYPE_CHECKING:  # scipy and numba, which a run without a placement does witho
 
 PLACE_S = 30.0  # that auto may take before a run begins
 LONG = 5_000_000  # edges that take some seconds to place
-NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "bytes", "placed", "chance"))
+NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"))
 
 
 class Told(NamedTuple):
@@ -80,8 +80,8 @@ def place(
         "edges": graph.edges,
         "place_s": time.perf_counter() - begun,
         "bytes": int(all_bytes),
-        "placed": float(placed_bytes),
-        "chance": float(chance_bytes),
+        "placed_bytes": float(placed_bytes),
+        "chance_bytes": float(chance_bytes),
     }
     if not worth:
         return spec, Told(f"vertices are not placed: {why}", measured)

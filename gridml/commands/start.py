@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
-from gridml.commands.arguments import Json, RunDir, usual_root
+from gridml.commands.arguments import Json, RunDir, say, usual_root
 from gridml.errors import UsageError
 from gridml.protocol.compression import NONE
 
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
     from master.backends.plugin import BackendPlugin, BatchSystem
+    from master.store.event_facts import EventFacts
     from master.store.rundir import RunDirectory
     from master.store.settings import Settings
 
@@ -271,20 +272,24 @@ def check_silence(seconds: float) -> None:
         )
 
 
-def _made(settings: Settings, root: Path) -> RunDirectory:
-    """Make a run that another process drives."""
+def _made(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
+    """Make a run that another process drives; unless `quiet`, say meanwhile how its vertices are placed."""
     from master.backends.registry import make
     from master.environment import Environment
     from master.launch import create
     from master.store.rundir import RunDirectory
 
-    create(settings, root, Environment(make))
+    def report(topic: str, text: str, facts: EventFacts) -> None:
+        if not quiet:
+            say(f"{topic}: {text}", err=True)
+
+    create(settings, root, Environment(make, report=report))
     return RunDirectory(root)
 
 
 def _prepare(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool) -> None:
     """Make the run, and what its master is submitted by."""
-    prepared = batch.prepare_master(settings, _made(settings, root))
+    prepared = batch.prepare_master(settings, _made(settings, root, quiet=as_json))
     if as_json:
         typer.echo(json.dumps({"run_dir": str(root), "prepared": str(prepared)}))
         return
@@ -295,7 +300,7 @@ def _submit(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool
     """Make the run, and hand its master to the batch system."""
     from master.store.rundir import command
 
-    job = batch.submit_master(settings, _made(settings, root))
+    job = batch.submit_master(settings, _made(settings, root, quiet=as_json))
     if as_json:
         typer.echo(json.dumps({"run_dir": str(root), "master_job": job}))
         return

@@ -47,6 +47,8 @@ def status(run: RunArgument, as_json: Json = False) -> None:
         say(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
         say(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
+    if progress.placement is not None:
+        say(f"Placement: {progress.placement}")
     for held in progress.held_because:
         say(f"Held: {', '.join(held.workers[:NAMED])}{', …' if len(held.workers) > NAMED else ''}: {held.because}")
     for warned in progress.warnings:

@@ -27,18 +27,20 @@ def ranked(facts: PartFacts) -> list[int]:
     """Return the parts, the best for the worker first.
 
     It stays in its own part. When nothing is left there it goes to the nearest part, first of all to one that nobody
-    works on. A newcomer goes to the part with the most left for each that would be at work on it.
+    works on. A newcomer takes up such a part, too, if anything is left there, and there the most; otherwise it goes to
+    the part with the most left for each that would be at work on it.
     """
-    parts = range(len(facts.others))
+    others, left = facts.others, facts.left
+    parts = range(len(others))
     if facts.own is None:
-        return sorted(parts, key=lambda p: (-facts.left[p] / (facts.others[p] + 1), facts.others[p], p))
-    return sorted(parts, key=lambda p: (p != facts.own, facts.others[p] > 0, -facts.near[p], p))
+        return sorted(parts, key=lambda p: (not left[p], others[p] > 0, -left[p] / (others[p] + 1), p))
+    return sorted(parts, key=lambda p: (p != facts.own, others[p] > 0, -facts.near[p], p))
 
 
 def why(facts: PartFacts, part: int) -> str:
     """Say why a worker gets vertices of a part."""
     if facts.own is None:
-        return f"part {part}, with the most left for those that work on it"
+        return f"part {part}, which has the most left {'for each' if facts.others[part] else 'and nobody works on'}"
     if part == facts.own:
         return f"its own part {part}"
     others = "which others work on" if facts.others[part] else "which nobody works on"

@@ -27,6 +27,7 @@ from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
 from master.store.replica import Replica
+from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
 
@@ -59,6 +60,7 @@ def try_out(file: Path, seed: int = 0) -> Trial:
     Raises GridmlError for the first thing that is wrong.
     """
     program = load(file)
+    check_placement(f"the placement of {file}", program.placement)
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)

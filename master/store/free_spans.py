@@ -48,8 +48,7 @@ class FreeSpans:
 
     def _count(self, span: Span, sign: int) -> None:
         self._counts[span.epoch] += sign * span.count
-        if self._borders:
-            self._left[bisect_right(self._borders, span.start)] += sign * span.count
+        self._left[bisect_right(self._borders, span.start)] += sign * span.count
 
     def _inside(self, span: Span) -> Sequence[int]:
         """The borders within a span."""

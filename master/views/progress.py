@@ -10,6 +10,7 @@ from typing import Any
 from master.backends.base import State
 from master.decisions.failures import AVOIDED
 from master.store.journal import WARNINGS
+from master.store.kept_placement import FACT
 from master.store.run_facts import read_facts, read_metrics
 from master.store.status import RunStatus
 from master.views.distrust import (
@@ -104,6 +105,7 @@ class Progress:
     warnings: list[Warned] = field(default_factory=list)
     helpful: int | None = None
     helpful_because: str | None = None
+    placement: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name; `judged` is the former name of `evaluated`."""
@@ -162,6 +164,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         warnings=[Warned(max(0.0, now - at_s), text) for at_s, text in facts.get(WARNINGS, []) if at_s >= since],
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
+        placement=facts.get(FACT, {}).get("text"),
     )
 
 

@@ -64,6 +64,8 @@ def _header(report: Report) -> Table:
         grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
     if report.helpful is not None:
         grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")
+    if report.placement is not None:
+        grid.add_row("placed", report.placement)
     if report.repetitions:
         grid.add_row("checked", f"{report.repetitions:,} times another worker trained again what was pushed")
     return grid

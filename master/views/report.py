@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from master.backends.base import State
 from master.backends.registry import read_settings
 from master.decisions.failures import AVOIDED
+from master.store.kept_placement import FACT
 from master.store.reader import opened
 from master.store.run_facts import RunClock, read_clock, read_facts, read_metrics, read_status
 from master.store.settings import Settings
@@ -133,6 +134,7 @@ class Report:
     asked_because: str | None
     helpful: int | None
     helpful_because: str | None
+    placement: str | None
     sizing: str | None
     machines: list[MachineReport]
     failures: list[FailureReport]
@@ -205,6 +207,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         asked_because=asked.get("reason"),
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
+        placement=facts.get(FACT, {}).get("text"),
         sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
         machines=_machines(workers),
         failures=[

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.model.order import BLOCK, EpochOrder, Shuffle, Units
+from gridml.model.order import BLOCK, EpochOrder, Parts, Shuffle, Units
 
 SHUFFLES: list[Shuffle] = ["all", "block", "none"]
 shuffles = st.sampled_from(SHUFFLES)
@@ -124,3 +124,49 @@ def test_without_units_every_position_is_a_boundary(count: int, position: int) -
 def test_the_largest_unit() -> None:
     assert Units(np.array([0, 2, 7, 8]), np.arange(8)).largest == 5
     assert Units(np.array([0]), np.arange(0)).largest == 0
+
+
+@st.composite
+def placed(draw: st.DrawFn) -> Parts:
+    """Parts of vertices whose labels are drawn; none is empty."""
+    count = draw(st.integers(1, 6))
+    labels = [*range(count), *draw(st.lists(st.integers(0, count - 1), max_size=60))]
+    return Parts.of(np.array(draw(st.permutations(labels)), np.int32), count)
+
+
+@given(placed(), seeds, epochs, shuffles)
+def test_a_part_stands_at_the_same_positions_in_every_epoch_and_holds_the_same_vertices(
+    parts: Parts, seed: int, epoch: int, shuffle: Shuffle
+) -> None:
+    count = len(parts.members)
+    order = EpochOrder(count, seed, epoch, shuffle, parts=parts)
+    np.testing.assert_array_equal(np.sort(order.vertices(0, count)), np.arange(count))
+    for part in range(parts.count):
+        start, stop = parts.offsets[part : part + 2].tolist()
+        expected = parts.members[start:stop]
+        np.testing.assert_array_equal(np.sort(order.vertices(start, stop)), expected)
+        if shuffle == "none":
+            np.testing.assert_array_equal(order.vertices(start, stop), expected)
+        for position in (start, stop - 1):
+            assert (parts.part_of(position), parts.part_end(position)) == (part, stop)
+    again = EpochOrder(count, seed, epoch, shuffle, parts=parts)
+    np.testing.assert_array_equal(again.vertices(0, count), order.vertices(0, count))
+
+
+def test_parts_are_shuffled_each_in_its_own_way() -> None:
+    parts = Parts.of(np.repeat([0, 1], 2 * BLOCK), 2)
+    whole = {}
+    for shuffle in SHUFFLES:
+        first, second = EpochOrder(4 * BLOCK, 3, 1, shuffle, parts=parts).vertices(0, 4 * BLOCK).reshape(2, 2 * BLOCK)
+        whole[shuffle] = first
+        assert np.array_equal(first, second - 2 * BLOCK) is (shuffle == "none")
+    assert (whole["all"] // BLOCK != whole["none"] // BLOCK).mean() > 0.4
+    np.testing.assert_array_equal(whole["block"] // BLOCK, whole["none"] // BLOCK)
+    assert (whole["block"] != whole["none"]).mean() > 0.99
+    assert not np.array_equal(whole["all"], EpochOrder(4 * BLOCK, 3, 2, "all", parts=parts).vertices(0, 2 * BLOCK))
+
+
+def test_an_order_of_parts_stays_what_it_was_in_earlier_releases() -> None:
+    parts = Parts.of(np.array([0, 1] * 5), 2)
+    assert EpochOrder(10, 5, 3, "all", parts=parts).vertices(0, 10).tolist() == [8, 2, 6, 0, 4, 5, 3, 1, 7, 9]
+    assert EpochOrder(10, 5, 3, "block", parts=parts).vertices(0, 10).tolist() == [8, 2, 6, 0, 4, 5, 3, 1, 7, 9]

@@ -59,6 +59,8 @@ PROMISED: dict[str, set[str]] = {
     "late": {"worker", "lease", "vertices"},
     "spot check": {"epoch", "start", "stop", "pushed", "repeated", "odd"},
     "rollback": {"version", "vertices"},
+    "placing": {"vertices", "edges", "parts"},
+    "placement": {"method", "parts", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"},
 }
 COUNT, EPOCHS, BATCH = 400, 2, 10
 PROGRAM = f"""

@@ -1,0 +1,72 @@
+"""Whether vertices are placed, and on how many parts: each rule by itself, and what holds of all choices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from master.decisions.placing import CHUNKS, FEW_BYTES, MOST_PARTS, Chosen, PlacingFacts, choose, worth_keeping
+
+USUAL = PlacingFacts("auto", 8, 100_000, 10**6, 50_000, 10**8, 256)
+
+
+def test_a_usual_graph_gets_a_part_for_each_worker() -> None:
+    assert choose(USUAL) == (Chosen("auto", 8), "8 parts, as many as workers")
+
+
+@pytest.mark.parametrize(
+    ("changed", "because"),
+    [
+        ({"asked": "none"}, "no placement"),
+        ({"edges": 0}, "no vertex leads to rows"),
+        ({"connected": True}, "connected"),
+        ({"drop_last": True}, "drop_last"),
+        ({"vertices": 2**31}, "2,147,483,647"),
+        ({"rows": 2**31}, "2,147,483,647"),
+        ({"workers": 1}, "one worker"),
+        ({"vertices": 2 * CHUNKS * 256 - 1}, "no two parts with 1,024"),
+    ],
+)
+def test_what_cannot_be_placed_is_not_even_if_a_method_is_asked_for(changed: dict[str, Any], because: str) -> None:
+    for asked in ("auto", "parsa"):
+        chosen, reason = choose(replace(USUAL, **{"asked": asked, **changed}))
+        assert chosen is None
+        assert because in reason
+
+
+@pytest.mark.parametrize(
+    ("changed", "because"), [({"row_bytes": FEW_BYTES - 1}, "999,999 bytes"), ({"modules": True}, "modules")]
+)
+def test_what_would_not_pay_is_placed_only_if_a_method_is_asked_for(changed: dict[str, Any], because: str) -> None:
+    chosen, reason = choose(replace(USUAL, **changed))
+    assert chosen is None
+    assert because in reason
+    assert choose(replace(USUAL, **changed, asked="parsa"))[0] == Chosen("parsa", 8)
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**7), st.integers(1, 10**5), st.sampled_from(["auto", "refined"]))
+def test_parts_have_several_chunks_and_are_no_more_than_workers(
+    workers: int, vertices: int, chunk: int, asked: str
+) -> None:
+    chosen, reason = choose(replace(USUAL, asked=asked, workers=workers, vertices=vertices, chunk=chunk))
+    assert reason
+    if chosen is not None:
+        assert chosen.method == asked
+        assert 2 <= chosen.parts <= min(workers, MOST_PARTS)
+        assert vertices // chosen.parts >= CHUNKS * chunk
+        more = chosen.parts + 1
+        assert more > min(workers, MOST_PARTS) or vertices // more < CHUNKS * chunk, "as many as there may be"
+
+
+def test_parts_that_touch_as_much_as_by_chance_are_kept_only_if_they_were_asked_for() -> None:
+    assert worth_keeping("auto", 96.0, 100.0) == (
+        False,
+        "parts would touch only 4% fewer bytes of rows than by chance",
+    )
+    assert worth_keeping("parsa", 96.0, 100.0) == (True, "4% fewer bytes of rows than by chance")
+    assert worth_keeping("auto", 50.0, 100.0)[0]
+    assert not worth_keeping("auto", 0.0, 0.0)[0]
