@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from gridml.errors import GridmlError, LedgerError
+from gridml.errors import GridmlError, LedgerError, ProgramError
 from gridml.model.program import Program, load
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
@@ -80,7 +80,7 @@ def _load(settings: Settings, placement: KeptPlacement | None = None) -> tuple[R
     """A program as it is now, with what its files hold: read at once, whatever its graph takes."""
     program = load(settings.program)
     contents = contents_of(settings.program)
-    check_placement(f"the placement of {settings.program}", program.placement)
+    check_placement(f"the placement of {settings.program}", program.placement, ProgramError)
     return _spec(settings, program, placement), contents
 
 

@@ -60,7 +60,7 @@ def try_out(file: Path, seed: int = 0) -> Trial:
     Raises GridmlError for the first thing that is wrong.
     """
     program = load(file)
-    check_placement(f"the placement of {file}", program.placement)
+    check_placement(f"the placement of {file}", program.placement, ProgramError)
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)

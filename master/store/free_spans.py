@@ -28,7 +28,7 @@ class FreeSpans:
         self.spans = sorted(spans, key=_key)
         self._borders = borders
         self._counts: Counter[int] = Counter()  # by epoch
-        self._left: Counter[int] = Counter()  # by part
+        self._left: Counter[int] = Counter()  # by part, if there are several
         for span in self.spans:
             self._count(span, 1)
         self._added: dict[Key, Span] = {}  # since the last `changes`
@@ -43,12 +43,13 @@ class FreeSpans:
         return self._counts[epoch]
 
     def left(self) -> list[int]:
-        """Vertices of all epochs that nobody holds, by part."""
+        """Vertices of all epochs that nobody holds, by part, where borders part them."""
         return [self._left[part] for part in range(len(self._borders) + 1)]
 
     def _count(self, span: Span, sign: int) -> None:
         self._counts[span.epoch] += sign * span.count
-        self._left[bisect_right(self._borders, span.start)] += sign * span.count
+        if self._borders:
+            self._left[bisect_right(self._borders, span.start)] += sign * span.count
 
     def _inside(self, span: Span) -> Sequence[int]:
         """The borders within a span."""
@@ -84,7 +85,7 @@ class FreeSpans:
         apart."""
         if span.count <= 0:
             return
-        if self._inside(span):
+        if self._borders and self._inside(span):
             for piece in self._pieces(span):
                 self.join(piece)
             return

@@ -10,7 +10,7 @@ from typing import Any
 
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
-from gridml.errors import UsageError
+from gridml.errors import GridmlError, UsageError
 from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
@@ -60,14 +60,14 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
-def check_placement(said: str, name: str) -> None:
-    """Raise UsageError where the placement that is `said` is neither auto nor none nor the name of a method."""
+def check_placement(said: str, name: str, error: type[GridmlError] = UsageError) -> None:
+    """Raise an error where the placement that is `said` is neither auto nor none nor the name of a method."""
     if name in (AUTO, NO_PLACEMENT):
         return
     from gridml.placement.registry import METHODS  # numba and scipy, which takes half a second
 
     if name not in METHODS:
-        raise UsageError(f"{said} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
+        raise error(f"{said} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,5 @@
-"""A master that kills itself with SIGKILL at a commit point: `dying_master.py PROGRAM RUN POINT NTH`, POINT "" to live
-on."""
+"""A master that kills itself with SIGKILL at a commit point: `dying_master.py PROGRAM RUN POINT NTH [PLACEMENT]`, POINT
+"" to live on."""
 
 from __future__ import annotations
 
@@ -32,7 +32,9 @@ def main() -> None:
     if (root / "ledger.db").exists():
         run = resume(root, environment)
     else:
-        run = start(Settings(program=program, workers=2, push_every=50, chunk=250), root, environment)
+        placement = sys.argv[5] if len(sys.argv) > 5 else None
+        settings = Settings(program=program, workers=2, push_every=50, chunk=250, placement=placement)
+        run = start(settings, root, environment)
     with run:
         run.finish()
 

@@ -72,6 +72,8 @@ DECLARED = [  # (what stands there, what is written instead, what is said)
     (PROGRAM, PROGRAM.replace("EPOCHS", "1, schedule=lambda s: None"), "schedule(0.0) failed: TypeError"),
     (PROGRAM, PROGRAM.replace("EPOCHS", "1, schedule=lambda s: float('nan')"), "schedule(0.0) returned nan"),
     (PROGRAM, PROGRAM.replace("EPOCHS", "1, schedule=lambda s: -s"), "schedule(0.5) returned -0.5"),
+    (PROGRAM, PROGRAM.replace("EPOCHS", "1, placement=5"), "Program got placement=5; expected 'auto', 'none' or"),
+    (PROGRAM, PROGRAM.replace("EPOCHS", "1, placement='best'"), "is 'best'; expected none, or one of random"),
     (PROGRAM, PROGRAM.replace("evaluate", "5"), "Program got 5 as its evaluate"),
     (PROGRAM, PROGRAM.replace("graph,", "graph(),"), "as its graph; expected the function, without calling it"),
     (EVALUATE, EVALUATE.replace("gridml.Batch[Document]", "int"), "argument documents of evaluate is annotated"),

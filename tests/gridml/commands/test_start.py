@@ -71,7 +71,7 @@ def test_defaults_are_those_of_the_settings() -> None:
 
 def test_every_option_reaches_the_settings() -> None:
     common = ("--workers", "5", "--epochs", "2", "--seed", "4", "--chunk", "9", "--push-every", "8", "--silence", "7")
-    common = (*common, "--steps-each", "0", "--chunk-bytes", "1.5MB")
+    common = (*common, "--steps-each", "0", "--chunk-bytes", "1.5MB", "--placement", "parsa")
     settings = made(*common, "--carrier", "sftp", "--address", "host:22", "--places", "1", "--file", "a", "--file", "b")
     options = LabOptions(seats=1, files=(Path("a"), Path("b")))
     assert settings == Settings(
@@ -82,6 +82,7 @@ def test_every_option_reaches_the_settings() -> None:
         seed=4,
         chunk=9,
         chunk_bytes=1_500_000,
+        placement="parsa",
         push_every=8,
         steps_each=0,
         silent_s=7.0,

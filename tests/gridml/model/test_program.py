@@ -200,6 +200,7 @@ def graph() -> gridml.Graph:
         ({"evaluate": {}}, "as its evaluate; expected the function"),
         ({"epochs": 0}, "epochs=0; expected at least 1"),
         ({"shuffle": "blocks"}, "shuffle='blocks'; expected one of"),
+        ({"placement": None}, "placement=None; expected 'auto', 'none' or a method's name"),
     ],
 )
 def test_programs_that_make_no_sense(arguments: dict[str, Any], message: str) -> None:

@@ -14,7 +14,7 @@ from master.decisions.leasing import Span
 from master.store.free_spans import FreeSpans
 
 COUNT = 40
-borders = st.lists(st.integers(1, COUNT - 1), unique=True, max_size=5).map(sorted)
+borders = st.lists(st.integers(1, COUNT - 1), unique=True, min_size=1, max_size=5).map(sorted)
 
 
 def part_of(position: int, inner: list[int]) -> int:

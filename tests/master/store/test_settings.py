@@ -43,6 +43,8 @@ class FarAway(BackendOptions):
         ({"chunk": 2**60}, "--chunk is .*; expected at most"),
         ({"push_every": 2**60}, "--push-every is .*; expected at most"),
         ({"push_budget": 0.0}, "push_budget is 0.0"),
+        ({"placement": "nonsense"}, "--placement is 'nonsense'; expected none, or one of .*parsa.*auto"),
+        ({"placement": ""}, "--placement is ''; expected none"),
     ],
 )
 def test_what_makes_no_sense_is_refused(values: dict[str, Any], expected: str) -> None:
