@@ -27,7 +27,8 @@ if TYPE_CHECKING:  # scipy and numba, which a run without a placement does witho
     from gridml.placement.base import Placement
     from gridml.placement.bipartite import Bipartite
 
-PLACE_S = 30.0  # that auto may take before a run begins
+PLACE_S = 10.0  # that auto may take before a run begins
+ROW = 8  # edges that a row costs beside its own: what methods are known to take by the edge is of rows with dozens
 LONG = 5_000_000  # edges that take some seconds to place
 NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"))
 
@@ -170,7 +171,8 @@ def _best(
 
     methods = [chosen.method]
     if chosen.method == AUTO:
-        methods = [*dict.fromkeys((auto.chosen(graph.edges, chosen.parts, PLACE_S)[0].name, "parsa"))]
+        work = graph.edges + ROW * graph.rows
+        methods = [*dict.fromkeys((auto.chosen(work, chosen.parts, PLACE_S)[0].name, "parsa"))]
     candidates = []
     for method in methods:
         placement = find(method).place(graph, chosen.parts, Options(seed))
