@@ -6,7 +6,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from master.decisions.leasing import Span
+from master.decisions.leasing import SMALLEST, Span
 
 
 @dataclass(frozen=True)
@@ -58,6 +58,14 @@ def settles(facts: PartFacts, part: int) -> bool:
     if facts.left[facts.own]:
         return False
     return facts.others[part] == 0 or facts.others[part] < facts.others[facts.own]
+
+
+def helping(size: int, free: int, others: int, batch: int) -> tuple[int, str | None]:
+    """Return how many of `free` vertices are leased to a worker that only helps `others` who are at home in their part,
+    where it would get `size` otherwise, and why fewer, None if not: an equal share, in whole batches, and no less than
+    the fewest that a chunk has."""
+    share = max(SMALLEST * batch, -(-free // ((others + 1) * batch)) * batch)
+    return (share, f"an equal share with the {others} at home there") if share < size else (size, None)
 
 
 def in_parts(spans: Sequence[Span], borders: Sequence[int], order: Sequence[int]) -> Iterator[Span]:

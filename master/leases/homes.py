@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from master.decisions.leasing import Span, choose_span
-from master.decisions.part_choice import PartFacts, in_parts, ranked, settles, why
+from master.decisions.part_choice import PartFacts, helping, in_parts, ranked, settles, why
 from master.records import LeaseState, WorkerRecord, WorkerTable
 from master.store.kept_placement import KeptPlacement
 from master.store.ledger import Ledger
@@ -33,11 +33,17 @@ class Homes:
             return None, reason
         return span, f"{reason} in {why(facts, self._parts.part_of(span.start))}"
 
-    def settle(self, record: WorkerRecord, span: Span) -> None:
-        """Take note of a part that a worker is about to be leased from."""
+    def share(self, record: WorkerRecord, span: Span, size: int, batch: int) -> tuple[int, str | None]:
+        """Return how much of a span a worker gets that would get `size`, and why it is less, if it is; take note of
+        where it is at home from now on."""
         part = self._parts.part_of(span.start)
-        if part != record.part and settles(self._facts(record), part):
+        if part == record.part:
+            return size, None
+        facts = self._facts(record)
+        if settles(facts, part):
             self._workers.settle(record, part)
+            return size, None
+        return helping(size, span.count, facts.others[part], batch)
 
     def recall(self, lease: LeaseState) -> None:
         """Take note of what a worker trains that an earlier master leased it."""

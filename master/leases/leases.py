@@ -162,13 +162,15 @@ class Leases:
         size, reason = self._size(span, record, now)
         if size < 1:
             return None
-        stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
-        if self.epochs.too_few(stop, span.stop):
-            stop = span.stop
+        batch = self._spec.program.update.batch or 1
         if self._homes is not None:
-            self._homes.settle(record, span)
-            if span.stop - stop < (self._spec.program.update.batch or 1):
-                stop = span.stop  # parts do not end with whole batches, and less than one would be left
+            shared, less = self._homes.share(record, span, size, batch)
+            if less is not None and self._spec.settings.chunk is None:
+                size, reason = shared, less
+        stop = self.epochs.order(span.epoch).boundary(min(span.start + size, span.stop))
+        crumb = self._homes is not None and span.stop - stop < batch  # parts do not end with whole batches
+        if crumb or self.epochs.too_few(stop, span.stop):
+            stop = span.stop
         return self._open(span, stop, record, now, f"{reason}; {span_reason}")
 
     def _open(self, span: Span, stop: int, record: WorkerRecord, now: float, reason: str) -> LeaseState:

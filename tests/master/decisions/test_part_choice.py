@@ -8,8 +8,8 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.decisions.leasing import Span
-from master.decisions.part_choice import PartFacts, in_parts, ranked, settles, why
+from master.decisions.leasing import SMALLEST, Span
+from master.decisions.part_choice import PartFacts, helping, in_parts, ranked, settles, why
 
 
 @st.composite
@@ -77,6 +77,16 @@ def test_a_worker_is_at_home_where_nobody_is_and_only_helps_elsewhere() -> None:
     assert not settles(done, 1)
     assert not settles(replace(done, left=[5, 9, 9]), 2), "its own part is not done: it comes back"
     assert settles(replace(done, others=[2, 1, 0]), 1), "there it is one of two, and at home one of three"
+
+
+@given(st.integers(1, 10**6), st.integers(1, 10**5), st.integers(1, 9), st.integers(1, 512))
+def test_who_helps_leaves_those_at_home_their_share(size: int, free: int, others: int, batch: int) -> None:
+    helped, because = helping(size, free, others, batch)
+    assert (helped < size) is (because is not None)
+    if because is not None:
+        assert helped % batch == 0
+        assert SMALLEST * batch <= helped < max(SMALLEST * batch, free / (others + 1)) + batch
+    assert helping(1000, 999, 1, 10) == (500, "an equal share with the 1 at home there")
 
 
 def positions(count: int) -> st.SearchStrategy[list[int]]:
