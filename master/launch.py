@@ -145,6 +145,9 @@ def _tell_placement(
     """Say how vertices are placed, and which file has it."""
     sha256 = None if spec.placement is None else spec.placement.sha256
     ledger.set(FACT, {"sha256": sha256, "text": placed.text})
+    if not placed.aloud:
+        ledger.event(now, "placement", placed.text, placed.facts)
+        return
     journal = Journal(ledger, directory.events, environment.report)
     journal.event(now, "placement", placed.text, placed.facts)
     journal.close()

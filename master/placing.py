@@ -34,10 +34,12 @@ NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "
 
 
 class Told(NamedTuple):
-    """What there is to say of a placement, or of why there is none: a text, and the facts of the event."""
+    """What there is to say of a placement, or of why there is none: a text, and the facts of the event. Where nobody
+    has asked, and nothing was done, it is written down and not said `aloud`."""
 
     text: str
     facts: EventFacts
+    aloud: bool = True
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,9 @@ def place(
     facts = _facts(spec, driver, sides, asked)
     chosen, reason = choose(facts)
     if chosen is None:
-        silent = asked == NONE or (asked == AUTO and not sides)
-        return spec, None if silent else Told(f"vertices are not placed: {reason}", NOT_PLACED)
+        if asked == NONE or (asked == AUTO and not sides):
+            return spec, None
+        return spec, Told(f"vertices are not placed: {reason}", NOT_PLACED, aloud=asked != AUTO)
     if facts.edges >= LONG:
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
         say(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)

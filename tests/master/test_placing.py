@@ -12,7 +12,8 @@ import gridml
 from gridml.errors import DamagedError
 from gridml.model.graph import Graph
 from gridml.placement.registry import METHODS
-from master.placing import Told, _bipartite, _sides, place
+from master import placing
+from master.placing import NOT_PLACED, Told, _bipartite, _sides, place
 from master.store import kept_placement
 from master.store.event_facts import EventFacts
 from master.store.kept_placement import read_kept
@@ -110,6 +111,7 @@ def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: 
         items = {3 * ITEMS + int(g) for g in group[members]} | {int(item) for item in bought[members].ravel()}
         assert shared[part, part] == sum(8 if item >= 3 * ITEMS else 4 * WIDTH for item in items)
     assert told.facts["method"] in told.text
+    assert told.aloud and told.facts.keys() == NOT_PLACED.keys()
     assert told.facts["parts"] == GROUPS
     assert told.facts["placed_bytes"] == np.diag(shared).mean() < 0.7 * told.facts["chance_bytes"]
     saved = 1 - told.facts["placed_bytes"] / told.facts["chance_bytes"]
@@ -155,7 +157,18 @@ def test_what_is_not_placed_is_said_where_somebody_might_wonder(tmp_path: Path) 
     told = placed(spec_of(graph(), workers=1), tmp_path)[1]
     assert told is not None
     assert "one worker" in told.text
+    assert not told.aloud, "nobody has asked"
     assert [*tmp_path.iterdir()] == []
+
+
+def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(placing, "LONG", 1)
+    heard: list[tuple[str, EventFacts]] = []
+    place(spec_of(graph(), asked="greedy"), RunDirectory(tmp_path), lambda *said: heard.append(said), durable=False)
+    ((text, facts),) = heard
+    edges = sum(len(side.edges.targets) for side in _sides(graph(), "User"))
+    assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}
+    assert text == f"2,000 vertices with {edges:,} edges on 4 parts"
 
 
 @pytest.mark.parametrize(
