@@ -65,7 +65,7 @@ def helping(size: int, free: int, others: int, batch: int) -> tuple[int, str | N
     where it would get `size` otherwise, and why fewer, None if not: an equal share, in whole batches, and no less than
     the fewest that a chunk has."""
     share = max(SMALLEST * batch, -(-free // ((others + 1) * batch)) * batch)
-    return (share, f"an equal share with the {others} at home there") if share < size else (size, None)
+    return (share, f"an equal share with the {others} at home there") if others and share < size else (size, None)
 
 
 def in_parts(spans: Sequence[Span], borders: Sequence[int], order: Sequence[int]) -> Iterator[Span]:

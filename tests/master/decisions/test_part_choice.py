@@ -86,6 +86,7 @@ def test_who_helps_leaves_those_at_home_their_share(size: int, free: int, others
     if because is not None:
         assert helped % batch == 0
         assert SMALLEST * batch <= helped < max(SMALLEST * batch, free / (others + 1)) + batch
+    assert helping(size, free, 0, batch) == (size, None)
     assert helping(1000, 999, 1, 10) == (500, "an equal share with the 1 at home there")
 
 
