@@ -303,7 +303,8 @@ class Ledger(WorkerRows):
         return [dict(zip(columns, row, strict=True)) for row in rows]
 
     def divide(self, borders: Sequence[int]) -> None:
-        """From now on no free span crosses one of these positions, at which parts meet; what does is cut there."""
+        """From now on no free span crosses one of these positions, at which parts meet; what does is cut there. To be
+        called before a transaction has changed any."""
         self._borders = tuple(borders)
         self.free_spans = FreeSpans(self.spans, self._borders)
 
