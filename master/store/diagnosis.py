@@ -25,9 +25,10 @@ from gridml.model.digest import block_digests
 from gridml.protocol import bundle
 from master.store.exact import check_patches, count_credits
 from master.store.kept_placement import FACT
-from master.store.rundir import RunDirectory, base_name, command, patch_name, version_name
+from master.store.rundir import RunDirectory, base_name, command, patch_name
 from master.store.schema import check_tables
 from master.store.sealed import check_sealed, read_fact
+from master.store.version_chain import open_chain
 
 
 class Trouble(StrEnum):
@@ -201,13 +202,14 @@ def is_whole(run: RunDirectory) -> bool:
             patches = db.execute("SELECT version, sha256 FROM patches").fetchall()
             base = read_fact(db, "base", {"version": 0, "digests": {}})
             placed = read_fact(db, FACT, {}).get("sha256")
-        files = [(run.versions / version_name(version), sha256) for version, sha256 in newest]
-        files += [(run.fields / patch_name(version), sha256) for version, sha256 in patches]
+        for version, sha256 in newest:
+            open_chain(run.versions, version, str(sha256), mapped=True)
+        files = [(run.fields / patch_name(version), sha256) for version, sha256 in patches]
         files += [(run.placement, placed)] if placed is not None else []
         whole = bool(newest) and all(bundle.digest(path.read_bytes()) == sha256 for path, sha256 in files)
         return whole and all(
             block_digests(np.load(run.fields / base_name(field, base["version"]), mmap_mode="r")) == digests
             for field, digests in base["digests"].items()
         )
-    except (sqlite3.Error, OSError, ValueError, TypeError, EOFError, SyntaxError):  # NumPy's for a broken header
+    except (sqlite3.Error, DamagedError, OSError, ValueError, TypeError, EOFError, SyntaxError):  # of a broken header
         return False

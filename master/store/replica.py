@@ -10,12 +10,16 @@ import numpy as np
 
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
-from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
-from master.store.versions import Ids, ReplicaState, Versions
+from gridml.protocol.push import Ids, ModuleTensors, ReplicaPart, RowValues, VertexKey
+from master.store.overwritten import OlderVersion, OverwrittenRows
+from master.store.rows import ascending
+from master.store.version_chain import Parent
+from master.store.versions import Base, Changes, ReplicaState, Versions
 
 Touched = Mapping[str, Ids]  # by type: indices of the replicated vertices that something needs
 _NONE: Ids = np.empty(0, np.int64)
-BASES_BYTES = 1 << 27  # that older versions take in memory, however many workers stand on how many of them
+BASES_BYTES = 1 << 27  # that older versions take in memory, however many workers stand on how many of them: so many for
+# modules, and so many for rows that were overwritten since
 FEW_BASES = 16  # where so few fit that most would not be there, they are not read into memory for one push
 
 
@@ -27,11 +31,14 @@ class Replica:
 
     def __init__(self, graph: Graph, versions: Versions) -> None:
         self._versions = versions
-        self._graph = graph
+        self._has_rows = any(table.type.arrays for table in graph.replicated)
         self.version = -1
         self.next_version = 0  # not always the one after: see `Ledger.take_over`
         self.state = ReplicaState()
-        self._bases: dict[int, ReplicaState] = {}
+        self._sha256: str | None = None  # of the newest version's file
+        self._bases: dict[int, ReplicaState] = {}  # without rows
+        self._overwritten = OverwrittenRows(BASES_BYTES)
+        self._changed_rows: dict[str, list[Ids]] = {}  # since the newest version, by type
         self._stood_since: dict[str, int] = {}  # version, of a tensor that did not change when its vertex did last
         self._merging = False  # the state is ahead of `version`
 
@@ -39,7 +46,9 @@ class Replica:
         """Make version 0 and return its SHA-256."""
         self.state = state
         self.version, self.next_version = 0, 1
-        return self._versions.write(0, state)
+        self._overwritten.restart(0)
+        self._sha256 = self._versions.write(0, state)
+        return self._sha256
 
     def load(self, version: int, sha256: str | None, next_version: int = 0) -> None:
         """Go on from a version's file. Raises DamagedError."""
@@ -47,22 +56,31 @@ class Replica:
         self._stood_since.clear()
         self.state = self._versions.read(version, sha256)
         self.version, self.next_version = version, max(next_version, version + 1)
+        self._sha256, self._merging = sha256, False
+        self._overwritten.restart(version)
+        self._changed_rows.clear()
 
-    def base(self, version: int, sha256: str | None) -> ReplicaState:
-        """Return an older version; one that is not in memory, and too large to be taken there beside others, is mapped
-        from its file. Tensors of modules are never changed in place, so versions share them. Raises DamagedError."""
+    def base(self, version: int, sha256: str | None) -> Base:
+        """Return an older version, of use until the next `put`. One that is not in memory is mapped from its files, if
+        it has rows or is too large to be taken there beside others. Raises DamagedError.
+
+        Tensors of modules are never changed in place, so versions share them; of rows what was overwritten is kept.
+        """
         if version == self.version and version not in self._bases and not self._merging:
             return self.state
-        if version in self._bases:
-            return self._bases[version]
-        if self._most_bases < FEW_BASES:
+        kept = self._bases.get(version)
+        if kept is not None and not self._has_rows:
+            return kept
+        if kept is not None and self._overwritten.reach <= version:
+            return OlderVersion(version, kept.modules, self.state, self._overwritten)
+        if self._has_rows or self._most_bases < FEW_BASES:
             return self._versions.mapped(version, sha256)
         self._keep(version, self._versions.read(version, sha256))
         return self._bases[version]
 
     @property
     def _most_bases(self) -> int:
-        return BASES_BYTES // max(1, self.state.nbytes)
+        return BASES_BYTES // max(1, replace(self.state, arrays={}).nbytes)
 
     def _keep(self, version: int, state: ReplicaState) -> None:
         """Keep a version in memory, and of those that were kept before the last, as many as there is room for."""
@@ -84,21 +102,28 @@ class Replica:
             self.state.modules[key] = VertexState({**old.tensors, **new.tensors}, {**old.buffers, **new.buffers})
             self.state.changed[key[0]][key[1]] = version
         for type_name, new_rows in rows.items():
+            columns, ids = self.state.arrays[type_name], ascending(new_rows.ids)
+            self._overwritten.add(version, type_name, ids, columns)
+            self._changed_rows.setdefault(type_name, []).append(ids)
             for name, values in new_rows.fields.items():
-                self.state.arrays[type_name][name][new_rows.ids] = values
+                columns[name][new_rows.ids] = values
             self.state.changed[type_name][new_rows.ids] = version
 
     def begin_version(self) -> None:
         """Keep what is newest now as a base, before a group of pushes is merged on top of it."""
-        if any(table.type.arrays for table in self._graph.replicated):
-            return  # rows are changed in place: a base is read from its file when a push names it
-        self._keep(self.version, replace(self.state, modules=dict(self.state.modules)))
+        self._keep(self.version, ReplicaState(dict(self.state.modules)))
 
     def commit_version(self, version: int, credited: int = 0) -> str:
         """Write what was put as `version`, in which so many vertices are credited; return its SHA-256. Raises
         OSError."""
+        changes = None
+        if self._sha256 is not None and self._has_rows:
+            rows = {name: ascending(np.concatenate(ids)) for name, ids in self._changed_rows.items()}
+            changes = Changes(Parent(self.version, self._sha256), rows)
+        self._sha256 = self._versions.write(version, self.state, credited, changes)
         self.version, self.next_version, self._merging = version, version + 1, False
-        return self._versions.write(version, self.state, credited)
+        self._changed_rows.clear()
+        return self._sha256
 
     def forget(self, version: int) -> None:
         """Remove a version that no push will name any more."""

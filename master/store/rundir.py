@@ -240,7 +240,8 @@ program/             the program and its own modules, as workers get them: as th
 events.log           what happened, a line each
 ledger.db            leases, credits, versions, workers (SQLite): the only truth
 ledger.backup.db     the ledger as it was at the end of the last epoch
-versions/            the master replica, by version (safetensors)
+versions/            the master replica, by version (safetensors): of array fields all rows, or those that changed since
+                     the version that the file names
 placement.safetensors  the part of each vertex, where they are placed
 fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
                      them (Type.field@version.npy), and patches since

@@ -79,7 +79,7 @@ def _opened(ledger: Ledger, spec: RunSpec, directory: RunDirectory, now: float, 
         fields.show(ledger.base(), ledger.patches())
     if not ledger.get("undone", False):
         return Store(ledger, versions, replica, fields)
-    gone = [version for version in ledger.kept_versions if not versions.path(version).exists()]
+    gone = [version for version in ledger.kept_versions if not versions.has(version)]
     with ledger.transaction():
         for version in gone:
             ledger.forget_version(version)

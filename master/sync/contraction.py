@@ -27,7 +27,7 @@ from gridml.aggregates import Contraction, Merge
 from gridml.model.graph import Edges, Graph
 from gridml.model.vertex import describe
 from gridml.protocol.push import ReplicaPart
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 
 Array = NDArray[Any]
 Floats = NDArray[np.float64]
@@ -49,13 +49,15 @@ class Contractions:
         self._driver = driver
         self._fields: dict[tuple[str, str], _Field] = {}
 
-    def add(self, worker: str, part: ReplicaPart, base: ReplicaState, merge: Merge) -> None:
+    def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge) -> None:
         """Take note of the rows of a push of this worker, trained from `base`, that passed the gate as it is."""
         for type_name, rows in part.rows.items():
             for name, pushed in rows.fields.items():
                 if pushed.dtype.kind == "f" and merge.vertices:
-                    column = base.arrays[type_name][name]
-                    self._field(type_name, name, column).add(worker, rows.ids, pushed, column, merge)
+                    field = self._field(type_name, name, pushed)
+                    at = field.sampled(rows.ids)
+                    old = base.rows(type_name, rows.ids[at])[name]
+                    field.add(worker, rows.ids[at], pushed[at], old, merge)
 
     def of(self, type_name: str, name: str, ids: Ids, merge: Merge) -> Contraction | None:
         """Return how strongly a push pulls rows that others changed since its base; None while that is not known."""
@@ -67,9 +69,9 @@ class Contractions:
         push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
         return Contraction(self._coupled * strength * push, self._coupled * strength * (push + others))
 
-    def _field(self, type_name: str, name: str, column: Array) -> _Field:
+    def _field(self, type_name: str, name: str, rows: Array) -> _Field:
         if (type_name, name) not in self._fields:
-            self._fields[type_name, name] = _Field(self._touches[type_name], column)
+            self._fields[type_name, name] = _Field(self._touches[type_name], math.prod(rows.shape[1:]))
         return self._fields[type_name, name]
 
     @cached_property
@@ -123,9 +125,9 @@ class _Seen:
 class _Field:
     """The sums of one array field; those of late count most."""
 
-    def __init__(self, touches: Array, column: Array) -> None:
+    def __init__(self, touches: Array, length: int) -> None:
         self._touches = touches
-        self._length = column[:1].size if len(column) else 1
+        self._length = length  # of a row
         rows = max(1, SAMPLED // max(1, self._length))
         self._sampled = np.zeros(len(touches), np.bool_)
         self._sampled[np.argsort(-touches, kind="stable")[:rows]] = True
@@ -134,18 +136,22 @@ class _Field:
         self._product = self._square = self._noise = self._count = 0.0
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
 
-    def add(self, worker: str, ids: Ids, pushed: Array, column: Array, merge: Merge) -> None:
-        """Take note of a push's rows, compared with those of a push that was under way at the same time."""
-        at = np.flatnonzero(self._sampled[ids])
-        base = column[ids[at]].astype(np.float64).reshape(len(at), self._length)
-        moves = pushed[at].reshape(len(at), self._length) - base
-        touched = _at_least_once(self._touches[ids[at]].astype(np.float64)[:, None] * merge.vertices)
+    def sampled(self, ids: Ids) -> Ids:
+        """Return the positions of the rows that are looked at."""
+        return np.flatnonzero(self._sampled[ids])
+
+    def add(self, worker: str, ids: Ids, pushed: Array, old: Array, merge: Merge) -> None:
+        """Take note of the sampled rows of a push, trained from `old`, compared with those of a push that was under way
+        at the same time."""
+        base = old.astype(np.float64).reshape(len(ids), self._length)
+        moves = pushed.reshape(len(ids), self._length) - base
+        touched = _at_least_once(self._touches[ids].astype(np.float64)[:, None] * merge.vertices)
         if self._second is not None:
             with np.errstate(all="ignore"):
                 second = np.einsum("ri,rj->ij", moves / np.sqrt(touched), moves / np.sqrt(touched))
             if np.isfinite(second).all():
                 self._second = FADING * self._second + second
-        seen = _Seen(worker, merge.version, ids[at], base, moves / touched, touched)
+        seen = _Seen(worker, merge.version, ids, base, moves / touched, touched)
         if self._last is None or merge.base >= self._last.version:
             self._last = seen
         elif self._last.worker != worker:

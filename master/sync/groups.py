@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate
 from gridml.protocol.push import ReplicaPart
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 
 Array = NDArray[Any]
 
@@ -43,13 +43,13 @@ def grouped(tensors: Iterable[tuple[str, Array, Aggregate | None]]) -> dict[str,
     return groups
 
 
-def pushed_from(part: ReplicaPart, base: ReplicaState) -> Iterator[tuple[str, Array]]:
+def pushed_from(part: ReplicaPart, base: Base) -> Iterator[tuple[str, Array]]:
     """Yield what of the base a push was trained from, with names as in files."""
     for key in part.modules:
         yield from base.modules[key].tensors.items()
     for type_name, rows in part.rows.items():
-        for name in rows.fields:
-            yield f"{type_name}/{name}", base.arrays[type_name][name][rows.ids]
+        old = base.rows(type_name, rows.ids)
+        yield from ((f"{type_name}/{name}", old[name]) for name in rows.fields)
 
 
 def length(tensors: Iterable[tuple[str, Array]]) -> float:

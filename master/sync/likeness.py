@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates.bits import same_bits
 from gridml.protocol.push import Ids, PushContent, RowValues
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 from master.sync.groups import Group
 
 Array = NDArray[Any]
@@ -31,7 +31,7 @@ class _Step(NamedTuple):
 def likeness(
     first: PushContent,
     second: PushContent,
-    base: ReplicaState,
+    base: Base,
     groups: Mapping[str, Group],
     before: Callable[[str, RowValues], Mapping[str, Array]],
 ) -> dict[str, float]:
@@ -57,7 +57,7 @@ def _cosine(product: float, square: float, other_square: float) -> float:
 
 
 def _steps(
-    content: PushContent, base: ReplicaState, before: Callable[[str, RowValues], Mapping[str, Array]]
+    content: PushContent, base: Base, before: Callable[[str, RowValues], Mapping[str, Array]]
 ) -> Iterator[tuple[str, _Step]]:
     """Yield what a push changed, by names as in files; those of local vertices begin with an @."""
     for key, tensors in content.replica.modules.items():
@@ -65,8 +65,7 @@ def _steps(
             if values.dtype.kind == "f":
                 yield name, _Step(_change(values, base.modules[key].tensors[name]))
     for type_name, rows in content.replica.rows.items():
-        old = {name: base.arrays[type_name][name][rows.ids] for name in rows.fields}
-        yield from _of_rows(f"{type_name}/", rows, old)
+        yield from _of_rows(f"{type_name}/", rows, base.rows(type_name, rows.ids))
     for type_name, rows in content.fields.items():
         yield from _of_rows(f"@{type_name}/", rows, before(type_name, rows))
 

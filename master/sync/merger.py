@@ -18,7 +18,7 @@ from gridml.model.graph import Graph, Table
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
-from master.store.versions import ReplicaState
+from master.store.versions import Base, ReplicaState
 from master.sync.contraction import Contractions
 from master.sync.groups import Group, grouped, length, pushed_from
 from master.sync.habits import Habits
@@ -91,7 +91,7 @@ class Merger:
         return None
 
     def merge(
-        self, part: ReplicaPart, base: ReplicaState, merge: Merge, worker: str = "", now: float = 0.0
+        self, part: ReplicaPart, base: Base, merge: Merge, worker: str = "", now: float = 0.0
     ) -> tuple[Merged | None, Passage]:
         """Return (what the push makes of the replica, why); None when the gate refuses it. Nothing is changed yet.
 
@@ -245,14 +245,14 @@ class Merger:
         """Merge rows of array fields: those that others changed since the base as stale, the rest as fresh."""
         rows, state = push.part.rows[type_name], self._replica.state
         stale = state.changed[type_name][rows.ids] > push.merge.base
-        merged = VertexState()
+        merged, bases = VertexState(), push.base.rows(type_name, rows.ids)
         sumsqs = dict.fromkeys((f"{type_name}/{name}" for name in rows.fields), 0.0)
         for name, pushed in rows.fields.items():
             out = merged.tensors[name] = np.empty_like(pushed)
             for group, merge in ((stale, push.merge_of(True)), (~stale, push.merge_of(False))):
                 if not group.any():
                     continue
-                value, base = (s.arrays[type_name][name][rows.ids[group]] for s in (state, push.base))
+                value, base = state.arrays[type_name][name][rows.ids[group]], bases[name][group]
                 part = np.ascontiguousarray(pushed[group])
                 rule, contraction = self._row_rules[type_name][name], None
                 if rule.minds_contraction and self._contractions is not None and not merge.fast_forward:

@@ -23,7 +23,7 @@ from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, VertexKey
 from gridml.protocol.text import described
 from master.store.replica import Replica
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -35,7 +35,7 @@ class PushMerge:
     """A push being merged: what it brings, what that was trained from; `scale` in (0, 1] shortens its step."""
 
     part: ReplicaPart
-    base: ReplicaState
+    base: Base
     merge: Merge
     scale: float = 1.0
 
@@ -55,8 +55,7 @@ class OwnRules:
     def merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
         """Merge rows of array fields, one vertex at a time. Raises UserCodeError when g fails."""
         table, rows = self._tables[type_name], push.part.rows[type_name]
-        base = {name: push.base.arrays[type_name][name][rows.ids] for name in rows.fields}
-        step = _Step.of(rows.fields, base, push.scale)
+        step = _Step.of(rows.fields, push.base.rows(type_name, rows.ids), push.scale)
         if step.not_finite is not None:
             return MergeResult(VertexState(), {}, f"{type_name}/{step.not_finite}")
         arrays = self._replica.state.arrays[type_name]

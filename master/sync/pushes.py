@@ -19,7 +19,7 @@ from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.store import Store
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 from master.sync.draft import Draft
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
@@ -138,7 +138,7 @@ class Pushes:
         holder = worker if later_attempt else lease.worker
         return lease, replace(_facts_of(lease, holder), open=False, closed_because=because, untouched=untouched)
 
-    def _base(self, version: int, now: float) -> ReplicaState | None:
+    def _base(self, version: int, now: float) -> Base | None:
         """Return a version that a push stands on. One that cannot be read is not kept any more: None."""
         ledger = self._store.ledger
         try:
@@ -151,7 +151,7 @@ class Pushes:
             return None
 
     def _tried(
-        self, draft: Draft, lease: LeaseState, merge: Merge, base: ReplicaState, now: float
+        self, draft: Draft, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[Passage, tuple[Merged, Fields] | None, str]:
         """(why, what the push would change, the user's traceback): whatever a push brings about, it is refused alone,
         because nothing has been changed yet."""
@@ -167,7 +167,7 @@ class Pushes:
             return Passage(None, draft.problem, failed=True), None, ""
 
     def _try(
-        self, draft: Draft, lease: LeaseState, merge: Merge, base: ReplicaState, now: float
+        self, draft: Draft, lease: LeaseState, merge: Merge, base: Base, now: float
     ) -> tuple[Passage, tuple[Merged, Fields] | None]:
         """(why, what the push would change), None when its content is wrong or the gate refuses it. Nothing is changed
         yet."""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from gridml.protocol.push import ReplicaPart
 from master.decisions.helpful import Spread
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 
 Sample = NDArray[np.float64]
 COORDINATES = 4_096  # of a replica that are looked at, spread over all its tensors
@@ -33,7 +33,7 @@ class PushSpread:
         self._compared = self._weights_squared = self._product = self._product_squared = 0.0
         self._count = 0
 
-    def add(self, worker: str, part: ReplicaPart, base: ReplicaState, vertices: int) -> None:
+    def add(self, worker: str, part: ReplicaPart, base: Base, vertices: int) -> None:
         """Take note of a push of so many vertices, which was trained from `base` and merged."""
         move = self._sampled(part, base)
         if move is None or vertices < 1:
@@ -80,7 +80,7 @@ class PushSpread:
             vertices=self._vertices / self._pushes,
         )
 
-    def _sampled(self, part: ReplicaPart, base: ReplicaState) -> Sample | None:
+    def _sampled(self, part: ReplicaPart, base: Base) -> Sample | None:
         """How far a push moves some coordinates, the same ones for every push of the same tensors, in whatever order
         these come: a version that was read from its file has another than one that was merged."""
         pairs = [

@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
 from gridml.protocol.unchanged import put_back
-from master.store.versions import ReplicaState
+from master.store.versions import Base
 
 Array = NDArray[Any]
 
 
-def whole(content: PushContent, base: ReplicaState) -> ReplicaPart:
+def whole(content: PushContent, base: Base) -> ReplicaPart:
     """Return the part of the replica that was trained from `base`, with all tensors of its vertices.
 
     Nothing is allocated for a step that does not fit. Raises ValueError for one.

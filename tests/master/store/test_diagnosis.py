@@ -21,6 +21,8 @@ from master.store import ledger as ledger_module
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import Ledger
 
+REPLICA = bundle.encode({"version": 0, "credited": 0}, {})
+
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Iterator[Ledger]:
@@ -199,14 +201,31 @@ def test_damage_is_told_with_what_to_do(ledger: Ledger) -> None:
     newest = root / "versions" / "v00000000.safetensors"
     damaged = DamagedError("versions/v3 is damaged", root / "versions" / "v00000003.safetensors")
     with ledger.transaction():
-        ledger._db.execute("UPDATE versions SET sha256 = ?", (bundle.digest(b"replica"),))
+        ledger._db.execute("UPDATE versions SET sha256 = ?", (bundle.digest(REPLICA),))
     assert "no copy of the ledger" in str(explain(damaged, root))
     ledger.backup()
-    newest.write_bytes(b"replica")
+    newest.write_bytes(REPLICA)
     said = explain(damaged, root)
     assert isinstance(said, LedgerError) and "rm -f" in str(said) and "cp " in str(said)
-    newest.write_bytes(b"Replica")  # which the copy needs, too
+    newest.write_bytes(REPLICA + b" ")  # which the copy needs, too
     assert "of no use, either" in str(explain(damaged, root))
-    newest.write_bytes(b"replica")
+    newest.write_bytes(REPLICA)
+    assert "rm -f" in str(explain(damaged, root))
     (root / "ledger.backup.db").write_bytes(b"nothing")
     assert "of no use, either" in str(explain(damaged, root))
+
+
+def test_a_copy_needs_every_file_that_its_version_stands_on(ledger: Ledger) -> None:
+    root = ledger.path.parent
+    (root / "versions").mkdir()
+    parent, newest = (root / "versions" / f"v{version:08d}.safetensors" for version in (0, 1))
+    rows = bundle.encode({"version": 1, "parent": 0, "parent_sha256": bundle.digest(REPLICA)}, {})
+    newest.write_bytes(rows)
+    with ledger.transaction():
+        ledger.add_version(1, bundle.digest(rows), 1, 1.0)
+    ledger.backup()
+    damaged = DamagedError("ledger.db is damaged", ledger.path)
+    for content, whole in ((None, False), (REPLICA, True), (REPLICA + b" ", False)):
+        if content is not None:
+            parent.write_bytes(content)
+        assert ("of no use, either" not in str(explain(damaged, root))) == whole

@@ -28,11 +28,14 @@ COUNT = 20
 FAILED = Failed("w1", "slot-1", COUNT)
 
 
+REPLICA = bundle.encode({"version": 0, "credited": 0}, {})
+
+
 def made(path: Path) -> Ledger:
     """A ledger of one epoch of 20 vertices."""
     ledger = Ledger(path, shared_disk=False, create=True, durable=False)
     with ledger.transaction():
-        ledger.add_version(0, bundle.digest(b"replica"), 0, 0.0)
+        ledger.add_version(0, bundle.digest(REPLICA), 0, 0.0)
         ledger.open_epoch(0, COUNT, 0.0)
     return ledger
 
@@ -406,7 +409,7 @@ def test_a_damaged_file_is_told_with_what_to_do(ledger: Ledger, damage: Callable
     if copied:
         ledger.backup()
         (ledger.path.parent / "versions").mkdir()
-        (ledger.path.parent / "versions" / "v00000000.safetensors").write_bytes(b"replica")
+        (ledger.path.parent / "versions" / "v00000000.safetensors").write_bytes(REPLICA)
     ledger.close()
     damage(ledger.path)
     advice = "cp .*ledger.backup.db.*gridml resume" if copied else "start the run again with gridml run"

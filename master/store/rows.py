@@ -1,0 +1,29 @@
+"""Rows of array fields that lie in several places, one over the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+
+from gridml.protocol.push import Array, Ids, RowValues
+
+
+def ascending(ids: Ids) -> Ids:
+    """Return each id once, in order, in an array of its own."""
+    return np.array(ids) if (ids[1:] > ids[:-1]).all() else np.unique(ids)
+
+
+def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowValues]) -> Ids:
+    """Give the rows at the positions `at` of `ids` the values that the first record has of each; return the positions
+    of those that are in none. The ids of a record ascend."""
+    for record in records:
+        if not len(at):
+            break
+        if len(record.ids):
+            place = np.minimum(np.searchsorted(record.ids, ids[at]), len(record.ids) - 1)
+            found = record.ids[place] == ids[at]
+            for name, column in values.items():
+                column[at[found]] = record.fields[name][place[found]]
+            at = at[~found]
+    return at

@@ -1,0 +1,145 @@
+"""Files of versions that hold of array fields only the rows that changed since another version, the parent.
+
+Such a file names its parent and the parent's SHA-256 in its message. Of a type that it does not hold whole it has
+"@rows/Type", ids int64 (n,) in order, and "Type/field" (n, *shape); these rows changed in its version. What a version
+is thus takes its file, its parent's, and so on, down to one that is whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from gridml.errors import DamagedError
+from gridml.protocol import bundle
+from gridml.protocol.push import Array, Ids, RowValues
+from gridml.protocol.text import described
+from master.store.rundir import version_name
+
+CHANGED, _ROWS = "@changed/", "@rows/"
+
+
+@dataclass(frozen=True)
+class Parent:
+    """The version that a file stands on, and its file's SHA-256."""
+
+    version: int
+    sha256: str
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any], version: int) -> Parent | None:
+        """Return what the message of a version's file names, None for a file that is whole. Raises ValueError."""
+        parent, sha256 = message.get("parent"), message.get("parent_sha256")
+        if parent is None:
+            return None
+        if type(parent) is not int or not 0 <= parent < version or not isinstance(sha256, str):
+            raise ValueError(f"it stands on version {parent!r}; expected one before {version}, and its SHA-256")
+        return cls(parent, sha256)
+
+    def message(self) -> dict[str, Any]:
+        """Return how a file names it."""
+        return {"parent": self.version, "parent_sha256": self.sha256}
+
+
+@dataclass(frozen=True)
+class VersionFile:
+    """What one file holds: tensors by name, and rows by type of what it does not hold whole."""
+
+    version: int
+    parent: Parent | None
+    tensors: Mapping[str, Array]
+
+    @cached_property
+    def rows(self) -> dict[str, RowValues]:
+        """By type: the rows that changed since the parent."""
+        types = [name.removeprefix(_ROWS) for name in self.tensors if name.startswith(_ROWS)]
+        return {name: RowValues(self.tensors[f"{_ROWS}{name}"], self.columns(name)) for name in types}
+
+    def columns(self, type_name: str) -> dict[str, Array]:
+        """Return what there is of the fields of an array type, none of a type of modules."""
+        names = ((name.split("/"), tensor) for name, tensor in self.tensors.items())
+        return {parts[1]: tensor for parts, tensor in names if len(parts) == 2 and parts[0] == type_name}
+
+    @property
+    def others(self) -> dict[str, Array]:
+        """The tensors of all that is held whole, by name."""
+        partly = {f"{name}/{field}" for name, rows in self.rows.items() for field in rows.fields}
+        return {n: t for n, t in self.tensors.items() if n not in partly and not n.startswith(_ROWS)}
+
+
+def changed_rows(type_name: str, ids: Ids, columns: Mapping[str, Array]) -> dict[str, Array]:
+    """Return the named tensors of the rows of a type that changed, `ids` in order, in copies."""
+    return {f"{_ROWS}{type_name}": ids, **{f"{type_name}/{name}": column[ids] for name, column in columns.items()}}
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The files that a version takes, its own first. The last one is whole."""
+
+    files: tuple[VersionFile, ...]
+
+    def later(self, type_name: str) -> Iterator[RowValues]:
+        """Yield the rows that changed of a type that the first file does not hold whole, newest first."""
+        return (file.rows[type_name] for file in self.files[: self._whole(type_name)])
+
+    def columns(self, type_name: str) -> dict[str, Array]:
+        """Return the fields of a type where it is whole."""
+        return self.files[self._whole(type_name)].columns(type_name)
+
+    def _whole(self, type_name: str) -> int:
+        return next(at for at, file in enumerate(self.files) if type_name not in file.rows)
+
+    def tensors(self) -> dict[str, Array]:
+        """Return the tensors of the version by name, as a file that is whole has them. They are put together in the
+        memory of the files, which must be writable."""
+        tensors = self.files[0].others
+        for type_name in self.files[0].rows:
+            at = self._whole(type_name)
+            columns, changed = self.columns(type_name), self.files[at].tensors[f"{CHANGED}{type_name}"]
+            for file in self.files[:at][::-1]:
+                rows = file.rows[type_name]
+                for name, column in columns.items():
+                    column[rows.ids] = rows.fields[name]
+                changed[rows.ids] = file.version
+            tensors |= {f"{type_name}/{name}": column for name, column in columns.items()}
+            tensors[f"{CHANGED}{type_name}"] = changed
+        return tensors
+
+
+def open_chain(folder: Path, version: int, sha256: str | None, *, mapped: bool) -> Chain:
+    """Return the files of a version, each as its SHA-256 says: in memory, or `mapped` and not to be written to.
+
+    Raises DamagedError, naming the file that is damaged or gone, and OSError.
+    """
+    files = [_opened(folder, version, version, sha256, mapped=mapped)]
+    while (parent := files[-1].parent) is not None:
+        files.append(_opened(folder, version, parent.version, parent.sha256, mapped=mapped))
+    return Chain(tuple(files))
+
+
+def _opened(folder: Path, wanted: int, version: int, sha256: str | None, *, mapped: bool) -> VersionFile:
+    path = folder / version_name(version)
+    needing = "" if version == wanted else f" (version {wanted} stands on it)"
+    try:
+        payload = np.memmap(path, np.uint8, "r").data if mapped else np.fromfile(path, np.uint8).data
+    except (FileNotFoundError, ValueError) as error:  # an empty file cannot be mapped
+        raise DamagedError(f"{path}, version {version} of the replica, is gone{needing}", path) from error
+    if sha256 is not None and bundle.digest(payload) != sha256:
+        names = "in the ledger" if version == wanted else "that this version names"
+        raise DamagedError(f"{path} is damaged: its SHA-256 is not the one {names}{needing}", path)
+    try:
+        message, tensors = bundle.opened(payload)
+        return VersionFile(version, Parent.of(message, version), tensors)
+    except ValueError as error:
+        raise DamagedError(f"{path} is damaged: {described(error)}{needing}", path) from error
+
+
+def message_of(path: Path) -> dict[str, Any]:
+    """Return the message of a version's file, of which no more is read. Raises OSError, ValueError."""
+    message, _ = bundle.opened(np.memmap(path, np.uint8, "r").data)
+    return message
