@@ -1,0 +1,139 @@
+"""Versions of array fields, as the rows that changed and whole: what a commit writes, and what a push's base takes.
+
+Four million rows of 16 float32; each version is a push of 10,000 rows, trained from the version eight before it. In one
+process and in turn: what a master does, and beside it each version written whole and each base read from such a file.
+
+    python -m benchmarks.row_versions [COMMITS]
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+import numpy as np
+
+import gridml
+from benchmarks.table import Cell, write
+from gridml.model.graph import Graph
+from gridml.protocol.push import Array, Ids, RowValues
+from master.store.replica import Replica
+from master.store.versions import LONGEST_CHAIN, Base, Versions, initial
+
+ROWS, WIDTH = 4_000_000, 16
+PUSHED = 10_000  # rows
+STALE = 8  # versions that a push's base is older than the newest
+WHOLE_EVERY = 16  # versions between two that are written whole, too
+T = TypeVar("T")
+P = ParamSpec("P")
+
+
+class Row(gridml.Vertex):
+    value = gridml.array("float32", (WIDTH,))
+    aggregate = gridml.by_name({"*": gridml.stale_mean()})
+
+
+class Sample(gridml.Vertex):
+    rows = gridml.edge(Row)
+
+
+def graph() -> Graph:
+    g = Graph()
+    g.add(Row, value=np.random.default_rng(0).standard_normal((ROWS, WIDTH), np.float32))
+    g.add(Sample, 1, rows=np.zeros((1, 2), np.int64))
+    return g
+
+
+@dataclass
+class Taken:
+    """CPU seconds of commits, of bases with the rows of a push, and of whole reads, and the bytes that were written."""
+
+    commits_s: list[float] = field(default_factory=list)
+    bases_s: list[float] = field(default_factory=list)
+    from_files_s: list[float] = field(default_factory=list)
+    reads_s: list[float] = field(default_factory=list)
+    sizes: list[int] = field(default_factory=list)
+
+    def row(self, name: str) -> dict[str, Cell]:
+        return {
+            "versions": name,
+            "MB written": round(statistics.mean(self.sizes) / 1e6, 2),
+            "commit CPU s": round(statistics.mean(self.commits_s), 4),
+            "base CPU s": round(statistics.median(self.bases_s), 4),
+            "base from files CPU s": round(statistics.median(self.from_files_s), 4),
+            "read CPU s": round(statistics.median(self.reads_s), 3),
+        }
+
+
+def timed(into: list[float], call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Return what a call does, and note its CPU seconds."""
+    began = time.process_time()
+    result = call(*args, **kwargs)
+    into.append(time.process_time() - began)
+    return result
+
+
+def main() -> None:
+    commits = int(sys.argv[1]) if len(sys.argv) > 1 else LONGEST_CHAIN
+    with tempfile.TemporaryDirectory(prefix="row-versions-") as folder:
+        rows = measured(Path(folder), commits)
+    write(
+        "row_versions",
+        f"Versions of {ROWS:,} rows of {WIDTH} float32, pushes of {PUSHED:,} rows",
+        rows,
+        [
+            f"{commits} commits in one process; whole: every {WHOLE_EVERY}th version is written and read as a file of "
+            "all rows, too, in turn with the others",
+            "MB written, commit CPU s: the mean of all commits, with those that write all rows; CPU s: user and system",
+            f"base: the median; {STALE} versions old, and the rows of a push of it; those that a master has in memory, "
+            "which it has none of as long as all versions are whole",
+            "from files: the median of every 16th version, as after a start; each file's SHA-256 is looked at",
+            "read: the median of the same versions, read as a master does that begins",
+        ],
+    )
+
+
+def measured(folder: Path, commits: int) -> list[dict[str, Cell]]:
+    random = np.random.default_rng(1)
+    versions, plain = Versions(folder / "rows"), Versions(folder / "whole")
+    here = graph()
+    replica = Replica(here, versions)
+    digests: dict[int, str] = {0: replica.start(initial(here, 0))}
+    rows, whole = Taken(), Taken()
+    for version in range(1, commits + 1):
+        ids = np.sort(random.choice(ROWS, PUSHED, replace=False))
+        stale = max(0, version - STALE)
+        replica.begin_version()
+        old = timed(rows.bases_s, gathered, replica.base, stale, digests[stale], ids)
+        replica.put({}, {"Row": RowValues(ids, {"value": old + np.float32(0.1)})}, version)
+        digests[version] = timed(rows.commits_s, replica.commit_version, version)
+        rows.sizes.append(versions.path(version).stat().st_size)
+        if version % WHOLE_EVERY:
+            continue
+        expected = replica.state.arrays["Row"]["value"]
+        sha256 = timed(whole.commits_s, plain.write, version, replica.state)
+        whole.sizes.append(plain.path(version).stat().st_size)
+        timed(whole.bases_s, gathered, plain.mapped, version, sha256, ids)
+        from_files = timed(rows.from_files_s, gathered, versions.mapped, version, digests[version], ids)
+        np.testing.assert_array_equal(from_files, expected[ids])
+        read = timed(rows.reads_s, versions.read, version, digests[version])
+        np.testing.assert_array_equal(read.arrays["Row"]["value"], expected)
+        timed(whole.reads_s, plain.read, version, sha256)
+        plain.remove(version)
+    whole.from_files_s = whole.bases_s
+    return [whole.row("whole"), rows.row("rows that changed")]
+
+
+def gathered(base: Callable[[int, str], Base], version: int, sha256: str, ids: Ids) -> Array:
+    """Return the rows of a base that a push names."""
+    return base(version, sha256).rows("Row", ids)["value"]
+
+
+if __name__ == "__main__":
+    main()
