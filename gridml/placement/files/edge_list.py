@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files import scan
+from gridml.placement.files.numbered import Numbered, Numbers
 from gridml.placement.files.source import Source
 
 SHORTEST = 4  # bytes of an edge, with its line's end
@@ -17,30 +18,40 @@ def read(source: Source) -> Bipartite:
     """Read the graph whose row i is the i-th smallest number of the lines' first, and column j the j-th smallest of
     their second. A line has them apart by blanks or a comma; what else it has, such as a weight or a time, is not
     looked at. Raises UsageError, which names the line, where something else stands."""
-    rows, columns = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    return read_numbered(source).graph
+
+
+def read_numbered(source: Source, *, general: bool = False) -> Numbered:
+    """As `read`. In a `general` graph both numbers are vertices', so row i and column i are the same one: the i-th
+    smallest of all numbers."""
+    first_of, second_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for block in source.blocks():
         first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int64)
         edges, at, mistake = scan.pairs(block.text, first, second)
         if mistake:
             raise source.wrong(_SAID[mistake].format(block.word(at)), block.line(at))
-        rows.append(first[:edges].copy())
-        columns.append(second[:edges].copy())
-    (u, n), (v, m) = _numbered(np.concatenate(rows)), _numbered(np.concatenate(columns))
-    return Bipartite.from_edges(u, v, (n, m))
+        first_of.append(first[:edges].copy())
+        second_of.append(second[:edges].copy())
+    u, v = np.concatenate(first_of), np.concatenate(second_of)
+    if general:
+        places, ids = _numbered(np.concatenate([u, v]))
+        return Numbered(Bipartite.from_edges(places[: len(u)], places[len(u) :], (len(ids), len(ids))), ids, ids)
+    (u_places, u_ids), (v_places, v_ids) = _numbered(u), _numbered(v)
+    return Numbered(Bipartite.from_edges(u_places, v_places, (len(u_ids), len(v_ids))), u_ids, v_ids)
 
 
-def _numbered(ids: NDArray[np.int64]) -> tuple[NDArray[np.int32], int]:
-    """Return the place of each id among those that occur, and how many these are."""
+def _numbered(ids: Numbers) -> tuple[NDArray[np.int32], Numbers]:
+    """Return the place of each id among those that occur, and these."""
     if not len(ids):
-        return ids.astype(np.int32), 0
+        return ids.astype(np.int32), ids
     low, high = int(ids.min()), int(ids.max())
     if high - low > SPREAD * len(ids):
         occurring, places = np.unique(ids, return_inverse=True)
-        return places.astype(np.int32), len(occurring)
+        return places.astype(np.int32), occurring
     occurs = np.zeros(high - low + 1, np.bool_)
     occurs[ids - low] = True
     place = np.cumsum(occurs, dtype=np.int32) - 1
-    return place[ids - low], int(place[-1]) + 1
+    return place[ids - low], np.flatnonzero(occurs) + low
 
 
 _SAID = {

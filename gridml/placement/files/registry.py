@@ -9,7 +9,9 @@ from pathlib import Path
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files import edge_list, hmetis, libsvm, matrix_market, npz
+from gridml.placement.files.numbered import Numbered
 from gridml.placement.files.source import Source, Watch, unwatched
+from gridml.placement.general import BIPARTITE, VERTICES, as_bipartite
 
 
 @dataclass(frozen=True)
@@ -55,14 +57,28 @@ def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -
 
     Raises UsageError where the file cannot be read, holds something else, or nothing.
     """
+    return read_numbered(file, format_name, watch).graph
+
+
+def read_numbered(
+    file: Path, format_name: str | None = None, watch: Watch = unwatched, *, kind: str = BIPARTITE
+) -> Numbered:
+    """As `read`, with the numbers that rows and columns have in the file. Of a general graph the rows are of a `kind`
+    (`general.KINDS`): its vertices, edges or cliques."""
     form = format_of(file) if format_name is None else find(format_name)
     source = Source(file, watch)
     try:
-        graph = form.read(source)
+        if kind != BIPARTITE and form.name == "hmetis":
+            raise source.wrong(f"is a hypergraph, which is bipartite; expected a graph for rows as {kind}")
+        if form.name == "edges":
+            found = edge_list.read_numbered(source, general=kind != BIPARTITE)
+        else:
+            found = Numbered(form.read(source))
+        graph = found.graph
+        if not graph.edges:
+            raise source.wrong(f"holds {graph.rows:,} rows and no edges; expected a graph in the format {form.name}")
+        return Numbered(as_bipartite(graph, kind), found.rows if kind in (BIPARTITE, VERTICES) else None, found.columns)
     except UsageError as error:
         if str(file) in str(error):
             raise
         raise source.wrong(str(error)) from error
-    if not graph.edges:
-        raise source.wrong(f"holds {graph.rows:,} rows and no edges; expected a graph in the format {form.name}")
-    return graph

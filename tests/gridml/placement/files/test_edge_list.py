@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.files.edge_list import read_numbered
+from gridml.placement.files.source import Source
 
 NEAR = st.integers(-20, 20)
 FAR = st.integers(-(2**63) + 2, 2**63 - 2)
@@ -57,3 +60,18 @@ def test_what_is_written_is_read(
 def test_a_wrong_line_is_named(refused: Callable[..., None], line: str, says: str) -> None:
     for after in ("\n1 2\n", ""):
         refused("a.txt", f"# said\n1\t2\n3\t4\n5 6\n\n{line}{after}", "line 6: got", says)
+
+
+def test_numbers_are_kept_and_those_of_a_general_graph_are_vertices(
+    tmp_path: Path, edges_of: Callable[..., set[tuple[int, int]]]
+) -> None:
+    (tmp_path / "a.txt").write_text("7 -1\n3 7\n7 3000000000\n")
+    source = Source(tmp_path / "a.txt")
+    found = read_numbered(source)
+    assert found.rows is not None and found.rows.tolist() == [3, 7]
+    assert found.columns is not None and found.columns.tolist() == [-1, 7, 3000000000]
+    assert edges_of(found.graph) == {(0, 1), (1, 0), (1, 2)}
+    found = read_numbered(source, general=True)
+    assert found.rows is not None and found.columns is not None
+    assert found.rows.tolist() == found.columns.tolist() == [-1, 3, 7, 3000000000]
+    assert (found.graph.rows, found.graph.columns) == (4, 4) and edges_of(found.graph) == {(1, 2), (2, 0), (2, 3)}

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files import source
-from gridml.placement.files.registry import FORMATS, format_of, read
+from gridml.placement.files.registry import FORMATS, format_of, read, read_numbered
 
 MATRIX = "%%MatrixMarket matrix coordinate pattern general\n1 1 0\n"
 EMPTY = {"libsvm": "1\n-1\n", "edges": "# nothing\n", "hmetis": "1 2\n\n", "matrix-market": MATRIX}
@@ -116,3 +116,33 @@ def test_whatever_a_file_holds_it_is_a_graph_or_a_mistake(
     else:
         remade = Bipartite.from_rows(graph.offsets, graph.neighbours, graph.columns)
         assert remade.edges == graph.edges > 0
+
+
+def test_a_general_graph_of_any_format(tmp_path: Path, edges_of: Callable[..., set[tuple[int, int]]]) -> None:
+    """A path of three vertices, 0 - 1 - 2, as each format has it."""
+    texts = {
+        "a.txt": "10 11\n12 11\n",
+        "a.svm": "0 2:1\n0 1:1 3:1\n0 2:1\n",
+        "a.mtx": "%%MatrixMarket matrix coordinate pattern symmetric\n3 3 2\n2 1\n3 2\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        near = read_numbered(tmp_path / name, kind="vertices")
+        assert edges_of(near.graph) == {(0, 0), (0, 1), (1, 0), (1, 1), (1, 2), (2, 1), (2, 2)}
+        ends = read_numbered(tmp_path / name, kind="edges")
+        assert edges_of(ends.graph) == {(0, 0), (0, 1), (1, 1), (1, 2)} and ends.rows is None
+        for known in (near.rows, near.columns, ends.columns):
+            assert known is None if name != "a.txt" else known is not None and known.tolist() == [10, 11, 12]
+
+
+def test_what_is_no_general_graph(tmp_path: Path) -> None:
+    (tmp_path / "a.hgr").write_text("1 2\n1 2\n")
+    with pytest.raises(UsageError, match=r"a\.hgr: is a hypergraph, which is bipartite; expected a graph for rows as"):
+        read_numbered(tmp_path / "a.hgr", kind="cliques")
+    (tmp_path / "a.txt").write_text("1 1\n2 2\n")
+    with pytest.raises(UsageError, match=r"a\.txt: the graph has no edge between two vertices; expected one"):
+        read_numbered(tmp_path / "a.txt", kind="edges")
+    with pytest.raises(
+        UsageError, match=r"rows are asked for as 'nodes'; expected bipartite, vertices, edges, cliques"
+    ):
+        read_numbered(tmp_path / "a.txt", kind="nodes")
