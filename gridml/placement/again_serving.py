@@ -1,0 +1,89 @@
+"""Columns that were served before: they stay where they are, or move where that evens the traffic out.
+
+Sweeps as in `serving`, but from the parts that served the columns before, and counting what those that stay carry. A
+part need not touch what it serves here. Of a column that two parts touch it is all one which of them serves it, so it
+stays.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.placement.base import Parts
+from gridml.placement.compiled import compiled
+from gridml.placement.neighbour_sets import Words
+from gridml.placement.serving import SWEEPS, touching
+
+Counts = NDArray[np.int64]
+
+
+def serve_again(sets: Words, parts: int, seed: int, before: Parts, *, stay: bool) -> Parts:
+    """Return the part that serves each column, int32 (columns,), given which parts touch it (`neighbour_sets`), and
+    which served it `before`, −1 for none. All that have one `stay`, or those whose part touches them begin there."""
+    offsets, touch = touching(sets, parts)
+    times = np.diff(offsets)
+    home = before.astype(np.int32)
+    if not stay:
+        home[_strange(offsets, touch, home)] = -1
+    free = home < 0 if stay else np.ones(len(home), np.bool_)
+    alone = free & (times == 1)
+    home[alone] = touch[offsets[:-1][alone]]  # nothing of these travels
+    order = np.random.default_rng(seed).permutation(np.flatnonzero(free & (times > 1))).astype(np.int32)
+    load = _load(offsets, touch, home, parts)
+    for _ in range(SWEEPS):
+        if not _sweep(offsets, touch, order, home, load):
+            break
+    unused = np.flatnonzero(home < 0)
+    home[unused] = np.arange(len(unused)) % parts
+    return home
+
+
+@compiled
+def _strange(offsets: Counts, touch: Parts, home: Parts) -> NDArray[np.bool_]:
+    """Return whether a column's home does not touch it, though other parts do."""
+    strange = offsets[1:] > offsets[:-1]
+    for column in range(len(home)):
+        for at in range(offsets[column], offsets[column + 1]):
+            if touch[at] == home[column]:
+                strange[column] = False
+    return strange
+
+
+@compiled
+def _load(offsets: Counts, touch: Parts, home: Parts, parts: int) -> Counts:
+    """Return the traffic of each part for the columns that have a home."""
+    load = np.zeros(parts, np.int64)
+    for column in range(len(home)):
+        if home[column] >= 0:
+            for at in range(offsets[column], offsets[column + 1]):
+                if touch[at] != home[column]:
+                    load[touch[at]] += 1
+                    load[home[column]] += 1
+    return load
+
+
+@compiled
+def _sweep(offsets: Counts, touch: Parts, order: Parts, home: Parts, load: Counts) -> int:
+    """Give each column of `order` to the part, of those that touch it, with the least traffic without it; return how
+    many moved."""
+    moved = 0
+    for column in order:
+        first, last = offsets[column], offsets[column + 1]
+        extra = last - first - 2  # beside the 1 that each part carries for a column it touches
+        before = home[column]
+        if before >= 0 and extra == 0:
+            continue
+        if before >= 0:
+            load[before] -= extra
+        else:
+            for at in range(first, last):
+                load[touch[at]] += 1
+        best = before if before >= 0 else touch[first]
+        for at in range(first, last):
+            if load[touch[at]] < load[best]:
+                best = touch[at]
+        load[best] += extra
+        home[column] = best
+        moved += best != before
+    return moved
