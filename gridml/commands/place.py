@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from gridml.commands.arguments import Json
+from gridml.commands.place_arguments import Earlier, Kind, Lost, MoveCost
 from gridml.errors import UsageError
 
 EXAMPLE = "Example: gridml place ratings.tsv.gz -k 16 --out placed --plot placed.png"
@@ -28,7 +30,8 @@ def place(
         Path,
         typer.Option(
             metavar="DIR",
-            help="Gets u_part.npy and v_part.npy, the part of each row and column, and quality.json.",
+            help="Gets u_part.npy and v_part.npy, the part of each row and column, and quality.json; u_ids.npy and "
+            "v_ids.npy, their numbers in a list of edges; graph.npz, the rows that --as edges or cliques made.",
         ),
     ],
     method: Annotated[
@@ -42,6 +45,10 @@ def place(
     seconds: Annotated[float | None, typer.Option(help="What --method auto may take; otherwise 60.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance; the same gives the same parts.")] = 0,
     slack: Annotated[float, typer.Option(help="Rows that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
+    kind: Kind = "bipartite",
+    earlier: Earlier = None,
+    lost: Lost = None,
+    move_cost: MoveCost = None,
     format_name: Annotated[
         str | None,
         typer.Option(
@@ -63,10 +70,12 @@ def place(
     used, so that a part holds few columns and few travel. quality.json compares that with rows and columns placed at
     random: M_max and T_max are the largest memory and traffic of a part, T_sum is the traffic of all, in columns.
     """
+    from gridml.placement.again import Again, AgainOptions, Before, Moved
     from gridml.placement.auto import AutoOptions
     from gridml.placement.base import Options
-    from gridml.placement.files.registry import read
-    from gridml.placement.folder import check_free, save
+    from gridml.placement.earlier import before, without
+    from gridml.placement.files.registry import read_numbered
+    from gridml.placement.folder import Names, check_free, save
     from gridml.placement.measured import measured
     from gridml.placement.registry import find
     from master.views.json_text import json_text
@@ -78,25 +87,39 @@ def place(
     chosen = find(method)
     if seconds is not None and method != "auto":
         raise UsageError(f"got --seconds with --method {method}, which takes what it takes; expected it with auto.")
+    if earlier is not None and (method != "auto" or seconds is not None):
+        raise UsageError("got --from with --method or --seconds; expected it alone: it is a way to place.")
+    if earlier is None and (move_cost is not None or lost is not None):
+        raise UsageError("got --move-cost or --lost without --from; expected an earlier placement to move from.")
     options = Options(seed, slack, objective)
-    if seconds is not None:
+    if earlier is not None:
+        options = AgainOptions(seed, slack, objective, cost=move_cost)
+    elif seconds is not None:
         options = AutoOptions(seed, slack, objective, seconds)
     check_free(out)
+    was: Before | None = None
     try:
         with work_shown(quiet=as_json) as told:
-            given = read(graph, format_name, lambda read, size: told("reading", read, size))
+            given = read_numbered(graph, format_name, lambda read, size: told("reading", read, size), kind=kind)
+            if earlier is not None:
+                was = before(earlier, given)
+                if lost is not None:
+                    was = without(was, lost, parts)
+                chosen = Again(was)
             told("placing", 0, 0)
-            placement, quality = measured(chosen, given, parts, options)
+            placement, quality = measured(chosen, given.graph, parts, options)
+            said = quality.to_json() | (asdict(Moved.between(was, placement)) if was is not None else {})
     except MemoryError as error:
         raise UsageError(
             f"{graph} does not fit into memory: {error}. Expected a smaller graph, or more memory."
         ) from error
-    save(out, placement, json_text(quality.to_json(), indent=2))
+    made = given.graph if kind in ("edges", "cliques") else None
+    save(out, placement, json_text(said, indent=2), Names(given.rows, given.columns, made))
     if plot is not None:
         from master.views.plot_placement import plot_quality
 
         plot_quality(quality, plot)
     if as_json:
-        typer.echo(json_text(quality.to_json(), indent=2))
+        typer.echo(json_text(said, indent=2))
     else:
         print_quality(quality)

@@ -120,9 +120,69 @@ def test_words_of_real_text_are_placed_better_than_at_random(tmp_path: Path) -> 
     assert len(np.load(tmp_path / "placed" / "u_part.npy")) == len(rows)
 
 
+def test_a_graph_that_has_grown_and_other_numbers_of_parts(
+    gridml: Callable[..., Answer], graph: str, tmp_path: Path
+) -> None:
+    text = gzip.decompress((tmp_path / graph).read_bytes())
+    (tmp_path / "some.svm").write_bytes(b"\n".join(text.split(b"\n")[:1500]))
+    assert gridml("some.svm", "-k", "10", "--out", "placed")[0] == 0
+    was = np.load(tmp_path / "placed" / "u_part.npy")
+    status, out, err = gridml(graph, "-k", "10", "--from", "placed", "--out", "placed", "--json")
+    said = json.loads(out)
+    assert status == 0 and err == "" and said == json.loads((tmp_path / "placed" / "quality.json").read_text())
+    assert np.array_equal(np.load(tmp_path / "placed" / "u_part.npy")[:1500], was)
+    assert (said["method"], said["rows_before"], said["rows_moved"], said["columns_moved"]) == ("again", 1500, 0, 0)
+    assert "0 of 1,500 rows" in said["why"] and said["balance"] <= 1.01
+    assert min(said[f"{name}_improvement"] for name in ("M_max", "T_max", "T_sum")) > 100
+    for parts, must in (("8", 0.2), ("11", 0.09)):
+        status, out, err = gridml(graph, "-k", parts, "--from", "placed", "--out", "other", "--json")
+        assert status == 0 and must < json.loads(out)["rows_moved"] / 2000 < must + 0.1
+    assert gridml(graph, "-k", "10", "--from", "placed", "--out", "other", "--move-cost", "0")[0] == 0
+    for lost, parts, says in (
+        ("3,x", "8", "the lost parts are '3,x'; expected numbers, such as 3,7"),
+        ("3", "10", "10 parts without 1 are 9; expected at most as many, got -k 10"),
+        ("10", "9", "the lost parts are 10; expected different numbers of 0 to 9"),
+    ):
+        status, _, err = gridml(graph, "-k", parts, "--from", "placed", "--lost", lost, "--out", "other")
+        assert status == 2 and says in err
+    status, out, _ = gridml(graph, "-k", "8", "--from", "placed", "--lost", "3, 0", "--out", "other", "--json")
+    was = np.load(tmp_path / "placed" / "u_part.npy")
+    assert json.loads(out)["rows_lost"] == np.isin(was, (0, 3)).sum()
+    assert (np.load(tmp_path / "other" / "u_part.npy")[was == 1] == 0).mean() > 0.9
+
+
+def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) -> None:
+    (tmp_path / "ring.txt").write_text("".join(f"{10 * i} {10 * ((i + 1) % 40)}\n" for i in range(40)))
+    for kind, rows, files in (
+        ("vertices", 40, ["quality.json", "u_ids.npy", "u_part.npy", "v_ids.npy", "v_part.npy"]),
+        ("edges", 40, ["graph.npz", "quality.json", "u_part.npy", "v_ids.npy", "v_part.npy"]),
+        ("cliques", 40, ["graph.npz", "quality.json", "u_part.npy", "v_ids.npy", "v_part.npy"]),
+    ):
+        status, out, _ = gridml("ring.txt", "-k", "4", "--as", kind, "--out", kind, "--json")
+        assert status == 0 and (json.loads(out)["rows"], json.loads(out)["columns"]) == (rows, 40)
+        assert sorted(path.name for path in (tmp_path / kind).iterdir()) == files
+        assert np.load(tmp_path / kind / "v_ids.npy").tolist() == list(range(0, 400, 10))
+    (tmp_path / "ring.txt").write_text((tmp_path / "ring.txt").read_text() + "5 0\n")  # a vertex between the others
+    again = ("ring.txt", "-k", "4", "--out", "again", "--as")
+    assert gridml(*again, "vertices", "--from", "vertices")[0] == 0
+    was, now = (np.load(tmp_path / name / "u_part.npy").tolist() for name in ("vertices", "again"))
+    assert now[:1] + now[2:] == was
+    assert "which are not known again" in gridml(*again, "edges", "--from", "edges")[2]
+    made = read(tmp_path / "edges" / "graph.npz")
+    assert made.neighbours[:4].tolist() == [0, 1, 0, 39], "edges by their smaller end, then by the other"
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
+        (
+            ("few.txt", "-k", "2", "--as", "nodes"),
+            "few.txt: rows are asked for as 'nodes'; expected bipartite, vertices",
+        ),
+        (("few.txt", "-k", "2", "--move-cost", "1"), "got --move-cost or --lost without --from"),
+        (("few.txt", "-k", "2", "--from", "full", "--seconds", "1"), "got --from with --method or --seconds"),
+        (("few.txt", "-k", "2", "--from", "full", "--move-cost", "-1"), "a move costs -1.0 mean rows' columns"),
+        (("few.txt", "-k", "2", "--from", "full"), "full/quality.json cannot be read: No such file or directory. Name"),
         (("nowhere.svm", "-k", "2"), "nowhere.svm cannot be read: No such file or directory"),
         (("words", "-k", "2"), "words: its name says no format; expected one of libsvm (.svm"),
         (("short.txt", "-k", "2"), "short.txt, line 3: got 'x'; expected two whole numbers"),
