@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import placement_zoltan
 from gridml.placement.base import Parts
 from gridml.placement.bipartite import Bipartite
 
@@ -56,8 +57,38 @@ def mt_kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
     return np.array([found.block_id(row) for row in range(graph.rows)], np.int32)
 
 
+def kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """KaHyPar on the same hypergraph for the same objective. Its settings are a file that it does not bring along:
+    KAHYPAR_INI names one, such as config/km1_kKaHyPar_sea20.ini of its sources."""
+    kahypar: Any = importlib.import_module("kahypar")
+    context = kahypar.Context()
+    context.loadINIconfiguration(os.environ["KAHYPAR_INI"])
+    context.setK(parts)
+    context.setEpsilon(IMBALANCE)
+    context.setSeed(seed)
+    context.suppressOutput(True)
+    columns = graph.transposed
+    used = columns.degrees > 0
+    starts = np.concatenate([[0], np.cumsum(columns.degrees[used])])
+    hypergraph = kahypar.Hypergraph(graph.rows, int(used.sum()), starts.tolist(), columns.neighbours.tolist(), parts)
+    kahypar.partition(hypergraph, context)
+    return np.array([hypergraph.blockID(row) for row in range(graph.rows)], np.int32)
+
+
+def zoltan(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """Zoltan's PHG on the same hypergraph."""
+    return placement_zoltan.zoltan(graph, parts, IMBALANCE, seed)
+
+
 _ALL: dict[str, tuple[str, Callable[[Bipartite, int, int], Parts]]] = {
     "METIS": ("pymetis", metis),
     "Mt-KaHyPar": ("mtkahypar", mt_kahypar),
+    "KaHyPar": ("kahypar", kahypar),
 }
-PEERS = {name: place for name, (module, place) in _ALL.items() if find_spec(module) is not None}
+PEERS = {
+    name: place
+    for name, (module, place) in _ALL.items()
+    if find_spec(module) is not None and (name != "KaHyPar" or "KAHYPAR_INI" in os.environ)
+}
+if placement_zoltan.library() is not None:
+    PEERS["Zoltan"] = zoltan
