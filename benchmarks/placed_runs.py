@@ -13,7 +13,7 @@ import os
 import sqlite3
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -48,8 +48,11 @@ from remote.stepped import Trainer
 PROGRAM = Path(__file__).parent / "programs" / "clicks.py"
 ROWS, EPOCHS = 100_000, 4
 ORDERS = ("none", "parsa", "multilevel")
+AS_BEFORE = "as before"  # of code that knows no placement: this file runs on that, too
+BATCH = 32  # of the program
 COSTS = Costs(exec_s=0.001, start_s=0.2, push_s=0.05, boot_s=2.0)
 SIMULATED, LOCAL = 64, 4  # workers
+PUSHES = (1, 16)  # of a worker in an epoch
 LIFE_S = 60.0  # of workers on average
 
 
@@ -79,7 +82,10 @@ def ratings(rows: int, seed: int) -> Bipartite:
     )
 
 
-GRAPHS = {"clicks": lambda rows: clicks(rows, 200, 1), "ratings": lambda rows: ratings(20 * rows, 1)}
+GRAPHS: dict[str, Callable[[int], Bipartite]] = {
+    "clicks": lambda rows: clicks(rows, 200, 1),
+    "ratings": lambda rows: ratings(20 * rows, 1),
+}
 
 
 def predicted(graph: Bipartite, method: str, parts: int) -> float:
@@ -114,10 +120,12 @@ def local(settings: dict[str, Any], root: Path) -> None:
         run.finish()
 
 
-def play(graph: Path, where: str, order: str, rows: int) -> Travelled:
-    chunk = max(64, rows // (2 * (SIMULATED if where == "simulated" else LOCAL)) // 32 * 32)
-    settings: dict[str, Any] = {"epochs": EPOCHS, "chunk": chunk, "push_every": max(32, chunk // 8), "steps_each": 0}
-    if order != "as landed":
+def play(graph: Path, where: str, order: str, rows: int, pushes: int) -> Travelled:
+    trained = rows - rows // 10
+    chunk = trained // (SIMULATED if where == "simulated" else LOCAL) + BATCH  # a part in one lease
+    every = max(BATCH, chunk // pushes // BATCH * BATCH) if pushes > 1 else chunk
+    settings: dict[str, Any] = {"epochs": EPOCHS, "chunk": chunk, "push_every": every, "steps_each": 0}
+    if order != AS_BEFORE:
         settings["placement"] = order
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -149,23 +157,27 @@ def main() -> None:
             graph, path = drawn(rows), Path(folder) / f"{name}.npz"
             np.savez(path, indptr=graph.offsets, indices=graph.neighbours, shape=(graph.rows, graph.columns))
             for where in places:
-                table += compare(name, graph, path, where, orders)
+                for pushes in PUSHES:
+                    table += compare(name, graph, path, where, orders, pushes)
     write("placed_runs", f"Runs with and without placement, {rows:,} impressions", table, NOTES)
 
 
-def compare(name: str, graph: Bipartite, path: Path, where: str, orders: list[str]) -> list[dict[str, Cell]]:
+def compare(
+    name: str, graph: Bipartite, path: Path, where: str, orders: list[str], pushes: int
+) -> list[dict[str, Cell]]:
     """One row for each order, the first of which is what the others are set against."""
     lines: list[dict[str, Cell]] = []
     first: Travelled | None = None
     for order in orders:
-        played = play(path, where, order, graph.rows)
+        played = play(path, where, order, graph.rows, pushes)
         first = first or played
         parts = SIMULATED if where == "simulated" else LOCAL
-        chance = order in ("none", "as landed")
+        chance = order in ("none", AS_BEFORE)
         lines.append(
             {
                 "graph": name,
                 "workers": f"{parts} {where}",
+                "pushes": pushes,
                 "order": order,
                 "rows down, MB/epoch": round(played.down / 1e6 / EPOCHS, 2),
                 "up, MB/epoch": round(played.up / 1e6 / EPOCHS, 2),
@@ -183,6 +195,7 @@ def compare(name: str, graph: Bipartite, path: Path, where: str, orders: list[st
 
 
 NOTES = (
+    "pushes: of a worker in an epoch, one at its end or sixteen.",
     "rows down: answers without chunks, so messages, too; up: pushes. chunks: data, which no placement saves.",
     "predicted: columns that parts touch together, for each that as many parts by chance do; whole graph, no deaths.",
     "In the simulator seconds are those of its clock, where a push costs the same whatever it carries.",
