@@ -49,6 +49,11 @@ class Bipartite:
         by_column = csr_array((ones, self.neighbours, self.offsets), shape=(self.rows, self.columns)).tocsc()
         return Bipartite(by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32), self.rows)
 
+    def lists(self, rows: Ids) -> tuple[Offsets, Ids, Ids]:
+        """Return offsets, neighbours and places: row rows[i] touches neighbours[offsets[p]:offsets[p + 1]] with p =
+        places[i]."""
+        return self.offsets, self.neighbours, rows
+
     @staticmethod
     def from_rows(offsets: ArrayLike, neighbours: ArrayLike, columns: int) -> Bipartite:
         """Return the graph with these rows; a column that stands in a row twice is touched once.

@@ -1,9 +1,9 @@
 """One block of rows dealt out to parts: Li, Andersen and Smola, Algorithm 3.
 
-A part takes the row that brings it the fewest new columns; rows wait in buckets by that cost, one set of buckets for
-each part. A row whose cost falls is put on top of its new bucket and left where it was: what is found in a bucket and
-is dealt out already, or has another cost by now, is passed over. Columns have numbers of their own in a block, so that
-what is looked at again and again stays in the processor's caches.
+A part takes the row that brings it the fewest new columns. What each row costs each part is kept in an array, and so is
+a lower bound for every group of rows: the least bound says where to look, and is put right if that row is gone. Two
+searches among about √n numbers that lie side by side are quicker than the paper's list in the order of cost, in which
+every row moves whose cost falls.
 """
 
 from __future__ import annotations
@@ -11,168 +11,120 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.bipartite import Ids
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words
+from gridml.placement.parsa_numbering import Block
 
-Counts = NDArray[np.int64]
 Costs = NDArray[np.int16] | NDArray[np.int32]
-Block = tuple[Counts, NDArray[np.int32], NDArray[np.int32], Words, NDArray[np.int32]]
 _BITS = np.arange(8, dtype=np.uint64)
 # Byte j of entry b is bit j of b: eight counters of a byte each are counted up by one addition.
 SPREAD: Words = ((np.arange(256, dtype=np.uint64)[:, None] >> _BITS & 1) << (8 * _BITS)).sum(axis=1, dtype=np.uint64)
 _FULL = 255  # columns after which counters of a byte are emptied
 
 
+def room_for_costs(parts: int, degrees: NDArray[np.int64]) -> Costs:
+    """Return an array (parts, rows) of a type in which a cost of a row that is gone stays above all that are not."""
+    small = int(degrees.max(initial=0)) <= np.iinfo(np.int16).max // 2
+    return np.empty((parts, len(degrees)), np.int16 if small else np.int32)
+
+
 @compiled
 def deal(
-    rows: NDArray[np.int32],
-    block: Block,
-    order: NDArray[np.int32],
-    sets: Words,
-    spread: Words,
-    cost: Costs,
-    parts: Parts,
+    rows: Ids, block: Block, first_part: int, touched: Words, spread: Words, cost: Costs, gone: int, parts: Ids
 ) -> None:
     """Write the part of each of the `rows` of a block, int32 (n,), into `parts` (all of the graph's rows).
 
-    The i-th that is dealt out goes to part order[i]. `sets` (columns, words) are the parts that touch each column, as
-    bits, before this block; they stay as they are, so that several blocks can be dealt out at once. `cost` (parts, n)
-    is scratch of a type that holds every degree.
+    Parts take turns, beginning with `first_part`. Of rows that cost a part alike it takes the first. `touched`
+    (m, words) are the parts that touch each of the block's columns before, as bits, and afterwards. `cost` (parts, n) is
+    scratch, and `gone` the largest number that it holds.
     """
-    begins, inside, column_of, record, sharing = block
-    count, k, words = len(rows), len(cost), sets.shape[1]
-    for here in range(len(column_of)):
-        for word in range(words):
-            record[here, word] = sets[column_of[here], word]
-    _first_costs(begins, inside, record, spread, cost)
-    depth = 1
-    for i in range(count):
-        depth = max(depth, begins[i + 1] - begins[i] + 1)
-    # A node of a bucket is a row and the node below it; the first k·count are the rows as they begin.
-    head = np.full((k, depth), -1, np.int32)
-    nodes = np.empty((k * count + max(1024, len(inside)), 2), np.int32)
-    lowest = np.zeros(k, np.int64)
-    used = 0
+    n, k = len(rows), len(cost)
+    _first_costs(block, touched, spread, cost)
+    shift = 4  # a group of 2^shift rows for about as many groups
+    while n >> 2 * shift:
+        shift += 1
+    groups = (n + (1 << shift) - 1) >> shift
+    bound = np.empty((k, groups), cost.dtype)
     for part in range(k):
-        for i in range(count - 1, -1, -1):  # equals leave in their own order
-            level = cost[part, i]
-            nodes[used, 0], nodes[used, 1], head[part, level] = i, head[part, level], used
-            used += 1
-    dealt = np.zeros(count, np.bool_)
-    heard, cheaper = np.full(count, -1, np.int32), np.empty(count, np.int32)  # whose cost falls in a turn
-    for turn in range(count):
-        part = order[turn]
-        level, i = lowest[part], -1
+        for group in range(groups):
+            bound[part, group] = _least(cost[part, group << shift : (group + 1) << shift])
+    for turn in range(n):
+        part = (first_part + turn) % k
+        of_part, bound_of_part = cost[part], bound[part]
+        i = -1
         while i < 0:
-            node = head[part, level]
-            if node < 0:
-                level += 1
-                continue
-            head[part, level] = nodes[node, 1]
-            if not dealt[nodes[node, 0]] and cost[part, nodes[node, 0]] == level:
-                i = nodes[node, 0]
-        lowest[part] = level
-        dealt[i] = True
+            least = _least(bound_of_part)
+            group = _where(bound_of_part, least)
+            members = of_part[group << shift : (group + 1) << shift]
+            i = _where(members, least)
+            if i < 0:
+                bound_of_part[group] = _least(members)
+            else:
+                i += group << shift
+        for other in range(k):
+            cost[other, i] = gone
         parts[rows[i]] = part
-        word, bit, fallen = part >> 6, np.uint64(1) << np.uint64(part & 63), 0
-        for edge in range(begins[i], begins[i + 1]):
-            here = inside[edge]
-            if record[here, word] & bit:
+        word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+        for here in range(block.alone[i], block.alone[i + 1]):
+            touched[here, word] |= bit
+        for edge in range(block.begins[i], block.begins[i + 1]):
+            here = block.inside[edge]
+            if touched[here, word] & bit:
                 continue
-            record[here, word] |= bit
-            first, after = np.int64(record[here, words]), np.int64(record[here, words + 1])
-            for other in range(first, after):
-                j = sharing[other]
-                cost[part, j] -= 1
-                if heard[j] != turn:
-                    heard[j] = turn
-                    cheaper[fallen] = j
-                    fallen += 1
-        if used + fallen > len(nodes):
-            longer = np.empty((2 * len(nodes) + fallen, 2), np.int32)
-            longer[:used] = nodes[:used]
-            nodes = longer
-        for at in range(fallen):
-            j = cheaper[at]
-            if not dealt[j]:
-                level = cost[part, j]
-                nodes[used, 0], nodes[used, 1], head[part, level] = j, head[part, level], used
-                used += 1
-                lowest[part] = min(lowest[part], level)
+            touched[here, word] |= bit
+            for at in range(block.first[here], block.first[here + 1]):
+                j = block.sharing[at]
+                less = of_part[j] - 1
+                of_part[j] = less
+                if less < bound_of_part[j >> shift]:
+                    bound_of_part[j >> shift] = less
 
 
 @compiled
-def numbered(
-    offsets: Counts,
-    neighbours: NDArray[np.int32],
-    rows: NDArray[np.int32],
-    local: NDArray[np.int32],
-    words: int,
-) -> Block:
-    """Return a block of these rows, whose columns have numbers of their own, in the order in which they are met.
-
-    It is where each row begins in the columns `inside` the rows; which column has each number; a record of each, uint64
-    (columns of the block, words + 2): room for the parts that touch it, and where the rows that do stand in the last
-    array. A column of one row has none there: nobody else's cost hangs on it. `local` (columns,) is scratch: all −1,
-    before and after.
-    """
-    begins = np.empty(len(rows) + 1, np.int64)
-    begins[0] = 0
-    for i in range(len(rows)):
-        begins[i + 1] = begins[i] + offsets[rows[i] + 1] - offsets[rows[i]]
-    inside = np.empty(begins[-1], np.int32)
-    column_of = np.empty(begins[-1], np.int32)
-    times = np.empty(begins[-1], np.int32)
-    found, at = 0, 0
-    for row in rows:
-        for edge in range(offsets[row], offsets[row + 1]):
-            column = neighbours[edge]
-            here = local[column]
-            if here < 0:
-                here = found
-                local[column] = here
-                column_of[here] = column
-                times[here] = 0
-                found += 1
-            times[here] += 1
-            inside[at] = here
-            at += 1
-    record = np.empty((found, words + 2), np.uint64)
-    at = 0
-    for here in range(found):
-        local[column_of[here]] = -1
-        record[here, words] = record[here, words + 1] = np.uint64(at)
-        if times[here] > 1:
-            at += times[here]
-    sharing = np.empty(at, np.int32)
-    for i in range(len(rows)):
-        for edge in range(begins[i], begins[i + 1]):
-            here = inside[edge]
-            if times[here] > 1:
-                sharing[record[here, words + 1]] = i
-                record[here, words + 1] += np.uint64(1)
-    return begins, inside, column_of[:found].copy(), record, sharing
+def _least(numbers: NDArray[np.int64]) -> int:
+    least = numbers[0]
+    for at in range(len(numbers)):
+        if numbers[at] < least:
+            least = numbers[at]
+    return least
 
 
 @compiled
-def _first_costs(begins: Counts, inside: NDArray[np.int32], record: Words, spread: Words, cost: Costs) -> None:
+def _where(numbers: NDArray[np.int64], wanted: int) -> int:
+    """The first place of a number, or −1."""
+    for at in range(len(numbers)):
+        if numbers[at] == wanted:
+            return at
+    return -1
+
+
+@compiled
+def _first_costs(block: Block, touched: Words, spread: Words, cost: Costs) -> None:
     """Write what each row would cost each part: the columns that the part does not touch yet."""
     k = len(cost)
-    groups = (k + 7) // 8
-    counters = np.zeros(groups, np.uint64)
-    for i in range(len(begins) - 1):
-        first, after = begins[i], begins[i + 1]
+    counters = np.zeros((k + 7) // 8, np.uint64)
+    for i in range(len(block.begins) - 1):
+        edge, after = block.begins[i], block.begins[i + 1]
+        here, after_here = block.alone[i], block.alone[i + 1]
         for part in range(k):
-            cost[part, i] = after - first
-        while first < after:
-            until = min(after, first + _FULL)
+            cost[part, i] = after - edge + after_here - here
+        while edge < after or here < after_here:
+            shared = min(_FULL, after - edge)
+            alone = min(_FULL - shared, after_here - here)
             counters[:] = np.uint64(0)
-            for edge in range(first, until):
-                here = inside[edge]
-                for group in range(groups):
-                    bits = (record[here, group >> 3] >> np.uint64(8 * (group & 7))) & np.uint64(255)
-                    counters[group] += spread[bits]
+            for at in range(edge, edge + shared):
+                _count(touched, block.inside[at], spread, counters)
+            for at in range(here, here + alone):
+                _count(touched, at, spread, counters)
             for part in range(k):
                 cost[part, i] -= np.int64((counters[part >> 3] >> np.uint64(8 * (part & 7))) & np.uint64(255))
-            first = until
+            edge += shared
+            here += alone
+
+
+@compiled
+def _count(touched: Words, column: int, spread: Words, counters: Words) -> None:
+    for group in range(len(counters)):
+        bits = (touched[column, group >> 3] >> np.uint64(8 * (group & 7))) & np.uint64(255)
+        counters[group] += spread[bits]

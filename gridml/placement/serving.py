@@ -27,19 +27,41 @@ def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
 
 def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
     """As `serve`, given which parts touch each column (`neighbour_sets`)."""
-    offsets, touch = touching(sets, parts)
-    columns = len(sets)
-    times = np.diff(offsets)
-    home = np.full(columns, -1, np.int32)
-    home[times == 1] = touch[offsets[:-1][times == 1]]  # nothing of these travels
-    order = np.random.default_rng(seed).permutation(np.flatnonzero(times > 1)).astype(np.int32)
+    home, shared = _alone(sets)  # nothing of those that are alone travels
+    order = np.random.default_rng(seed).permutation(shared)
+    offsets, touch = touching(sets[order], parts)  # as they are visited, so that memory is read on and on
+    chosen = np.full(len(order), -1, np.int32)
     load = np.zeros(parts, np.int64)
     for _ in range(SWEEPS):
-        if not _sweep(offsets, touch, order, home, load):
+        if not _sweep(offsets, touch, chosen, load):
             break
+    home[order] = chosen
     alone = np.flatnonzero(home < 0)
     home[alone] = np.arange(len(alone)) % parts
     return home
+
+
+@compiled
+def _alone(sets: Words) -> tuple[Parts, Parts]:
+    """Return the part of each column that only one touches, −1 for all others; and the columns that several touch."""
+    home, shared = np.full(len(sets), -1, np.int32), np.empty(len(sets), np.int32)
+    found = 0
+    for column in range(len(sets)):
+        part, several = -1, False
+        for word in range(sets.shape[1]):
+            bits = sets[column, word]
+            if bits:
+                several = several or part >= 0 or bits & (bits - np.uint64(1)) != 0
+                part = word << 6
+                while not bits & np.uint64(1):
+                    bits >>= np.uint64(1)
+                    part += 1
+        if several:
+            shared[found] = column
+            found += 1
+        else:
+            home[column] = part
+    return home, shared[:found]
 
 
 @compiled
@@ -65,9 +87,9 @@ def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
 
 
 @compiled
-def _sweep(offsets: NDArray[np.int64], touch: Parts, order: Parts, home: Parts, load: NDArray[np.int64]) -> int:
+def _sweep(offsets: NDArray[np.int64], touch: Parts, home: Parts, load: NDArray[np.int64]) -> int:
     moved = 0
-    for column in order:
+    for column in range(len(home)):
         first, last = offsets[column], offsets[column + 1]
         extra = last - first - 2  # beside the 1 that each part carries for a column it touches
         before = home[column]

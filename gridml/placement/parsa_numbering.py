@@ -1,0 +1,160 @@
+"""The columns of a block of rows, numbered anew, so that what is looked at again and again stays in the processor's caches.
+
+Columns that two rows of the block share come first: only they can change what another row costs. The others, each
+*alone* in its row, follow row by row.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.placement.bipartite import Ids, Offsets
+from gridml.placement.compiled import compiled
+from gridml.placement.neighbour_sets import Words
+
+DIGIT = 12  # bits that one round of sorting looks at, at most: as many streams as are written at once
+
+
+class Block(NamedTuple):
+    """n rows with m columns, of which s are shared.
+
+    `begins` int64 (n + 1,) is where each row begins among the numbers of shared columns `inside` the rows, int32; the
+    columns that are alone in row i have the numbers from alone[i] up to alone[i + 1], int64 (n + 1,). `columns` int32
+    (m,) are the graph's, ascending, and `numbers` int32 (m,) those that they have here. The rows that share the column
+    h are sharing[first[h]:first[h + 1]], int32 (s + 1,) and int32.
+    """
+
+    begins: Offsets
+    inside: Ids
+    alone: Offsets
+    columns: Ids
+    numbers: Ids
+    first: Ids
+    sharing: Ids
+
+
+@compiled
+def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch: Words) -> Block:
+    """Return these rows as a block of their own, in this order.
+
+    `columns` is how many the graph has, and `scratch` uint64 (2, edges of the rows or more). Edges are sorted by column,
+    digit by digit: a table of all columns would be looked up at random places, once for an edge.
+    """
+    n, edges = len(rows), 0
+    for row in rows:
+        edges += offsets[row + 1] - offsets[row]
+    bits = 1
+    while columns - 1 >> bits:
+        bits += 1
+    digits = (bits + DIGIT - 1) // DIGIT
+    width = (bits + digits - 1) // digits
+    mask = np.uint64((1 << width) - 1)
+    places = np.zeros((digits, 1 << width), np.int64)
+    keys, sorted_keys = scratch[0], scratch[1]  # a column and, in the lower half, the row in the block
+    at = 0
+    for i in range(n):
+        for edge in range(offsets[rows[i]], offsets[rows[i] + 1]):
+            column = np.uint64(neighbours[edge])
+            keys[at] = column << np.uint64(32) | np.uint64(i)
+            at += 1
+            for digit in range(digits):
+                places[digit, np.int64(column >> np.uint64(digit * width) & mask)] += 1
+    for digit in range(digits):
+        place, begin = places[digit], 0
+        for value in range(1 << width):
+            begin, place[value] = begin + place[value], begin
+        shift = np.uint64(32 + digit * width)
+        for edge in range(edges):
+            value = np.int64(keys[edge] >> shift & mask)
+            sorted_keys[place[value]] = keys[edge]
+            place[value] += 1
+        keys, sorted_keys = sorted_keys, keys
+    return _grouped(keys[:edges], n)
+
+
+@compiled
+def _grouped(keys: NDArray[np.uint64], n: int) -> Block:
+    """The block whose edges are these, in the order of their columns."""
+    low, edges = np.uint64(0xFFFFFFFF), len(keys)
+    begins, alone = np.zeros(n + 1, np.int64), np.zeros(n + 1, np.int64)
+    shared = at = 0
+    while at < edges:
+        after = _group_end(keys, at)
+        if after - at == 1:
+            alone[np.int64(keys[at] & low) + 1] += 1
+        else:
+            shared += 1
+            for edge in range(at, after):
+                begins[np.int64(keys[edge] & low) + 1] += 1
+        at = after
+    alone[0] = shared
+    for i in range(n):
+        begins[i + 1] += begins[i]
+        alone[i + 1] += alone[i]
+    next_inside, next_alone = begins[:n].copy(), alone[:n].copy()
+    inside, sharing = np.empty(begins[n], np.int32), np.empty(begins[n], np.int32)
+    columns, numbers = np.empty(alone[n], np.int32), np.empty(alone[n], np.int32)
+    first = np.empty(shared + 1, np.int32)
+    found = here = to = at = 0
+    while at < edges:
+        after = _group_end(keys, at)
+        columns[found] = keys[at] >> np.uint64(32)
+        if after - at == 1:
+            i = np.int64(keys[at] & low)
+            numbers[found] = next_alone[i]
+            next_alone[i] += 1
+        else:
+            numbers[found], first[here] = here, to
+            for edge in range(at, after):
+                i = np.int64(keys[edge] & low)
+                sharing[to] = i
+                to += 1
+                inside[next_inside[i]] = here
+                next_inside[i] += 1
+            here += 1
+        found += 1
+        at = after
+    first[shared] = to
+    return Block(begins, inside, alone, columns, numbers, first, sharing)
+
+
+@compiled
+def _group_end(keys: NDArray[np.uint64], at: int) -> int:
+    column = keys[at] >> np.uint64(32)
+    at += 1
+    while at < len(keys) and keys[at] >> np.uint64(32) == column:
+        at += 1
+    return at
+
+
+@compiled
+def gather(block: Block, sets: Words) -> Words:
+    """Return the parts that touch each of the block's columns, uint64 (m, words), by their numbers there."""
+    touched = np.empty((len(block.columns), sets.shape[1]), np.uint64)
+    for at in range(len(block.columns)):
+        for word in range(sets.shape[1]):
+            touched[block.numbers[at], word] = sets[block.columns[at], word]
+    return touched
+
+
+@compiled
+def keep(block: Block, touched: Words, sets: Words) -> None:
+    """Add to the sets the parts that touch the block's columns."""
+    for at in range(len(block.columns)):
+        for word in range(sets.shape[1]):
+            sets[block.columns[at], word] |= touched[block.numbers[at], word]
+
+
+@compiled
+def forget(block: Block, rows: Ids, parts: Ids, touched: Words) -> None:
+    """Leave in `touched` the parts of the block's rows, and of no others; `parts` (all of the graph's rows) are theirs."""
+    touched[:] = np.uint64(0)
+    for i in range(len(rows)):
+        word, bit = parts[rows[i]] >> 6, np.uint64(1) << np.uint64(parts[rows[i]] & 63)
+        for edge in range(block.begins[i], block.begins[i + 1]):
+            touched[block.inside[edge], word] |= bit
+        for here in range(block.alone[i], block.alone[i + 1]):
+            touched[here, word] |= bit

@@ -1,0 +1,123 @@
+"""Blocks dealt out one after the other, and several at once by threads: Li, Andersen and Smola, Algorithm 4.
+
+The blocks that come next are read while others are dealt out. Neighbour sets change only here, between blocks and in
+their order, so the threads decide nothing about the result.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from queue import Empty, Queue
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.placement.bipartite import Bipartite, Ids
+from gridml.placement.neighbour_sets import Words, no_sets
+from gridml.placement.parsa_block import SPREAD, deal, room_for_costs
+from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
+
+
+@dataclass(frozen=True)
+class _Read:
+    """The rows of a block, those with most columns first, how many each has, and the block."""
+
+    rows: Ids
+    degrees: NDArray[np.int64]
+    block: Block
+
+
+@dataclass(frozen=True)
+class _Dealt:
+    """A block that is dealt out, and the parts that touch its columns by now, (m, words)."""
+
+    block: Block
+    touched: Words
+
+
+class Dealer:
+    """Writes the part of each row into `rows` int32 (rows,), and what the parts touch into `sets`.
+
+    A block is dealt out from what those before it left, the last `delay` of them left out.
+    """
+
+    def __init__(self, graph: Bipartite, parts: int, threads: int, delay: int) -> None:
+        self.rows, self.sets = np.full(graph.rows, -1, np.int32), no_sets(graph.columns, parts)
+        self._graph, self._parts = graph, parts
+        self._threads, self._delay = threads, delay
+        self._ahead = threads if threads > 1 else 0
+        self._scratch: Queue[Words] = Queue()
+        self._again: dict[int, _Read] = {}  # blocks of the warm-up, which are dealt out once more
+
+    def deal_out(self, blocks: Sequence[Ids], warm_up: int) -> None:
+        """Deal out so many of the blocks to warm up, then all of them. Rows of a block ascend."""
+        steps = [*range(warm_up), *range(len(blocks))]
+        reading: deque[Future[_Read]] = deque()
+        dealing: deque[Future[_Dealt]] = deque()
+        recent: deque[_Dealt] = deque(maxlen=self._delay + 1)
+        asked = finished = first_part = 0
+        with ThreadPoolExecutor(self._threads) as threads:
+            for step, index in enumerate([*steps, None]):
+                # The second block waits for the first: of two that begin with nothing each would have parts of its own.
+                while len(dealing) > (0 if index is None else min(self._delay, max(0, step - 1))):
+                    done = dealing.popleft().result()
+                    if finished < warm_up:
+                        recent.append(done)
+                        self._keep_only(recent)
+                    elif finished == warm_up:  # what was dealt out to warm up is no part's any more
+                        self._keep_only([done])
+                    else:
+                        keep(done.block, done.touched, self.sets)
+                    finished += 1
+                if index is None:
+                    break
+                if asked == step:
+                    reading.append(threads.submit(self._read, blocks, index, warm_up))
+                    asked += 1
+                read = reading.popleft().result()
+                touched = gather(read.block, self.sets)
+                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= warm_up))
+                first_part = (first_part + len(read.rows)) % self._parts
+                while asked < min(len(steps), step + 1 + self._ahead):
+                    reading.append(threads.submit(self._read, blocks, steps[asked], warm_up))
+                    asked += 1
+
+    def _keep_only(self, dealt: Iterable[_Dealt]) -> None:
+        """Leave in the neighbour sets what these touch, and nothing else."""
+        self.sets.fill(0)
+        for each in dealt:
+            keep(each.block, each.touched, self.sets)
+
+    def _read(self, blocks: Sequence[Ids], index: int, warm_up: int) -> _Read:
+        """Number a block's columns; one that is dealt out again is kept until then."""
+        if (again := self._again.pop(index, None)) is not None:
+            return again
+        rows = blocks[index]
+        offsets, neighbours, places = self._graph.lists(rows)
+        degrees = offsets[places + 1] - offsets[places]
+        order = np.argsort(-degrees, kind="stable")
+        edges = int(degrees.sum())
+        try:
+            scratch = self._scratch.get_nowait()
+        except Empty:
+            scratch = np.empty((2, 0), np.uint64)
+        if scratch.shape[1] < edges:
+            scratch = np.empty((2, edges), np.uint64)
+        block = numbered(offsets, neighbours, places[order], self._graph.columns, scratch)
+        self._scratch.put(scratch)
+        read = _Read(rows[order], degrees[order], block)
+        if index < warm_up:
+            self._again[index] = read
+        return read
+
+    def _deal(self, read: _Read, touched: Words, first_part: int, only: bool) -> _Dealt:
+        """Deal out a block; what it touches is then `only` its own, or with what was touched before."""
+        cost = room_for_costs(self._parts, read.degrees)
+        gone = np.iinfo(cost.dtype).max
+        deal(read.rows, read.block, first_part, touched, SPREAD, cost, gone, self.rows)
+        if only:
+            forget(read.block, read.rows, self.rows, touched)
+        return _Dealt(read.block, touched)
