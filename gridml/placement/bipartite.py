@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -15,6 +17,7 @@ from gridml.errors import UsageError
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
 MOST = 2**31 - 1  # rows, or columns: their numbers are int32
+PIECE = 1 << 20  # edges that are looked at together, so that a graph may be larger than memory
 
 
 @dataclass(frozen=True)
@@ -49,10 +52,49 @@ class Bipartite:
         by_column = csr_array((ones, self.neighbours, self.offsets), shape=(self.rows, self.columns)).tocsc()
         return Bipartite(by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32), self.rows)
 
+    @property
+    def mapped(self) -> bool:
+        """Whether the neighbours stay in their file, because they may be more than there is memory for."""
+        return isinstance(self.neighbours, np.memmap)
+
     def lists(self, rows: Ids) -> tuple[Offsets, Ids, Ids]:
         """Return offsets, neighbours and places: row rows[i] touches neighbours[offsets[p]:offsets[p + 1]] with p =
-        places[i]."""
-        return self.offsets, self.neighbours, rows
+        places[i]. Of a mapped graph these rows, which ascend, are read, and nothing else."""
+        if not self.mapped:
+            return self.offsets, self.neighbours, rows
+        begins, ends = self.offsets[rows], self.offsets[rows + 1]
+        offsets = np.concatenate([[0], np.cumsum(ends - begins)])
+        neighbours = np.empty(int(offsets[-1]), np.int32)
+        firsts = np.flatnonzero(np.concatenate([[True], begins[1:] != ends[:-1]]))  # of rows that follow on one another
+        for first, after in zip(firsts, [*firsts[1:], len(rows)], strict=True):
+            neighbours[offsets[first] : offsets[after]] = self.neighbours[begins[first] : ends[after - 1]]
+        self._read(neighbours)
+        return offsets, neighbours, np.arange(len(rows), dtype=np.int32)
+
+    def pieces(self, edges: int = PIECE) -> Iterator[tuple[int, Bipartite]]:
+        """All rows in their order, as graphs in memory that have about so many edges, each with the number of its first
+        row."""
+        first = 0
+        while first < self.rows:
+            after = int(np.searchsorted(self.offsets, self.offsets[first] + edges, side="right")) - 1
+            after = min(self.rows, max(first + 1, after))
+            offsets, neighbours = self.offsets[first : after + 1], self.neighbours[self.offsets[first] : self.offsets[after]]
+            if self.mapped:
+                offsets, neighbours, _ = self.lists(np.arange(first, after, dtype=np.int32))
+            yield first, Bipartite(offsets - offsets[0], neighbours, self.columns)
+            first = after
+
+    def _read(self, neighbours: Ids) -> None:
+        """Look at what was read of a mapped graph, and let go of the pages, which would count as this process's memory.
+
+        Raises UsageError for a neighbour that is none of the columns.
+        """
+        if len(neighbours) and not (neighbours.min() >= 0 and neighbours.max() < self.columns):
+            wrong = neighbours[(neighbours < 0) | (neighbours >= self.columns)][0]
+            raise UsageError(f"a row touches column {wrong:,}; expected one of 0 to {self.columns - 1:,}")
+        for array in (self.neighbours, self.offsets):
+            if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+                array.base.madvise(mmap.MADV_DONTNEED)
 
     @staticmethod
     def from_rows(offsets: ArrayLike, neighbours: ArrayLike, columns: int) -> Bipartite:

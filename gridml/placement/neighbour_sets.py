@@ -21,16 +21,14 @@ def no_sets(columns: int, parts: int) -> Words:
 def sets_of(graph: Bipartite, rows: Parts, parts: int) -> Words:
     """Return the parts that touch each column, given the part of each row: part i is bit i % 64 of word i // 64."""
     sets = no_sets(graph.columns, parts)
-    add(graph.offsets, graph.neighbours, np.arange(graph.rows, dtype=np.int32), rows, sets)
+    for first, piece in graph.pieces():
+        _add(piece.offsets, piece.neighbours, rows[first : first + piece.rows], sets)
     return sets
 
 
 @compiled
-def add(
-    offsets: NDArray[np.int64], neighbours: NDArray[np.int32], chosen: NDArray[np.int32], parts: Parts, sets: Words
-) -> None:
-    """Add to the sets what the `chosen` rows touch."""
-    for row in chosen:
+def _add(offsets: NDArray[np.int64], neighbours: NDArray[np.int32], parts: Parts, sets: Words) -> None:
+    for row in range(len(parts)):
         word, bit = parts[row] >> 6, np.uint64(1) << np.uint64(parts[row] & 63)
         for edge in range(offsets[row], offsets[row + 1]):
             sets[neighbours[edge], word] |= bit

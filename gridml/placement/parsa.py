@@ -21,7 +21,8 @@ from gridml.placement.parsa_order import Dealer
 from gridml.placement.serving import serve_sets
 
 Rows = NDArray[np.int32]
-EDGES_A_BLOCK = 400_000  # whose working set a processor's caches hold
+EDGES_A_BLOCK = 1_200_000  # of which not much waits for memory
+BLOCKS = 3  # at least, so that there is something to go by
 WARM_UP = 8  # blocks at most
 
 
@@ -70,6 +71,6 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
 
 def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
     """The rows of each block, drawn by chance; ascending, as they lie in memory."""
-    wanted = options.blocks or max(1, -(-graph.edges // EDGES_A_BLOCK))
+    wanted = options.blocks or max(BLOCKS, -(-graph.edges // EDGES_A_BLOCK))
     drawn = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
     return [np.sort(block) for block in np.array_split(drawn, min(wanted, graph.rows))]

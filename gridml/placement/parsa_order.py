@@ -57,18 +57,22 @@ class Dealer:
         steps = [*range(warm_up), *range(len(blocks))]
         reading: deque[Future[_Read]] = deque()
         dealing: deque[Future[_Dealt]] = deque()
-        recent: deque[_Dealt] = deque(maxlen=self._delay + 1)
         asked = finished = first_part = 0
+        begun: list[_Dealt] = []  # real blocks that were dealt out by what the warm-up left
+        dropped = min(warm_up + self._delay, len(steps) - 1)  # the step after which nothing is left of the warm-up
         with ThreadPoolExecutor(self._threads) as threads:
             for step, index in enumerate([*steps, None]):
-                # The second block waits for the first: of two that begin with nothing each would have parts of its own.
-                while len(dealing) > (0 if index is None else min(self._delay, max(0, step - 1))):
+                # Until one real block can begin the next one waits: two from nothing would each have parts of its own.
+                while len(dealing) > (self._delay if index is not None and step > max(1, warm_up) else 0):
                     done = dealing.popleft().result()
                     if finished < warm_up:
-                        recent.append(done)
-                        self._keep_only(recent)
-                    elif finished == warm_up:  # what was dealt out to warm up is no part's any more
                         self._keep_only([done])
+                    elif finished <= dropped:
+                        begun.append(done)
+                        keep(done.block, done.touched, self.sets)
+                        if finished == dropped:
+                            self._keep_only(begun)
+                            begun.clear()
                     else:
                         keep(done.block, done.touched, self.sets)
                     finished += 1
@@ -79,7 +83,7 @@ class Dealer:
                     asked += 1
                 read = reading.popleft().result()
                 touched = gather(read.block, self.sets)
-                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= warm_up))
+                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= dropped))
                 first_part = (first_part + len(read.rows)) % self._parts
                 while asked < min(len(steps), step + 1 + self._ahead):
                     reading.append(threads.submit(self._read, blocks, steps[asked], warm_up))

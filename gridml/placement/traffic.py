@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Placement
+from gridml.placement.base import Parts, Placement
 from gridml.placement.bipartite import Bipartite
 
 Counts = NDArray[np.int64]
@@ -47,20 +48,26 @@ def traffic(graph: Bipartite, placement: Placement) -> Traffic:
     for name, given, count in (("rows", placement.rows, graph.rows), ("columns", placement.columns, graph.columns)):
         if given.shape != (count,) or (count and not (given.min() >= 0 and given.max() < k)):
             raise ValueError(f"{name} must be {count:,} numbers of {k} parts, got an array {given.shape}")
-    edges_of = np.bincount(placement.rows, weights=graph.degrees, minlength=k).astype(np.int64)
-    # Edges by the part of their row; numpy sorts numbers of 16 bits by counting.
-    owners = np.repeat(placement.rows.astype(np.uint16 if k <= 2**16 else np.int32), graph.degrees)
-    columns = graph.neighbours[np.argsort(owners, kind="stable")]
     touched, travelling = np.zeros((2, k), np.int64)
-    for part, ends in enumerate(np.cumsum(edges_of)):
-        touches = np.zeros(graph.columns, np.bool_)
-        touches[columns[ends - edges_of[part] : ends]] = True
+    for part, touches in enumerate(_touches(graph, placement.rows, k)):
         home = placement.columns[touches]
         away = home[home != part]
         touched[part] = len(home)
         travelling[part] += len(away)
         travelling += np.bincount(away, minlength=k)
     return Traffic(np.bincount(placement.rows, minlength=k), touched, travelling)
+
+
+def _touches(graph: Bipartite, rows: Parts, parts: int) -> Iterator[NDArray[np.bool_]]:
+    """Whether a part touches each column, bool (columns,), for one part after the other."""
+    width = -(-graph.columns // 8)
+    bits = np.zeros(parts * width, np.uint8)  # of a part after the other, a bit a column
+    for first, piece in graph.pieces():
+        owners = np.repeat(rows[first : first + piece.rows].astype(np.int64), piece.degrees)
+        bit = np.uint8(1) << (piece.neighbours & 7).astype(np.uint8)
+        np.bitwise_or.at(bits, owners * width + (piece.neighbours >> 3), bit)
+    for part in range(parts):
+        yield np.unpackbits(bits[part * width : (part + 1) * width], count=graph.columns, bitorder="little") > 0
 
 
 def improvement(before: float, after: float) -> float:
