@@ -21,7 +21,8 @@ def place(
         typer.Argument(
             metavar="GRAPH",
             help="Rows, which are data, and the columns that they touch: libsvm (.svm), Matrix Market (.mtx), a list "
-            "of edges (.edges, .tsv, .csv, .txt), hMETIS (.hgr), each also as .gz, or scipy's .npz.",
+            "of edges (.edges, .tsv, .csv, .txt), hMETIS (.hgr), each also as .gz, scipy's .npz, or a "
+            "folder that --store wrote (.csr, csr-folder).",
             show_default=False,
         ),
     ],
@@ -54,8 +55,16 @@ def place(
         typer.Option(
             "--format",
             metavar="FORMAT",
-            help="libsvm, matrix-market, edges, hmetis or npz; otherwise what the name says.",
+            help="libsvm, matrix-market, edges, hmetis, npz or csr-folder; otherwise what the name says.",
             show_default=False,
+        ),
+    ] = None,
+    store: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="First write GRAPH to a new folder, and place it from there: parsa then keeps only a few blocks of it "
+            "in memory. libsvm is never read into memory for this.",
         ),
     ] = None,
     plot: Annotated[
@@ -74,7 +83,7 @@ def place(
     from gridml.placement.auto import AutoOptions
     from gridml.placement.base import Options
     from gridml.placement.earlier import before, without
-    from gridml.placement.files.registry import read_numbered
+    from gridml.placement.files import registry as files
     from gridml.placement.folder import Names, check_free, save
     from gridml.placement.measured import measured
     from gridml.placement.registry import find
@@ -91,6 +100,8 @@ def place(
         raise UsageError("got --from with --method or --seconds; expected it alone: it is a way to place.")
     if earlier is None and (move_cost is not None or lost is not None):
         raise UsageError("got --move-cost or --lost without --from; expected an earlier placement to move from.")
+    if store is not None and kind != "bipartite":
+        raise UsageError(f"got --store with --as {kind}; expected it with rows and columns as they are in the file.")
     options = Options(seed, slack, objective)
     if earlier is not None:
         options = AgainOptions(seed, slack, objective, cost=move_cost)
@@ -100,7 +111,10 @@ def place(
     was: Before | None = None
     try:
         with work_shown(quiet=as_json) as told:
-            given = read_numbered(graph, format_name, lambda read, size: told("reading", read, size), kind=kind)
+            if store is not None:
+                files.store(graph, store, format_name, lambda read, size: told("storing", read, size))
+                graph, format_name = store, None
+            given = files.read_numbered(graph, format_name, lambda read, size: told("reading", read, size), kind=kind)
             if earlier is not None:
                 was = before(earlier, given)
                 if lost is not None:

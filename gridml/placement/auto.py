@@ -13,6 +13,7 @@ from gridml.placement.refined import Refined
 
 # CPU seconds of a million edges on 16 parts, the slowest of benchmarks/results/placement.md; the best method first.
 COSTS: tuple[tuple[Method, float], ...] = ((Multilevel(), 3.0), (Refined(), 1.0), (Parsa(), 0.3))
+QUICKEST = COSTS[-1][0]
 USUAL_PARTS = 16  # twice as many take twice as long
 SECONDS = 60.0
 
@@ -47,6 +48,9 @@ class Auto:
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         check(graph, parts)
         seconds = options.seconds if isinstance(options, AutoOptions) else SECONDS
-        method, reason = chosen(graph.edges, parts, seconds)
+        if graph.mapped:
+            method, reason = QUICKEST, "the method that does not read the graph into memory"
+        else:
+            method, reason = chosen(graph.edges, parts, seconds)
         placed = method.place(graph, parts, Options(options.seed, options.slack, options.objective))
         return replace(placed, why=f"{placed.why}; {reason}")

@@ -78,9 +78,11 @@ class Bipartite:
         while first < self.rows:
             after = int(np.searchsorted(self.offsets, self.offsets[first] + edges, side="right")) - 1
             after = min(self.rows, max(first + 1, after))
-            offsets, neighbours = self.offsets[first : after + 1], self.neighbours[self.offsets[first] : self.offsets[after]]
             if self.mapped:
                 offsets, neighbours, _ = self.lists(np.arange(first, after, dtype=np.int32))
+            else:
+                offsets = self.offsets[first : after + 1]
+                neighbours = self.neighbours[offsets[0] : offsets[-1]]
             yield first, Bipartite(offsets - offsets[0], neighbours, self.columns)
             first = after
 
@@ -92,9 +94,9 @@ class Bipartite:
         if len(neighbours) and not (neighbours.min() >= 0 and neighbours.max() < self.columns):
             wrong = neighbours[(neighbours < 0) | (neighbours >= self.columns)][0]
             raise UsageError(f"a row touches column {wrong:,}; expected one of 0 to {self.columns - 1:,}")
-        for array in (self.neighbours, self.offsets):
-            if isinstance(array.base, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-                array.base.madvise(mmap.MADV_DONTNEED)
+        file: Any = self.neighbours.base
+        if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            file.madvise(mmap.MADV_DONTNEED)
 
     @staticmethod
     def from_rows(offsets: ArrayLike, neighbours: ArrayLike, columns: int) -> Bipartite:

@@ -15,13 +15,14 @@ from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.base import Options, Placement, check, options_of
-from gridml.placement.bipartite import Bipartite
+from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.neighbour_sets import Words
 from gridml.placement.parsa_order import Dealer
 from gridml.placement.serving import serve_sets
 
 Rows = NDArray[np.int32]
 EDGES_A_BLOCK = 1_200_000  # of which not much waits for memory
+EDGES_A_READ = 16_000  # that lie side by side in a file
 BLOCKS = 3  # at least, so that there is something to go by
 WARM_UP = 8  # blocks at most
 
@@ -35,13 +36,14 @@ class ParsaOptions(Options):
     not."""
 
     blocks: int | None = None
+    run: int | None = None
     warm_up: int | None = None
     delay: int | None = None
     threads: int = 1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        least = {"blocks": 1, "warm_up": 0, "delay": 0, "threads": 1}
+        least = {"blocks": 1, "run": 1, "warm_up": 0, "delay": 0, "threads": 1}
         for name, value in ((name, getattr(self, name)) for name in least):
             if value is not None and value < least[name]:
                 raise UsageError(f"{name} of parsa is {value}; expected at least {least[name]}.")
@@ -70,7 +72,24 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
 
 
 def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
-    """The rows of each block, drawn by chance; ascending, as they lie in memory."""
+    """The rows of each block, drawn by chance; ascending, as they lie in memory, or in runs, as they lie in a file.
+
+    Raises UsageError where one would be too large.
+    """
     wanted = options.blocks or max(BLOCKS, -(-graph.edges // EDGES_A_BLOCK))
-    drawn = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
-    return [np.sort(block) for block in np.array_split(drawn, min(wanted, graph.rows))]
+    run = options.run
+    if run is None:
+        run = max(1, EDGES_A_READ * graph.rows // max(1, graph.edges)) if graph.mapped else 1
+    run = min(run, max(1, graph.rows // wanted))
+    drawn = np.random.default_rng(options.seed).permutation(-(-graph.rows // run)).astype(np.int32)
+    blocks = []
+    for some in np.array_split(drawn, min(wanted, len(drawn))):
+        rows = (np.sort(some)[:, None].astype(np.int64) * run + np.arange(run)).ravel()
+        rows = rows[: np.searchsorted(rows, graph.rows)].astype(np.int32)
+        if (edges := int((graph.offsets[rows + 1] - graph.offsets[rows]).sum())) > MOST:
+            raise UsageError(
+                f"a block of {len(rows):,} rows has {edges:,} edges; expected at most {MOST:,}: ask for more "
+                "blocks, or for none."
+            )
+        blocks.append(rows)
+    return blocks

@@ -8,6 +8,8 @@ every row moves whose cost falls.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,7 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words
 from gridml.placement.parsa_numbering import Block
 
-Costs = NDArray[np.int16] | NDArray[np.int32]
+Costs = NDArray[np.signedinteger[Any]]
 _BITS = np.arange(8, dtype=np.uint64)
 # Byte j of entry b is bit j of b: eight counters of a byte each are counted up by one addition.
 SPREAD: Words = ((np.arange(256, dtype=np.uint64)[:, None] >> _BITS & 1) << (8 * _BITS)).sum(axis=1, dtype=np.uint64)
@@ -36,8 +38,8 @@ def deal(
     """Write the part of each of the `rows` of a block, int32 (n,), into `parts` (all of the graph's rows).
 
     Parts take turns, beginning with `first_part`. Of rows that cost a part alike it takes the first. `touched`
-    (m, words) are the parts that touch each of the block's columns before, as bits, and afterwards. `cost` (parts, n) is
-    scratch, and `gone` the largest number that it holds.
+    (m, words) are the parts that touch each of the block's columns before, as bits, and afterwards. `cost` (parts, n)
+    is scratch, and `gone` the largest number that it holds.
     """
     n, k = len(rows), len(cost)
     _first_costs(block, touched, spread, cost)
@@ -82,7 +84,7 @@ def deal(
 
 
 @compiled
-def _least(numbers: NDArray[np.int64]) -> int:
+def _least(numbers: Costs) -> Any:
     least = numbers[0]
     for at in range(len(numbers)):
         if numbers[at] < least:
@@ -91,7 +93,7 @@ def _least(numbers: NDArray[np.int64]) -> int:
 
 
 @compiled
-def _where(numbers: NDArray[np.int64], wanted: int) -> int:
+def _where(numbers: Costs, wanted: int) -> int:
     """The first place of a number, or −1."""
     for at in range(len(numbers)):
         if numbers[at] == wanted:

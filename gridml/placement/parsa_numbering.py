@@ -1,4 +1,4 @@
-"""The columns of a block of rows, numbered anew, so that what is looked at again and again stays in the processor's caches.
+"""The columns of a block of rows, numbered anew: what is looked at again and again stays in the processor's caches.
 
 Columns that two rows of the block share come first: only they can change what another row costs. The others, each
 *alone* in its row, follow row by row.
@@ -40,8 +40,8 @@ class Block(NamedTuple):
 def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch: Words) -> Block:
     """Return these rows as a block of their own, in this order.
 
-    `columns` is how many the graph has, and `scratch` uint64 (2, edges of the rows or more). Edges are sorted by column,
-    digit by digit: a table of all columns would be looked up at random places, once for an edge.
+    `columns` is how many the graph has, and `scratch` uint64 (2, edges of the rows or more). Edges are sorted by
+    column, digit by digit: a table of all columns would be looked up at random places, once for an edge.
     """
     n, edges = len(rows), 0
     for row in rows:
@@ -65,7 +65,9 @@ def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch
     for digit in range(digits):
         place, begin = places[digit], 0
         for value in range(1 << width):
-            begin, place[value] = begin + place[value], begin
+            many = int(place[value])
+            place[value] = begin
+            begin += many
         shift = np.uint64(32 + digit * width)
         for edge in range(edges):
             value = np.int64(keys[edge] >> shift & mask)
@@ -103,17 +105,17 @@ def _grouped(keys: NDArray[np.uint64], n: int) -> Block:
         after = _group_end(keys, at)
         columns[found] = keys[at] >> np.uint64(32)
         if after - at == 1:
-            i = np.int64(keys[at] & low)
-            numbers[found] = next_alone[i]
-            next_alone[i] += 1
+            row = np.int64(keys[at] & low)
+            numbers[found] = next_alone[row]
+            next_alone[row] += 1
         else:
             numbers[found], first[here] = here, to
             for edge in range(at, after):
-                i = np.int64(keys[edge] & low)
-                sharing[to] = i
+                row = np.int64(keys[edge] & low)
+                sharing[to] = row
                 to += 1
-                inside[next_inside[i]] = here
-                next_inside[i] += 1
+                inside[next_inside[row]] = here
+                next_inside[row] += 1
             here += 1
         found += 1
         at = after
@@ -150,7 +152,7 @@ def keep(block: Block, touched: Words, sets: Words) -> None:
 
 @compiled
 def forget(block: Block, rows: Ids, parts: Ids, touched: Words) -> None:
-    """Leave in `touched` the parts of the block's rows, and of no others; `parts` (all of the graph's rows) are theirs."""
+    """Leave in `touched` the parts of the block's rows, and no others; `parts` are those of all of the graph's."""
     touched[:] = np.uint64(0)
     for i in range(len(rows)):
         word, bit = parts[rows[i]] >> 6, np.uint64(1) << np.uint64(parts[rows[i]] & 63)

@@ -113,7 +113,7 @@ class Dealer:
         block = numbered(offsets, neighbours, places[order], self._graph.columns, scratch)
         self._scratch.put(scratch)
         read = _Read(rows[order], degrees[order], block)
-        if index < warm_up:
+        if index < warm_up and not self._graph.mapped:
             self._again[index] = read
         return read
 

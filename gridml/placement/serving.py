@@ -17,6 +17,7 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words, sets_of
 
 SWEEPS = 20  # at most
+PIECE = 3 << 20  # columns that are listed together
 
 
 def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
@@ -28,14 +29,20 @@ def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
 def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
     """As `serve`, given which parts touch each column (`neighbour_sets`)."""
     home, shared = _alone(sets)  # nothing of those that are alone travels
-    order = np.random.default_rng(seed).permutation(shared)
-    offsets, touch = touching(sets[order], parts)  # as they are visited, so that memory is read on and on
-    chosen = np.full(len(order), -1, np.int32)
+    np.random.default_rng(seed).shuffle(shared)
+    pieces = np.array_split(shared, max(1, -(-len(shared) // PIECE)))
+    # Listed in the order of visits, so that memory is read on and on; once, unless there are many.
+    whole = touching(sets[shared], parts) if len(pieces) == 1 else None
     load = np.zeros(parts, np.int64)
     for _ in range(SWEEPS):
-        if not _sweep(offsets, touch, chosen, load):
+        moved = 0
+        for piece in pieces:
+            offsets, touch = touching(sets[piece], parts) if whole is None else whole
+            chosen = home[piece]
+            moved += _sweep(offsets, touch, chosen, load)
+            home[piece] = chosen
+        if not moved:
             break
-    home[order] = chosen
     alone = np.flatnonzero(home < 0)
     home[alone] = np.arange(len(alone)) % parts
     return home
@@ -79,10 +86,14 @@ def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
         offsets[column + 1] = offsets[column] + count
     found, at = np.empty(offsets[-1], np.int32), 0
     for column in range(len(sets)):
-        for part in range(parts):
-            if sets[column, part >> 6] >> np.uint64(part & 63) & np.uint64(1):
-                found[at] = part
-                at += 1
+        for word in range(sets.shape[1]):
+            left, part = sets[column, word], word << 6
+            while left:
+                if left & np.uint64(1):
+                    found[at] = part
+                    at += 1
+                left >>= np.uint64(1)
+                part += 1
     return offsets, found
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
+from numpy.typing import NDArray
 
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.files import scan
@@ -15,6 +18,22 @@ def read(source: Source) -> Bipartite:
     """Read the rows in the order of their lines; lines that are blank or comments are none. Every entry is an edge,
     whatever its value. Raises UsageError, which names the line, where something else stands."""
     counts, columns, edges = [np.zeros(1, np.int64)], [np.empty(0, np.int32)], 0
+    for ends, found in _blocks(source):
+        counts.append(ends + edges)
+        columns.append(found)
+        edges += len(found)
+    offsets, neighbours = np.concatenate(counts), np.concatenate(columns)
+    return Bipartite.from_rows(offsets, neighbours, int(neighbours.max(initial=-1)) + 1)
+
+
+def pieces(source: Source) -> Iterator[Bipartite]:
+    """As `read`, a graph for each block of lines: the whole need not fit into memory."""
+    for ends, found in _blocks(source):
+        yield Bipartite.from_rows(np.concatenate([[0], ends]), found, int(found.max(initial=-1)) + 1)
+
+
+def _blocks(source: Source) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int32]]]:
+    """Where each row of a block of lines ends in the columns that follow."""
     for block in source.blocks():
         text = block.text
         ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
@@ -22,11 +41,7 @@ def read(source: Source) -> Bipartite:
         rows, more, at, mistake = scan.libsvm(text, ends, found)
         if mistake:
             raise source.wrong(_SAID[mistake].format(block.word(at)), block.line(at))
-        counts.append(ends[:rows] + edges)
-        columns.append(found[:more].copy())
-        edges += more
-    offsets, neighbours = np.concatenate(counts), np.concatenate(columns)
-    return Bipartite.from_rows(offsets, neighbours, int(neighbours.max(initial=-1)) + 1)
+        yield ends[:rows], found[:more].copy()
 
 
 _SAID = {

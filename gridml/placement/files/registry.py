@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.files import edge_list, hmetis, libsvm, matrix_market, npz
+from gridml.placement.files import csr_folder, edge_list, hmetis, libsvm, matrix_market, npz
 from gridml.placement.files.numbered import Numbered
 from gridml.placement.files.source import Source, Watch, unwatched
 from gridml.placement.general import BIPARTITE, VERTICES, as_bipartite
@@ -16,21 +16,24 @@ from gridml.placement.general import BIPARTITE, VERTICES, as_bipartite
 
 @dataclass(frozen=True)
 class Format:
-    """A file whose name ends in one of `endings`, with or without .gz, is taken to have this format."""
+    """A file whose name ends in one of `endings`, with or without .gz, is taken to have this format. One that has
+    `pieces` can be read piece by piece."""
 
     name: str
     endings: tuple[str, ...]
     read: Callable[[Source], Bipartite]
+    pieces: Callable[[Source], Iterator[Bipartite]] | None = None
 
 
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
-        Format("libsvm", (".svm", ".libsvm", ".svmlight"), libsvm.read),
+        Format("libsvm", (".svm", ".libsvm", ".svmlight"), libsvm.read, libsvm.pieces),
         Format("matrix-market", (".mtx", ".mm"), matrix_market.read),
         Format("edges", (".edges", ".tsv", ".csv", ".txt", ".el"), edge_list.read),
         Format("hmetis", (".hgr",), hmetis.read),
         Format("npz", (".npz",), npz.read),
+        Format("csr-folder", (".csr",), csr_folder.read),
     )
 }
 
@@ -44,6 +47,8 @@ def find(name: str) -> Format:
 
 def format_of(file: Path) -> Format:
     """Return the format that a file's name says. Raises UsageError where it says none."""
+    if file.is_dir():
+        return FORMATS["csr-folder"]
     name = file.name.lower().removesuffix(".gz")
     for form in FORMATS.values():
         if name.endswith(form.endings):
@@ -82,3 +87,17 @@ def read_numbered(
         if str(file) in str(error):
             raise
         raise source.wrong(str(error)) from error
+
+
+def store(file: Path, folder: Path, format_name: str | None = None, watch: Watch = unwatched) -> None:
+    """Write the graph in a file to a folder (`csr_folder`), in which it can stay as it is placed. A libsvm file is not
+    read into memory for this, either.
+
+    Raises UsageError as `read` does, and where there is such a folder already; StorageError where it cannot be written.
+    """
+    csr_folder.check_new(folder)
+    form = format_of(file) if format_name is None else find(format_name)
+    if form.pieces is None:
+        csr_folder.write(folder, (piece for _, piece in read(file, form.name, watch).pieces()))
+    else:
+        csr_folder.write(folder, form.pieces(Source(file, watch)))

@@ -221,3 +221,14 @@ def test_a_graph_too_large_for_memory(
     status, out, err = gridml(graph, "-k", "4", "--out", "placed", "--json")
     assert status == 2 and "words.svm.gz does not fit into memory: Unable to allocate 16.0 GiB" in err
     assert json.loads(out)["exit_status"] == 2
+
+
+def test_a_graph_that_stays_in_a_file(gridml: Callable[..., Answer], graph: str, tmp_path: Path) -> None:
+    status, out, err = gridml(graph, "-k", "4", "--out", "placed", "--store", "words.csr", "--json")
+    assert (status, err) == (0, "")
+    assert json.loads(out)["why"].startswith("parsa, ") and json.loads(out)["rows"] == 2000
+    parts = (tmp_path / "placed" / "u_part.npy").read_bytes()
+    assert gridml("words.csr", "-k", "4", "--out", "again")[0] == 0
+    assert (tmp_path / "again" / "u_part.npy").read_bytes() == parts
+    status, _, err = gridml(graph, "-k", "4", "--out", "placed", "--store", "words.csr")
+    assert status == 2 and "words.csr is there already" in err

@@ -2,46 +2,72 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.placement.bipartite import Bipartite
-from gridml.placement.neighbour_sets import no_sets, sets_of
-from gridml.placement.parsa import Parsa, ParsaOptions
-from gridml.placement.parsa_block import SPREAD, deal, numbered
+from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.parsa import Parsa, ParsaOptions, deal_out
 from gridml.placement.traffic import traffic
 from gridml.testing.graphs import grouped
 
+EDGES = st.lists(st.tuples(st.integers(0, 19), st.integers(0, 14)), max_size=120)
 
-def slowly(graph: Bipartite, parts: int) -> tuple[list[int], list[int]]:
-    """Algorithm 3 with sets, a part after the other: the fewest new columns of each row as it is taken."""
+
+def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
+    return Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (20, 15))
+
+
+def plainly(graph: Bipartite, parts: int) -> list[int]:
+    """Algorithm 1 with sets: each part in its turn takes, of all rows that are left, the one that brings it the fewest
+    new columns; of several the one that touches most columns, and of these the first."""
     touched: list[set[int]] = [set() for _ in range(parts)]
     rows = [set(graph.neighbours[a:b].tolist()) for a, b in zip(graph.offsets, graph.offsets[1:], strict=False)]
-    left, taken = set(range(graph.rows)), []
+    left, part_of = set(range(graph.rows)), [-1] * graph.rows
     for turn in range(graph.rows):
         part = turn % parts
-        fewest = min(len(rows[row] - touched[part]) for row in left)
-        row = min(row for row in left if len(rows[row] - touched[part]) == fewest)
-        taken.append(fewest)
+        row = min(left, key=lambda row: (len(rows[row] - touched[part]), -len(rows[row]), row))
+        part_of[row] = part
         touched[part] |= rows[row]
         left.remove(row)
-    return taken, [len(each) for each in touched]
+    return part_of
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_a_block_takes_the_cheapest_row_at_each_turn(seed: int) -> None:
-    graph, parts = grouped(60, 40, 5, seed=seed), 3
-    rows = np.full(60, -1, np.int32)
-    sets, order = no_sets(40, parts), (np.arange(60) % parts).astype(np.int32)
-    cost = np.empty((parts, 60), np.int16)
-    every = np.arange(60, dtype=np.int32)
-    block = numbered(graph.offsets, graph.neighbours, every, np.full(40, -1, np.int32), sets.shape[1])
-    deal(every, block, order, sets, SPREAD, cost, rows)
-    assert np.bincount(rows).tolist() == [20, 20, 20] and not sets.any()
-    # Which of several equally cheap rows is taken differs, so what is compared is how good the parts become.
-    (_, plainly), found = slowly(graph, parts), np.unpackbits(sets_of(graph, rows, parts).view(np.uint8)).sum()
-    assert found <= 1.1 * sum(plainly)
+def touching(graph: Bipartite, rows: list[int]) -> list[set[int]]:
+    """The parts that touch each column."""
+    found: list[set[int]] = [set() for _ in range(graph.columns)]
+    for row, part in enumerate(rows):
+        for column in graph.neighbours[graph.offsets[row] : graph.offsets[row + 1]]:
+            found[column].add(part)
+    return found
+
+
+@given(EDGES, st.integers(1, 20))
+def test_one_block_without_warm_up_is_algorithm_1(edges: list[tuple[int, int]], parts: int) -> None:
+    graph = graph_of(edges)
+    assert deal_out(graph, parts, ParsaOptions(blocks=1, warm_up=0))[0].tolist() == plainly(graph, parts)
+
+
+@pytest.mark.parametrize("parts", [3, 70])
+def test_algorithm_1_where_groups_of_rows_are_searched(parts: int) -> None:
+    graph = grouped(700, 300, 8)
+    assert deal_out(graph, parts, ParsaOptions(blocks=1, warm_up=0))[0].tolist() == plainly(graph, parts)
+
+
+@given(EDGES, st.integers(1, 5), st.integers(1, 7), st.integers(0, 5), st.integers(0, 3), st.integers(1, 3))
+def test_sets_are_what_the_parts_touch(
+    edges: list[tuple[int, int]], parts: int, blocks: int, warm_up: int, delay: int, threads: int
+) -> None:
+    """Whatever was dealt out to warm up, and whichever blocks did not wait for each other."""
+    graph, options = graph_of(edges), ParsaOptions(blocks=blocks, warm_up=warm_up, delay=delay)
+    rows, sets, _ = deal_out(graph, parts, replace(options, threads=threads))
+    bits = [{part for part in range(parts) if int(words[0]) >> part & 1} for words in sets]
+    assert bits == touching(graph, rows.tolist())
+    assert np.array_equal(rows, deal_out(graph, parts, options)[0]), "threads change nothing"
 
 
 def test_threads_change_nothing_and_delay_little() -> None:
@@ -59,7 +85,22 @@ def test_rows_of_more_columns_than_a_small_number_holds() -> None:
     assert traffic(long, placed).rows.tolist() == [2, 2]
 
 
-@pytest.mark.parametrize("option", ["blocks", "warm_up", "delay", "threads"])
+def test_a_cost_never_falls_below_that_of_a_row_that_is_gone() -> None:
+    """Rows of 16,000 columns, all of them shared: costs that are kept in 16 bits fall by as much."""
+    columns = np.tile(np.arange(16_000), 6)
+    graph = Bipartite.from_edges(np.repeat(np.arange(6), 16_000), columns, (8, 16_000))
+    rows = deal_out(graph, 2, ParsaOptions(blocks=1, warm_up=0))[0]
+    assert rows.tolist() == plainly(graph, 2)
+
+
+def test_a_block_of_too_many_edges() -> None:
+    rows = 4
+    graph = Bipartite(np.arange(rows + 1) * (MOST // 2), np.empty(0, np.int32), 10)
+    with pytest.raises(UsageError, match=r"a block of 4 rows has 4,294,967,292 edges; expected at most 2,147,483,647"):
+        deal_out(graph, 2, ParsaOptions(blocks=1))
+
+
+@pytest.mark.parametrize("option", ["blocks", "run", "warm_up", "delay", "threads"])
 def test_numbers_that_make_no_sense(option: str) -> None:
     with pytest.raises(UsageError, match=f"{option} of parsa is -1; expected at least"):
         ParsaOptions(**{option: -1})

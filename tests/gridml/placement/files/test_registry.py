@@ -49,8 +49,9 @@ def test_a_name_that_says_none(tmp_path: Path) -> None:
 def test_files_that_cannot_be_read(tmp_path: Path, form: str) -> None:
     with pytest.raises(UsageError, match=r"nowhere cannot be read: No such file or directory"):
         read(tmp_path / "nowhere", form)
-    with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
-        read(tmp_path, form)
+    if form != "csr-folder":
+        with pytest.raises(UsageError, match=r"cannot be read: Is a directory"):
+            read(tmp_path, form)
 
 
 @pytest.mark.parametrize("form", sorted(FORMATS))

@@ -1,0 +1,97 @@
+"""Graphs that stay in a file: the same parts as in memory, and never more read at once than a block."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gridml.errors import UsageError
+from gridml.placement.base import Options
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.files.csr_folder import write
+from gridml.placement.files.registry import read
+from gridml.placement.parsa import Parsa, ParsaOptions
+from gridml.placement.registry import METHODS
+from gridml.placement.serving import serve
+from gridml.placement.traffic import traffic
+from gridml.testing.graphs import grouped
+
+
+class Watched(np.memmap):  # type: ignore[type-arg]
+    """Neighbours in a file, which notes how many are read at once."""
+
+    read: list[int]
+
+    def __getitem__(self, key: Any) -> Any:
+        self.read.append(key.stop - key.start)
+        return np.asarray(self)[key]
+
+
+def mapped(graph: Bipartite, folder: Path) -> Bipartite:
+    write(folder / "graph.csr", (piece for _, piece in graph.pieces(5000)))
+    return read(folder / "graph.csr")
+
+
+def watched(graph: Bipartite) -> tuple[Bipartite, list[int]]:
+    neighbours = graph.neighbours.view(Watched)
+    neighbours.read = []
+    return Bipartite(graph.offsets, neighbours, graph.columns), neighbours.read
+
+
+def test_pieces_are_the_graph() -> None:
+    graph = grouped(500, 200, 9)
+    for edges in (1, 10, 1000, 10**6):
+        pieces = list(graph.pieces(edges))
+        assert [first for first, _ in pieces] == np.cumsum([0, *(piece.rows for _, piece in pieces)]).tolist()[:-1]
+        assert np.array_equal(np.concatenate([piece.neighbours for _, piece in pieces]), graph.neighbours)
+        assert np.array_equal(np.concatenate([piece.degrees for _, piece in pieces]), graph.degrees)
+        assert all(piece.edges <= edges or piece.rows == 1 for _, piece in pieces)
+
+
+@pytest.mark.parametrize("run", [None, 1, 37])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_same_parts_as_in_memory(run: int | None, threads: int, tmp_path: Path) -> None:
+    graph = grouped(3000, 1500, 10)
+    from_file = mapped(graph, tmp_path)
+    assert from_file.mapped and not graph.mapped
+    options = ParsaOptions(blocks=7, run=run, delay=2, threads=threads)
+    usual = ParsaOptions(blocks=7, run=run or 3000 // 7, delay=2)
+    one, other = Parsa().place(graph, 5, usual), Parsa().place(from_file, 5, options)
+    assert np.array_equal(one.rows, other.rows) and np.array_equal(one.columns, other.columns)
+    assert traffic(graph, one).travelling.tolist() == traffic(from_file, one).travelling.tolist()
+    assert np.array_equal(serve(graph, one.rows, 5, 0), serve(from_file, one.rows, 5, 0))
+
+
+def test_no_more_than_a_block_is_read_at_once(tmp_path: Path) -> None:
+    graph, read_at_once = watched(mapped(grouped(4000, 2000, 10), tmp_path))
+    Parsa().place(graph, 4, ParsaOptions(blocks=20, warm_up=2, run=50))
+    assert max(read_at_once) <= 4 * 50 * 10, (
+        "runs of 50 rows of ten columns at most, of which few follow on one another"
+    )
+    assert graph.edges <= sum(read_at_once) <= 1.15 * graph.edges, "every block once, and those of the warm-up"
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_takes_a_graph_from_a_file(name: str, tmp_path: Path) -> None:
+    graph = grouped(300, 150, 6)
+    from_file = mapped(graph, tmp_path)
+    placed = METHODS[name].place(from_file, 3, Options())
+    assert traffic(from_file, placed).rows.sum() == 300
+    if name not in ("parsa", "refined", "auto"):  # which draw rows in runs
+        assert np.array_equal(placed.rows, METHODS[name].place(graph, 3, Options()).rows)
+
+
+def test_auto_leaves_a_graph_in_its_file(tmp_path: Path) -> None:
+    why = METHODS["auto"].place(mapped(grouped(300, 150, 6), tmp_path), 3, Options()).why
+    assert why.startswith("parsa, ") and "does not read the graph into memory" in why
+
+
+def test_a_neighbour_that_is_no_column(tmp_path: Path) -> None:
+    graph = mapped(grouped(300, 150, 6), tmp_path)
+    np.save(tmp_path / "graph.csr" / "shape.npy", np.array([300, 100]))
+    graph = read(tmp_path / "graph.csr")
+    with pytest.raises(UsageError, match=r"a row touches column 1[0-9]+; expected one of 0 to 99"):
+        Parsa().place(graph, 2, ParsaOptions())
