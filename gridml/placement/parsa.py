@@ -2,8 +2,8 @@
 "Graph Partitioning via Parallel Submodular Approximation to Accelerate Distributed Machine Learning", 2015).
 
 Where the paper and its authors' code differ this follows the code: parts take rows in turn, and not whichever touches
-the fewest columns, which as printed leaves parts 1.4 to 1.9 times as many rows as others; of rows that cost alike, the
-one whose cost fell last is taken.
+the fewest columns, which as printed leaves parts 1.4 to 1.9 times as many rows as others. Of rows that cost alike the
+one with most columns is taken, of these the first. One block without a warm-up is Algorithm 1.
 """
 
 from __future__ import annotations
@@ -29,11 +29,12 @@ WARM_UP = 8  # blocks at most
 
 @dataclass(frozen=True)
 class ParsaOptions(Options):
-    """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want. The first `warm_up`
-    blocks (a) are dealt out beforehand, each by what the one before it left, to begin with neighbour sets that are
-    those of good parts; None: eight at most. `delay` (τ) more blocks are dealt out beside each, none of which sees
-    what the others do: by as many `threads`; None: one less than those. The delay changes the result, the threads do
-    not."""
+    """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want. Their rows are drawn
+    in runs of `run` that follow on one another; None: one by one, or as many as are read at once from a file. The first
+    `warm_up` blocks (a) are dealt out beforehand, each by what the one before it left, to begin with neighbour sets
+    that are those of good parts; None: eight at most. A block is dealt out without what the last `delay` (τ) ones
+    before it touch, so that as many `threads` can work; None: one less than those. The delay changes the result, the
+    threads do not."""
 
     blocks: int | None = None
     run: int | None = None

@@ -70,9 +70,9 @@ def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch
             begin += many
         shift = np.uint64(32 + digit * width)
         for edge in range(edges):
-            value = np.int64(keys[edge] >> shift & mask)
-            sorted_keys[place[value]] = keys[edge]
-            place[value] += 1
+            stack = np.int64(keys[edge] >> shift & mask)
+            sorted_keys[place[stack]] = keys[edge]
+            place[stack] += 1
         keys, sorted_keys = sorted_keys, keys
     return _grouped(keys[:edges], n)
 

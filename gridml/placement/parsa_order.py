@@ -55,39 +55,44 @@ class Dealer:
     def deal_out(self, blocks: Sequence[Ids], warm_up: int) -> None:
         """Deal out so many of the blocks to warm up, then all of them. Rows of a block ascend."""
         steps = [*range(warm_up), *range(len(blocks))]
+        last_of_warm_up = min(warm_up + self._delay, len(steps) - 1)  # step that is dealt out by what that left
         reading: deque[Future[_Read]] = deque()
         dealing: deque[Future[_Dealt]] = deque()
+        begun: list[_Dealt] = []  # real blocks dealt out by what the warm-up left
         asked = finished = first_part = 0
-        begun: list[_Dealt] = []  # real blocks that were dealt out by what the warm-up left
-        dropped = min(warm_up + self._delay, len(steps) - 1)  # the step after which nothing is left of the warm-up
         with ThreadPoolExecutor(self._threads) as threads:
-            for step, index in enumerate([*steps, None]):
-                # Until one real block can begin the next one waits: two from nothing would each have parts of its own.
-                while len(dealing) > (self._delay if index is not None and step > max(1, warm_up) else 0):
+
+            def read_until(step: int) -> None:
+                nonlocal asked
+                while asked < min(len(steps), step):
+                    reading.append(threads.submit(self._read, blocks, steps[asked], warm_up))
+                    asked += 1
+
+            def finish_all_but(count: int) -> None:
+                nonlocal finished
+                while len(dealing) > count:
                     done = dealing.popleft().result()
                     if finished < warm_up:
                         self._keep_only([done])
-                    elif finished <= dropped:
-                        begun.append(done)
-                        keep(done.block, done.touched, self.sets)
-                        if finished == dropped:
-                            self._keep_only(begun)
-                            begun.clear()
                     else:
                         keep(done.block, done.touched, self.sets)
+                    if warm_up <= finished <= last_of_warm_up:
+                        begun.append(done)
+                        if finished == last_of_warm_up:
+                            self._keep_only(begun)
+                            begun.clear()
                     finished += 1
-                if index is None:
-                    break
-                if asked == step:
-                    reading.append(threads.submit(self._read, blocks, index, warm_up))
-                    asked += 1
+
+            for step in range(len(steps)):
+                # A first real block is waited for: of two that begin with nothing each would have parts of its own.
+                finish_all_but(self._delay if step > max(1, warm_up) else 0)
+                read_until(step + 1)
                 read = reading.popleft().result()
                 touched = gather(read.block, self.sets)
-                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= dropped))
+                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= last_of_warm_up))
                 first_part = (first_part + len(read.rows)) % self._parts
-                while asked < min(len(steps), step + 1 + self._ahead):
-                    reading.append(threads.submit(self._read, blocks, steps[asked], warm_up))
-                    asked += 1
+                read_until(step + 1 + self._ahead)
+            finish_all_but(0)
 
     def _keep_only(self, dealt: Iterable[_Dealt]) -> None:
         """Leave in the neighbour sets what these touch, and nothing else."""

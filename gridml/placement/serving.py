@@ -17,7 +17,8 @@ from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words, sets_of
 
 SWEEPS = 20  # at most
-PIECE = 3 << 20  # columns that are listed together
+LISTED = 3 << 20  # columns, at most, whose parts are listed once for all sweeps
+PIECE = 1 << 19  # of more columns so many are listed at once, at each sweep
 
 
 def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
@@ -30,8 +31,8 @@ def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
     """As `serve`, given which parts touch each column (`neighbour_sets`)."""
     home, shared = _alone(sets)  # nothing of those that are alone travels
     np.random.default_rng(seed).shuffle(shared)
-    pieces = np.array_split(shared, max(1, -(-len(shared) // PIECE)))
-    # Listed in the order of visits, so that memory is read on and on; once, unless there are many.
+    pieces = np.array_split(shared, 1 if len(shared) <= LISTED else -(-len(shared) // PIECE))
+    # Parts are listed in the order of visits, so that memory is read on and on.
     whole = touching(sets[shared], parts) if len(pieces) == 1 else None
     load = np.zeros(parts, np.int64)
     for _ in range(SWEEPS):
