@@ -16,14 +16,19 @@ HEAVY = 100  # rows of a column, above which no mate is looked for in it: it say
 def coarsen(graph: Bipartite, sizes: Parts, largest: int, rng: np.random.Generator) -> tuple[Bipartite, Parts, Parts]:
     """Return the smaller graph, its rows' sizes, and which row of it each row became, int32 (rows,).
 
-    A row of it touches what both of the pair did, and is at most `largest` in size.
+    A row of it touches what both of the pair did, and is at most `largest` in size. Rows that find no mate, as they
+    share only columns of many rows, or because who they share them with is taken, are sorted by the least of numbers
+    drawn for their columns: those that follow each other and agree in the first of two draws are joined.
     """
     order = rng.permutation(graph.rows).astype(np.int32)
     by_column = graph.transposed
-    became = np.full(graph.rows, -1, np.int32)
-    count = _match(
-        graph.offsets, graph.neighbours, by_column.offsets, by_column.neighbours, sizes, order, largest, HEAVY, became
+    mate = _mates(
+        graph.offsets, graph.neighbours, by_column.offsets, by_column.neighbours, sizes, order, largest, HEAVY
     )
+    first, second = (_least(graph.offsets, graph.neighbours, rng.permutation(graph.columns)) for _ in range(2))
+    left = np.flatnonzero((mate < 0) & (first >= 0))
+    _join_neighbours(left[np.lexsort((second[left], first[left]))], first, sizes, largest, mate)
+    became, count = _numbers(mate)
     members = np.argsort(became, kind="stable").astype(np.int32)
     offsets = np.zeros(count + 1, np.int64)
     found = np.empty(graph.edges, np.int32)
@@ -34,7 +39,7 @@ def coarsen(graph: Bipartite, sizes: Parts, largest: int, rng: np.random.Generat
 
 
 @compiled
-def _match(
+def _mates(
     offsets: Counts,
     neighbours: Parts,
     column_offsets: Counts,
@@ -43,9 +48,9 @@ def _match(
     order: Parts,
     largest: int,
     heavy: int,
-    became: Parts,
-) -> int:
-    """Number the pairs in the order of their first rows, so that rows that lay together still do."""
+) -> Parts:
+    """Return the mate of each row, int32 (rows,), or −1: the free row that it shares most with, as a column of d rows
+    counts 1/(d − 1), for the columns that the other one has and the rows that it stands for."""
     count = len(sizes)
     score = np.zeros(count, np.float32)
     seen = np.empty(count, np.int32)
@@ -76,14 +81,44 @@ def _match(
                 best, most = other, worth
         if best >= 0:
             mate[row], mate[best] = best, row
-    number = 0
-    for row in range(count):
+    return mate
+
+
+@compiled
+def _least(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
+    """Return for each row the least number drawn for a column that it touches, int64 (rows,), or −1: two rows have the
+    same as often as they touch the same columns (Broder, 1997)."""
+    least = np.full(len(offsets) - 1, -1, np.int64)
+    for row in range(len(least)):
+        for edge in range(offsets[row], offsets[row + 1]):
+            if least[row] < 0 or drawn[neighbours[edge]] < least[row]:
+                least[row] = drawn[neighbours[edge]]
+    return least
+
+
+@compiled
+def _join_neighbours(order: Counts, mark: Counts, sizes: Parts, largest: int, mate: Parts) -> None:
+    """Give rows that follow each other in an order, and have the same mark, to each other as mates."""
+    at = 0
+    while at + 1 < len(order):
+        one, other = order[at], order[at + 1]
+        at += 1
+        if mark[one] == mark[other] and sizes[one] + sizes[other] <= largest:
+            mate[one], mate[other] = other, one
+            at += 1
+
+
+@compiled
+def _numbers(mate: Parts) -> tuple[Parts, int]:
+    """Number the pairs in the order of their first rows, so that rows that lay together still do."""
+    became, number = np.full(len(mate), -1, np.int32), 0
+    for row in range(len(mate)):
         if became[row] < 0:
             became[row] = number
             if mate[row] >= 0:
                 became[mate[row]] = number
             number += 1
-    return number
+    return became, number
 
 
 @compiled
