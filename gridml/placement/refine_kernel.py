@@ -8,6 +8,8 @@ a count for each part.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -16,7 +18,49 @@ from gridml.placement.compiled import compiled
 
 Words = NDArray[np.uint64]
 Counts = NDArray[np.int64]
+Bits = NDArray[np.uint16]
+BITS = 16  # parts of a word: most graphs are placed on so many, and four bytes a column stay in the caches
 _FULL = 255  # columns after which counters of a byte are emptied
+_BENT = 0.03  # half of a weight's change by one row's move, above which differences are exact
+_FAR = 12.0  # heats of loss that no draw allows, but one in 160,000
+
+
+class Bounds(NamedTuple):
+    """The least and the most of a part's size."""
+
+    least: int
+    most: int
+
+
+class Aim(NamedTuple):
+    """What passes lower: Σ N_i·(N_i / mean)^`power` / (`power` + 1) + `flat`·Σ N_i, where N_i is |N(U_i)| and the mean
+    that of a pass's beginning. With a power the largest parts decide; those that are far below it only count flatly."""
+
+    power: int
+    flat: float = 0.0
+
+
+class Tallied(NamedTuple):
+    """Who touches what while rows move: the arrays change in place.
+
+    The graph, without columns that one row touches: `begins` int64 (rows + 1,) and `inside` int32 (edges,), and how
+    many columns more each row has `alone`, int32 (rows,). `sizes` int32 (rows,) is how much each row counts in the size
+    of its part. `rows` int32 (rows,) is the part of each. `starts` int64 (columns + 1,), `slots` int32 and `state`
+    uint16 (columns, 2·words) are as `count` has them. `touched` int64 (parts,) is |N(U_i)|, `load` int64 (parts,) the
+    size of each part, `price` float64 (parts,) what a row's place costs there, in columns for each of its size.
+    """
+
+    begins: Counts
+    inside: Parts
+    alone: Parts
+    sizes: Parts
+    rows: Parts
+    starts: Counts
+    slots: Parts
+    state: Bits
+    touched: Counts
+    load: Counts
+    price: NDArray[np.float64]
 
 
 @compiled
@@ -54,7 +98,7 @@ def shared(offsets: Counts, neighbours: Parts, times: Parts) -> tuple[Counts, Pa
 
 
 @compiled
-def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Parts, state: Words, k: int) -> None:
+def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Parts, state: Bits, k: int) -> None:
     """Fill `slots` and `state`, both of zeros, for rows that are in these parts.
 
     Column c has slots[starts[c]:starts[c + 1]]: k counts, or the parts of its fewer than k rows in any order. `state`
@@ -64,7 +108,7 @@ def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Pa
     filled = np.zeros(len(starts) - 1, np.int32)
     for row in range(len(parts)):
         part = parts[row]
-        word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+        word, bit = part >> 4, np.uint16(1 << (part & 15))
         for edge in range(begins[row], begins[row + 1]):
             c = inside[edge]
             if starts[c + 1] - starts[c] == k:
@@ -80,7 +124,7 @@ def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Pa
 
 
 @compiled
-def shift(c: int, a: int, b: int, starts: Counts, slots: Parts, state: Words, touched: Counts) -> None:
+def shift(c: int, a: int, b: int, starts: Counts, slots: Parts, state: Bits, touched: Counts) -> None:
     """A row that touches column `c` goes from part `a` to part `b`."""
     k, words = len(touched), state.shape[1] // 2
     first, last = starts[c], starts[c + 1]
@@ -101,14 +145,14 @@ def shift(c: int, a: int, b: int, starts: Counts, slots: Parts, state: Words, to
                 slots[at] = b
                 moved = True
                 joined += 1
-    word, bit = a >> 6, np.uint64(1) << np.uint64(a & 63)
+    word, bit = a >> 4, np.uint16(1 << (a & 15))
     if left == 0:
         state[c, word] &= ~bit
         state[c, words + word] &= ~bit
         touched[a] -= 1
     elif left == 1:
         state[c, words + word] |= bit
-    word, bit = b >> 6, np.uint64(1) << np.uint64(b & 63)
+    word, bit = b >> 4, np.uint16(1 << (b & 15))
     if joined == 1:
         state[c, word] |= bit
         state[c, words + word] |= bit
@@ -119,91 +163,109 @@ def shift(c: int, a: int, b: int, starts: Counts, slots: Parts, state: Words, to
 
 @compiled
 def sweep(
-    begins: Counts,
-    inside: Parts,
-    alone: Parts,
-    sizes: Parts,
-    order: Parts,
-    parts: Parts,
-    starts: Counts,
-    slots: Parts,
-    state: Words,
-    spread: Words,
-    touched: Counts,
-    load: Counts,
-    price: NDArray[np.float64],
-    least: int,
-    most: int,
-    power: float,
-    heat: float,
-    push: float,
-    seed: int,
+    of: Tallied, order: Parts, spread: Words, bounds: Bounds, aim: Aim, heat: float, push: float, seed: int
 ) -> int:
     """Look at each row of `order` once, move it to the best part for it, and return how many moved.
 
-    A row that leaves part a for b is worth the columns of which it is a's only row, times a's weight, less those that b
-    does not touch yet, times b's: a part's weight is (|N(U_i)| / mean) to the `power`. Its place costs `price`, float64
-    (parts,), times its size. It moves if that is more than nothing; with `heat`, also at a loss of x with probability
-    e^(−x / heat); out of a part with more than `most`, at a loss of up to `push`. With `push` no other row moves. No
-    part's `load`, the sum of the `sizes` of its rows, is taken above `most` or below `least`.
+    A row that leaves part a for b gains what the `aim` falls by as |N(U_a)| loses the columns of which it is a's only
+    row, less what it rises by as |N(U_b)| gets those that b does not touch yet; its place costs a part's price times
+    its size. It moves if it gains; with `heat`, also at a loss of x with probability e^(−x / heat); out of a part with
+    more than `most`, at a loss of up to `push`. With `push` no other row moves. No part's load is taken above `most` or
+    below `least`. A row whose columns no other part touches stays, unless its part has too many.
+
+    A row of very many columns changes the weights of both parts by its move, so that by their slopes alone it would go
+    to and fro for ever: rises and falls are reckoned as differences, to the second order where they are slight.
     """
+    # Taken out of the tuple once: each time that numba does so it counts a reference.
+    begins, inside, alone, sizes, rows, starts, slots, state, touched, load, price = of
+    (least, most), (power, flat) = bounds, aim
     k, words = len(touched), state.shape[1] // 2
     groups = (k + 7) // 8
-    counters = np.zeros(groups, np.uint64)
-    present = np.zeros(groups * 8, np.int64)
+    counters, present, cost = np.zeros(groups, np.uint64), np.zeros(groups * 8), np.empty(k)
     mean = max(1.0, touched.mean())
-    weight = (touched / mean) ** power
+    weight, bend, height = np.empty(k), np.empty(k), np.empty(k)
+    for part in range(k):
+        weight[part] = (touched[part] / mean) ** power
+        bend[part] = power / (2.0 * max(1, touched[part]))
+        height[part] = weight[part] * touched[part]
     byte = np.uint64(255)
     random = np.uint64(seed * 2654435761 + 88172645463325252)
     moved = 0
     for row in order:
-        a = parts[row]
+        a, size = rows[row], sizes[row]
         crowded = load[a] > most
-        if load[a] - sizes[row] < least or (push > 0 and not crowded):
+        if load[a] - size < least or (push > 0 and not crowded):
             continue
         first, last = begins[row], begins[row + 1]
-        word, place = words + (a >> 6), np.uint64(a & 63)
-        present[:] = 0
-        only = np.uint64(0)
+        word = a >> 4
+        if not crowded and first < last:
+            bit, edge, elsewhere = np.uint16(1 << (a & 15)), first, False
+            while edge < last and not elsewhere:
+                for at in range(words):
+                    elsewhere |= state[inside[edge], at] != (bit if at == word else 0)
+                edge += 1
+            if not elsewhere:
+                continue
+        place, only = np.uint64(a & 15), np.uint64(0)
+        word += words
+        for j in range(k):
+            present[j] = 0.0
         begin = first
         while begin < last:
             end = min(last, begin + _FULL)
             for edge in range(begin, end):
                 c = inside[edge]
-                only += (state[c, word] >> place) & np.uint64(1)
+                only += (np.uint64(state[c, word]) >> place) & np.uint64(1)
                 for group in range(groups):
-                    counters[group] += spread[(state[c, group >> 3] >> np.uint64(8 * (group & 7))) & byte]
+                    counters[group] += spread[(np.uint64(state[c, group >> 1]) >> np.uint64(8 * (group & 1))) & byte]
             for group in range(groups):
-                for j in range(8):
-                    present[group * 8 + j] += np.int64((counters[group] >> np.uint64(8 * j)) & byte)
+                counted = counters[group]
                 counters[group] = np.uint64(0)
+                for j in range(8):
+                    present[group * 8 + j] += np.float64(np.int64((counted >> np.uint64(8 * j)) & byte))
             begin = end
+        everything = np.float64(alone[row] + last - first)
+        for b in range(k):
+            brought = everything - present[b]
+            cost[b] = brought * (flat + weight[b] * (1.0 + bend[b] * brought)) + price[b] * size
         best, lowest = -1, np.inf
         for b in range(k):
-            cost = weight[b] * (alone[row] + (last - first) - present[b]) + price[b] * sizes[row]
-            if cost < lowest and b != a and load[b] + sizes[row] <= most:
-                best, lowest = b, cost
+            if cost[b] < lowest and b != a and load[b] + size <= most:
+                brought = everything - present[b]
+                if bend[b] * brought > _BENT:
+                    after = touched[b] + brought
+                    rise = (after * (after / mean) ** power - height[b]) / (power + 1.0)
+                    cost[b] = brought * flat + rise + price[b] * size
+                if cost[b] < lowest:
+                    best, lowest = b, cost[b]
         if best < 0:
             continue
-        bar = 0.0
-        if crowded:
-            bar = -push
-        if heat > 0:
-            random ^= random << np.uint64(13)
-            random ^= random >> np.uint64(7)
-            random ^= random << np.uint64(17)
-            bar += heat * np.log((np.float64(random >> np.uint64(11)) + 0.5) / 9007199254740992.0)
-        stays = weight[a] * (alone[row] + np.int64(only)) + price[a] * sizes[row]
-        if stays - lowest <= bar:
-            continue
+        freed = np.float64(alone[row] + np.int64(only))
+        if bend[a] * freed > _BENT:
+            after = touched[a] - freed
+            fall = (height[a] - after * (after / mean) ** power) / (power + 1.0)
+        else:
+            fall = freed * weight[a] * (1.0 - bend[a] * freed)
+        gain = freed * flat + fall + price[a] * size - lowest
+        if gain <= 0.0:
+            bar = -push if crowded else 0.0
+            if heat > 0 and gain > bar - _FAR * heat:
+                random ^= random << np.uint64(13)
+                random ^= random >> np.uint64(7)
+                random ^= random << np.uint64(17)
+                bar += heat * np.log((np.float64(random >> np.uint64(11)) + 0.5) / 9007199254740992.0)
+            if gain <= bar:
+                continue
         for edge in range(first, last):
             shift(inside[edge], a, best, starts, slots, state, touched)
-        parts[row] = best
+        rows[row] = best
         touched[a] -= alone[row]
         touched[best] += alone[row]
-        load[a] -= sizes[row]
-        load[best] += sizes[row]
-        weight[a] = (touched[a] / mean) ** power
-        weight[best] = (touched[best] / mean) ** power
+        load[a] -= size
+        load[best] += size
+        for changed in (np.int64(a), np.int64(best)):
+            weight[changed] = (touched[changed] / mean) ** power
+            bend[changed] = power / (2.0 * max(1, touched[changed]))
+            height[changed] = weight[changed] * touched[changed]
         moved += 1
     return moved

@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options
+from gridml.placement.base import Method, Options
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
 from gridml.placement.multilevel import Multilevel, MultilevelOptions
+from gridml.placement.parsa import Parsa
 from gridml.placement.refine import Tally
 from gridml.placement.refined import Refined
 from gridml.placement.traffic import traffic
@@ -44,6 +45,30 @@ def test_rows_that_share_rare_columns_are_joined() -> None:
     graph = Bipartite.from_edges([*rows, *rows], [*np.zeros(20, int), *(rows // 2 + 1)])
     _, joined, became = coarsen(graph, np.ones(20, np.int32), 2, np.random.default_rng(0))
     assert became.tolist() == (rows // 2).tolist() and joined.tolist() == [2] * 10
+
+
+def test_rows_that_share_only_what_everybody_touches_are_joined() -> None:
+    """No mate is looked for in a column of 300 rows, but those that touch the same columns still find each other."""
+    rows = np.arange(300)
+    graph = Bipartite.from_edges([*rows, *rows], [*np.zeros(300, int), *(1 + rows % 2)])
+    smaller, _, became = coarsen(graph, np.ones(300, np.int32), 2, np.random.default_rng(0))
+    assert smaller.rows == 150 and smaller.edges == 300
+    assert all(len(set(np.flatnonzero(became == pair) % 2)) == 1 for pair in range(150))
+
+
+@pytest.mark.parametrize("method", [Refined(), Multilevel()], ids=lambda method: method.name)
+def test_a_huge_row_finds_its_part(method: Method) -> None:
+    """One row touches a third of the columns: it may not go to and fro between parts that are light without it."""
+    rng = np.random.default_rng(0)
+    group = rng.integers(0, 40, 2000)
+    rows = np.repeat(np.arange(2000), 6)
+    columns = group[rows] * 50 + rng.integers(0, 50, len(rows))
+    graph = Bipartite.from_edges([*rows, *[2000] * 600], [*columns, *rng.choice(2000, 600, replace=False)])
+    before, after = (
+        [traffic(graph, each.place(graph, 8, Options(seed=seed))) for seed in range(3)] for each in (Parsa(), method)
+    )
+    assert sum(each.largest_memory for each in after) < 0.96 * sum(each.largest_memory for each in before)
+    assert sum(each.total_traffic for each in after) < 0.9 * sum(each.total_traffic for each in before)
 
 
 def test_groups_that_single_moves_do_not_find() -> None:

@@ -11,7 +11,8 @@ from gridml.errors import UsageError
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import Parsa
-from gridml.placement.refine import Bounds, Tally, fit
+from gridml.placement.refine import Tally, fit
+from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.refined import Refined, RefinedOptions, sizes
 from gridml.placement.traffic import traffic
 
@@ -36,7 +37,7 @@ def test_counts_are_those_of_a_brute_force(edges: list[tuple[int, int]], parts: 
     tally = Tally.of(graph, dealt, parts)
     assert tally.touched.tolist() == recounted(graph, dealt, parts)
     for _ in range(4):
-        tally.sweep(rng, Bounds(0, 15), 1.0, heat=heat)
+        tally.sweep(rng, Bounds(0, 15), Aim(1), heat=heat)
         assert tally.touched.tolist() == recounted(graph, tally.rows, parts)
     again = Tally.of(graph, tally.rows, parts)
     np.testing.assert_array_equal(tally.state, again.state)
@@ -51,15 +52,30 @@ def test_a_cold_pass_makes_the_total_no_larger(edges: list[tuple[int, int]], par
     rng = np.random.default_rng(seed)
     tally = Tally.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
     before = tally.touched.sum()
-    moved = tally.sweep(rng, Bounds(0, 15), power=0.0)
+    moved = tally.sweep(rng, Bounds(0, 15), Aim(0))
     assert tally.touched.sum() <= before - moved
+
+
+@given(edges=EDGES, parts=st.integers(2, 5), seed=st.integers(0, 9), power=st.sampled_from([1, 6]))
+def test_a_cold_pass_lowers_its_aim(edges: list[tuple[int, int]], parts: int, seed: int, power: int) -> None:
+    """A row here may be most of its part, so that slopes would mislead."""
+    rng = np.random.default_rng(seed)
+    tally = Tally.of(graph_of(edges), rng.integers(0, parts, 15).astype(np.int32), parts)
+    mean = max(1.0, tally.touched.mean())
+
+    def cost() -> float:
+        return float((tally.touched * (tally.touched / mean) ** power).sum() / (power + 1) + 0.5 * tally.touched.sum())
+
+    before = cost()
+    moved = tally.sweep(rng, Bounds(0, 15), Aim(power, 0.5))
+    assert cost() < before if moved else cost() == before
 
 
 @given(edges=EDGES, parts=st.integers(1, 6), seed=st.integers(0, 3))
 def test_what_is_left_is_never_worse_than_parsa(edges: list[tuple[int, int]], parts: int, seed: int) -> None:
     graph, options = graph_of(edges), RefinedOptions(seed=seed)
     before, after = (
-        Tally.of(graph, method.place(graph, parts, options).rows, parts).worth(options.power_and_heat[0])
+        Tally.of(graph, method.place(graph, parts, options).rows, parts).worth(options.aim)
         for method in (Parsa(), Refined())
     )
     assert after <= before
@@ -80,7 +96,7 @@ def test_fit_moves_what_costs_least() -> None:
     """Rows 0 to 3 share what they touch; row 4 has nothing to do with them, and goes."""
     graph = Bipartite.from_edges([0, 0, 1, 1, 2, 2, 3, 3, 4, 5], [0, 1, 0, 1, 0, 1, 0, 1, 2, 3])
     tally = Tally.of(graph, np.array([0, 0, 0, 0, 0, 1], np.int32), 2)
-    fit(tally, np.random.default_rng(0), Bounds(1, 4), 0.0)
+    fit(tally, np.random.default_rng(0), Bounds(1, 4), Aim(0))
     assert tally.rows.tolist() == [0, 0, 0, 0, 1, 1]
 
 
@@ -89,7 +105,7 @@ def test_the_largest_part_is_what_shrinks() -> None:
     rng = np.random.default_rng(1)
     graph = Bipartite.from_edges(np.repeat(np.arange(600), 6), (rng.random(3600) ** 3 * 400).astype(int), (600, 400))
     plain, weighted = (
-        traffic(graph, Refined().place(graph, 6, RefinedOptions(power=power))).largest_memory for power in (0.0, 6.0)
+        traffic(graph, Refined().place(graph, 6, RefinedOptions(power=power))).largest_memory for power in (0, 6)
     )
     parsa = traffic(graph, Parsa().place(graph, 6, Options())).largest_memory
     assert weighted < plain and weighted < parsa
@@ -104,9 +120,12 @@ def test_refined_is_better_than_parsa_on_every_figure() -> None:
     assert after.total_traffic < before.total_traffic
 
 
-@pytest.mark.parametrize("wrong", [{"passes": -1}, {"heat": -1.0}, {"power": float("nan")}, {"loose": -0.1}])
+@pytest.mark.parametrize(
+    "wrong",
+    [{"passes": -1}, {"heat": -1.0}, {"power": float("nan")}, {"power": 0.5}, {"power": float("inf")}, {"loose": -0.1}],
+)
 def test_options_that_make_no_sense(wrong: dict[str, float]) -> None:
-    with pytest.raises(UsageError, match="expected a number from 0"):
+    with pytest.raises(UsageError, match=r"expected a (whole )?number from 0"):
         RefinedOptions(**wrong)  # type: ignore[arg-type]
 
 
