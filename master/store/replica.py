@@ -138,8 +138,8 @@ class Replica:
         copied: Touched = MappingProxyType({}),
         copies: int = -1,
     ) -> ReplicaPart:
-        """Return the modules that a worker at version `have` lacks: what changed since of `touched`, tensor by tensor,
-        and all of `fresh`; but of those that are `copied` at version `copies`, what changed since."""
+        """Return what a worker at version `have` lacks: what changed since of `touched`, row by row and tensor by
+        tensor, and all of `fresh`; but of modules that are `copied` at version `copies`, what changed since."""
         wanted = {}
         for type_name in {**touched, **fresh}:
             old = touched.get(type_name, _NONE)
@@ -149,7 +149,7 @@ class Replica:
         since = dict.fromkeys(part.modules, have) | dict.fromkeys(self._modules(fresh), -1)
         since |= {key: copies for key in self._modules(copied) if since.get(key) == -1}
         modules = {key: self._changed(key, tensors, since[key]) for key, tensors in part.modules.items()}
-        return ReplicaPart({key: tensors for key, tensors in modules.items() if tensors})
+        return ReplicaPart({key: tensors for key, tensors in modules.items() if tensors}, part.rows)
 
     def _modules(self, vertices: Touched) -> list[VertexKey]:
         named = ((name, ids.tolist()) for name, ids in vertices.items() if name not in self.state.arrays)

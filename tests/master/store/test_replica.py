@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from gridml.aggregates import VertexState
 from gridml.errors import DamagedError, LedgerError
 from gridml.model.graph import Graph
 from gridml.protocol.push import RowValues, encode_replica
-from master.known_rows import KnownRows
 from master.store import replica as replica_file
 from master.store.replica import Replica, Touched, union, without
 from master.store.versions import Base, Versions, initial
@@ -78,8 +76,7 @@ def words(base: Base) -> Array:
 
 
 def sent_to(replica: Replica, touched: Touched, have: int, fresh: Touched) -> dict[str, Array]:
-    rows = replica.lacking_rows(touched, have, fresh, {}, KnownRows())
-    return encode_replica(replace(replica.outgoing(touched, have, fresh), rows=rows))
+    return encode_replica(replica.outgoing(touched, have, fresh))
 
 
 def test_the_first_version_is_what_the_graph_and_the_seed_say() -> None:
