@@ -55,10 +55,11 @@ class Dealer:
     def deal_out(self, blocks: Sequence[Ids], warm_up: int) -> None:
         """Deal out so many of the blocks to warm up, then all of them. Rows of a block ascend."""
         steps = [*range(warm_up), *range(len(blocks))]
-        last_of_warm_up = min(warm_up + self._delay, len(steps) - 1)  # step that is dealt out by what that left
+        dropped = min(warm_up + self._delay, len(steps) - 1)  # step at whose end nothing is left of the warm-up
+        only = dropped + self._delay  # the last that begins before that end
         reading: deque[Future[_Read]] = deque()
         dealing: deque[Future[_Dealt]] = deque()
-        begun: list[_Dealt] = []  # real blocks dealt out by what the warm-up left
+        begun: list[_Dealt] = []  # real blocks that are kept while something of the warm-up is left
         asked = finished = first_part = 0
         with ThreadPoolExecutor(self._threads) as threads:
 
@@ -76,9 +77,9 @@ class Dealer:
                         self._keep_only([done])
                     else:
                         keep(done.block, done.touched, self.sets)
-                    if warm_up <= finished <= last_of_warm_up:
+                    if warm_up <= finished <= dropped:
                         begun.append(done)
-                        if finished == last_of_warm_up:
+                        if finished == dropped:
                             self._keep_only(begun)
                             begun.clear()
                     finished += 1
@@ -89,7 +90,7 @@ class Dealer:
                 read_until(step + 1)
                 read = reading.popleft().result()
                 touched = gather(read.block, self.sets)
-                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= last_of_warm_up))
+                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= only))
                 first_part = (first_part + len(read.rows)) % self._parts
                 read_until(step + 1 + self._ahead)
             finish_all_but(0)

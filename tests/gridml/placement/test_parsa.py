@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
@@ -59,6 +59,7 @@ def test_algorithm_1_where_groups_of_rows_are_searched(parts: int) -> None:
 
 
 @given(EDGES, st.integers(1, 5), st.integers(1, 7), st.integers(0, 5), st.integers(0, 3), st.integers(1, 3))
+@example([(1, 0), (2, 0)], 5, 5, 1, 2, 1)
 def test_sets_are_what_the_parts_touch(
     edges: list[tuple[int, int]], parts: int, blocks: int, warm_up: int, delay: int, threads: int
 ) -> None:
