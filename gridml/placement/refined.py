@@ -23,9 +23,9 @@ from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import serve
 
 # By objective, where a user does not say: what passes lower, and the heat. Powers were chosen on email-enron, as-caida,
-# ca-condmat and ibm01; the other graphs are the judges. A flat part of 1 beside the sixth power lowers total traffic by
-# a few percent and raises the largest memory by as much.
-USUAL = {MEMORY: (Aim(6, 0.0), 1.0), TRAFFIC: (Aim(2), 1.0), TOTAL: (Aim(0), 1.0)}
+# ca-condmat and ibm01, the flat part on gowalla, 20news, facebook and msweb as well; the others are the judges. One of 1
+# lowers total traffic by a few percent more and raises the largest memory by as much; with none facebook is worse.
+USUAL = {MEMORY: (Aim(6, 0.1), 1.0), TRAFFIC: (Aim(2), 1.0), TOTAL: (Aim(0), 1.0)}
 
 
 @dataclass(frozen=True)
