@@ -23,8 +23,8 @@ from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import serve
 
 # By objective, where a user does not say: what passes lower, and the heat. Powers were chosen on email-enron, as-caida,
-# ca-condmat and ibm01, the flat part on gowalla, 20news, facebook and msweb as well; the others are the judges. One of 1
-# lowers total traffic by a few percent more and raises the largest memory by as much; with none facebook is worse.
+# ca-condmat and ibm01, the flat part on gowalla, 20news, facebook and msweb as well; the others are the judges. A part
+# of 1 lowers total traffic by a few percent more and raises the largest memory by as much; with none facebook is worse.
 USUAL = {MEMORY: (Aim(6, 0.1), 1.0), TRAFFIC: (Aim(2), 1.0), TOTAL: (Aim(0), 1.0)}
 
 

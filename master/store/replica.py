@@ -125,6 +125,11 @@ class Replica:
         self._changed_rows.clear()
         return self._sha256
 
+    @property
+    def file_bytes(self) -> int:
+        """Bytes of the newest version's file, which of array fields may hold the rows that changed."""
+        return self._versions.path(self.version).stat().st_size
+
     def forget(self, version: int) -> None:
         """Remove a version that no push will name any more."""
         self._bases.pop(version, None)

@@ -118,7 +118,7 @@ class VersionKeeper:
         ends = [version for _, version in ledger.epoch_ends()]
         needed |= to_go_back_to(kept, ends, replica.version, replica.state.nbytes)
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
-        spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.state.nbytes)))
+        spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.file_bytes)))
         if len(old) >= spare:
             with ledger.transaction():
                 for version in old:
