@@ -8,6 +8,7 @@ brings what of those has changed since.
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from functools import cached_property
@@ -27,7 +28,7 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
 
-INTERVALS = 2  # between pushes, that rows are brought for: an answer may be under way for as long as one of them
+INTERVALS = 2  # between pushes, that rows are brought for, and for what is trained while a push and its answer travel
 WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
 KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
 
@@ -106,10 +107,13 @@ class RowSupply:
         """Return the position of a lease before which batches may begin after this answer: never less far than was said
         before, because the worker may have come as far, and to its end where it is not known what an earlier master
         said."""
-        promised = draft.record.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
+        record, push = draft.record, draft.sync.push
+        promised = record.rows.promised.get(lease.id, lease.start if lease is draft.grant else lease.stop)
         if not self._piecewise:
             return lease.stop
-        return min(max(promised, lease.upto + INTERVALS * max(1, draft.record.push_every)), lease.stop)
+        interval = max(1, record.push_every, 0 if push is None else push.vertices)
+        travelling = math.ceil(min(draft.sync.travel_s * (record.speed or 0.0), lease.stop))
+        return min(max(promised, lease.upto + INTERVALS * interval + travelling), lease.stop)
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
         """Return the rows that batches of a lease use which begin at its last credit or after, and before `upto`."""

@@ -180,3 +180,12 @@ def test_they_are_when_a_worker_may_keep_few(most: int, tmp_path: Path, monkeypa
     bounded = report(play(tmp_path / "bounded", Steady(3)))
     assert watched.seen["kept"] > 0
     assert bounded.bytes_down > plain.bytes_down
+
+
+def test_nobody_waits_for_rows_where_messages_take_long(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A push and its answer take as long as many batches, which are trained meanwhile."""
+    slow = Chances(delay_s=3.0)
+    piecewise = report(play(tmp_path / "piecewise", Steady(3), faults=slow)).wall_s
+    monkeypatch.setattr(row_supply, "INTERVALS", 10**6)
+    whole = report(play(tmp_path / "whole", Steady(3), faults=slow)).wall_s
+    assert piecewise < 1.05 * whole
