@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 AUTO, NONE = "auto", "none"
 MOST_PARTS = 64  # so that choosing one among them for a worker takes microseconds
-CHUNKS = 4  # that a part has at least, or its worker could not be helped at its end
+CHUNKS = 4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
 FEW_BYTES = 1_000_000  # of rows: all of them are sent to a worker in a tenth of a second at 100 Mbit/s
 LEAST_SAVED = 0.05  # of the bytes that parts by chance touch
 MOST_VERTICES = 2**31 - 1  # that can be placed, and rows that they can touch
@@ -60,12 +60,16 @@ def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
         return None, f"no more than {MOST_VERTICES:,} vertices can be placed, and no more rows"
     if facts.workers < 2:
         return None, "one worker trains all of them"
-    parts, least = min(facts.workers, MOST_PARTS), CHUNKS * facts.chunk
+    chunks = CHUNKS if facts.asked == AUTO else 1
+    parts, least = min(facts.workers, MOST_PARTS), chunks * facts.chunk
     if facts.vertices < 2 * least:
-        return None, f"of {facts.vertices:,} vertices there are no two parts with {least:,}, which is {CHUNKS} chunks"
+        return (
+            None,
+            f"of {facts.vertices:,} vertices there are no two parts with {least:,}, which is {chunks} chunk{'s' * (chunks > 1)}",
+        )
     reason = "as many as workers" if parts == facts.workers else "as many as there may be"
     if facts.vertices < parts * least:
-        parts, reason = facts.vertices // least, f"each with {CHUNKS} chunks or more"
+        parts, reason = facts.vertices // least, f"each with {chunks} chunk{'s' * (chunks > 1)} or more"
     if facts.asked != AUTO:
         return Chosen(facts.asked, parts), f"{facts.asked} was asked for; {parts} parts, {reason}"
     if facts.modules:

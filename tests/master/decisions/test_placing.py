@@ -28,7 +28,7 @@ def test_a_usual_graph_gets_a_part_for_each_worker() -> None:
         ({"vertices": 2**31}, "2,147,483,647"),
         ({"rows": 2**31}, "2,147,483,647"),
         ({"workers": 1}, "one worker"),
-        ({"vertices": 2 * CHUNKS * 256 - 1}, "no two parts with 1,024"),
+        ({"vertices": 2 * 256 - 1}, "no two parts with"),
     ],
 )
 def test_what_cannot_be_placed_is_not_even_if_a_method_is_asked_for(changed: dict[str, Any], because: str) -> None:
@@ -54,12 +54,22 @@ def test_parts_have_several_chunks_and_are_no_more_than_workers(
 ) -> None:
     chosen, reason = choose(replace(USUAL, asked=asked, workers=workers, vertices=vertices, chunk=chunk))
     assert reason
+    least = chunk * (CHUNKS if asked == "auto" else 1)
     if chosen is not None:
         assert chosen.method == asked
         assert 2 <= chosen.parts <= min(workers, MOST_PARTS)
-        assert vertices // chosen.parts >= CHUNKS * chunk
+        assert vertices // chosen.parts >= least
         more = chosen.parts + 1
-        assert more > min(workers, MOST_PARTS) or vertices // more < CHUNKS * chunk, "as many as there may be"
+        assert more > min(workers, MOST_PARTS) or vertices // more < least, "as many as there may be"
+
+
+def test_a_part_may_be_one_chunk_only_if_a_method_is_asked_for() -> None:
+    few = replace(USUAL, vertices=2 * CHUNKS * 256 - 1)
+    assert choose(few) == (None, "of 2,047 vertices there are no two parts with 1,024, which is 4 chunks")
+    assert choose(replace(few, asked="parsa")) == (
+        Chosen("parsa", 7),
+        "parsa was asked for; 7 parts, each with 1 chunk or more",
+    )
 
 
 def test_parts_that_touch_as_much_as_by_chance_are_kept_only_if_they_were_asked_for() -> None:
