@@ -60,16 +60,13 @@ def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
         return None, f"no more than {MOST_VERTICES:,} vertices can be placed, and no more rows"
     if facts.workers < 2:
         return None, "one worker trains all of them"
-    chunks = CHUNKS if facts.asked == AUTO else 1
+    chunks, several = (CHUNKS, f"{CHUNKS} chunks") if facts.asked == AUTO else (1, "1 chunk")
     parts, least = min(facts.workers, MOST_PARTS), chunks * facts.chunk
     if facts.vertices < 2 * least:
-        return (
-            None,
-            f"of {facts.vertices:,} vertices there are no two parts with {least:,}, which is {chunks} chunk{'s' * (chunks > 1)}",
-        )
+        return None, f"of {facts.vertices:,} vertices there are no two parts with {least:,}, which is {several}"
     reason = "as many as workers" if parts == facts.workers else "as many as there may be"
     if facts.vertices < parts * least:
-        parts, reason = facts.vertices // least, f"each with {chunks} chunk{'s' * (chunks > 1)} or more"
+        parts, reason = facts.vertices // least, f"each with {several} or more"
     if facts.asked != AUTO:
         return Chosen(facts.asked, parts), f"{facts.asked} was asked for; {parts} parts, {reason}"
     if facts.modules:
