@@ -106,7 +106,7 @@ def place(
     if earlier is not None:
         options = AgainOptions(seed, slack, objective, cost=move_cost)
     elif seconds is not None:
-        options = AutoOptions(seed, slack, objective, seconds)
+        options = AutoOptions(seed, slack, objective, seconds=seconds)
     check_free(out)
     was: Before | None = None
     try:

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from gridml.errors import UsageError
 from gridml.placement.again_kernel import Counts, sweep, tally
 from gridml.placement.again_serving import serve_again
-from gridml.placement.base import MEMORY, TOTAL, Options, Parts, Placement, check, options_of
+from gridml.placement.base import MEMORY, TOTAL, TRAFFIC, Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
@@ -120,13 +120,14 @@ class Again:
     """Places what is new, and moves little. Time grows with parts × edges; room for columns × parts counts."""
 
     name = "again"
+    honours = frozenset({f"objective {TRAFFIC}", f"objective {TOTAL}"})
 
     def __init__(self, before: Before) -> None:
         self._before = before
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where what was placed before is not this graph."""
-        check(graph, parts)
+        check(graph, parts, options, self)
         before, own = self._before, options_of(AgainOptions, options)
         if before.rows.shape != (graph.rows,) or before.columns.shape != (graph.columns,):
             raise UsageError(

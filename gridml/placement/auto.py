@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gridml.errors import UsageError
-from gridml.placement.base import Method, Options, Placement, check
+from gridml.placement.base import EVERYTHING, Method, Options, Placement, asked, check
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
@@ -30,27 +30,31 @@ class AutoOptions(Options):
             raise UsageError(f"placing may take {self.seconds} s; expected a time from 0.")
 
 
-def chosen(edges: int, parts: int, seconds: float) -> tuple[Method, str]:
-    """Return the best method that is expected to place so many edges in so many seconds, and why it is that one."""
+def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = frozenset()) -> tuple[Method, str]:
+    """Return the best method that is expected to place so many edges in so many seconds, and why it is that one: of
+    those that honour what is `wanted` (`base.asked`)."""
     work = edges / 1e6 * max(1.0, parts / USUAL_PARTS)
-    for method, cost in COSTS:
+    for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
         expected_s = work * cost
         if expected_s <= seconds:
             return method, f"the best method expected to take {seconds:g} s or less ({expected_s:.2g} s)"
-    return method, f"the quickest method, expected to take {expected_s:.2g} s where {seconds:g} s are allowed"
+    which = f" that takes account of {', '.join(sorted(wanted))}" if wanted else ""
+    return method, f"the quickest method{which}, expected to take {expected_s:.2g} s where {seconds:g} s are allowed"
 
 
 class Auto:
     """Chooses by the size of the graph, the number of parts and the time allowed."""
 
     name = "auto"
+    honours = EVERYTHING
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        check(graph, parts)
+        check(graph, parts, options, self)
         seconds = options.seconds if isinstance(options, AutoOptions) else SECONDS
-        if graph.mapped:
+        wanted = asked(graph, options)
+        if graph.mapped and wanted <= QUICKEST.honours:
             method, reason = QUICKEST, "the method that does not read the graph into memory"
         else:
-            method, reason = chosen(graph.edges, parts, seconds)
-        placed = method.place(graph, parts, Options(options.seed, options.slack, options.objective))
+            method, reason = chosen(graph.edges, parts, seconds, wanted)
+        placed = method.place(graph, parts, options)
         return replace(placed, why=f"{placed.why}; {reason}")

@@ -10,23 +10,41 @@ from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.rates import Rates, listed
 
 Parts = NDArray[np.int32]
-MEMORY, TRAFFIC, TOTAL = OBJECTIVES = ("memory", "traffic", "total")
+Counts = NDArray[np.int64]
+Shares = NDArray[np.float64]
+MEMORY, TRAFFIC, TOTAL, DUAN, SECONDS = OBJECTIVES = ("memory", "traffic", "total", "duan", "seconds")
+UNLIMITED = 2**62  # columns that a part may touch, where no limit is set
+MESH, STAR = TOPOLOGIES = ("mesh", "star")
+# What a graph and options can ask of a method beside the seed, the slack and the least memory.
+SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT = ("shares", "row weights", "column weights", "a memory limit")
+EVERYTHING = frozenset(
+    {SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, *(f"objective {name}" for name in OBJECTIVES if name != MEMORY)}
+)
 
 
 @dataclass(frozen=True)
 class Options:
     """What can be asked of a method; one that has more has options of its own that extend these.
 
-    `seed` decides whatever is left to chance. A part has at most (1 + `slack`) times its even share of the rows, and
-    one row more. The `objective` is the largest memory of a part, the largest traffic, or the traffic of all; methods
-    that know only one pass it over.
+    `seed` decides whatever is left to chance. A part has at most (1 + `slack`) times its share of the work of all rows,
+    and one row more. `shares` are how much of it each part gets, in any unit; None: the same.
+
+    The `objective` is the largest memory of a part, the largest traffic, the traffic of all, the largest work times the
+    largest traffic (Duan, Wang and Wu), or the seconds of a round as `rates` predict them. No part may touch more than
+    `memory` (θ in theirs), in weights of columns; None: as much as it likes. In a `mesh` part i serves V_i, in a `star`
+    a master serves all columns.
     """
 
     seed: int = 0
     slack: float = 0.0
     objective: str = MEMORY
+    shares: tuple[float, ...] | None = None
+    memory: int | None = None
+    topology: str = MESH
+    rates: Rates | None = None
 
     def __post_init__(self) -> None:
         if not self.slack >= 0:
@@ -35,6 +53,21 @@ class Options:
             )
         if self.objective not in OBJECTIVES:
             raise UsageError(f"the objective is {self.objective!r}; expected {', '.join(OBJECTIVES)}.")
+        if self.topology not in TOPOLOGIES:
+            raise UsageError(f"the topology is {self.topology!r}; expected {', '.join(TOPOLOGIES)}.")
+        if self.shares is not None and not (self.shares and all(0 < share < np.inf for share in self.shares)):
+            raise UsageError(f"the shares of the parts are {listed(self.shares)}; expected numbers above 0: 2,1,1.")
+        if self.memory is not None and self.memory < 1:
+            raise UsageError(f"the memory limit is {self.memory:,}; expected at least 1.")
+        if self.objective == SECONDS and self.rates is None:
+            raise UsageError("seconds cannot be predicted: the bandwidth of the parts is not known. Give --bandwidth.")
+
+    @property
+    def fractions(self) -> Shares | None:
+        """The shares as fractions of one, float64 (parts,); None where all are the same."""
+        if self.shares is None or len(set(self.shares)) == 1:
+            return None
+        return np.array(self.shares) / sum(self.shares)
 
 
 _Own = TypeVar("_Own", bound=Options)
@@ -61,23 +94,54 @@ class Placement:
 
 
 class Method(Protocol):
-    """A way to place a graph."""
+    """A way to place a graph. What of `EVERYTHING` it can be asked for is in `honours`; it refuses the rest."""
 
     name: str
+    honours: frozenset[str]
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Place a graph of at least one row on `parts` ≥ 1 parts. Same graph and options, same placement."""
 
 
-def check(graph: Bipartite, parts: int) -> None:
-    """Raise UsageError where there is nothing to place, or more parts than rows."""
+def asked(graph: Bipartite, options: Options) -> frozenset[str]:
+    """Return what of `EVERYTHING` is asked for."""
+    given = {
+        SHARES: options.fractions is not None,
+        ROW_WEIGHTS: graph.row_weights is not None,
+        COLUMN_WEIGHTS: graph.column_weights is not None,
+        MEMORY_LIMIT: options.memory is not None,
+        f"objective {options.objective}": options.objective != MEMORY,
+    }
+    return frozenset(name for name, is_given in given.items() if is_given)
+
+
+def check(graph: Bipartite, parts: int, options: Options | None = None, method: Method | None = None) -> None:
+    """Raise UsageError where there is nothing to place, more parts than rows, shares or rates for another number of
+    parts, or anything is asked for that the method has no way to honour."""
     if not graph.rows:
         raise UsageError("the graph has no rows: there is nothing to place. Give one with data.")
     if not 1 <= parts <= graph.rows:
         raise UsageError(f"{graph.rows:,} rows cannot be placed on {parts:,} parts; expected 1 to {graph.rows:,}.")
+    if options is None:
+        return
+    if options.shares is not None and len(options.shares) != parts:
+        raise UsageError(f"got {len(options.shares):,} shares for {parts:,} parts; expected {parts:,}.")
+    if options.rates is not None:
+        options.rates.check(parts)
+    if method is not None and (beyond := sorted(asked(graph, options) - method.honours)):
+        raise UsageError(
+            f"{method.name} takes no account of {', '.join(beyond)}; expected refined, multilevel or auto, which do."
+        )
 
 
-def room(rows: int, parts: int, slack: float) -> tuple[int, int]:
-    """Return how many rows every part may have, and how many parts may have one more: with no slack none is empty."""
-    most = int((1 + slack) * rows / parts)
-    return most, max(0, rows - most * parts)
+def room(
+    total: int, parts: int, slack: float, shares: Shares | None = None, *, weighted: bool = False
+) -> tuple[Counts, int]:
+    """Return how many rows every part may have, int64 (parts,), and how many parts may have one more: with no slack
+    none is empty. Of `weighted` rows, some of which may be no work, a part takes another while it has less than that.
+    """
+    most = np.full(parts, (1 + slack) * total / parts) if shares is None else (1 + slack) * total * shares
+    if weighted:
+        return np.floor(most).astype(np.int64) + 1, 0
+    most = most.astype(np.int64)
+    return most, max(0, total - int(most.sum()))

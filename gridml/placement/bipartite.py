@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,21 +16,26 @@ from gridml.errors import UsageError
 
 Ids = NDArray[np.int32]
 Offsets = NDArray[np.int64]
+Weights = NDArray[np.int64]
 MOST = 2**31 - 1  # rows, or columns: their numbers are int32
 PIECE = 1 << 20  # edges that are looked at together, so that a graph may be larger than memory
+HEAVIEST = 2**53  # all rows, or all columns together: sums up to it are exact as floats, too
 
 
 @dataclass(frozen=True)
 class Bipartite:
     """Row i touches the columns `neighbours[offsets[i]:offsets[i + 1]]`, each of them once.
 
-    `offsets` int64 (rows + 1,), `neighbours` int32 (edges,), `columns` is how many there are. Not checked here: make
-    one by `from_rows` or `from_edges`.
+    `offsets` int64 (rows + 1,), `neighbours` int32 (edges,), `columns` is how many there are. `row_weights` int64
+    (rows,) are the work of each row, `column_weights` int64 (columns,) the bytes of each column; None: one each. Not
+    checked here: make one by `from_rows` or `from_edges`, and weights by `weighted`.
     """
 
     offsets: Offsets
     neighbours: Ids
     columns: int
+    row_weights: Weights | None = None
+    column_weights: Weights | None = None
 
     @property
     def rows(self) -> int:
@@ -98,6 +103,28 @@ class Bipartite:
         if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             file.madvise(mmap.MADV_DONTNEED)
 
+    @property
+    def work(self) -> int:
+        """Of all rows."""
+        return self.rows if self.row_weights is None else int(self.row_weights.sum())
+
+    @property
+    def heaviest(self) -> int:
+        """The work of the row that has most, at least 1."""
+        return 1 if self.row_weights is None else max(1, int(self.row_weights.max(initial=1)))
+
+    def weighted(self, rows: ArrayLike | None = None, columns: ArrayLike | None = None) -> Bipartite:
+        """Return the graph with the work of each row, or the bytes of each column, or both; without either as it is.
+
+        Raises UsageError for another number of them, for what is no whole number from 0, and where all are 0.
+        """
+        works, sizes = self.row_weights, self.column_weights
+        if rows is not None:
+            works = _weights("row", rows, self.rows)
+        if columns is not None:
+            sizes = _weights("column", columns, self.columns)
+        return replace(self, row_weights=works, column_weights=sizes)
+
     @staticmethod
     def from_rows(offsets: ArrayLike, neighbours: ArrayLike, columns: int) -> Bipartite:
         """Return the graph with these rows; a column that stands in a row twice is touched once.
@@ -144,6 +171,23 @@ class Bipartite:
         by_row = coo_array((np.ones(len(u), np.int8), (u, v)), shape=(n, m)).tocsr()
         by_row.sum_duplicates()
         return Bipartite(by_row.indptr.astype(np.int64), by_row.indices.astype(np.int32), m)
+
+
+def _weights(side: str, given: ArrayLike, count: int) -> Weights:
+    weights = np.asarray(given)
+    if weights.shape != (count,) or weights.dtype.kind not in "iuf":
+        shape = " × ".join(f"{size:,}" for size in weights.shape)
+        raise UsageError(f"got {shape or 'one'} {side} weights ({weights.dtype}); expected {count:,} numbers.")
+    wrong = np.flatnonzero(~((weights >= 0) & (weights <= HEAVIEST) & (weights == np.floor(weights))))
+    if len(wrong):
+        raise UsageError(
+            f"the weight of {side} {wrong[0]:,} is {weights[wrong[0]]}; expected a whole number from 0: of fractions "
+            "give multiples, rounded."
+        )
+    total = weights.sum(dtype=np.float64)
+    if not 0 < total <= HEAVIEST and count:
+        raise UsageError(f"the {side} weights sum to {total:g}; expected more than 0, and at most {HEAVIEST:.0e}.")
+    return weights.astype(np.int64)
 
 
 def _shown(array: NDArray[Any]) -> str:

@@ -3,7 +3,7 @@
 PowerGraph's placement of edges (Gonzalez, Low, Gu, Bickson and Guestrin, OSDI 2012, section 5.2), applied to rows: it
 sees each row once and never comes back to it, so it is the baseline for what looks further. Of parts that touch as many
 of the columns, the one with the fewest rows is taken. Parts grow together: a part that is ahead would touch the most of
-anything, and take all that comes until it is full.
+anything, and take all that comes until it is full. Columns count as much as they weigh, rows as much work as they are.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Options, Parts, Placement, check, room
+from gridml.placement.base import (
+    COLUMN_WEIGHTS,
+    ROW_WEIGHTS,
+    SHARES,
+    TOTAL,
+    Counts,
+    Options,
+    Parts,
+    Placement,
+    Shares,
+    check,
+    room,
+)
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words, no_sets
@@ -24,32 +36,38 @@ class Greedy:
     """Two passes over the edges at most, and a bit for each column and part."""
 
     name = "greedy"
+    honours = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, f"objective {TOTAL}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        check(graph, parts)
+        check(graph, parts, options, self)
         order = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
         sets = no_sets(graph.columns, parts)
-        most, extra = room(graph.rows, parts, options.slack)
-        ahead = max(1, int((AHEAD + options.slack) * graph.rows / parts))
+        works, sizes, shares = graph.row_weights, graph.column_weights, options.fractions
+        most, extra = room(graph.work, parts, options.slack, shares, weighted=works is not None)
+        ahead = max(graph.work // graph.rows, 1, int((AHEAD + options.slack) * graph.work / parts))
+        share = np.ones(parts) if shares is None else parts * shares
         rows = np.full(graph.rows, -1, np.int32)
-        _deal(graph.offsets, graph.neighbours, order, parts, most, extra, ahead, sets, rows)
-        return Placement(parts, rows, serve_sets(sets, parts, options.seed), "greedy, in a random order")
+        _deal(graph.offsets, graph.neighbours, works, sizes, order, share, most, extra, ahead, sets, rows)
+        return Placement(parts, rows, serve_sets(sets, parts, options.seed, sizes), "greedy, in a random order")
 
 
 @compiled
 def _deal(
     offsets: NDArray[np.int64],
     neighbours: NDArray[np.int32],
+    works: Counts | None,
+    weights: Counts | None,
     order: NDArray[np.int32],
-    parts: int,
-    most: int,
+    share: Shares,
+    most: Counts,
     extra: int,
     ahead: int,
     sets: Words,
     rows: Parts,
 ) -> None:
+    parts = len(share)
     size = np.zeros(parts, np.int64)
-    known = np.empty(parts, np.int64)
+    known, filled = np.empty(parts, np.int64), np.empty(parts)
     for row in order:
         known[:] = 0
         for edge in range(offsets[row], offsets[row + 1]):
@@ -58,19 +76,22 @@ def _deal(
                 part = word << 6
                 while bits:
                     if bits & np.uint64(1):
-                        known[part] += 1
+                        known[part] += 1 if weights is None else weights[neighbours[edge]]
                     bits >>= np.uint64(1)
                     part += 1
-        smallest = size.min()
+        smallest = np.inf
+        for part in range(parts):
+            full = size[part] > most[part] or (size[part] == most[part] and not extra)
+            filled[part] = np.inf if full else size[part] / share[part]
+            smallest = min(smallest, filled[part])
         best = -1
         for part in range(parts):
-            full = size[part] > most or (size[part] == most and not extra)
-            if full or size[part] >= smallest + ahead:
+            if filled[part] == np.inf or filled[part] >= smallest + ahead:
                 continue
-            if best < 0 or known[part] > known[best] or (known[part] == known[best] and size[part] < size[best]):
+            if best < 0 or known[part] > known[best] or (known[part] == known[best] and filled[part] < filled[best]):
                 best = part
-        extra -= size[best] == most
-        size[best] += 1
+        extra -= size[best] == most[best]
+        size[best] += 1 if works is None else works[row]
         rows[row] = best
         word, bit = best >> 6, np.uint64(1) << np.uint64(best & 63)
         for edge in range(offsets[row], offsets[row + 1]):

@@ -14,8 +14,22 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Parts, Placement, check, options_of, room
-from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.base import (
+    COLUMN_WEIGHTS,
+    DUAN,
+    MEMORY_LIMIT,
+    ROW_WEIGHTS,
+    SHARES,
+    TOTAL,
+    UNLIMITED,
+    Options,
+    Parts,
+    Placement,
+    check,
+    options_of,
+    room,
+)
+from gridml.placement.bipartite import Bipartite
 from gridml.placement.mbp_levels import even_out, improve, pair, tally
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
 from gridml.placement.tsh_steps import Counts
@@ -43,26 +57,30 @@ class MbpOptions(TshOptions):
 
 @dataclass(frozen=True)
 class Level:
-    """A graph whose row i stands for `weight[i]` rows, int64 (rows,)."""
+    """A graph whose row i stands for `weight[i]` rows, or the work of as many, int64 (rows,)."""
 
     graph: Bipartite
     weight: Counts
+
+    @staticmethod
+    def of(graph: Bipartite) -> Level:
+        return Level(graph, np.ones(graph.rows, np.int64) if graph.row_weights is None else graph.row_weights)
 
 
 class Mbp:
     """Time grows with edges × parts, for each pass over a level; room for columns × parts counts."""
 
     name = "mbp"
+    honours = frozenset({SHARES, ROW_WEIGHTS, COLUMN_WEIGHTS, MEMORY_LIMIT, f"objective {TOTAL}", f"objective {DUAN}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where no part may touch as many columns as some must."""
-        check(graph, parts)
+        check(graph, parts, options, self)
         own = options_of(MbpOptions, options)
         rows, touched, levels = _place(graph, parts, own)
-        most, extra = room(graph.rows, parts, own.slack)
-        if own.memory is not None and (
-            touched.max() > own.memory or np.bincount(rows, minlength=parts).max() > most + (extra > 0)
-        ):
+        most, extra = _room(Level.of(graph), parts, own)
+        load = np.bincount(rows, graph.row_weights, parts)
+        if own.memory is not None and (touched.max() > own.memory or (load > most + (extra > 0)).any()):
             raise infeasible(graph, parts, own, _place(graph, parts, replace(own, memory=None))[1])
         return Placement(parts, rows, serve_greedily(graph, rows, parts), f"mbp, {levels} levels")
 
@@ -71,13 +89,15 @@ def _place(graph: Bipartite, parts: int, options: MbpOptions) -> tuple[Parts, Co
     """Return the part of each row, the columns that each part touches, and how many levels there were. A memory limit
     that could not be kept leaves parts that touch more, or have more rows, than they should."""
     rng = np.random.default_rng(options.seed)
-    levels, groups = _coarsen(Level(graph, np.ones(graph.rows, np.int64)), parts, options, rng)
-    free = TshOptions(options.seed, options.slack, step=options.step, candidates=options.candidates)
+    levels, groups = _coarsen(Level.of(graph), parts, options, rng)
+    free = TshOptions(
+        options.seed, options.slack, shares=options.shares, step=options.step, candidates=options.candidates
+    )
     rows, touched = deal(levels[-1].graph, levels[-1].weight, parts, free)
     for at in range(len(levels) - 1, -1, -1):
         if at < len(groups):
             rows = rows[groups[at]]
-        limit = MOST if at or options.memory is None else options.memory
+        limit = UNLIMITED if at or options.memory is None else options.memory
         touched = _refine(levels[at], rows, parts, options, limit, rng)
     return rows, touched, len(levels)
 
@@ -98,7 +118,9 @@ def _coarsen(
         if count > FEWER * fine.rows:
             break
         merged = Bipartite.from_edges(np.repeat(group, fine.degrees), fine.neighbours, (count, fine.columns))
-        level = Level(merged, np.bincount(group, level.weight, count).astype(np.int64))
+        weight = np.bincount(group, level.weight, count).astype(np.int64)
+        works = None if fine.row_weights is None else weight
+        level = Level(replace(merged, row_weights=works, column_weights=fine.column_weights), weight)
         levels.append(level)
         groups.append(group)
     return levels, groups
@@ -108,21 +130,33 @@ def _refine(level: Level, rows: Parts, parts: int, options: MbpOptions, limit: i
     """Move rows of a level, in place, to where they belong, and then from where they are too many. Return the columns
     that each part touches."""
     graph, weight = level.graph, level.weight
+    sizes = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
+    columns_of = graph.offsets, graph.neighbours, sizes
     times, touched = np.zeros((graph.columns, parts), np.int32), np.zeros(parts, np.int64)
-    tally(graph.offsets, graph.neighbours, rows, times, touched)
+    tally(*columns_of, rows, times, touched)
     size = np.bincount(rows, weight, parts).astype(np.int64)
-    most, extra = room(int(weight.sum()), parts, options.slack)
-    heaviest = int(weight.max())
-    loose = most + max(heaviest, int(LEEWAY * most))
+    most, extra = _room(level, parts, options)
+    heaviest = max(1, int(weight.max()))
+    share = most - heaviest + 1
+    loose = share + np.maximum(heaviest, (LEEWAY * share).astype(np.int64))
     for _ in range(options.passes):
         order = rng.permutation(graph.rows).astype(np.int32)
         most_touched = int(touched.max())
-        if not improve(graph.offsets, graph.neighbours, weight, order, loose, most_touched, rows, times, size, touched):
+        if not improve(*columns_of, weight, order, loose, most_touched, rows, times, size, touched):
             break
-    if heaviest > 1:
-        most, extra = most + heaviest - 1, parts
     # The limit comes last: what is found without it is what the error says can be had.
-    for bound in (MOST, limit):
-        while even_out(graph.offsets, graph.neighbours, weight, most, extra, bound, rows, times, size, touched):
+    for bound in (UNLIMITED, limit):
+        while even_out(*columns_of, weight, most, extra, bound, rows, times, size, touched):
             pass
     return touched
+
+
+def _room(level: Level, parts: int, options: MbpOptions) -> tuple[Counts, int]:
+    """What each part of a level may have, and how many may have one more: a row of several may be too much by all but
+    one of them."""
+    weight, weighted = level.weight, level.graph.row_weights is not None
+    most, extra = room(int(weight.sum()), parts, options.slack, options.fractions, weighted=weighted)
+    heaviest = int(weight.max())
+    if heaviest > 1:
+        return most + heaviest - 1, 0 if weighted else parts
+    return most, extra

@@ -63,12 +63,15 @@ def pair(
 
 
 @compiled
-def tally(offsets: Counts, neighbours: Ids, rows: Parts, times: NDArray[np.int32], touched: Counts) -> None:
+def tally(
+    offsets: Counts, neighbours: Ids, sizes: Counts, rows: Parts, times: NDArray[np.int32], touched: Counts
+) -> None:
     """Count in `times` (columns, parts) the rows of each part that touch a column, and in `touched` (parts,) its
-    columns."""
+    columns, each as much as its size."""
     for row in range(len(rows)):
         for edge in range(offsets[row], offsets[row + 1]):
-            touched[rows[row]] += times[neighbours[edge], rows[row]] == 0
+            if times[neighbours[edge], rows[row]] == 0:
+                touched[rows[row]] += sizes[neighbours[edge]]
             times[neighbours[edge], rows[row]] += 1
 
 
@@ -78,8 +81,9 @@ def _target(
     own: int,
     offsets: Counts,
     neighbours: Ids,
+    sizes: Counts,
     weight: Counts,
-    most: int,
+    most: Counts,
     extra: int,
     limit: int,
     times: NDArray[np.int32],
@@ -93,13 +97,13 @@ def _target(
     freed = 0
     for edge in range(offsets[row], offsets[row + 1]):
         column = neighbours[edge]
-        freed += times[column, own] == 1
+        freed += sizes[column] * (times[column, own] == 1)
         for part in range(len(size)):
-            added[part] += times[column, part] == 0
+            added[part] += sizes[column] * (times[column, part] == 0)
     best = -1
     for part in range(len(size)):
         after = size[part] + weight[row]
-        if part == own or after > most + (extra > 0) or touched[part] + added[part] > limit:
+        if part == own or after > most[part] + (extra > 0) or touched[part] + added[part] > limit:
             continue
         if best < 0 or (added[part], size[part]) < (added[best], size[best]):
             best = part
@@ -112,6 +116,7 @@ def _move(
     to: int,
     offsets: Counts,
     neighbours: Ids,
+    sizes: Counts,
     weight: Counts,
     rows: Parts,
     times: NDArray[np.int32],
@@ -122,8 +127,8 @@ def _move(
     for edge in range(offsets[row], offsets[row + 1]):
         column = neighbours[edge]
         times[column, own] -= 1
-        touched[own] -= times[column, own] == 0
-        touched[to] += times[column, to] == 0
+        touched[own] -= sizes[column] * (times[column, own] == 0)
+        touched[to] += sizes[column] * (times[column, to] == 0)
         times[column, to] += 1
     size[own] -= weight[row]
     size[to] += weight[row]
@@ -134,9 +139,10 @@ def _move(
 def improve(
     offsets: Counts,
     neighbours: Ids,
+    sizes: Counts,
     weight: Counts,
     order: Ids,
-    most: int,
+    most: Counts,
     limit: int,
     rows: Parts,
     times: NDArray[np.int32],
@@ -149,9 +155,11 @@ def improve(
     moved = 0
     for row in order:
         own = rows[row]
-        to, new, freed = _target(row, own, offsets, neighbours, weight, most, 0, limit, times, size, touched, added)
+        to, new, freed = _target(
+            row, own, offsets, neighbours, sizes, weight, most, 0, limit, times, size, touched, added
+        )
         if to >= 0 and (new < freed or (new == freed and size[to] + weight[row] < size[own])):
-            _move(row, to, offsets, neighbours, weight, rows, times, size, touched)
+            _move(row, to, offsets, neighbours, sizes, weight, rows, times, size, touched)
             moved += 1
     return moved
 
@@ -160,8 +168,9 @@ def improve(
 def even_out(
     offsets: Counts,
     neighbours: Ids,
+    sizes: Counts,
     weight: Counts,
-    most: int,
+    most: Counts,
     extra: int,
     limit: int,
     rows: Parts,
@@ -176,29 +185,31 @@ def even_out(
     price = np.full(count, np.iinfo(np.int64).max, np.int64)
     for row in range(count):
         own = rows[row]
-        if size[own] > most or touched[own] > limit:
+        if size[own] > most[own] or touched[own] > limit:
             to, new, freed = _target(
-                row, own, offsets, neighbours, weight, most, extra, limit, times, size, touched, added
+                row, own, offsets, neighbours, sizes, weight, most, extra, limit, times, size, touched, added
             )
             if to >= 0:
                 price[row] = new - freed
     larger = 0
     for part in range(len(size)):
-        larger += size[part] > most
+        larger += size[part] > most[part]
     moved = 0
     for row in np.argsort(price):
         own = rows[row]
         if price[row] == np.iinfo(np.int64).max:
             break
-        over = size[own] > most + 1 or (size[own] == most + 1 and larger > extra)
+        over = size[own] > most[own] + 1 or (size[own] == most[own] + 1 and larger > extra)
         if not over and touched[own] <= limit:
             continue
         room = extra - larger
-        to, _, freed = _target(row, own, offsets, neighbours, weight, most, room, limit, times, size, touched, added)
+        to, _, freed = _target(
+            row, own, offsets, neighbours, sizes, weight, most, room, limit, times, size, touched, added
+        )
         if to < 0 or not (over or freed):
             continue
-        larger -= size[own] > most >= size[own] - weight[row]
-        larger += size[to] <= most < size[to] + weight[row]
-        _move(row, to, offsets, neighbours, weight, rows, times, size, touched)
+        larger -= size[own] > most[own] >= size[own] - weight[row]
+        larger += size[to] <= most[to] < size[to] + weight[row]
+        _move(row, to, offsets, neighbours, sizes, weight, rows, times, size, touched)
         moved += 1
     return moved

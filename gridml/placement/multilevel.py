@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Options, Parts, Placement, check, options_of
+from gridml.placement.base import TOTAL, TRAFFIC, Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
 from gridml.placement.parsa import ParsaOptions, deal_out
@@ -51,9 +51,10 @@ class Multilevel:
     """Coarsening, Parsa, refinement at every level, and the columns served by sweeps."""
 
     name = "multilevel"
+    honours = frozenset({f"objective {TRAFFIC}", f"objective {TOTAL}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        check(graph, parts)
+        check(graph, parts, options, self)
         own = options_of(MultilevelOptions, options)
         rng = np.random.default_rng([own.seed, 2])
         levels, became = _levels(graph, parts, rng)

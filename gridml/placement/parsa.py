@@ -4,6 +4,9 @@
 Where the paper and its authors' code differ this follows the code: parts take rows in turn, and not whichever touches
 the fewest columns, which as printed leaves parts 1.4 to 1.9 times as many rows as others. Of rows that cost alike the
 one with most columns is taken, of these the first. One block without a warm-up is Algorithm 1.
+
+Where shares or work are unequal it is the turn of the part that has the least work for its share. Columns count one
+each.
 """
 
 from __future__ import annotations
@@ -14,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Placement, check, options_of
+from gridml.placement.base import ROW_WEIGHTS, SHARES, Options, Placement, check, options_of
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.neighbour_sets import Words
 from gridml.placement.parsa_order import Dealer
 from gridml.placement.serving import serve_sets
+from gridml.placement.turns import fill_of
 
 Rows = NDArray[np.int32]
 EDGES_A_BLOCK = 1_200_000  # of which not much waits for memory
@@ -55,11 +59,14 @@ class Parsa:
     the columns."""
 
     name = "parsa"
+    honours = frozenset({SHARES, ROW_WEIGHTS})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        check(graph, parts)
+        check(graph, parts, options, self)
         own = options_of(ParsaOptions, options)
         rows, sets, why = deal_out(graph, parts, own)
+        if own.slack:
+            why += "; as parts take rows in turn the slack is not made use of"
         return Placement(parts, rows, serve_sets(sets, parts, own.seed), why)
 
 
@@ -67,7 +74,8 @@ def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows,
     """Return the part of each row, the parts that touch each column (`neighbour_sets`), and how they were found."""
     blocks = _blocks(graph, options)
     warm_up = min(len(blocks), WARM_UP if options.warm_up is None else options.warm_up)
-    dealer = Dealer(graph, parts, options.threads, options.threads - 1 if options.delay is None else options.delay)
+    delay = options.threads - 1 if options.delay is None else options.delay
+    dealer = Dealer(graph, parts, options.threads, delay, fill_of(graph, parts, options))
     dealer.deal_out(blocks, warm_up)
     return dealer.rows, dealer.sets, f"parsa, {len(blocks)} blocks after {warm_up} to warm up"
 

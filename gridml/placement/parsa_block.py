@@ -17,6 +17,7 @@ from gridml.placement.bipartite import Ids
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words
 from gridml.placement.parsa_numbering import Block
+from gridml.placement.turns import Fill, next_part
 
 Costs = NDArray[np.signedinteger[Any]]
 _BITS = np.arange(8, dtype=np.uint64)
@@ -33,11 +34,19 @@ def room_for_costs(parts: int, degrees: NDArray[np.int64]) -> Costs:
 
 @compiled
 def deal(
-    rows: Ids, block: Block, first_part: int, touched: Words, spread: Words, cost: Costs, gone: int, parts: Ids
+    rows: Ids,
+    block: Block,
+    first_part: int,
+    touched: Words,
+    spread: Words,
+    cost: Costs,
+    gone: int,
+    parts: Ids,
+    fill: Fill | None = None,
 ) -> None:
     """Write the part of each of the `rows` of a block, int32 (n,), into `parts` (all of the graph's rows).
 
-    Parts take turns, beginning with `first_part`. Of rows that cost a part alike it takes the first. `touched`
+    Parts take turns, beginning with `first_part`, or with a `fill` as that says. Of rows that cost a part alike it takes the first. `touched`
     (m, words) are the parts that touch each of the block's columns before, as bits, and afterwards. `cost` (parts, n)
     is scratch, and `gone` the largest number that it holds.
     """
@@ -52,7 +61,7 @@ def deal(
         for group in range(groups):
             bound[part, group] = _least(cost[part, group << shift : (group + 1) << shift])
     for turn in range(n):
-        part = (first_part + turn) % k
+        part = (first_part + turn) % k if fill is None else next_part(fill.load, fill.shares)
         of_part, bound_of_part = cost[part], bound[part]
         i = -1
         while i < 0:
@@ -67,6 +76,8 @@ def deal(
         for other in range(k):
             cost[other, i] = gone
         parts[rows[i]] = part
+        if fill is not None:
+            fill.load[part] += fill.weights[rows[i]]
         word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
         for here in range(block.alone[i], block.alone[i + 1]):
             touched[here, word] |= bit

@@ -15,10 +15,12 @@ from queue import Empty, Queue
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.placement.base import Shares
 from gridml.placement.bipartite import Bipartite, Ids
 from gridml.placement.neighbour_sets import Words, no_sets
 from gridml.placement.parsa_block import SPREAD, deal, room_for_costs
 from gridml.placement.parsa_numbering import Block, forget, gather, keep, numbered
+from gridml.placement.turns import Fill
 
 
 @dataclass(frozen=True)
@@ -32,22 +34,26 @@ class _Read:
 
 @dataclass(frozen=True)
 class _Dealt:
-    """A block that is dealt out, and the parts that touch its columns by now, (m, words)."""
+    """A block that is dealt out, the parts that touch its columns by now, (m, words), and what it added to their load,
+    float64 (parts,), where that is counted."""
 
     block: Block
     touched: Words
+    added: Shares | None
 
 
 class Dealer:
     """Writes the part of each row into `rows` int32 (rows,), and what the parts touch into `sets`.
 
-    A block is dealt out from what those before it left, the last `delay` of them left out.
+    A block is dealt out from what those before it left, the last `delay` of them left out. Without a `fill` parts take
+    rows in turn; with one, what a part has beyond its share each of the blocks at work makes up for its part of.
     """
 
-    def __init__(self, graph: Bipartite, parts: int, threads: int, delay: int) -> None:
+    def __init__(self, graph: Bipartite, parts: int, threads: int, delay: int, fill: Fill | None = None) -> None:
         self.rows, self.sets = np.full(graph.rows, -1, np.int32), no_sets(graph.columns, parts)
         self._graph, self._parts = graph, parts
-        self._threads, self._delay = threads, delay
+        self._threads, self._delay, self._fill = threads, delay, fill
+        self._load = np.zeros((2, parts))  # of the parts, by blocks of the warm-up and by real ones
         self._ahead = threads if threads > 1 else 0
         self._scratch: Queue[Words] = Queue()
         self._again: dict[int, _Read] = {}  # blocks of the warm-up, which are dealt out once more
@@ -73,6 +79,8 @@ class Dealer:
                 nonlocal finished
                 while len(dealing) > count:
                     done = dealing.popleft().result()
+                    if done.added is not None:
+                        self._load[int(finished >= warm_up)] += done.added
                     if finished < warm_up:
                         self._keep_only([done])
                     else:
@@ -90,7 +98,10 @@ class Dealer:
                 read_until(step + 1)
                 read = reading.popleft().result()
                 touched = gather(read.block, self.sets)
-                dealing.append(threads.submit(self._deal, read, touched, first_part, step <= only))
+                fill = self._fill
+                if fill is not None:
+                    fill = fill._replace(load=self._load[int(step >= warm_up)] / (1 + self._delay))
+                dealing.append(threads.submit(self._deal, read, touched, first_part, fill, only=step <= only))
                 first_part = (first_part + len(read.rows)) % self._parts
                 read_until(step + 1 + self._ahead)
             finish_all_but(0)
@@ -123,11 +134,12 @@ class Dealer:
             self._again[index] = read
         return read
 
-    def _deal(self, read: _Read, touched: Words, first_part: int, only: bool) -> _Dealt:
+    def _deal(self, read: _Read, touched: Words, first_part: int, fill: Fill | None, *, only: bool) -> _Dealt:
         """Deal out a block; what it touches is then `only` its own, or with what was touched before."""
         cost = room_for_costs(self._parts, read.degrees)
         gone = np.iinfo(cost.dtype).max
-        deal(read.rows, read.block, first_part, touched, SPREAD, cost, gone, self.rows)
+        before = None if fill is None else fill.load.copy()
+        deal(read.rows, read.block, first_part, touched, SPREAD, cost, gone, self.rows, fill)
         if only:
             forget(read.block, read.rows, self.rows, touched)
-        return _Dealt(read.block, touched)
+        return _Dealt(read.block, touched, None if fill is None or before is None else fill.load - before)

@@ -64,9 +64,10 @@ class Refined:
     """Parsa, refinement, and the columns served by sweeps."""
 
     name = "refined"
+    honours = frozenset({f"objective {TRAFFIC}", f"objective {TOTAL}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        check(graph, parts)
+        check(graph, parts, options, self)
         own = options_of(RefinedOptions, options)
         dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack))
         rng = np.random.default_rng([own.seed, 1])

@@ -3,7 +3,8 @@
 A column that only one part touches travels nowhere if that serves it. One that d ≥ 2 parts touch costs the part that
 serves it d − 1, and each of the others 1, so the total is the same whichever of them it is, and what is left to choose
 is who has the least to carry: each sweep gives every such column to the part, of those that touch it, that has the
-least traffic without it. Two or three sweeps are enough in practice.
+least traffic without it. Two or three sweeps are enough in practice. Columns count as much as they weigh, the heaviest
+come first, and where parts are not equally quick, the part is taken that would be ready first (`Pace`).
 """
 
 from __future__ import annotations
@@ -12,25 +13,37 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.placement.base import Parts
-from gridml.placement.bipartite import Bipartite
+from gridml.placement.bipartite import Bipartite, Weights
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words, sets_of
+from gridml.placement.rates import Pace
 
 SWEEPS = 20  # at most
 LISTED = 3 << 20  # columns, at most, whose parts are listed once for all sweeps
 PIECE = 1 << 19  # of more columns so many are listed at once, at each sweep
 
 
-def serve(graph: Bipartite, rows: Parts, parts: int, seed: int) -> Parts:
+def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: Pace | None = None) -> Parts:
     """Return the part that serves each column, int32 (columns,), given the part of each row. Columns that nobody
     touches are dealt out in turn."""
-    return serve_sets(sets_of(graph, rows, parts), parts, seed)
+    return serve_sets(sets_of(graph, rows, parts), parts, seed, graph.column_weights, pace)
 
 
-def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
-    """As `serve`, given which parts touch each column (`neighbour_sets`)."""
+def serve_sets(
+    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: Pace | None = None
+) -> Parts:
+    """As `serve`, given which parts touch each column (`neighbour_sets`) and how much each weighs, int64 (columns,)."""
+    return served(sets, parts, seed, weights, pace)[0]
+
+
+def served(
+    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: Pace | None = None
+) -> tuple[Parts, NDArray[np.int64]]:
+    """As `serve_sets`; return also what travels to and from each part then, int64 (parts,)."""
     home, shared = _alone(sets)  # nothing of those that are alone travels
     np.random.default_rng(seed).shuffle(shared)
+    if weights is not None:
+        shared = shared[np.argsort(-weights[shared], kind="stable")]
     pieces = np.array_split(shared, 1 if len(shared) <= LISTED else -(-len(shared) // PIECE))
     # Parts are listed in the order of visits, so that memory is read on and on.
     whole = touching(sets[shared], parts) if len(pieces) == 1 else None
@@ -40,13 +53,13 @@ def serve_sets(sets: Words, parts: int, seed: int) -> Parts:
         for piece in pieces:
             offsets, touch = touching(sets[piece], parts) if whole is None else whole
             chosen = home[piece]
-            moved += _sweep(offsets, touch, chosen, load)
+            moved += _sweep(offsets, touch, None if weights is None else weights[piece], pace, chosen, load)
             home[piece] = chosen
         if not moved:
             break
     alone = np.flatnonzero(home < 0)
     home[alone] = np.arange(len(alone)) % parts
-    return home
+    return home, load
 
 
 @compiled
@@ -99,24 +112,40 @@ def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
 
 
 @compiled
-def _sweep(offsets: NDArray[np.int64], touch: Parts, home: Parts, load: NDArray[np.int64]) -> int:
+def _sweep(
+    offsets: NDArray[np.int64],
+    touch: Parts,
+    weights: Weights | None,
+    pace: Pace | None,
+    home: Parts,
+    load: NDArray[np.int64],
+) -> int:
     moved = 0
     for column in range(len(home)):
         first, last = offsets[column], offsets[column + 1]
-        extra = last - first - 2  # beside the 1 that each part carries for a column it touches
+        once = 1 if weights is None else weights[column]
+        extra = (last - first - 2) * once  # beside what each part carries for a column it touches
         before = home[column]
         if before < 0:
             for at in range(first, last):
-                load[touch[at]] += 1
+                load[touch[at]] += once
         else:
             load[before] -= extra
         best = touch[first]
         for at in range(first + 1, last):
-            if load[touch[at]] < load[best]:
+            if _borne(touch[at], extra, load, pace) < _borne(best, extra, load, pace):
                 best = touch[at]
-        if before >= 0 and load[before] == load[best]:
+        if before >= 0 and _borne(before, extra, load, pace) == _borne(best, extra, load, pace):
             best = before
         load[best] += extra
         home[column] = best
         moved += best != before
     return moved
+
+
+@compiled
+def _borne(part: int, extra: int, load: NDArray[np.int64], pace: Pace | None) -> float:
+    """What a part has to bear with `extra` more."""
+    if pace is None:
+        return float(load[part])
+    return float(pace.cost[part] * (load[part] + extra) + pace.beside[part])

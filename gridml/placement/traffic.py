@@ -8,20 +8,25 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts, Placement
+from gridml.placement.base import MESH, STAR, Parts, Placement, Shares
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.rates import Floats, Rates
 
 Counts = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
 class Traffic:
-    """Of each part, int64 (parts,): its rows |U_i|, the columns it touches |N(U_i)|, and the columns that travel to and
-    from it in a round, |N(U_i) \\ V_i| + Σ_{j≠i} |V_i ∩ N(U_j)| (Li, Andersen and Smola, equation 3)."""
+    """Of each part, int64 (parts,): its rows |U_i| and their work, the columns it touches |N(U_i)|, and those that
+    travel to and from it in a round: |N(U_i) \\ V_i| + Σ_{j≠i} |V_i ∩ N(U_j)| in a mesh (Li, Andersen and Smola,
+    equation 3), |N(U_i)| in a star. Columns count as much as they weigh. `shares` are the fractions of all work that
+    parts are to have, float64 (parts,)."""
 
     rows: Counts
+    work: Counts
     touched: Counts
     travelling: Counts
+    shares: Shares
 
     @property
     def largest_memory(self) -> int:
@@ -37,25 +42,43 @@ class Traffic:
         return int(self.travelling.sum())
 
     @property
+    def duan(self) -> int:
+        """max |D_i| · max communication: Duan, Wang and Wu's training time, in work times columns."""
+        return int(self.work.max()) * self.largest_traffic
+
+    def seconds(self, rates: Rates) -> Floats:
+        """Predict the seconds of a round of each part, float64 (parts,)."""
+        return rates.seconds(self.travelling, self.work)
+
+    @property
     def balance(self) -> float:
-        """The rows of the largest part over the mean."""
-        return float(self.rows.max() / self.rows.mean())
+        """The most work of a part over its share."""
+        return float((self.work / (self.shares * self.work.sum())).max()) if self.work.any() else 1.0
 
 
-def traffic(graph: Bipartite, placement: Placement) -> Traffic:
-    """Count what a placement costs. Raises ValueError for one of another graph."""
+def traffic(graph: Bipartite, placement: Placement, topology: str = MESH, shares: Shares | None = None) -> Traffic:
+    """Count what a placement costs. Without `shares` parts are to be even. Raises ValueError for a placement of another
+    graph."""
     k = placement.parts
     for name, given, count in (("rows", placement.rows, graph.rows), ("columns", placement.columns, graph.columns)):
         if given.shape != (count,) or (count and not (given.min() >= 0 and given.max() < k)):
             raise ValueError(f"{name} must be {count:,} numbers of {k} parts, got an array {given.shape}")
+    sizes = graph.column_weights
     touched, travelling = np.zeros((2, k), np.int64)
     for part, touches in enumerate(_touches(graph, placement.rows, k)):
         home = placement.columns[touches]
-        away = home[home != part]
-        touched[part] = len(home)
-        travelling[part] += len(away)
-        travelling += np.bincount(away, minlength=k)
-    return Traffic(np.bincount(placement.rows, minlength=k), touched, travelling)
+        away = home != part
+        if sizes is None:
+            touched[part], to = len(home), np.bincount(home[away], minlength=k)
+        else:
+            size = sizes[touches]
+            touched[part], to = size.sum(), np.bincount(home[away], size[away], k).astype(np.int64)
+        travelling[part] += to.sum()
+        travelling += to
+    rows = np.bincount(placement.rows, minlength=k)
+    work = rows if graph.row_weights is None else np.bincount(placement.rows, graph.row_weights, k).astype(np.int64)
+    even = np.full(k, 1 / k) if shares is None else shares
+    return Traffic(rows, work, touched, touched.copy() if topology == STAR else travelling, even)
 
 
 def _touches(graph: Bipartite, rows: Parts, parts: int) -> Iterator[NDArray[np.bool_]]:

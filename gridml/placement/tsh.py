@@ -11,6 +11,7 @@ random. Decided here:
 - The cost of a step is the columns that are new to the part, of two rows together |N(u) ∪ N(w) \\ N(U_i)|.
 - TSH-1 takes the cheapest of all the rows that wait. TSH-2 takes the best pair of the β cheapest: of β drawn by chance
   thousands were needed for the same quality. `sample` restricts both to rows drawn by chance.
+- Where parts are unequal, the step is that of the part with the least work for its share. Columns count one each.
 - Columns that one part touches are its own. The others go, those that most parts touch first, each to the part that
   touches it and has the least traffic so far.
 """
@@ -23,9 +24,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.base import Options, Parts, Placement, check, options_of, room
-from gridml.placement.bipartite import MOST, Bipartite
+from gridml.placement.base import (
+    DUAN,
+    MEMORY_LIMIT,
+    ROW_WEIGHTS,
+    SHARES,
+    UNLIMITED,
+    Options,
+    Parts,
+    Placement,
+    check,
+    options_of,
+    room,
+)
+from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
+from gridml.placement.limits import least_memory
 from gridml.placement.neighbour_sets import no_sets, sets_of
 from gridml.placement.serving import touching
 from gridml.placement.tsh_steps import Counts, deal_by_steps
@@ -34,13 +48,11 @@ from gridml.placement.tsh_steps import Counts, deal_by_steps
 @dataclass(frozen=True)
 class TshOptions(Options):
     """`step` (α in the paper) rows are taken at a step, 1 or 2, two of the `candidates` (β) cheapest. Rows wait in
-    samples of `sample` rows drawn by chance, dealt out one after the other; None: all wait at once. No part may touch
-    more than `memory` (θ) columns; None: as many as it likes."""
+    samples of `sample` rows drawn by chance, dealt out one after the other; None: all wait at once."""
 
     step: int = 2
     candidates: int = 32
     sample: int | None = None
-    memory: int | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -56,12 +68,13 @@ class Tsh:
     """Time grows with parts × edges, and with the edges of the candidates squared; room with parts × rows."""
 
     name = "tsh"
+    honours = frozenset({SHARES, ROW_WEIGHTS, MEMORY_LIMIT, f"objective {DUAN}"})
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
         """Raises UsageError where no part may touch as many columns as some must."""
-        check(graph, parts)
+        check(graph, parts, options, self)
         own = options_of(TshOptions, options)
-        weight = np.ones(graph.rows, np.int64)
+        weight = np.ones(graph.rows, np.int64) if graph.row_weights is None else graph.row_weights
         rows, _ = deal(graph, weight, parts, own)
         if rows.min() < 0:
             raise infeasible(graph, parts, own, deal(graph, weight, parts, replace(own, memory=None))[1])
@@ -71,13 +84,15 @@ class Tsh:
 def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> tuple[Parts, Counts]:
     """Return the part of each row, −1 where the memory limit left it none, and the columns that each part touches.
 
-    `weight` int64 (rows,) is the rows that each stands for: one of more than 1 may be too much for its part by all but
-    1 of them.
+    `weight` int64 (rows,) is the rows that each stands for, or their work: one of more than 1 may be too much for its
+    part by all but 1 of it.
     """
     order = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
     sets = no_sets(graph.columns, parts)
     size, touched = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
-    most, extra = room(int(weight.sum()), parts, options.slack)
+    shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
+    weighted = graph.row_weights is not None
+    most, extra = room(int(weight.sum()), parts, options.slack, options.fractions, weighted=weighted)
     rows = np.empty(graph.rows, np.int32)
     sample = options.sample or graph.rows
     for first in range(0, graph.rows, sample):
@@ -94,9 +109,10 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
             within,
             options.step,
             options.candidates,
-            MOST if options.memory is None else options.memory,
+            UNLIMITED if options.memory is None else options.memory,
             most,
             extra,
+            shares,
             sets,
             size,
             touched,
@@ -108,8 +124,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
 
 def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Counts) -> UsageError:
     """The error for a memory limit that cannot be kept; `reached` is what the parts touch without one."""
-    used = np.count_nonzero(np.bincount(graph.neighbours, minlength=graph.columns))
-    least = max(int(graph.degrees.max()), -(-used // parts))
+    least = least_memory(graph, parts)
     return UsageError(
         f"no placement on {parts} parts was found in which none touches more than {options.memory:,} columns. None has "
         f"fewer than {least:,}; one of {int(reached.max()):,} was found. Ask for that many, for more parts, or for "
@@ -121,11 +136,13 @@ def serve_greedily(graph: Bipartite, rows: Parts, parts: int) -> Parts:
     """Return the part that serves each column, int32 (columns,): a greedy of one pass, after what one part alone
     touches those that most parts touch first. Columns that nobody touches are dealt out in turn."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
-    load = np.bincount(touch, minlength=parts)
+    sizes = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
+    load = np.bincount(touch, np.repeat(sizes, np.diff(offsets)), parts).astype(np.int64)
     home = np.full(graph.columns, -1, np.int32)
     touching_it = np.diff(offsets)
-    order = np.argsort(np.where(touching_it == 1, -parts - 1, -touching_it), kind="stable").astype(np.int32)
-    _serve(offsets, touch, order, load, home)
+    carried = -touching_it * sizes
+    order = np.argsort(np.where(touching_it == 1, carried.min(initial=0) - 1, carried), kind="stable").astype(np.int32)
+    _serve(offsets, touch, order, sizes, load, home)
     alone = np.flatnonzero(home < 0)
     home[alone] = np.arange(len(alone)) % parts
     return home
@@ -139,7 +156,7 @@ def _of_rows(graph: Bipartite, drawn: NDArray[np.int32]) -> Bipartite:
 
 
 @compiled
-def _serve(offsets: Counts, touch: Parts, order: Parts, load: Counts, home: Parts) -> None:
+def _serve(offsets: Counts, touch: Parts, order: Parts, sizes: Counts, load: Counts, home: Parts) -> None:
     for column in order:
         first, last = offsets[column], offsets[column + 1]
         if first == last:
@@ -148,5 +165,5 @@ def _serve(offsets: Counts, touch: Parts, order: Parts, load: Counts, home: Part
         for at in range(first + 1, last):
             if load[touch[at]] < load[best]:
                 best = touch[at]
-        load[best] += last - first - 2  # serves the others, and fetches it no more
+        load[best] += (last - first - 2) * sizes[column]  # serves the others, and fetches it no more
         home[column] = best

@@ -31,8 +31,9 @@ def deal_by_steps(
     step: int,
     candidates: int,
     limit: int,
-    most: int,
+    most: Counts,
     extra: int,
+    shares: NDArray[np.float64],
     sets: Words,
     size: Counts,
     touched: Counts,
@@ -41,10 +42,11 @@ def deal_by_steps(
     """Write the part of each row, int32 (rows,), into `parts`, −1 for one that fits nowhere; return what is left of
     `extra`.
 
-    A step is the smallest part's. It takes the row that brings it the fewest columns, or the two of the `candidates`
-    cheapest that bring it the fewest together. A part is open until the `weight` of its rows, `size`, is `most`, and
-    `extra` of them until it is one more; none touches more than `limit` columns. `sets`, `size` and `touched` say what
-    the parts have already, and are brought up to date. Rows of the same cost are taken in the given order, at first.
+    A step is that of the smallest part for its share. It takes the row that brings it the fewest columns, or the two of
+    the `candidates` cheapest that bring it the fewest together. A part is open until the `weight` of its rows, `size`,
+    is its `most`, and `extra` of them until it is one more; none touches more than `limit` columns. `sets`, `size` and
+    `touched` say what the parts have already, and are brought up to date. Rows of the same cost are taken in the given
+    order, at first.
     """
     count, k = len(offsets) - 1, len(size)
     deepest = 0
@@ -72,12 +74,13 @@ def deal_by_steps(
     closed = np.zeros(k, np.bool_)  # by the limit: what a row costs a part falls only when that takes another
     left = count
     while left:
-        part = NOBODY
+        part, least_filled = NOBODY, 0.0
         for other in range(k):
-            if closed[other] or size[other] > most or (size[other] == most and not extra):
+            if closed[other] or size[other] > most[other] or (size[other] == most[other] and not extra):
                 continue
-            if part == NOBODY or (size[other], touched[other]) < (size[part], touched[part]):
-                part = other
+            filled = size[other] / shares[other]
+            if part == NOBODY or (filled, touched[other]) < (least_filled, touched[part]):
+                part, least_filled = other, filled
         if part == NOBODY:
             break
         word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
@@ -101,7 +104,7 @@ def deal_by_steps(
                     cheapest[found] = row
                     found += 1
                     row = entry[part, row, AFTER]
-            space = most - size[part] + (extra > 0)
+            space = most[part] - size[part] + (extra > 0)
             best = limit - touched[part] + 1
             for i in range(found - 1):
                 row = cheapest[i]
@@ -128,7 +131,7 @@ def deal_by_steps(
                 continue
             left -= 1
             parts[row] = part
-            extra -= size[part] <= most < size[part] + weight[row]
+            extra -= size[part] <= most[part] < size[part] + weight[row]
             size[part] += weight[row]
             for other in range(k):
                 before, after = entry[other, row, BEFORE], entry[other, row, AFTER]

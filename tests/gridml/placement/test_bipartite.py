@@ -53,3 +53,34 @@ def test_edges_that_are_none() -> None:
         Bipartite.from_edges([0, 1], [0])
     with pytest.raises(UsageError, match="edge 1 leaves row 4; expected one of 0 to 2"):
         Bipartite.from_edges([0, 4], [0, 0], (3, 1))
+
+
+def test_weights_are_kept_where_they_are_given() -> None:
+    graph = Bipartite.from_edges([0, 1, 1], [0, 0, 2])
+    assert (graph.work, graph.heaviest) == (2, 1) and graph.weighted() == graph
+    weighted = graph.weighted(rows=[2.0, 5.0]).weighted(columns=np.array([1, 0, 3], np.uint8))
+    assert weighted.row_weights is not None and weighted.row_weights.dtype == np.int64
+    assert weighted.column_weights is not None and weighted.column_weights.tolist() == [1, 0, 3]
+    assert (weighted.work, weighted.heaviest) == (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [
+        ([1], r"got 1 row weights \(int64\); expected 2 numbers"),
+        ([[1, 2]], "got 1 × 2 row weights"),
+        (3, "got one row weights"),
+        (["a", "b"], "expected 2 numbers"),
+        ([1, -1], "the weight of row 1 is -1; expected a whole number from 0"),
+        ([float("nan"), 1], "the weight of row 0 is nan"),
+        ([1, float("inf")], "the weight of row 1 is inf"),
+        ([0.5, 1], "the weight of row 0 is 0.5; expected a whole number"),
+        ([0, 0], "the row weights sum to 0; expected more than 0"),
+        ([2**53, 2**53], "the row weights sum to 1.8.*; expected"),
+    ],
+)
+def test_what_is_no_weight_is_refused(rows: object, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Bipartite.from_edges([0, 1], [0, 0]).weighted(rows=rows)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=said.replace("row", "column")):
+        Bipartite.from_edges([0, 0], [0, 1]).weighted(columns=rows)  # type: ignore[arg-type]

@@ -29,6 +29,8 @@ def test_parts_are_even_without_slack_and_no_larger_than_it_allows() -> None:
 
 
 def test_room_is_for_every_row_and_no_part_needs_to_be_empty() -> None:
-    assert room(103, 10, 0.0) == (10, 3)
-    assert room(103, 10, 0.5) == (15, 0)
-    assert room(4, 4, 0.0) == (1, 0)
+    for rows, parts, slack, each, extra in ((103, 10, 0.0, 10, 3), (103, 10, 0.5, 15, 0), (4, 4, 0.0, 1, 0)):
+        most, one_more = room(rows, parts, slack)
+        assert most.tolist() == [each] * parts and one_more == extra
+    most, one_more = room(11, 3, 0.0, np.array([0.5, 0.3, 0.2]))
+    assert (most.tolist(), one_more) == ([5, 3, 2], 1)

@@ -10,6 +10,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
+from gridml.placement.base import Options
 from gridml.placement.bipartite import MOST, Bipartite
 from gridml.placement.parsa import Parsa, ParsaOptions, deal_out
 from gridml.placement.traffic import traffic
@@ -78,6 +79,21 @@ def test_threads_change_nothing_and_delay_little() -> None:
     assert np.array_equal(alone.rows, threads.rows) and np.array_equal(alone.columns, threads.columns)
     prompt = traffic(graph, Parsa().place(graph, 8, ParsaOptions(blocks=12)))
     assert traffic(graph, alone).total_traffic < 1.1 * prompt.total_traffic
+
+
+@pytest.mark.parametrize("delay", [0, 3])
+def test_blocks_dealt_out_at_once_make_up_for_what_parts_are_ahead(delay: int) -> None:
+    """A part is ahead of its share by less than a row for each block of a group."""
+    graph = grouped(3000, 1500, 8)
+    works = np.random.default_rng(0).integers(1, 100, 3000)
+    options = ParsaOptions(shares=(3.0, 1.0, 1.0), blocks=12, delay=delay)
+    placed = Parsa().place(graph.weighted(rows=works), 3, options)
+    load = np.bincount(placed.rows, works)
+    assert (np.abs(load - works.sum() * np.array([0.6, 0.2, 0.2])) <= (1 + delay) * 100).all()
+
+
+def test_slack_is_said_to_be_of_no_use() -> None:
+    assert "the slack is not made use of" in Parsa().place(grouped(60, 30, 4), 3, Options(slack=0.1)).why
 
 
 def test_rows_of_more_columns_than_a_small_number_holds() -> None:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from gridml.placement.base import Placement
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.rates import Pace, Rates
 from gridml.placement.serving import serve
 from gridml.placement.traffic import improvement, traffic
 
@@ -20,21 +21,45 @@ def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
     return Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (N, M))
 
 
-@given(EDGES, st.lists(st.integers(0, 3), min_size=N, max_size=N), st.lists(st.integers(0, 3), min_size=M, max_size=M))
+WORK, SIZE = [1, 2, 3, 4, 5, 6, 7, 8, 0], [10, 0, 30, 1, 2, 3, 4]
+
+
+@given(
+    EDGES,
+    st.lists(st.integers(0, 3), min_size=N, max_size=N),
+    st.lists(st.integers(0, 3), min_size=M, max_size=M),
+    st.booleans(),
+)
 def test_figures_are_those_of_the_definitions(
-    edges: list[tuple[int, int]], rows: list[int], columns: list[int]
+    edges: list[tuple[int, int]], rows: list[int], columns: list[int], weighted: bool
 ) -> None:
-    found = traffic(graph_of(edges), Placement(4, np.array(rows, np.int32), np.array(columns, np.int32), ""))
+    graph = graph_of(edges).weighted(WORK, SIZE) if weighted else graph_of(edges)
+    work, size = (WORK, SIZE) if weighted else ([1] * N, [1] * M)
+
+    def weight(of: set[int]) -> int:
+        return sum(size[v] for v in of)
+
+    placed, shares = Placement(4, np.array(rows, np.int32), np.array(columns, np.int32), ""), np.array([2, 1, 1, 4]) / 8
+    found, star = traffic(graph, placed, shares=shares), traffic(graph, placed, "star")
     touches = [{v for u, v in edges if rows[u] == part} for part in range(4)]
     serves = [{v for v in range(M) if columns[v] == part} for part in range(4)]
     travelling = [
-        len(touches[i] - serves[i]) + sum(len(serves[i] & touches[j]) for j in range(4) if j != i) for i in range(4)
+        weight(touches[i] - serves[i]) + sum(weight(serves[i] & touches[j]) for j in range(4) if j != i)
+        for i in range(4)
     ]
-    assert found.touched.tolist() == [len(each) for each in touches]
+    works = [sum(work[u] for u in range(N) if rows[u] == part) for part in range(4)]
+    assert found.rows.tolist() == [rows.count(part) for part in range(4)]
+    assert found.work.tolist() == works
+    assert found.touched.tolist() == star.travelling.tolist() == [weight(each) for each in touches]
+    assert star.touched.tolist() == found.touched.tolist()
     assert found.travelling.tolist() == travelling
-    assert (found.largest_memory, found.largest_traffic) == (max(map(len, touches)), max(travelling))
+    assert (found.largest_memory, found.largest_traffic) == (max(map(weight, touches)), max(travelling))
     assert found.total_traffic == sum(travelling)
-    assert found.balance == pytest.approx(max(rows.count(part) for part in range(4)) / (N / 4))
+    assert found.balance == pytest.approx(max(works[i] / shares[i] / sum(work) for i in range(4)))
+    assert star.balance == pytest.approx(max(works) / (sum(work) / 4))
+    assert found.duan == max(works) * max(travelling) and star.duan == max(works) * max(map(weight, touches))
+    rates = Rates((2.0,), (8.0,))
+    assert found.seconds(rates).tolist() == [travelling[i] + works[i] / 8 for i in range(4)]
 
 
 @given(EDGES, st.lists(st.integers(0, 2), min_size=N, max_size=N), st.integers(0, 5))
@@ -53,6 +78,21 @@ def test_columns_lie_where_they_are_used_and_total_traffic_is_least(
             moved[v] = part
             other = traffic(graph, Placement(3, parts, moved, ""))
             assert sorted(other.travelling)[::-1] >= sorted(found.travelling)[::-1]
+
+
+def test_heavy_columns_and_slow_parts_count_when_columns_are_served() -> None:
+    """Three parts touch all columns, and serve as many bytes, or fewer where they are slow."""
+    sizes = np.random.default_rng(0).integers(1, 100, 300)
+    graph = Bipartite.from_edges(np.repeat(np.arange(3), 300), np.tile(np.arange(300), 3)).weighted(columns=sizes)
+    rows = np.arange(3, dtype=np.int32)
+    found = traffic(graph, Placement(3, rows, serve(graph, rows, 3, 0), "")).travelling
+    assert found.max() - found.min() <= 2 * sizes.max() < 0.02 * found.max()
+    pace = Pace(np.array([0.5, 0.5, 2.0]), np.zeros(3))
+    slow = traffic(graph, Placement(3, rows, serve(graph, rows, 3, 0, pace), "")).travelling
+    assert slow[2] < 0.7 * slow[:2].min()
+    busy = Pace(np.ones(3), np.array([0.0, 0.0, 2_000.0]))
+    spared = traffic(graph, Placement(3, rows, serve(graph, rows, 3, 0, busy), "")).travelling
+    assert abs(spared[2] + 2_000 - spared[0]) <= 2 * sizes.max()
 
 
 def test_a_placement_of_another_graph_is_refused() -> None:
