@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -10,6 +10,19 @@ import typer
 
 from gridml.commands.arguments import Json
 from gridml.commands.place_arguments import Earlier, Kind, Lost, MoveCost
+from gridml.commands.place_wishes import (
+    EDGES,
+    Bandwidth,
+    ColumnWeights,
+    MasterBandwidth,
+    MemoryLimit,
+    RowWeights,
+    Shares,
+    Speed,
+    Topology,
+    numbers,
+    rates,
+)
 from gridml.errors import UsageError
 
 EXAMPLE = "Example: gridml place ratings.tsv.gz -k 16 --out placed --plot placed.png"
@@ -41,11 +54,22 @@ def place(
     ] = "auto",
     objective: Annotated[
         str,
-        typer.Option(help="What is to be small: the largest memory or traffic of a part, or total traffic."),
+        typer.Option(
+            help="What is to be small: the largest memory or traffic of a part, total traffic, duan (the largest work "
+            "times the largest traffic) or seconds (of a round; needs --bandwidth)."
+        ),
     ] = "memory",
     seconds: Annotated[float | None, typer.Option(help="What --method auto may take; otherwise 60.")] = None,
     seed: Annotated[int, typer.Option(help="Of what is left to chance; the same gives the same parts.")] = 0,
-    slack: Annotated[float, typer.Option(help="Rows that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
+    slack: Annotated[float, typer.Option(help="Work that a part may have beyond its share: 0.05 are 5%.")] = 0.0,
+    shares: Shares = None,
+    row_weights: RowWeights = None,
+    column_weights: ColumnWeights = None,
+    memory_limit: MemoryLimit = None,
+    topology: Topology = "mesh",
+    bandwidth: Bandwidth = None,
+    speed: Speed = None,
+    master_bandwidth: MasterBandwidth = None,
     kind: Kind = "bipartite",
     earlier: Earlier = None,
     lost: Lost = None,
@@ -81,9 +105,10 @@ def place(
     """
     from gridml.placement.again import Again, AgainOptions, Before, Moved
     from gridml.placement.auto import AutoOptions
-    from gridml.placement.base import Options
+    from gridml.placement.base import Options, options_of
     from gridml.placement.earlier import before, without
     from gridml.placement.files import registry as files
+    from gridml.placement.files.weights import read_weights
     from gridml.placement.folder import Names, check_free, save
     from gridml.placement.measured import measured
     from gridml.placement.registry import find
@@ -102,11 +127,21 @@ def place(
         raise UsageError("got --move-cost or --lost without --from; expected an earlier placement to move from.")
     if store is not None and kind != "bipartite":
         raise UsageError(f"got --store with --as {kind}; expected it with rows and columns as they are in the file.")
-    options = Options(seed, slack, objective)
+    options = Options(
+        seed,
+        slack,
+        objective,
+        shares=None if shares is None else numbers("--shares", shares),
+        memory=memory_limit,
+        topology=topology,
+        rates=rates(topology, bandwidth, speed, master_bandwidth),
+    )
     if earlier is not None:
-        options = AgainOptions(seed, slack, objective, cost=move_cost)
+        options = replace(options_of(AgainOptions, options), cost=move_cost)
     elif seconds is not None:
-        options = AutoOptions(seed, slack, objective, seconds=seconds)
+        options = replace(options_of(AutoOptions, options), seconds=seconds)
+    works = None if row_weights in (None, EDGES) else read_weights(Path(str(row_weights)))
+    sizes = None if column_weights is None else read_weights(column_weights)
     check_free(out)
     was: Before | None = None
     try:
@@ -115,13 +150,14 @@ def place(
                 files.store(graph, store, format_name, lambda read, size: told("storing", read, size))
                 graph, format_name = store, None
             given = files.read_numbered(graph, format_name, lambda read, size: told("reading", read, size), kind=kind)
+            weighted = given.graph.weighted(given.graph.degrees if row_weights == EDGES else works, sizes)
             if earlier is not None:
                 was = before(earlier, given)
                 if lost is not None:
                     was = without(was, lost, parts)
                 chosen = Again(was)
             told("placing", 0, 0)
-            placement, quality = measured(chosen, given.graph, parts, options)
+            placement, quality = measured(chosen, weighted, parts, options)
             said = quality.to_json() | (asdict(Moved.between(was, placement)) if was is not None else {})
     except MemoryError as error:
         raise UsageError(

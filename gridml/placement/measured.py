@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 import sys
 import time
+from dataclasses import replace
 
-from gridml.placement.base import Method, Options, Placement
+from gridml.placement.base import COLUMN_WEIGHTS, ROW_WEIGHTS, Method, Options, Placement, asked
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.quality import Quality
 from gridml.placement.registry import find
@@ -19,18 +20,18 @@ def measured(method: Method, graph: Bipartite, parts: int, options: Options) -> 
     placement = method.place(graph, parts, options)
     seconds = time.perf_counter() - begun
     peak_mb = _peak_mb()
-    chance = find("random").place(graph, parts, options)
+    chance = find("random").place(graph, parts, replace(options, memory=None))
     quality = Quality(
         method=method.name,
         why=placement.why,
         parts=parts,
-        seed=options.seed,
-        slack=options.slack,
+        options=options,
         rows=graph.rows,
         columns=graph.columns,
         edges=graph.edges,
-        placed=traffic(graph, placement),
-        at_random=traffic(graph, chance),
+        weighted=asked(graph, options) & {ROW_WEIGHTS, COLUMN_WEIGHTS},
+        placed=traffic(graph, placement, options.topology, options.fractions),
+        at_random=traffic(graph, chance, options.topology, options.fractions),
         seconds=seconds,
         peak_mb=peak_mb,
     )

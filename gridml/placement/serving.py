@@ -29,9 +29,7 @@ def serve(graph: Bipartite, rows: Parts, parts: int, seed: int, pace: Pace | Non
     return serve_sets(sets_of(graph, rows, parts), parts, seed, graph.column_weights, pace)
 
 
-def serve_sets(
-    sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: Pace | None = None
-) -> Parts:
+def serve_sets(sets: Words, parts: int, seed: int, weights: Weights | None = None, pace: Pace | None = None) -> Parts:
     """As `serve`, given which parts touch each column (`neighbour_sets`) and how much each weighs, int64 (columns,)."""
     return served(sets, parts, seed, weights, pace)[0]
 

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
+from gridml.placement.base import COLUMN_WEIGHTS
 from gridml.placement.quality import Quality
 from master.views.plot import new_figure, save
 
@@ -19,7 +20,8 @@ def plot_quality(quality: Quality, file: Path) -> None:
     figure = new_figure((11, 5))
     figure.suptitle(f"{quality.rows:,} rows and {quality.columns:,} columns on {quality.parts:,} parts")
     both = ((quality.at_random, "random", "tab:grey", -0.2), (quality.placed, quality.method, "tab:blue", 0.2))
-    titles = ("columns that a part touches, |N(U)|", "columns that travel to and from a part in a round")
+    columns = "weight of columns" if COLUMN_WEIGHTS in quality.weighted else "columns"
+    titles = (f"{columns} that a part touches, |N(U)|", f"{columns} that travel to and from a part in a round")
     for axes, title, name in zip(figure.subplots(1, 2), titles, ("touched", "travelling"), strict=True):
         for traffic, label, colour, shift in both:
             values = np.sort(getattr(traffic, name))[::-1]

@@ -12,13 +12,20 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from rich.table import Table
 from rich.text import Text
 
+from gridml.placement.base import COLUMN_WEIGHTS, STAR
 from gridml.placement.quality import Quality
 from gridml.placement.traffic import improvement
 from master.views.console import PlainConsole
 from master.views.render_plan import WIDTH
 
 Told = Callable[[str, int, int], None]  # what is being done, how much of it is done, and how much there is; 0: unknown
-_TITLES = {"M_max": "largest memory", "T_max": "largest traffic", "T_sum": "total traffic"}
+_TITLES = {
+    "M_max": "largest memory",
+    "T_max": "largest traffic",
+    "T_sum": "total traffic",
+    "duan": "work × traffic",
+    "round_s": "seconds a round",
+}
 
 
 def print_quality(quality: Quality) -> None:
@@ -36,7 +43,8 @@ def render_quality(quality: Quality) -> RenderableType:
     grid.add_row("method", Text(quality.method, "bold"))
     grid.add_row("why", quality.why)
     grid.add_row("took", f"{quality.seconds:.2f} s, {quality.peak_mb:,.0f} MB of memory with the graph's reading")
-    note = "Memory: columns that a part touches. Traffic: columns that travel to and from it in a round."
+    note = f"Memory: {_columns(quality)} that a part touches. Traffic: what of it travels to and from it in a round"
+    note += ", all of it: a star." if quality.options.topology == STAR else "."
     return Group(grid, Text(), _figures(quality), Text(), Text(note, "dim"))
 
 
@@ -45,9 +53,15 @@ def _figures(quality: Quality) -> Table:
     for title in ("", quality.method, "random", "improvement"):
         table.add_column(title, justify="right" if title else "left")
     for name, (placed, chance) in quality.figures.items():
-        table.add_row(_TITLES[name], f"{placed:,}", f"{chance:,}", f"{improvement(chance, placed):.1f}%")
+        shown = ",.3g" if isinstance(placed, float) else ","
+        better = f"{improvement(chance, placed):.1f}%"
+        table.add_row(_TITLES[name], f"{placed:{shown}}", f"{chance:{shown}}", better)
     table.add_row("balance", f"{quality.placed.balance:.3f}", f"{quality.at_random.balance:.3f}", "")
     return table
+
+
+def _columns(quality: Quality) -> str:
+    return "weights of columns" if COLUMN_WEIGHTS in quality.weighted else "columns"
 
 
 @contextmanager
