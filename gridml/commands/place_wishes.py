@@ -37,7 +37,7 @@ MasterBandwidth = Annotated[
 
 
 def rates(topology: str, bandwidth: str | None, speed: str | None, master: float | None) -> Rates | None:
-    """Return what is said of the parts' machines, or None. Raises UsageError where one thing is said without another."""
+    """Return what is said of the parts' machines, or None. Raises UsageError where one thing lacks another."""
     from gridml.placement.base import STAR
     from gridml.placement.rates import Rates
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -13,7 +15,9 @@ Counts = NDArray[np.int64]
 HEAVY = 100  # rows of a column, above which no mate is looked for in it: it says little, and there are many
 
 
-def coarsen(graph: Bipartite, sizes: Parts, largest: int, rng: np.random.Generator) -> tuple[Bipartite, Parts, Parts]:
+def coarsen(
+    graph: Bipartite, sizes: Parts | Counts, largest: int, rng: np.random.Generator
+) -> tuple[Bipartite, Parts | Counts, Parts]:
     """Return the smaller graph, its rows' sizes, and which row of it each row became, int32 (rows,).
 
     A row of it touches what both of the pair did, and is at most `largest` in size. Rows that find no mate, as they
@@ -22,10 +26,9 @@ def coarsen(graph: Bipartite, sizes: Parts, largest: int, rng: np.random.Generat
     """
     order = rng.permutation(graph.rows).astype(np.int32)
     by_column = graph.transposed
-    mate = _mates(
-        graph.offsets, graph.neighbours, by_column.offsets, by_column.neighbours, sizes, order, largest, HEAVY
-    )
-    first, second = (_least(graph.offsets, graph.neighbours, rng.permutation(graph.columns)) for _ in range(2))
+    columns_of, rows_of = (graph.offsets, graph.neighbours), (by_column.offsets, by_column.neighbours)
+    mate = _mates(*columns_of, *rows_of, graph.column_weights, sizes, order, largest, HEAVY)
+    first, second = (_least(*columns_of, graph.column_weights, rng.permutation(graph.columns)) for _ in range(2))
     left = np.flatnonzero((mate < 0) & (first >= 0))
     _join_neighbours(left[np.lexsort((second[left], first[left]))], first, sizes, largest, mate)
     became, count = _numbers(mate)
@@ -34,8 +37,11 @@ def coarsen(graph: Bipartite, sizes: Parts, largest: int, rng: np.random.Generat
     found = np.empty(graph.edges, np.int32)
     last = np.full(graph.columns, -1, np.int32)
     used = _union(graph.offsets, graph.neighbours, members, became, last, offsets, found)
-    joined = np.bincount(became, sizes, minlength=count).astype(np.int32)
-    return Bipartite(offsets, found[:used].copy(), graph.columns), joined, became
+    joined = np.bincount(became, sizes, minlength=count).astype(np.int64)
+    smaller = Bipartite(offsets, found[:used].copy(), graph.columns, None, graph.column_weights)
+    if graph.row_weights is None:
+        return smaller, joined.astype(np.int32), became
+    return replace(smaller, row_weights=joined), joined, became
 
 
 @compiled
@@ -44,13 +50,14 @@ def _mates(
     neighbours: Parts,
     column_offsets: Counts,
     rows_of: Parts,
-    sizes: Parts,
+    weights: Counts | None,
+    sizes: Parts | Counts,
     order: Parts,
     largest: int,
     heavy: int,
 ) -> Parts:
     """Return the mate of each row, int32 (rows,), or −1: the free row that it shares most with, as a column of d rows
-    counts 1/(d − 1), for the columns that the other one has and the rows that it stands for."""
+    counts its weight/(d − 1), for the columns that the other one has and the rows that it stands for."""
     count = len(sizes)
     score = np.zeros(count, np.float32)
     seen = np.empty(count, np.int32)
@@ -64,7 +71,10 @@ def _mates(
             degree = column_offsets[column + 1] - column_offsets[column]
             if degree < 2 or degree > heavy:
                 continue
-            share = np.float32(1.0 / (degree - 1))
+            unit = 1 if weights is None else weights[column]
+            if unit == 0:
+                continue
+            share = np.float32(unit / (degree - 1))
             for at in range(column_offsets[column], column_offsets[column + 1]):
                 other = rows_of[at]
                 if mate[other] < 0 and other != row:
@@ -75,7 +85,7 @@ def _mates(
         best, most = -1, 0.0
         for at in range(found):
             other = seen[at]
-            worth = score[other] / (sizes[other] * (offsets[other + 1] - offsets[other])) ** 0.5
+            worth = score[other] / (max(1, sizes[other]) * (offsets[other + 1] - offsets[other])) ** 0.5
             score[other] = 0
             if worth > most and sizes[row] + sizes[other] <= largest:
                 best, most = other, worth
@@ -85,19 +95,23 @@ def _mates(
 
 
 @compiled
-def _least(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
-    """Return for each row the least number drawn for a column that it touches, int64 (rows,), or −1: two rows have the
+def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Counts) -> Counts:
+    """Return for each row the least number drawn for a column that it touches and that weighs
+    anything, int64 (rows,), or −1: two rows have the
     same as often as they touch the same columns (Broder, 1997)."""
     least = np.full(len(offsets) - 1, -1, np.int64)
     for row in range(len(least)):
         for edge in range(offsets[row], offsets[row + 1]):
-            if least[row] < 0 or drawn[neighbours[edge]] < least[row]:
-                least[row] = drawn[neighbours[edge]]
+            column = neighbours[edge]
+            if weights is not None and weights[column] == 0:
+                continue
+            if least[row] < 0 or drawn[column] < least[row]:
+                least[row] = drawn[column]
     return least
 
 
 @compiled
-def _join_neighbours(order: Counts, mark: Counts, sizes: Parts, largest: int, mate: Parts) -> None:
+def _join_neighbours(order: Counts, mark: Counts, sizes: Parts | Counts, largest: int, mate: Parts) -> None:
     """Give rows that follow each other in an order, and have the same mark, to each other as mates."""
     at = 0
     while at + 1 < len(order):

@@ -46,9 +46,9 @@ def deal(
 ) -> None:
     """Write the part of each of the `rows` of a block, int32 (n,), into `parts` (all of the graph's rows).
 
-    Parts take turns, beginning with `first_part`, or with a `fill` as that says. Of rows that cost a part alike it takes the first. `touched`
-    (m, words) are the parts that touch each of the block's columns before, as bits, and afterwards. `cost` (parts, n)
-    is scratch, and `gone` the largest number that it holds.
+    Parts take turns, beginning with `first_part`, or with a `fill` as that says. Of rows that cost a part alike it
+    takes the first. `touched` (m, words) are the parts that touch each of the block's columns before, as bits, and
+    afterwards. `cost` (parts, n) is scratch, and `gone` the largest number that it holds.
     """
     n, k = len(rows), len(cost)
     _first_costs(block, touched, spread, cost)

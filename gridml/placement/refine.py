@@ -6,44 +6,109 @@ that are no larger than they may be.
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import Parts, Shares
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa_block import SPREAD
-from gridml.placement.refine_kernel import BITS, Aim, Bounds, Tallied, count, shared, sweep
+from gridml.placement.rates import Pace
+from gridml.placement.refine_kernel import BITS, Aim, Bounds, Counts, Tallied, count, shared, sweep
 
 # A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
 RATE = 0.3
 RUN = 64  # rows that are looked at one after the other, as they lie in memory
+PUSHES = 12  # at most, where rows of several sizes need not fit
 
 
-class Tally(Tallied):
-    """Who touches what, counted, and rows moved."""
+@dataclass(frozen=True)
+class Tally:
+    """Who touches what, counted, and rows moved: the arrays of the `counts` change in place.
+
+    `units` int64 (columns that several rows touch,) are what those weigh, None: one each. `even` float64 (parts,) is
+    the share of each part in the size of all, `unit` what a column of a row weighs in the mean.
+    """
+
+    counts: Tallied
+    units: Counts | None
+    even: NDArray[np.float64]
+    unit: float
+    pace: Pace | None = None
 
     @staticmethod
-    def of(graph: Bipartite, rows: Parts, parts: int, sizes: Parts | None = None) -> Tally:
-        """Count who touches what; without `sizes` each row counts one. The given rows stay as they are."""
+    def of(
+        graph: Bipartite,
+        rows: Parts,
+        parts: int,
+        sizes: Parts | Counts | None = None,
+        shares: Shares | None = None,
+        pace: Pace | None = None,
+    ) -> Tally:
+        """Count who touches what; without `sizes` each row counts as much as it weighs. The given rows stay as they
+        are. `shares` are the fractions of all sizes that parts should have, None: the same."""
         times = np.bincount(graph.neighbours, minlength=graph.columns).astype(np.int32)
-        begins, inside, alone, degrees = shared(graph.offsets, graph.neighbours, times)
+        weights = graph.column_weights
+        begins, inside, alone, degrees, weighed = shared(graph.offsets, graph.neighbours, times, weights)
+        units = None if weights is None else weighed
         starts = np.concatenate([[0], np.cumsum(np.minimum(degrees, parts), dtype=np.int64)])
         slots = np.zeros(starts[-1], np.int32)
         state = np.zeros((len(degrees), 2 * -(-parts // BITS)), np.uint16)
         rows = rows.copy()
         count(begins, inside, rows, starts, slots, state, parts)
-        size = np.ones(len(rows), np.int32) if sizes is None else sizes
+        size = graph.row_weights if sizes is None else sizes
+        if size is None:
+            size = np.ones(len(rows), np.int32)
         load = _sums(rows, size, parts)
         touched = _sums(rows, alone, parts)
         for part in range(parts):
-            touched[part] += np.count_nonzero(state[:, part // BITS] & np.uint16(1 << part % BITS))
-        return Tally(begins, inside, alone, size, rows, starts, slots, state, touched, load, np.zeros(parts))
+            touches = state[:, part // BITS] & np.uint16(1 << part % BITS)
+            touched[part] += np.count_nonzero(touches) if units is None else units[touches != 0].sum()
+        even = np.full(parts, load.mean()) if shares is None else load.sum() * shares
+        unit = 1.0 if weights is None else max(1.0, float(weights @ times) / max(1, graph.edges))
+        counts = Tallied(begins, inside, alone, size, rows, starts, slots, state, touched, load, np.zeros(parts))
+        return Tally(counts, units, even, unit, pace)
+
+    def copy(self) -> Tally:
+        """The same counts, which change by themselves."""
+        moving = ("rows", "slots", "state", "touched", "load", "price")
+        copied = {name: getattr(self.counts, name).copy() for name in moving}
+        return replace(self, counts=self.counts._replace(**copied))
+
+    @property
+    def rows(self) -> Parts:
+        """The part of each, int32 (rows,)."""
+        return self.counts.rows
+
+    @property
+    def touched(self) -> Counts:
+        """|N(U_i)|, int64 (parts,)."""
+        return self.counts.touched
+
+    @property
+    def load(self) -> Counts:
+        """The size of each part, int64 (parts,)."""
+        return self.counts.load
+
+    @property
+    def price(self) -> NDArray[np.float64]:
+        """What a place costs there, in columns for each of a row's size, float64 (parts,)."""
+        return self.counts.price
+
+    @property
+    def borne(self) -> NDArray[np.float64]:
+        """What each part has to bear, float64 (parts,): |N(U_i)|, or what that means at its pace."""
+        if self.pace is None:
+            return self.touched.astype(np.float64)
+        return self.pace.cost * self.touched + self.pace.beside
 
     def worth(self, aim: Aim) -> float:
         """What passes lower, as columns of a part: a mean of |N(U_i)| to this power, and `flat` times the plain one."""
-        largest = max(1, int(self.touched.max()))
-        mean = float(np.mean((self.touched / largest) ** (aim.power + 1)))
-        return float(largest * mean ** (1 / (aim.power + 1)) + aim.flat * self.touched.mean())
+        borne = self.borne
+        largest = max(1.0, float(borne.max()))
+        mean = float(np.mean((borne / largest) ** (aim.power + 1)))
+        return float(largest * mean ** (1 / (aim.power + 1)) + aim.flat * borne.mean())
 
     def sweep(
         self,
@@ -59,7 +124,21 @@ class Tally(Tallied):
         order = (runs[:, None] * RUN + np.arange(RUN)).ravel()
         order = order[order < len(self.rows)].astype(np.int32)
         seed = int(rng.integers(2**31))
-        return sweep(self, order, SPREAD, bounds, aim, heat, push, seed)
+        least, most = (np.full(len(self.load), size, np.int64) for size in (bounds.least, bounds.most))
+        return sweep(
+            self.counts,
+            self.units,
+            self.pace,
+            order,
+            SPREAD,
+            least,
+            most,
+            bounds.limit,
+            aim,
+            heat * self.unit,
+            push * self.unit,
+            seed,
+        )
 
 
 def anneal(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:
@@ -68,10 +147,10 @@ def anneal(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, hea
     Parts that fill up grow dear, and those that empty cheap: so rows with few columns of their own go where those with
     many came from, and the sizes even out by themselves. Without prices, parts stand at the bounds and trade no more.
     """
-    degree = len(tally.inside) / max(1, tally.load.sum())
+    degree = len(tally.counts.inside) * tally.unit / max(1, tally.load.sum())
     for heat in heats:
         tally.sweep(rng, bounds, aim, heat=float(heat))
-        tally.price[:] += RATE * degree * (tally.load / tally.load.mean() - 1)
+        tally.price[:] += RATE * degree * (tally.load / tally.even - 1)
 
 
 def falling(heat: float, passes: int) -> NDArray[np.float64]:
@@ -81,20 +160,38 @@ def falling(heat: float, passes: int) -> NDArray[np.float64]:
 
 def fit(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes: int | None = None) -> None:
     """Bring every part to at most `bounds.most`, what costs least first. Rows of several sizes need not fit: give a
-    number of `pushes` after which what is too large stays so."""
+    number of `pushes` after which what is too large stays so. So it is with a limit of what parts touch."""
     push, done = 1.0, 0
-    while (tally.load > bounds.most).any() and done != pushes:
+    while ((tally.load > bounds.most) | (tally.touched > bounds.limit)).any() and done != pushes:
         tally.sweep(rng, bounds, aim, push=push)
         push *= 1.5
         done += 1
 
 
-def settle(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> None:
-    """End within `bounds`, and gain what two passes without heat find there."""
-    fit(tally, rng, bounds, aim)
+def settle(tally: Tally, rng: np.random.Generator, bounds: Bounds, at_worst: Bounds | None, aim: Aim) -> None:
+    """End within `bounds`, and gain what two more passes without heat find there. Rows of unequal work need not fit:
+    give bounds `at_worst`, into which they always do."""
+    fit(tally, rng, bounds, aim, None if at_worst is None else PUSHES)
+    if at_worst is not None:
+        fit(tally, rng, at_worst, aim)
     for _ in range(2):
         tally.sweep(rng, bounds, aim)
 
 
-def _sums(rows: Parts, weights: Parts, parts: int) -> NDArray[np.int64]:
+def sizes(
+    work: int, parts: int, slack: float, loose: float = 0.0, shares: Shares | None = None, row: int = 1
+) -> Bounds:
+    """The work that a part may have: at most (1 + slack) times its share and a `row` more, and never none."""
+    room = (1 + max(slack, loose)) * work
+    most = (room / parts if shares is None else room * shares) + row
+    even = work / parts if shares is None else work * shares
+    least = np.maximum(1, even * (1 - loose)) if loose else 1.0
+    return Bounds(_whole(least), _whole(most))
+
+
+def _whole(sizes: float | Shares) -> int | Counts:
+    return sizes.astype(np.int64) if isinstance(sizes, np.ndarray) else int(sizes)
+
+
+def _sums(rows: Parts, weights: Parts | Counts, parts: int) -> NDArray[np.int64]:
     return np.bincount(rows, weights, minlength=parts).astype(np.int64)

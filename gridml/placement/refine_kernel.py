@@ -13,8 +13,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import UNLIMITED, Parts
 from gridml.placement.compiled import compiled
+from gridml.placement.rates import Pace
 
 Words = NDArray[np.uint64]
 Counts = NDArray[np.int64]
@@ -26,15 +27,17 @@ _FAR = 12.0  # heats of loss that no draw allows, but one in 160,000
 
 
 class Bounds(NamedTuple):
-    """The least and the most of a part's size."""
+    """The least and the most of a part's size, of all parts or int64 (parts,), and the most that a part may touch."""
 
-    least: int
-    most: int
+    least: int | Counts
+    most: int | Counts
+    limit: int = UNLIMITED
 
 
 class Aim(NamedTuple):
     """What passes lower: Σ N_i·(N_i / mean)^`power` / (`power` + 1) + `flat`·Σ N_i, where N_i is |N(U_i)| and the mean
-    that of a pass's beginning. With a power the largest parts decide; those that are far below it only count flatly."""
+    that of a pass's beginning. With a power the largest parts decide; those that are far below it only count flatly.
+    With a `Pace` N_i is what the part has to bear for |N(U_i)|."""
 
     power: int
     flat: float = 0.0
@@ -44,16 +47,17 @@ class Tallied(NamedTuple):
     """Who touches what while rows move: the arrays change in place.
 
     The graph, without columns that one row touches: `begins` int64 (rows + 1,) and `inside` int32 (edges,), and how
-    many columns more each row has `alone`, int32 (rows,). `sizes` int32 (rows,) is how much each row counts in the size
-    of its part. `rows` int32 (rows,) is the part of each. `starts` int64 (columns + 1,), `slots` int32 and `state`
-    uint16 (columns, 2·words) are as `count` has them. `touched` int64 (parts,) is |N(U_i)|, `load` int64 (parts,) the
-    size of each part, `price` float64 (parts,) what a row's place costs there, in columns for each of its size.
+    many columns more each row has `alone`, or what they weigh, int64 (rows,). `sizes` int32 or int64 (rows,) is how
+    much each row counts in the size of its part. `rows` int32 (rows,) is the part of each. `starts` int64
+    (columns + 1,), `slots` int32 and `state` uint16 (columns, 2·words) are as `count` has them. `touched` int64
+    (parts,) is |N(U_i)|, `load` int64 (parts,) the size of each part, `price` float64 (parts,) what a row's place costs
+    there, in columns for each of its size.
     """
 
     begins: Counts
     inside: Parts
-    alone: Parts
-    sizes: Parts
+    alone: Counts
+    sizes: Parts | Counts
     rows: Parts
     starts: Counts
     slots: Parts
@@ -64,11 +68,14 @@ class Tallied(NamedTuple):
 
 
 @compiled
-def shared(offsets: Counts, neighbours: Parts, times: Parts) -> tuple[Counts, Parts, Parts, Parts]:
+def shared(
+    offsets: Counts, neighbours: Parts, times: Parts, weights: Counts | None
+) -> tuple[Counts, Parts, Counts, Parts, Counts]:
     """Return a graph without the columns that one row touches (`times`, int32 (columns,), says how many do).
 
     They are offsets, columns renumbered in the order in which they are met, how many columns each row has to itself,
-    int32 (rows,), and how many rows touch each column that is left.
+    int64 (rows,), how many rows touch each column that is left, and how much that weighs, int64. Without `weights`,
+    int64 (columns,), each column counts one, and the last is empty.
     """
     rows = len(offsets) - 1
     begins = np.empty(rows + 1, np.int64)
@@ -76,25 +83,28 @@ def shared(offsets: Counts, neighbours: Parts, times: Parts) -> tuple[Counts, Pa
     for edge in range(len(neighbours)):
         edges += times[neighbours[edge]] > 1
     inside = np.empty(edges, np.int32)
-    alone = np.zeros(rows, np.int32)
+    alone = np.zeros(rows, np.int64)
     name = np.full(len(times), -1, np.int32)
     degrees = np.empty(len(times), np.int32)
+    units = np.empty(0 if weights is None else len(times), np.int64)
     at, found = 0, 0
     for row in range(rows):
         begins[row] = at
         for edge in range(offsets[row], offsets[row + 1]):
             column = neighbours[edge]
             if times[column] < 2:
-                alone[row] += 1
+                alone[row] += 1 if weights is None else weights[column]
                 continue
             if name[column] < 0:
                 name[column] = found
                 degrees[found] = times[column]
+                if weights is not None:
+                    units[found] = weights[column]
                 found += 1
             inside[at] = name[column]
             at += 1
     begins[rows] = at
-    return begins, inside, alone, degrees[:found].copy()
+    return begins, inside, alone, degrees[:found].copy(), units[:found].copy()
 
 
 @compiled
@@ -124,8 +134,8 @@ def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Pa
 
 
 @compiled
-def shift(c: int, a: int, b: int, starts: Counts, slots: Parts, state: Bits, touched: Counts) -> None:
-    """A row that touches column `c` goes from part `a` to part `b`."""
+def shift(c: int, unit: int, a: int, b: int, starts: Counts, slots: Parts, state: Bits, touched: Counts) -> None:
+    """A row that touches column `c`, which weighs `unit`, goes from part `a` to part `b`."""
     k, words = len(touched), state.shape[1] // 2
     first, last = starts[c], starts[c + 1]
     left, joined = 0, 0
@@ -149,56 +159,72 @@ def shift(c: int, a: int, b: int, starts: Counts, slots: Parts, state: Bits, tou
     if left == 0:
         state[c, word] &= ~bit
         state[c, words + word] &= ~bit
-        touched[a] -= 1
+        touched[a] -= unit
     elif left == 1:
         state[c, words + word] |= bit
     word, bit = b >> 4, np.uint16(1 << (b & 15))
     if joined == 1:
         state[c, word] |= bit
         state[c, words + word] |= bit
-        touched[b] += 1
+        touched[b] += unit
     elif joined == 2:
         state[c, words + word] &= ~bit
 
 
 @compiled
 def sweep(
-    of: Tallied, order: Parts, spread: Words, bounds: Bounds, aim: Aim, heat: float, push: float, seed: int
+    of: Tallied,
+    units: Counts | None,
+    pace: Pace | None,
+    order: Parts,
+    spread: Words,
+    least: Counts,
+    most: Counts,
+    limit: int,
+    aim: Aim,
+    heat: float,
+    push: float,
+    seed: int,
 ) -> int:
     """Look at each row of `order` once, move it to the best part for it, and return how many moved.
 
     A row that leaves part a for b gains what the `aim` falls by as |N(U_a)| loses the columns of which it is a's only
     row, less what it rises by as |N(U_b)| gets those that b does not touch yet; its place costs a part's price times
     its size. It moves if it gains; with `heat`, also at a loss of x with probability e^(−x / heat); out of a part with
-    more than `most`, at a loss of up to `push`. With `push` no other row moves. No part's load is taken above `most` or
-    below `least`. A row whose columns no other part touches stays, unless its part has too many.
+    more than `most`, or that touches more than `limit`, at a loss of up to `push`. With `push` no other row moves. No
+    part's load is taken above its `most` or below its `least`, int64 (parts,), and none comes to touch more than
+    `limit`. A row whose columns no other part touches stays, unless its part has too many. `units` are what columns
+    weigh, None: one each.
 
     A row of very many columns changes the weights of both parts by its move, so that by their slopes alone it would go
     to and fro for ever: rises and falls are reckoned as differences, to the second order where they are slight.
     """
-    # Taken out of the tuple once: each time that numba does so it counts a reference.
+    # Taken out of the tuple once: each time that numba does so it counts a reference. Units and the pace are no part of
+    # it: what is done only with them, or without, is left out of the machine code for arguments alone.
     begins, inside, alone, sizes, rows, starts, slots, state, touched, load, price = of
-    (least, most), (power, flat) = bounds, aim
+    power, flat = aim
     k, words = len(touched), state.shape[1] // 2
     groups = (k + 7) // 8
     counters, present, cost = np.zeros(groups, np.uint64), np.zeros(groups * 8), np.empty(k)
-    mean = max(1.0, touched.mean())
-    weight, bend, height = np.empty(k), np.empty(k), np.empty(k)
+    mean = 0.0
     for part in range(k):
-        weight[part] = (touched[part] / mean) ** power
-        bend[part] = power / (2.0 * max(1, touched[part]))
-        height[part] = weight[part] * touched[part]
+        mean += _borne(touched[part], part, pace)
+    mean = max(1.0, mean / k)
+    weight, bend, height, plain = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
+    for part in range(k):
+        plain[part] = flat if pace is None else flat * pace.cost[part]
+        weight[part], bend[part], height[part] = _slopes(touched[part], part, pace, mean, power)
     byte = np.uint64(255)
     random = np.uint64(seed * 2654435761 + 88172645463325252)
     moved = 0
     for row in order:
         a, size = rows[row], sizes[row]
-        crowded = load[a] > most
-        if load[a] - size < least or (push > 0 and not crowded):
+        crowded, over = load[a] > most[a], touched[a] > limit
+        if load[a] - size < least[a] or (push > 0 and not crowded and not over):
             continue
         first, last = begins[row], begins[row + 1]
         word = a >> 4
-        if not crowded and first < last:
+        if not crowded and not over and first < last:
             bit, edge, elsewhere = np.uint16(1 << (a & 15)), first, False
             while edge < last and not elsewhere:
                 for at in range(words):
@@ -210,7 +236,17 @@ def sweep(
         word += words
         for j in range(k):
             present[j] = 0.0
-        begin = first
+        everything = np.float64(alone[row] + last - first)
+        if units is not None:
+            everything = np.float64(alone[row])
+            for edge in range(first, last):
+                c = inside[edge]
+                everything += units[c]
+                only += ((np.uint64(state[c, word]) >> place) & np.uint64(1)) * np.uint64(units[c])
+                for b in range(k):
+                    if (state[c, b >> 4] >> (b & 15)) & 1:
+                        present[b] += units[c]
+        begin = first if units is None else last
         while begin < last:
             end = min(last, begin + _FULL)
             for edge in range(begin, end):
@@ -224,31 +260,35 @@ def sweep(
                 for j in range(8):
                     present[group * 8 + j] += np.float64(np.int64((counted >> np.uint64(8 * j)) & byte))
             begin = end
-        everything = np.float64(alone[row] + last - first)
         for b in range(k):
             brought = everything - present[b]
-            cost[b] = brought * (flat + weight[b] * (1.0 + bend[b] * brought)) + price[b] * size
+            cost[b] = brought * (plain[b] + weight[b] * (1.0 + bend[b] * brought)) + price[b] * size
         best, lowest = -1, np.inf
         for b in range(k):
-            if cost[b] < lowest and b != a and load[b] + size <= most:
+            if cost[b] < lowest and b != a and load[b] + size <= most[b]:
                 brought = everything - present[b]
+                if touched[b] + brought > limit:
+                    continue
                 if bend[b] * brought > _BENT:
-                    after = touched[b] + brought
+                    after = _borne(touched[b] + brought, b, pace)
                     rise = (after * (after / mean) ** power - height[b]) / (power + 1.0)
-                    cost[b] = brought * flat + rise + price[b] * size
+                    cost[b] = brought * plain[b] + rise + price[b] * size
                 if cost[b] < lowest:
                     best, lowest = b, cost[b]
         if best < 0:
             continue
         freed = np.float64(alone[row] + np.int64(only))
+        pushed = crowded or (over and freed > 0)
+        if push > 0 and not pushed:
+            continue
         if bend[a] * freed > _BENT:
-            after = touched[a] - freed
+            after = _borne(touched[a] - freed, a, pace)
             fall = (height[a] - after * (after / mean) ** power) / (power + 1.0)
         else:
             fall = freed * weight[a] * (1.0 - bend[a] * freed)
-        gain = freed * flat + fall + price[a] * size - lowest
+        gain = freed * plain[a] + fall + price[a] * size - lowest
         if gain <= 0.0:
-            bar = -push if crowded else 0.0
+            bar = -push if pushed else 0.0
             if heat > 0 and gain > bar - _FAR * heat:
                 random ^= random << np.uint64(13)
                 random ^= random >> np.uint64(7)
@@ -257,15 +297,33 @@ def sweep(
             if gain <= bar:
                 continue
         for edge in range(first, last):
-            shift(inside[edge], a, best, starts, slots, state, touched)
+            c = inside[edge]
+            shift(c, 1 if units is None else units[c], a, best, starts, slots, state, touched)
         rows[row] = best
         touched[a] -= alone[row]
         touched[best] += alone[row]
         load[a] -= size
         load[best] += size
         for changed in (np.int64(a), np.int64(best)):
-            weight[changed] = (touched[changed] / mean) ** power
-            bend[changed] = power / (2.0 * max(1, touched[changed]))
-            height[changed] = weight[changed] * touched[changed]
+            weight[changed], bend[changed], height[changed] = _slopes(touched[changed], changed, pace, mean, power)
         moved += 1
     return moved
+
+
+@compiled
+def _borne(touched: float, part: int, pace: Pace | None) -> float:
+    """What a part has to bear that touches so much."""
+    if pace is None:
+        return float(touched)
+    return float(pace.cost[part] * touched + pace.beside[part])
+
+
+@compiled
+def _slopes(touched: int, part: int, pace: Pace | None, mean: float, power: int) -> tuple[float, float, float]:
+    """Return what a column more costs a part that touches so much, the rise of that, and what the part costs."""
+    borne = _borne(touched, part, pace)
+    weight, bend = (borne / mean) ** power, power / (2.0 * max(1.0, borne))
+    height = weight * borne
+    if pace is None:
+        return weight, bend, height
+    return weight * pace.cost[part], bend * pace.cost[part], height

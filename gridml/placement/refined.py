@@ -11,21 +11,39 @@ Two passes without heat before the parts are made equal again, as well as after 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
 from gridml.errors import UsageError
-from gridml.placement.base import MEMORY, TOTAL, TRAFFIC, Options, Placement, check, options_of
+from gridml.placement.base import (
+    DUAN,
+    EVERYTHING,
+    MEMORY,
+    SECONDS,
+    STAR,
+    TOTAL,
+    TRAFFIC,
+    Options,
+    Placement,
+    check,
+    options_of,
+)
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.ending import best, bounds_of, ended, pace_of, within_memory
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import Tally, anneal, falling, settle
-from gridml.placement.refine_kernel import Aim, Bounds
+from gridml.placement.rates import Pace
+from gridml.placement.refine import Tally, anneal, falling
+from gridml.placement.refine_kernel import Aim
 from gridml.placement.serving import serve
 
 # By objective, where a user does not say: what passes lower, and the heat. Powers were chosen on email-enron, as-caida,
 # ca-condmat and ibm01, the flat part on gowalla, 20news, facebook and msweb as well; the others are the judges. A part
 # of 1 lowers total traffic by a few percent more and raises the largest memory by as much; with none facebook is worse.
-USUAL = {MEMORY: (Aim(6, 0.1), 1.0), TRAFFIC: (Aim(2), 1.0), TOTAL: (Aim(0), 1.0)}
+# In a star what a part touches is what travels.
+LEVEL, EVEN, PLAIN = (Aim(6, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
+USUAL = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
+USUAL_IN_STAR = {**USUAL, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LEVEL}
 
 
 @dataclass(frozen=True)
@@ -51,40 +69,64 @@ class RefinedOptions(Options):
     @property
     def aim(self) -> Aim:
         """What passes lower."""
-        usual, _ = USUAL[self.objective]
+        usual, _ = self._usual
         return usual if self.power is None else Aim(int(self.power), usual.flat)
 
     @property
     def usual_heat(self) -> float:
         """The heat that holds."""
-        return USUAL[self.objective][1] if self.heat is None else self.heat
+        return self._usual[1] if self.heat is None else self.heat
+
+    @property
+    def _usual(self) -> tuple[Aim, float]:
+        return (USUAL_IN_STAR if self.topology == STAR else USUAL)[self.objective]
+
+
+class Way(NamedTuple):
+    """What passes lower, and what columns cost each part, None: the same."""
+
+    aim: Aim
+    pace: Pace | None = None
+
+
+def ways(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Way]:
+    """Return what is tried for the objective, whose best end is kept: one thing, but two for Duan's product, and for
+    seconds where parts are not equally quick: columns that avoid slow parts can be too many for the others."""
+    found = [Way(options.aim)]
+    pace = pace_of(graph, parts, options)
+    if options.objective == DUAN and options.power is None and options.aim != LEVEL[0]:
+        found.append(Way(LEVEL[0]))
+    elif pace is not None and not all((costs == costs[0]).all() for costs in pace):
+        found.append(Way(EVEN[0] if options.power is None else options.aim, pace))
+    return found
 
 
 class Refined:
     """Parsa, refinement, and the columns served by sweeps."""
 
     name = "refined"
-    honours = frozenset({f"objective {TRAFFIC}", f"objective {TOTAL}"})
+    honours = EVERYTHING
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
+        """Raises UsageError where a memory limit cannot be kept."""
         check(graph, parts, options, self)
         own = options_of(RefinedOptions, options)
-        dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack))
+        dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
         rng = np.random.default_rng([own.seed, 1])
-        tally = Tally.of(graph, dealt, parts)
-        before = tally.worth(own.aim)
-        bounds = sizes(graph.rows, parts, own.slack, own.loose)
-        anneal(tally, rng, bounds, own.aim, falling(own.usual_heat, own.passes))
-        settle(tally, rng, sizes(graph.rows, parts, own.slack), own.aim)
-        if tally.worth(own.aim) >= before:  # heat lost more than was found: only what gains at once
-            tally = Tally.of(graph, dealt, parts)
-            settle(tally, rng, sizes(graph.rows, parts, own.slack), own.aim)
-        rows = tally.rows if tally.worth(own.aim) < before else dealt
+        tried, wanted = [], ways(graph, parts, own)
+        for aim, pace in wanted:
+            tally = Tally.of(graph, dealt, parts, shares=own.fractions, pace=pace)
+            before = tally.worth(aim)
+            bounds = bounds_of(graph, parts, own, own.loose)
+            anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
+            tally = ended(tally, rng, graph, own, aim)
+            if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
+                tally = Tally.of(graph, dealt, parts, shares=own.fractions, pace=pace)
+                tally = ended(tally, rng, graph, own, aim)
+            if tally.worth(aim) >= before:
+                tally = Tally.of(graph, dealt, parts, shares=own.fractions, pace=pace)
+            tried.append(tally)
+        at = best(tried, graph, own)
+        tally = within_memory(tried[at], graph, own, wanted[at].aim)
         why = f"{why}, then {own.passes} passes of refinement"
-        return Placement(parts, rows, serve(graph, rows, parts, own.seed), why)
-
-
-def sizes(rows: int, parts: int, slack: float, loose: float = 0.0) -> Bounds:
-    """The rows that a part may have: at most (1 + slack) times its even share and one more, and never none."""
-    most = int((1 + max(slack, loose)) * rows / parts + 1)
-    return Bounds(max(1, int(rows / parts * (1 - loose))) if loose else 1, most)
+        return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed, pace_of(graph, parts, own)), why)

@@ -89,6 +89,31 @@ def test_the_answer_for_a_person_and_a_plot(gridml: Callable[..., Answer], graph
     assert (tmp_path / "placed.svg").stat().st_size > 1000
 
 
+def test_weights_shares_and_rates_are_counted(gridml: Callable[..., Answer], graph: str, tmp_path: Path) -> None:
+    sizes = np.random.default_rng(0).integers(1, 1000, 2100)
+    np.save(tmp_path / "bytes.npy", sizes)
+    asked = ("--shares", "2,1,1", "--row-weights", "edges", "--column-weights", "bytes.npy", "--topology", "star")
+    asked += ("--objective", "seconds", "--bandwidth", "1e6,2e6,1e6", "--speed", "1e5", "--master-bandwidth", "4e6")
+    status, out, err = gridml(graph, "-k", "3", "--out", "placed", "--method", "refined", "--json", *asked)
+    assert status == 0 and err == ""
+    said = json.loads(out)
+    rows, columns = (np.load(tmp_path / "placed" / name) for name in WRITTEN[1:])
+    given = read(tmp_path / graph)
+    counted = traffic(given.weighted(given.degrees, sizes), Placement(3, rows, columns, ""), "star")
+    assert (said["M_max"], said["T_max"]) == (counted.largest_memory, counted.largest_memory)
+    assert said["T_sum"] == counted.touched.sum()
+    sending = np.maximum(counted.touched / np.array([1e6, 2e6, 1e6]), counted.touched.sum() / 4e6)
+    assert said["round_s"] == pytest.approx((2 * sending + counted.work / 1e5).max())
+    assert said["round_s_improvement"] > 0 and said["balance"] < 1.01
+    assert (said["objective"], said["topology"], said["shares"]) == ("seconds", "star", [2, 1, 1])
+    assert (said["row_weights"], said["column_weights"], said["memory_limit"]) == (True, True, None)
+    assert said["rates"] == {"bandwidth": [1e6, 2e6, 1e6], "speed": [1e5], "master": 4e6}
+    status, out, _ = gridml(graph, "-k", "3", "--out", "placed", "--method", "greedy", *asked[:8])
+    assert status == 0 and "weights of columns that a part touches" in out and "a star" in " ".join(out.split())
+    status, out, _ = gridml(graph, "-k", "3", "--out", "placed", "--method", "tsh", "--objective", "duan")
+    assert status == 0 and "work × traffic" in out and "seconds a round" not in out
+
+
 @pytest.mark.real
 def test_words_of_real_text_are_placed_better_than_at_random(tmp_path: Path) -> None:
     """gridml's own source: a row is a line, its columns are its words; in a process of its own, warnings are errors."""
@@ -191,6 +216,24 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
         (("few.txt", "-k", "0"), "-k is 0; expected at least 1"),
         (("few.txt", "-k", "2", "--seed", "-1"), "--seed is -1; expected at least 0"),
         (("few.txt", "-k", "2", "--slack", "-0.5"), "slack of the parts is -0.5"),
+        (("few.txt", "-k", "2", "--shares", "1"), "got 1 shares for 2 parts; expected 2"),
+        (("few.txt", "-k", "2", "--shares", "1,x"), "--shares is '1,x'; expected numbers with commas between them"),
+        (("few.txt", "-k", "2", "--shares", "0,0"), "the shares of the parts are 0, 0; expected numbers above 0"),
+        (("few.txt", "-k", "2", "--row-weights", "edge.npy"), "edge.npy cannot be read: No such file or directory"),
+        (("few.txt", "-k", "2", "--row-weights", "odd.npy"), "the weight of row 1 is nan; expected a whole number"),
+        (("few.txt", "-k", "2", "--column-weights", "odd.npy"), "got 2 column weights (float64); expected 1 numbers"),
+        (("few.txt", "-k", "2", "--column-weights", "short.txt"), "short.txt is no .npy of numbers"),
+        (("few.txt", "-k", "2", "--memory-limit", "0"), "the memory limit is 0; expected at least 1"),
+        (
+            ("few.txt", "-k", "2", "--memory-limit", "9", "--method", "parsa"),
+            "parsa takes no account of a memory limit",
+        ),
+        (("few.txt", "-k", "2", "--topology", "ring"), "the topology is 'ring'; expected mesh, star"),
+        (("few.txt", "-k", "2", "--objective", "seconds"), "Give --bandwidth"),
+        (("few.txt", "-k", "2", "--bandwidth", "1,-1"), "the bandwidth is 1, -1; expected numbers above 0"),
+        (("few.txt", "-k", "2", "--bandwidth", "1,1,1"), "got 3 numbers of the bandwidth for 2 parts"),
+        (("few.txt", "-k", "2", "--speed", "1"), "got --speed alone"),
+        (("few.txt", "-k", "2", "--bandwidth", "1", "--master-bandwidth", "1"), "which has no master"),
         (("few.txt", "-k", "2", "--method", "?"), f"'?'; expected {', '.join(METHODS)}."),
         (("few.txt", "-k", "2", "--plot", "a.xyz"), "a.xyz cannot be written: its name says no format"),
         (("few.txt", "-k", "2", "--out", "full"), "full holds mine already; expected an empty folder"),
@@ -201,6 +244,7 @@ def test_a_mistake_gets_one_message(
 ) -> None:
     (tmp_path / "short.txt").write_text("# u v\n1 2\n1 x")
     (tmp_path / "few.txt").write_text("1 2\n5 2\n")
+    np.save(tmp_path / "odd.npy", [1, np.nan])
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine").touch()
     out_folder = () if "--out" in arguments else ("--out", "placed")

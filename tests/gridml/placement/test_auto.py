@@ -9,7 +9,7 @@ import pytest
 
 from gridml.errors import UsageError
 from gridml.placement.auto import Auto, AutoOptions, chosen
-from gridml.placement.base import Options
+from gridml.placement.base import COLUMN_WEIGHTS, SHARES, Options
 from gridml.placement.parsa import Parsa
 from gridml.testing.graphs import grouped
 
@@ -35,6 +35,13 @@ def test_it_places_as_the_chosen_one_does() -> None:
     hurried = Auto().place(graph, 4, AutoOptions(seed=3, seconds=0.0))
     assert np.array_equal(hurried.rows, Parsa().place(graph, 4, Options(seed=3)).rows)
     assert "the quickest method" in hurried.why
+
+
+def test_only_what_honours_all_that_is_asked_is_chosen() -> None:
+    wanted = frozenset({COLUMN_WEIGHTS, SHARES})
+    method, reason = chosen(1_000_000_000, 16, 60.0, wanted)
+    assert method.name == "refined" and "quickest method that takes account of column weights, shares" in reason
+    assert chosen(1_000_000_000, 16, 60.0, frozenset({SHARES}))[0].name == "parsa"
 
 
 def test_a_time_that_makes_no_sense() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
-from gridml.placement.base import Method, Options, Placement
+from gridml.placement.base import MEMORY, OBJECTIVES, TOTAL, TRAFFIC, Method, Options, Placement, asked
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.rates import Rates
 from gridml.placement.registry import METHODS, find
 from gridml.placement.traffic import traffic
 from gridml.testing.graphs import grouped, uneven
@@ -34,6 +37,105 @@ def test_every_row_and_column_has_a_part(method: Method, edges: list[tuple[int, 
     assert placed.rows.dtype == placed.columns.dtype == np.int32
     assert found.rows.sum() == 12 and found.rows.max() <= -(-12 // parts) + 1
     assert same(placed, method.place(graph, parts, Options(seed=seed))), "the same seed gives the same placement"
+
+
+@EVERY
+@given(
+    edges=st.lists(st.tuples(st.integers(0, 11), st.integers(0, 8)), max_size=60),
+    works=st.none() | st.lists(st.integers(0, 9), min_size=12, max_size=12).filter(any),
+    sizes=st.none() | st.lists(st.integers(0, 9), min_size=9, max_size=9).filter(any),
+    shares=st.none() | st.lists(st.sampled_from([0.5, 1.0, 3.0]), min_size=1, max_size=5).map(tuple),
+    slack=st.sampled_from([0.0, 0.3]),
+)
+def test_weights_and_shares_are_kept_to_or_refused(
+    method: Method,
+    edges: list[tuple[int, int]],
+    works: list[int] | None,
+    sizes: list[int] | None,
+    shares: tuple[float, ...] | None,
+    slack: float,
+) -> None:
+    graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (12, 9)).weighted(works, sizes)
+    options, parts = Options(slack=slack, shares=shares), 3 if shares is None else len(shares)
+    if asked(graph, options) - method.honours:
+        with pytest.raises(UsageError, match=f"{method.name} takes no account of"):
+            method.place(graph, parts, options)
+        return
+    placed = method.place(graph, parts, options)
+    work, size, share = works or [1] * 12, sizes or [1] * 9, shares or (1.0,) * parts
+    found = traffic(graph, placed, shares=options.fractions)
+    for part in range(parts):
+        members = np.flatnonzero(placed.rows == part)
+        touched = {v for u, v in edges if u in members}
+        assert found.work[part] == sum(work[u] for u in members)
+        assert found.touched[part] == sum(size[v] for v in touched)
+        assert found.work[part] <= (1 + slack) * sum(work) * share[part] / sum(share) + max(work) + 1e-9
+    assert same(placed, method.place(graph, parts, options))
+
+
+@EVERY
+def test_shares_that_are_all_the_same_are_none(method: Method) -> None:
+    graph = grouped(200, 100, 6)
+    assert same(method.place(graph, 3, Options()), method.place(graph, 3, Options(shares=(2.0, 2.0, 2.0))))
+
+
+@pytest.mark.parametrize("name", ["greedy", "refined", "multilevel", "mbp"])
+def test_columns_that_all_weigh_the_same_are_placed_as_without_weights(name: str) -> None:
+    graph = grouped(300, 200, 6)
+    placed = find(name).place(graph.weighted(columns=np.full(200, 4096)), 5, Options())
+    assert same(placed, find(name).place(graph, 5, Options()))
+
+
+@pytest.mark.parametrize("name", ["greedy", "refined", "multilevel", "mbp"])
+def test_heavy_columns_are_what_is_saved(name: str) -> None:
+    """Of two ways to tell groups apart, by their columns of one half or of the other, the heavy ones count."""
+    rng, graphs = np.random.default_rng(0), (grouped(800, 200, 8), grouped(800, 200, 8, seed=1))
+    rows = np.repeat(np.arange(800), graphs[0].degrees)
+    other = np.repeat(np.arange(800), graphs[1].degrees)
+    to = np.concatenate([graphs[0].neighbours, 200 + graphs[1].neighbours])
+    both = Bipartite.from_edges(np.concatenate([rows, other]), to, (800, 400))
+    heavy = np.ones(400, int)
+    heavy[:200] = 50 + rng.integers(0, 5, 200)
+    weighted = both.weighted(columns=heavy)
+    found = [traffic(weighted, find(name).place(each, 4, Options())) for each in (both, weighted)]
+    assert found[1].total_traffic < (0.97 if name == "greedy" else 0.9) * found[0].total_traffic
+
+
+@pytest.mark.parametrize("name", ["refined", "multilevel", "mbp", "tsh", "parsa", "greedy", "auto"])
+def test_unequal_shares_and_work_are_placed_better_than_at_random(name: str) -> None:
+    graph = grouped(3000, 1500, 10, groups=6)
+    graph, options = graph.weighted(rows=graph.degrees), Options(shares=(4.0, 2.0, 1.0, 1.0))
+    best, chance = (
+        traffic(graph, find(each).place(graph, 4, options), shares=options.fractions) for each in (name, "random")
+    )
+    assert best.total_traffic < 0.8 * chance.total_traffic and best.balance < 1.03
+
+
+@EVERY
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Options(shares=(1.0, 2.0)), "got 2 shares for 3 parts; expected 3"),
+        (Options(rates=Rates((1.0, 2.0))), "got 2 numbers of the bandwidth for 3 parts; expected 1 or 3"),
+        (Options(rates=Rates((1.0,), (1.0, 2.0))), "got 2 numbers of the speed for 3 parts; expected 1 or 3"),
+    ],
+)
+def test_numbers_for_other_parts_are_refused(method: Method, options: Options, said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        method.place(grouped(20, 10, 3), 3, options)
+
+
+@EVERY
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_an_objective_or_a_limit_is_honoured_or_refused(method: Method, objective: str) -> None:
+    graph = grouped(60, 40, 4)
+    for memory in (None, 40):
+        options = Options(objective=objective, memory=memory, rates=Rates((1.0, 2.0, 4.0)))
+        if asked(graph, options) <= method.honours:
+            assert traffic(graph, method.place(graph, 3, options)).largest_memory <= 40
+        else:
+            with pytest.raises(UsageError, match=f"{method.name} takes no account of"):
+                method.place(graph, 3, options)
 
 
 @EVERY
@@ -78,7 +180,7 @@ def test_a_name_that_no_method_has() -> None:
 def test_each_objective_has_its_way(name: str) -> None:
     """On a graph where they are at odds: a third of the rows touch far more columns than the others."""
     graph, found = uneven(3000, 2000), {}
-    for each in ("memory", "traffic", "total"):
+    for each in (MEMORY, TRAFFIC, TOTAL):
         trials = [traffic(graph, find(name).place(graph, 6, Options(seed, objective=each))) for seed in range(3)]
         found[each] = [
             np.mean([getattr(trial, figure) for trial in trials])
@@ -89,5 +191,23 @@ def test_each_objective_has_its_way(name: str) -> None:
 
 
 def test_an_objective_that_there_is_not() -> None:
-    with pytest.raises(UsageError, match="the objective is 'speed'; expected memory, traffic, total"):
+    with pytest.raises(UsageError, match="the objective is 'speed'; expected memory, traffic, total, duan, seconds"):
         Options(objective="speed")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"shares": ()}, "shares of the parts are empty; expected numbers above 0"),
+        ({"shares": (1.0, 0.0)}, "shares of the parts are 1, 0; expected numbers above 0"),
+        ({"shares": (1.0, float("nan"))}, "are 1, nan"),
+        ({"shares": (float("inf"),)}, "are inf"),
+        ({"memory": 0}, "the memory limit is 0; expected at least 1"),
+        ({"topology": "ring"}, "the topology is 'ring'; expected mesh, star"),
+        ({"objective": "seconds"}, "the bandwidth of the parts is not known"),
+        ({"slack": -1.0}, "slack of the parts is -1.0"),
+    ],
+)
+def test_options_that_make_no_sense(wrong: dict[str, Any], said: str) -> None:
+    with pytest.raises(UsageError, match=said):
+        Options(**wrong)

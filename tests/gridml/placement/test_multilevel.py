@@ -88,3 +88,16 @@ def test_groups_that_single_moves_do_not_find() -> None:
 def test_options_that_make_no_sense() -> None:
     with pytest.raises(UsageError, match="expected a number from 0"):
         MultilevelOptions(heat=-1.0)
+
+
+def test_columns_without_weight_bring_no_rows_together() -> None:
+    """With them, mates are those that rows have without them."""
+    rng = np.random.default_rng(4)
+    own = np.concatenate([40 * (row % 10) + rng.choice(40, 6, replace=False) for row in range(500)])
+    rows, light = np.repeat(np.arange(500), 6), 400 + rng.permutation(500) // 10
+    plain = Bipartite.from_edges(rows, own, (500, 450))
+    both = Bipartite.from_edges(np.append(rows, np.arange(500)), np.append(own, light), (500, 450))
+    weighted = both.weighted(columns=(np.arange(450) < 400).astype(int))
+    one = np.ones(500, np.int32)
+    pairs = [coarsen(each, one, 10, np.random.default_rng(0))[2].tolist() for each in (plain, weighted, both)]
+    assert pairs[0] == pairs[1] != pairs[2]

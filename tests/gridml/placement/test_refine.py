@@ -11,9 +11,10 @@ from gridml.errors import UsageError
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa import Parsa
-from gridml.placement.refine import Tally, fit
+from gridml.placement.rates import Pace
+from gridml.placement.refine import Tally, fit, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
-from gridml.placement.refined import Refined, RefinedOptions, sizes
+from gridml.placement.refined import Refined, RefinedOptions
 from gridml.placement.traffic import traffic
 
 EDGES = st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90)
@@ -24,26 +25,42 @@ def graph_of(edges: list[tuple[int, int]]) -> Bipartite:
 
 
 def recounted(graph: Bipartite, rows: np.ndarray, parts: int) -> list[int]:
+    sizes = np.ones(10, np.int64) if graph.column_weights is None else graph.column_weights
     return [
-        len({int(v) for u in np.flatnonzero(rows == part) for v in graph.neighbours[slice(*graph.offsets[u : u + 2])]})
+        sum(
+            sizes[v]
+            for v in {
+                int(v) for u in np.flatnonzero(rows == part) for v in graph.neighbours[slice(*graph.offsets[u : u + 2])]
+            }
+        )
         for part in range(parts)
     ]
 
 
-@given(edges=EDGES, parts=st.sampled_from([2, 3, 5, 70]), heat=st.sampled_from([0.0, 5.0]), seed=st.integers(0, 9))
-def test_counts_are_those_of_a_brute_force(edges: list[tuple[int, int]], parts: int, heat: float, seed: int) -> None:
+@given(
+    edges=EDGES,
+    parts=st.sampled_from([2, 3, 5, 70]),
+    heat=st.sampled_from([0.0, 5.0]),
+    weighted=st.booleans(),
+    seed=st.integers(0, 9),
+)
+def test_counts_are_those_of_a_brute_force(
+    edges: list[tuple[int, int]], parts: int, heat: float, weighted: bool, seed: int
+) -> None:
     graph, rng = graph_of(edges), np.random.default_rng(seed)
+    if weighted:
+        graph = graph.weighted(np.arange(15), np.arange(10) ** 3)
     dealt = rng.integers(0, parts, 15).astype(np.int32)
     tally = Tally.of(graph, dealt, parts)
     assert tally.touched.tolist() == recounted(graph, dealt, parts)
     for _ in range(4):
-        tally.sweep(rng, Bounds(0, 15), Aim(1), heat=heat)
+        tally.sweep(rng, Bounds(0, 99), Aim(1), heat=heat)
         assert tally.touched.tolist() == recounted(graph, tally.rows, parts)
     again = Tally.of(graph, tally.rows, parts)
-    np.testing.assert_array_equal(tally.state, again.state)
+    np.testing.assert_array_equal(tally.counts.state, again.counts.state)
     np.testing.assert_array_equal(tally.load, again.load)
-    for first, last in zip(again.starts, again.starts[1:], strict=False):
-        one, other = tally.slots[first:last].tolist(), again.slots[first:last].tolist()
+    for first, last in zip(again.counts.starts, again.counts.starts[1:], strict=False):
+        one, other = tally.counts.slots[first:last].tolist(), again.counts.slots[first:last].tolist()
         assert one == other if last - first == parts else sorted(one) == sorted(other)
 
 
@@ -92,6 +109,31 @@ def test_parts_are_no_larger_than_asked(slack: float) -> None:
     assert found.rows.max() <= (1 + slack) * 400 / 7 + 1 and found.rows.min() >= 1
 
 
+@given(edges=EDGES, seed=st.integers(0, 9), weighted=st.booleans())
+def test_no_part_comes_to_touch_more_than_the_limit(edges: list[tuple[int, int]], seed: int, weighted: bool) -> None:
+    """Nor does it have more or less than its own bounds say."""
+    graph, rng = graph_of(edges), np.random.default_rng(seed)
+    if weighted:
+        graph = graph.weighted(columns=np.arange(1, 11))
+    tally = Tally.of(graph, (np.arange(15) % 3).astype(np.int32), 3)
+    limit = int(np.median(tally.touched))
+    before = tally.touched.copy()
+    for _ in range(3):
+        tally.sweep(rng, Bounds(np.array([2, 3, 1]), np.array([5, 9, 6]), limit), Aim(1), heat=20.0)
+        assert (tally.touched <= np.maximum(limit, before)).all()
+        assert (tally.load >= [2, 3, 1]).all() and (tally.load <= [5, 9, 6]).all()
+
+
+def test_a_slow_part_ends_with_few_columns() -> None:
+    rng = np.random.default_rng(3)
+    graph = Bipartite.from_edges(np.repeat(np.arange(600), 6), (rng.random(3600) ** 3 * 400).astype(int), (600, 400))
+    pace = Pace(np.array([0.4, 0.4, 2.2]), np.zeros(3))
+    tally = Tally.of(graph, (np.arange(600) % 3).astype(np.int32), 3, pace=pace)
+    for _ in range(8):
+        tally.sweep(rng, Bounds(150, 250), Aim(1), heat=1.0)
+    assert tally.touched[2] < 0.8 * tally.touched[:2].min()
+
+
 def test_fit_moves_what_costs_least() -> None:
     """Rows 0 to 3 share what they touch; row 4 has nothing to do with them, and goes."""
     graph = Bipartite.from_edges([0, 0, 1, 1, 2, 2, 3, 3, 4, 5], [0, 1, 0, 1, 0, 1, 0, 1, 2, 3])
@@ -132,4 +174,6 @@ def test_options_that_make_no_sense(wrong: dict[str, float]) -> None:
 def test_sizes() -> None:
     assert sizes(10, 3, 0.0) == Bounds(1, 4)
     assert sizes(100, 4, 0.0, 0.1) == Bounds(22, 28)
+    unequal = sizes(100, 2, 0.1, 0.2, np.array([0.75, 0.25]), 3)
+    assert [np.asarray(each).tolist() for each in unequal[:2]] == [[60, 20], [93, 33]]
     assert isinstance(Refined().place(graph_of([(0, 0)]), 15, Options()), Placement)

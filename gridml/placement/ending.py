@@ -1,0 +1,136 @@
+"""How refinement ends: at the best of several slacks where the objective weighs work against traffic, and within the
+memory limit, where there is one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from gridml.errors import UsageError
+from gridml.placement.base import DUAN, SECONDS, STAR, Options
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.limits import least_memory
+from gridml.placement.neighbour_sets import sets_of
+from gridml.placement.rates import Pace
+from gridml.placement.refine import PUSHES, Tally, anneal, fit, settle, sizes
+from gridml.placement.refine_kernel import Aim, Bounds
+from gridml.placement.serving import served
+
+LEVELLING = Aim(8)  # while some parts touch too much
+ROUNDS = 6  # of pushing columns out and refining what that left
+HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes that refine it
+LOOSE = 0.03  # of its share, by which a part may differ in them
+HALVINGS = 6  # of the span in which the smallest limit is looked for that can be kept
+
+
+def bounds_of(graph: Bipartite, parts: int, options: Options, loose: float = 0.0) -> Bounds:
+    """Return the work that parts may have: at most (1 + slack) times their share and a mean row more, as `loose` as
+    that on the way."""
+    mean_row = max(1, graph.work // graph.rows)
+    return sizes(graph.work, parts, options.slack, loose, options.fractions, mean_row)
+
+
+def pace_of(graph: Bipartite, parts: int, options: Options) -> Pace | None:
+    """Return what columns and work cost each part where seconds are to be few; None: that is not the objective."""
+    if options.objective != SECONDS or options.rates is None:
+        return None
+    shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
+    return options.rates.pace(graph.work * shares)
+
+
+def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Tally:
+    """Return the counts of rows that are within the parts' sizes. Where the objective has work in it several slacks are
+    tried, up to that allowed."""
+    slacks = [options.slack]
+    if options.objective in (DUAN, SECONDS) and options.slack:
+        slacks = [0.0, options.slack / 2, options.slack]
+    tries = []
+    for slack in slacks:
+        each = tally if len(slacks) == 1 else tally.copy()
+        settle(each, rng, *_ends(graph, replace(options, slack=slack), len(tally.load)), aim)
+        tries.append(each)
+        if options.objective == SECONDS and options.fractions is None:
+            tries.append(_by_pace(each, graph, options))
+    return tries[best(tries, graph, options)]
+
+
+def _by_pace(tally: Tally, graph: Bipartite, options: Options) -> Tally:
+    """The same parts under other numbers: what touches most goes where a column costs least."""
+    pace = pace_of(graph, len(tally.load), options)
+    if pace is None:
+        return tally
+    number = np.empty(len(tally.load), np.int32)
+    number[np.argsort(-tally.touched, kind="stable")] = np.argsort(pace.cost, kind="stable")
+    return Tally.of(graph, number[tally.rows], len(number), pace=tally.pace)
+
+
+def best(tries: Sequence[Tally], graph: Bipartite, options: Options) -> int:
+    """Return which of several the objective calls the best. With one there is nothing to be counted."""
+    if len(tries) == 1:
+        return 0
+    return int(np.argmin([_figure(each, graph, options) for each in tries]))
+
+
+def within_memory(tally: Tally, graph: Bipartite, options: Options, aim: Aim) -> Tally:
+    """Return counts of rows in parts none of which touches more than `options.memory`: those given where that is so.
+
+    Raises UsageError where none are found, with the smallest limit for which some are.
+    """
+    if options.memory is None or tally.touched.max() <= options.memory:
+        return tally
+    found = _kept(tally, graph, options, options.memory, aim)
+    if found is not None:
+        return found
+    fails, holds = max(options.memory, least_memory(graph, len(tally.load)) - 1), int(tally.touched.max())
+    for _ in range(HALVINGS):
+        if holds - fails < 2:
+            break
+        middle = (fails + holds) // 2
+        if _kept(tally, graph, options, middle, aim) is None:
+            fails = middle
+        else:
+            holds = middle
+    raise UsageError(
+        f"no placement on {len(tally.load)} parts was found in which none touches more than {options.memory:,}. None "
+        f"can have less than {least_memory(graph, len(tally.load)):,}; {holds:,} was found to do. Ask for that, for "
+        f"more parts, or for more slack than {options.slack}."
+    )
+
+
+def _kept(tally: Tally, graph: Bipartite, options: Options, limit: int, aim: Aim) -> Tally | None:
+    """Move rows out of parts that touch more than `limit`; None where some still do."""
+    tally, parts = tally.copy(), len(tally.load)
+    rng = np.random.default_rng([options.seed, 3])
+    loose = bounds_of(graph, parts, options, LOOSE)._replace(limit=limit)
+    tight, at_worst = _ends(graph, options, parts)
+    final = tight if at_worst is None else at_worst
+    for _ in range(ROUNDS):
+        fit(tally, rng, loose, LEVELLING, PUSHES)
+        anneal(tally, rng, loose, LEVELLING, HEATS)
+        for bounds in (tight, final):
+            fit(tally, rng, bounds._replace(limit=limit), LEVELLING, PUSHES)
+        if (tally.load <= final.most).all() and tally.touched.max() <= limit:
+            tally.sweep(rng, tight._replace(limit=limit), aim)
+            return tally
+    return None
+
+
+def _ends(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds | None]:
+    """The sizes to end with, and where rows differ in work those that can be had at any rate."""
+    if graph.row_weights is None:
+        return bounds_of(graph, parts, options), None
+    sure = sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
+    return bounds_of(graph, parts, options), sure
+
+
+def _figure(tally: Tally, graph: Bipartite, options: Options) -> float:
+    """What the objective says of rows so placed."""
+    parts, moved = len(tally.load), tally.touched
+    if options.topology != STAR:
+        sets = sets_of(graph, tally.rows, parts)
+        moved = served(sets, parts, options.seed, graph.column_weights, pace_of(graph, parts, options))[1]
+    if options.objective == SECONDS and options.rates is not None:
+        return float(options.rates.seconds(moved, tally.load).max())
+    return float(tally.load.max()) * float(moved.max())
