@@ -305,7 +305,7 @@ def sweep(
         load[a] -= size
         load[best] += size
         for changed in (np.int64(a), np.int64(best)):
-            weight[changed], bend[changed], height[changed] = _slopes(touched[changed], changed, pace, mean, power)
+            weight[changed], bend[changed], height[changed] = _slopes(touched[changed], int(changed), pace, mean, power)
         moved += 1
     return moved
 

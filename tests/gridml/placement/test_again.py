@@ -149,3 +149,21 @@ def test_what_was_placed_before_must_be_of_this_graph() -> None:
         AgainOptions(cost=-1)
     with pytest.raises(ValueError, match="two graphs"):
         Moved.between(Before(1, parts_of(3), parts_of(2)), Placement(1, parts_of(4), parts_of(2), ""))
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (Options(shares=(2, 1, 1)), "shares"),
+        (Options(memory=10), "a memory limit"),
+        (Options(objective="duan"), "objective duan"),
+    ],
+)
+def test_what_is_not_honoured_is_refused(options: Options, said: str) -> None:
+    graph = Bipartite.from_edges([0, 1, 2], [0, 1, 0])
+    again = Again(Before(3, parts_of(3), parts_of(2)))
+    with pytest.raises(UsageError, match=f"again takes no account of {said}; expected refined"):
+        again.place(graph, 3, options)
+    for weighted, what in ((graph.weighted([1, 2, 3]), "row weights"), (graph.weighted(columns=[1, 2]), "column")):
+        with pytest.raises(UsageError, match=f"again takes no account of {what}"):
+            again.place(weighted, 3, Options())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,19 @@ def test_every_method_takes_a_graph_from_a_file(name: str, tmp_path: Path) -> No
 def test_auto_leaves_a_graph_in_its_file(tmp_path: Path) -> None:
     why = METHODS["auto"].place(mapped(grouped(300, 150, 6), tmp_path), 3, Options()).why
     assert why.startswith("parsa, ") and "does not read the graph into memory" in why
+
+
+def test_weights_of_a_graph_in_its_file_count(tmp_path: Path) -> None:
+    graph, rng = grouped(300, 150, 6), np.random.default_rng(0)
+    works, sizes = rng.integers(1, 9, 300), rng.integers(1, 99, 150)
+    from_file, weighted = mapped(graph, tmp_path).weighted(works, sizes), graph.weighted(works, sizes)
+    placed = METHODS["auto"].place(from_file, 3, Options())
+    one, other = traffic(from_file, placed), traffic(weighted, placed)
+    assert one.work.tolist() == other.work.tolist() and one.touched.tolist() == other.touched.tolist()
+    assert one.travelling.tolist() == other.travelling.tolist()
+    assert placed.why.startswith("multilevel, "), "parsa, which would leave it there, takes no account of columns"
+    only_rows = METHODS["auto"].place(replace(from_file, column_weights=None), 3, Options(shares=(2, 1, 1)))
+    assert only_rows.why.startswith("parsa, ") and "does not read the graph into memory" in only_rows.why
 
 
 def test_a_neighbour_that_is_no_column(tmp_path: Path) -> None:
