@@ -28,7 +28,6 @@ if TYPE_CHECKING:  # scipy and numba, which a run without a placement does witho
     from gridml.placement.bipartite import Bipartite
 
 PLACE_S = 10.0  # that auto may take before a run begins
-ROW = 8  # edges that a row costs beside its own: what methods are known to take by the edge is of rows with dozens
 LONG = 5_000_000  # edges that take some seconds to place
 NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"))
 
@@ -174,8 +173,7 @@ def _best(
 
     methods = [chosen.method]
     if chosen.method == AUTO:
-        work = graph.edges + ROW * graph.rows
-        methods = [*dict.fromkeys((auto.chosen(work, chosen.parts, PLACE_S)[0].name, "parsa"))]
+        methods = [*dict.fromkeys((auto.chosen(auto.work(graph), chosen.parts, PLACE_S)[0].name, "parsa"))]
     candidates = []
     for method in methods:
         placement = find(method).place(graph, chosen.parts, Options(seed))
