@@ -62,15 +62,16 @@ class RowSupply:
         if forget:
             rows.known.clear()
         held = self._held(draft)
-        rows.promised = {lease.id: self._reach(lease, draft) for lease in held}
-        wanted = []
+        wanted, ready = [], {}
         for lease in held if forget else [lease for lease in held if lease is held[0] or lease is draft.grant]:
-            touched = self._used(lease, rows.promised[lease.id])
+            ready[lease.id] = self._reach(lease, draft)
+            touched = self._used(lease, ready[lease.id])
             wanted.append(self._lacking(rows, touched))
             rows.answered.append(LeaseRows(lease.id, touched))
+        rows.promised = {lease.id: rows.promised[lease.id] for lease in held if lease.id in rows.promised} | ready
         rows.version, rows.answer = replica.version, next(self._answers)
         brought = dict(replica.state.part(union(wanted)).rows)
-        return Supply(brought, forget, tuple(rows.promised.items()), rows.answer)
+        return Supply(brought, forget, tuple(ready.items()), rows.answer)
 
     def give_older(self, draft: Draft, version: int) -> Supply:
         """A worker is given all that the lease that it is granted touches, as it was in an older version, by others."""
@@ -93,7 +94,7 @@ class RowSupply:
         took as it was. Other rows that it pushed have changed, so they count as lacking."""
         sync, rows = draft.sync, draft.record.rows
         heard = sync.heard == rows.answer != "" and self._store.ledger.has_version(sync.have)
-        if not heard or draft.verdict is Verdict.REPEATED:
+        if not heard:  # nor is it where this message was answered before
             rows.clear()
         named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
         for lease in rows.answered:
@@ -117,7 +118,7 @@ class RowSupply:
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
         """Return the rows that batches of a lease use which begin at its last credit or after, and before `upto`."""
-        end = upto + 2 * (self._spec.program.update.batch or 1) + self._leases.epochs.fewest  # of the last of them
+        end = upto + (self._spec.program.update.batch or 1) + self._leases.epochs.fewest  # of the last (`next_batch`)
         if not lease.cut.touched or (end >= lease.stop and lease.upto == lease.start) or not self._piecewise:
             return self._rows(lease)
         vertices = self._leases.epochs.vertices(lease.epoch, lease.upto, min(end, lease.stop))
