@@ -14,8 +14,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Ids = NDArray[np.int64]
-Touched = Mapping[str, Ids]  # by type
-UNKNOWN = -1  # the version of a row that a worker lacks
+Touched = Mapping[str, Ids]  # vertices by the name of their type
+UNKNOWN = -1  # the version of a row that a worker lacks: every row has changed since
 
 
 class _Rows(NamedTuple):
@@ -66,7 +66,7 @@ class KnownRows:
         at, here = _places(known.ids, ids)
         versions = np.full(len(ids), UNKNOWN, np.int32)
         versions[here] = known.versions[at[here]]
-        lacking: Ids = ids[(versions == UNKNOWN) | (changed[ids] > versions)]
+        lacking: Ids = ids[changed[ids] > versions]
         return lacking
 
 

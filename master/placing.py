@@ -20,6 +20,7 @@ from master.decisions.leasing import SMALLEST
 from master.decisions.placing import AUTO, NONE, Chosen, PlacingFacts, choose, worth_keeping
 from master.store.event_facts import EventFacts
 from master.store.kept_placement import Shared, keep
+from master.store.rows import row_bytes
 from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 
@@ -117,7 +118,7 @@ def _sides(graph: Graph, driver: str) -> Iterator[_Side]:
         to = graph.tables[describe(table.type.target(name)).name]
         rows = to.type.replicated and to.type.arrays and not to.type.modules
         if rows and to.count > 1 and edges.constant is None:
-            yield _Side(to.type.name, edges, to.count, sum(column[:1].nbytes for column in to.columns.values()))
+            yield _Side(to.type.name, edges, to.count, row_bytes(to.columns))
 
 
 def _facts(spec: RunSpec, driver: str, sides: list[_Side], asked: str) -> PlacingFacts:

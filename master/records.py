@@ -14,17 +14,13 @@ from enum import Enum, auto
 from itertools import islice
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
 from sortedcontainers import SortedList
 
 from gridml.carriers.base import Heartbeat
 from master.decisions.failures import AVOIDED, MAX_FAILURES, Candidate, Failed, GivenUpFor, may_lease, strikes
 from master.decisions.leasing import Span
-from master.known_rows import WorkerRows
+from master.known_rows import Touched, WorkerRows
 from master.machines import MachineTable
-
-Touched = Mapping[str, NDArray[np.int64]]  # vertices by the name of their type
 
 FEW = 8  # leases at either end of the order that a look takes: one that leads nowhere must not hide the others
 

@@ -11,6 +11,7 @@ Two passes without heat before the parts are made equal again, as well as after 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -115,16 +116,16 @@ class Refined:
         rng = np.random.default_rng([own.seed, 1])
         tried, wanted = [], ways(graph, parts, own)
         for aim, pace in wanted:
-            tally = Tally.of(graph, dealt, parts, shares=own.fractions, pace=pace)
+            as_dealt = partial(Tally.of, graph, dealt, parts, shares=own.fractions, pace=pace)
+            tally = as_dealt()
             before = tally.worth(aim)
             bounds = bounds_of(graph, parts, own, own.loose)
             anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
             tally = ended(tally, rng, graph, own, aim)
             if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
-                tally = Tally.of(graph, dealt, parts, shares=own.fractions, pace=pace)
-                tally = ended(tally, rng, graph, own, aim)
+                tally = ended(as_dealt(), rng, graph, own, aim)
             if tally.worth(aim) >= before:
-                tally = Tally.of(graph, dealt, parts, shares=own.fractions, pace=pace)
+                tally = as_dealt()
             tried.append(tally)
         at = best(tried, graph, own)
         tally = within_memory(tried[at], graph, own, wanted[at].aim)

@@ -10,8 +10,9 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.messages import Lease
+from master.known_rows import Touched
 from master.leases.epochs import Epochs
-from master.records import Footprint, LeaseState, Touched
+from master.records import Footprint, LeaseState
 from master.store.spec import RunSpec
 from master.telemetry.copying import Copying
 

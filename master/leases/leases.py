@@ -32,7 +32,7 @@ class Leases:
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying)
         self._homes = None if spec.placement is None else Homes(spec.placement, ledger, workers)
         self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
-        self._rows = any(table.type.arrays for table in spec.graph.replicated)
+        self._has_rows = any(table.type.arrays for table in spec.graph.replicated)
         self._spec = spec
         self._ledger = ledger
         self._workers = workers
@@ -48,7 +48,7 @@ class Leases:
         """Whether a lease that would lie ready is better granted later: the rows of array fields that come with it are
         those of now. In time is with the answer to the last push but one."""
         lease = None if sync.push is None else self._ledger.leases.get(sync.push.lease)
-        return self._rows and lease is not None and lease.left > 2 * record.push_every
+        return self._has_rows and lease is not None and lease.left > 2 * record.push_every
 
     @property
     def live(self) -> int:

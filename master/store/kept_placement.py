@@ -15,7 +15,7 @@ from gridml.model.order import Parts
 from gridml.protocol import bundle
 
 Shared = NDArray[np.int64]
-FACT = "placement"  # what the ledger knows of it: "text" and, where vertices were placed, "sha256" and "parts"
+FACT = "placement"  # what the ledger knows of it: "text", and "sha256", None where vertices were not placed
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import numpy as np
 
 from gridml.aggregates import VertexState
 from gridml.protocol.push import Array, Ids, ReplicaPart, RowValues, VertexKey
-from master.store.rows import fill
+from master.store.rows import fill, row_bytes
 from master.store.versions import ReplicaState, part_of
 
 RECORD_BYTES = 1 << 10  # of a record itself, beside its arrays
@@ -52,8 +52,7 @@ class OverwrittenRows:
         there is no room for that beside what came before, the reach becomes shorter."""
         if version <= self.reach:
             return
-        row_bytes = ids.itemsize + sum(column[:1].nbytes for column in columns.values())
-        if RECORD_BYTES + len(ids) * row_bytes > self.most_bytes:
+        if RECORD_BYTES + len(ids) * (ids.itemsize + row_bytes(columns)) > self.most_bytes:
             self.restart(version)
             return
         record = _Record(version, type_name, RowValues(ids, {name: column[ids] for name, column in columns.items()}))

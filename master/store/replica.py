@@ -11,12 +11,12 @@ import numpy as np
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
 from gridml.protocol.push import Ids, ModuleTensors, ReplicaPart, RowValues, VertexKey
+from master.known_rows import Touched
 from master.store.overwritten import OlderVersion, OverwrittenRows
 from master.store.rows import ascending
 from master.store.version_chain import Parent
 from master.store.versions import Base, Changes, ReplicaState, Versions
 
-Touched = Mapping[str, Ids]  # by type: indices of the replicated vertices that something needs
 _NONE: Ids = np.empty(0, np.int64)
 BASES_BYTES = 1 << 27  # that older versions take in memory, however many workers stand on how many of them: so many for
 # modules, and so many for rows that were overwritten since

@@ -9,6 +9,11 @@ import numpy as np
 from gridml.protocol.push import Array, Ids, RowValues
 
 
+def row_bytes(columns: Mapping[str, Array]) -> int:
+    """Return the bytes of a row of these fields."""
+    return sum(column[:1].nbytes for column in columns.values())
+
+
 def ascending(ids: Ids) -> Ids:
     """Return each id once, in order, in an array of its own."""
     return np.array(ids) if (ids[1:] > ids[:-1]).all() else np.unique(ids)

@@ -23,7 +23,7 @@ from gridml.errors import DamagedError, ProgramError
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.push import Array, Ids, ReplicaPart, RowValues, VertexKey, module_key
-from master.store.rows import fill
+from master.store.rows import fill, row_bytes
 from master.store.rundir import version_name
 from master.store.version_chain import CHANGED, Chain, Parent, changed_rows, message_of, open_chain
 
@@ -245,8 +245,7 @@ class Versions:
         tensors = _encode(state)
         nbytes = whole = sum(tensor.nbytes for tensor in tensors.values())
         for name, ids in partly.items():  # its id takes a row as many bytes as when it changed
-            row_bytes = ids.itemsize + sum(column[:1].nbytes for column in state.arrays[name].values())
-            nbytes -= (len(state.changed[name]) - len(ids)) * row_bytes
+            nbytes -= (len(state.changed[name]) - len(ids)) * (ids.itemsize + row_bytes(state.arrays[name]))
         if not partly or 2 * nbytes > whole or sum(file.nbytes for file in chain[:-1]) + nbytes > whole:
             return None
         for name, ids in partly.items():

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field, replace
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync, Verdict
 from gridml.protocol.push import NOTHING, PushContent
-from master.records import LeaseState, Touched, WorkerRecord
+from master.known_rows import Touched
+from master.records import LeaseState, WorkerRecord
 
 
 @dataclass(frozen=True)

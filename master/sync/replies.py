@@ -15,8 +15,9 @@ from gridml.protocol.compression import BFLOAT16
 from gridml.protocol.messages import Copies, Pace, Reply
 from gridml.protocol.push import ReplicaPart
 from master.decisions.sizing import push_at_least_s
+from master.known_rows import Touched
 from master.leases.leases import Leases
-from master.records import LeaseState, Touched, WorkerRecord
+from master.records import LeaseState, WorkerRecord
 from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store

@@ -24,6 +24,7 @@ from master.known_rows import LeaseRows, Touched, WorkerRows
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.replica import union
+from master.store.rows import row_bytes
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
@@ -152,5 +153,4 @@ class RowSupply:
     @cached_property
     def _row_bytes(self) -> dict[str, int]:
         """Bytes of a row, by type."""
-        arrays = self._store.replica.state.arrays
-        return {name: sum(c.nbytes // max(1, len(c)) for c in columns.values()) for name, columns in arrays.items()}
+        return {type_name: row_bytes(columns) for type_name, columns in self._store.replica.state.arrays.items()}

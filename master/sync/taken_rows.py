@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.protocol.push import RowValues
-from master.records import Touched
+from master.known_rows import Touched
 from master.sync.draft import Draft
 
 Array = NDArray[Any]
