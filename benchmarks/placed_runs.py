@@ -134,15 +134,15 @@ def play(graph: Path, where: str, order: str, rows: int, pushes: int) -> Travell
     ):
         root = Path(folder) / "run"
         {"simulated": simulated, "local": local}[where](settings, root)
-        exact, told = verify_credits(root), report(root)
+        exact, summary = verify_credits(root), report(root)
         with sqlite3.connect(root / "ledger.db") as db:
             ((began_s, ended_s),) = db.execute("SELECT min(closed_s), max(closed_s) FROM epochs")
     return Travelled(
-        told.bytes_up,
-        told.bytes_down - sum(sizes),
+        summary.bytes_up,
+        summary.bytes_down - sum(sizes),
         sum(sizes),
         (ended_s - began_s) / (EPOCHS - 1),
-        told.kills,
+        summary.kills,
         exact.finished == exact.epochs == EPOCHS,
     )
 

@@ -103,13 +103,13 @@ def _grown(name: str, given: Bipartite) -> dict[str, Cell]:
 
 def _figures(given: Bipartite, parts: int, placed: dict[str, Placement]) -> dict[str, Cell]:
     chance = traffic(given, find("random").place(given, parts, Options()))
-    found: dict[str, Cell] = {}
+    figures: dict[str, Cell] = {}
     for what, placement in placed.items():
         cost: Traffic = traffic(given, placement)
-        found[f"M{what}"] = improvement(chance.largest_memory, cost.largest_memory)
-        found[f"T{what}"] = improvement(chance.largest_traffic, cost.largest_traffic)
-        found[f"S{what}"] = improvement(chance.total_traffic, cost.total_traffic)
-    return found
+        figures[f"M{what}"] = improvement(chance.largest_memory, cost.largest_memory)
+        figures[f"T{what}"] = improvement(chance.largest_traffic, cost.largest_traffic)
+        figures[f"S{what}"] = improvement(chance.total_traffic, cost.total_traffic)
+    return figures
 
 
 def _timed(method: Method, given: Bipartite, parts: int, options: Options) -> tuple[Placement, float]:

@@ -52,8 +52,8 @@ def quick_graphs() -> dict[str, Bipartite]:
 
 def full_graphs() -> dict[str, Bipartite]:
     """Words, check-ins and clicks, and one without any structure."""
-    found = {name: graph(name) for name in REAL if name in names()}
-    return {**found, "clicks, 30k rows": clicks(30_000, 100, 4), "uniform, degree 10": uniform(10)}
+    real = {name: graph(name) for name in REAL if name in names()}
+    return {**real, "clicks, 30k rows": clicks(30_000, 100, 4), "uniform, degree 10": uniform(10)}
 
 
 def run(graphs: dict[str, Bipartite], scale: Scale, results: Path, plots: Path) -> list[Point]:

@@ -54,11 +54,11 @@ def seconds(bandwidth: float, graphs: dict[str, Bipartite], scale: Scale) -> Ite
     for name, given in graphs.items():
         each_s = edge_s(given)
         for method in ("random", *scale.methods):
-            found = made(given, _method(method), PARTS, partial(_options, method), scale.trials)
-            work_s = each_s * statistics.mean(found.edges)
-            sent = BYTES * statistics.mean(cost.largest_traffic for cost in found.costs)
+            placements = made(given, _method(method), PARTS, partial(_options, method), scale.trials)
+            work_s = each_s * statistics.mean(placements.edges)
+            sent = BYTES * statistics.mean(cost.largest_traffic for cost in placements.costs)
             values = {
-                "s": statistics.mean(found.cpu_s),
+                "s": statistics.mean(placements.cpu_s),
                 "training s": ROUNDS * (work_s + sent / bandwidth),
                 "training s, 1 Gbit/s": ROUNDS * (work_s + sent / GIGABIT),
             }
@@ -82,8 +82,8 @@ PANELS = (
 
 def _all(figure: str, name: str, given: Bipartite, parts: int, x: float, scale: Scale) -> Iterator[Point]:
     for method in scale.methods:
-        found = made(given, _method(method), parts, partial(_options, method), scale.trials)
-        yield Point(figure, name, method, x, found.values)
+        placements = made(given, _method(method), parts, partial(_options, method), scale.trials)
+        yield Point(figure, name, method, x, placements.values)
 
 
 def _method(name: str) -> Method:

@@ -26,8 +26,8 @@ def traffic_against_data(graphs: dict[str, Bipartite], scale: Scale) -> Iterator
         order = np.random.default_rng(0).permutation(given.rows)
         for share in scale.shares:
             some = _some(given, np.sort(order[: int(share * given.rows)]))
-            found = made(some, find("parsa"), PARTS, Options, scale.trials)
-            for method, costs in (("random", found.chance), ("parsa", found.costs)):
+            placements = made(some, find("parsa"), PARTS, Options, scale.trials)
+            for method, costs in (("random", placements.chance), ("parsa", placements.costs)):
                 travelling = statistics.mean(cost.total_traffic for cost in costs) / some.edges
                 yield Point("Parsa 1", name, method, share, {"traffic": travelling})
 
@@ -36,33 +36,37 @@ def number_of_parts(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Poin
     """Figure 7."""
     for name, given in graphs.items():
         for parts in scale.parts:
-            found = made(given, find("parsa"), parts, Options, scale.trials)
-            yield Point("Parsa 7", name, "parsa", parts, found.values)
+            placements = made(given, find("parsa"), parts, Options, scale.trials)
+            yield Point("Parsa 7", name, "parsa", parts, placements.values)
 
 
 def blocks_and_warm_up(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
     """Figure 8: b blocks, each of which the last one's parts begin; and a of them dealt out beforehand."""
     for name, given in graphs.items():
         for blocks in scale.blocks:
-            found = made(given, find("parsa"), PARTS, partial(ParsaOptions, blocks=blocks, warm_up=0), scale.trials)
-            yield Point("Parsa 8, b", name, "parsa", blocks, found.values)
+            placements = made(
+                given, find("parsa"), PARTS, partial(ParsaOptions, blocks=blocks, warm_up=0), scale.trials
+            )
+            yield Point("Parsa 8, b", name, "parsa", blocks, placements.values)
         for warm_up in scale.warm_ups:
-            found = made(given, find("parsa"), PARTS, partial(ParsaOptions, blocks=16, warm_up=warm_up), scale.trials)
-            yield Point("Parsa 8, a", name, "parsa", warm_up, found.values)
+            placements = made(
+                given, find("parsa"), PARTS, partial(ParsaOptions, blocks=16, warm_up=warm_up), scale.trials
+            )
+            yield Point("Parsa 8, a", name, "parsa", warm_up, placements.values)
 
 
 def begun_together(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
     """Figure 9: neighbour sets of a share of the rows, from which all blocks begin, eight of them at once."""
     for name, given in graphs.items():
         for blocks in scale.warm_ups:
-            found = made(
+            placements = made(
                 given,
                 find("parsa"),
                 PARTS,
                 partial(ParsaOptions, blocks=BLOCKS, warm_up=blocks, delay=TOGETHER - 1),
                 scale.trials,
             )
-            yield Point("Parsa 9", name, "parsa", 100 * max(1, blocks) / BLOCKS, found.values)
+            yield Point("Parsa 9", name, "parsa", 100 * max(1, blocks) / BLOCKS, placements.values)
 
 
 def workers(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
@@ -72,15 +76,15 @@ def workers(graphs: dict[str, Bipartite], scale: Scale) -> Iterator[Point]:
         for delay in scale.delays:
             seconds: dict[str, float] = {}
             for threads in (1, 2):
-                found = made(
+                placements = made(
                     given,
                     find("parsa"),
                     PARTS,
                     partial(ParsaOptions, blocks=BLOCKS, delay=delay, threads=threads),
                     scale.trials,
                 )
-                seconds[f"s, {threads} threads"] = min(found.clock_s)
-            values = {key: value for key, value in found.values.items() if key != "s"}
+                seconds[f"s, {threads} threads"] = min(placements.clock_s)
+            values = {key: value for key, value in placements.values.items() if key != "s"}
             yield Point("Parsa 10", name, "parsa", delay + 1, {**values, **seconds})
 
 

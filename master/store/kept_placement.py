@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.errors import DamagedError
 from gridml.model.order import Parts
 from gridml.protocol import bundle
+from master.store.rundir import read_named
 
 Shared = NDArray[np.int64]
 FACT = "placement"  # what the ledger knows of it: "text", and "sha256", None where vertices were not placed
@@ -48,11 +48,5 @@ def read_kept(path: Path, fact: Mapping[str, Any] | None) -> KeptPlacement | Non
     sha256 = None if fact is None else fact.get("sha256")
     if sha256 is None:
         return None
-    try:
-        payload = path.read_bytes()
-    except FileNotFoundError as error:
-        raise DamagedError(f"{path}, the placement of the vertices, is gone", path) from error
-    if bundle.digest(payload) != sha256:
-        raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
-    _, arrays = bundle.opened(payload)
+    _, arrays = bundle.opened(read_named(path, sha256, "the placement of the vertices"))
     return KeptPlacement(Parts.of(arrays["part"], len(arrays["shared"])), arrays["shared"], sha256)

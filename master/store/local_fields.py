@@ -18,13 +18,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.errors import DamagedError
 from gridml.model.digest import block_digests
 from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.push import Fields, RowValues, decode_patch, encode_patch
 from master.store.field_files import Base, copy_base, copy_column, create, flush
-from master.store.rundir import base_name, patch_name
+from master.store.rundir import base_name, patch_name, read_named
 
 Array = NDArray[Any]
 Patch = tuple[int, int, str]  # (version, epoch, SHA-256)
@@ -150,14 +149,8 @@ class LocalFields:
 
     def _read_patch(self, patch: Patch) -> list[Fields]:
         version, _, sha256 = patch
-        path = self._folder / patch_name(version)
-        try:
-            payload = path.read_bytes()
-        except FileNotFoundError as error:
-            raise DamagedError(f"{path}, the changed fields of version {version}, is gone", path) from error
-        if bundle.digest(payload) != sha256:
-            raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
-        message, tensors = bundle.decode(payload)
+        what = f"the changed fields of version {version}"
+        message, tensors = bundle.decode(read_named(self._folder / patch_name(version), sha256, what))
         return decode_patch(tensors, message["pushes"])
 
 

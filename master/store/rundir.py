@@ -12,7 +12,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from gridml.errors import RunError, SupersededError, UsageError
+from gridml.errors import DamagedError, RunError, SupersededError, UsageError
+from gridml.protocol import bundle
 from gridml.protocol.attempts import job_of
 from gridml.protocol.foreign_files import THEIRS
 from master.store.kept_program import KeptProgram
@@ -40,6 +41,18 @@ NETWORK_FILE_SYSTEMS = frozenset(
 def command(verb: str, root: Path) -> str:
     """What a person types to do `verb` to a run, for example `gridml resume 'my runs/first'`."""
     return f"gridml {verb} {shlex.quote(str(root))}"
+
+
+def read_named(path: Path, sha256: str, what: str) -> bytes:
+    """Return a file that the ledger names, with its SHA-256; a message says `what` it is. Raises DamagedError where it
+    is gone or another one, OSError where it cannot be read."""
+    try:
+        payload = path.read_bytes()
+    except FileNotFoundError as error:
+        raise DamagedError(f"{path}, {what}, is gone", path) from error
+    if bundle.digest(payload) != sha256:
+        raise DamagedError(f"{path} is damaged: its SHA-256 is not the one in the ledger", path)
+    return payload
 
 
 def version_name(version: int) -> str:
