@@ -30,7 +30,9 @@ if TYPE_CHECKING:  # scipy and numba, which a run without a placement does witho
 
 PLACE_S = 10.0  # that auto may take before a run begins
 LONG = 5_000_000  # edges that take some seconds to place
-NOT_PLACED: EventFacts = dict.fromkeys(("method", "parts", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"))
+NOT_PLACED: EventFacts = dict.fromkeys(
+    ("method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes")
+)
 
 
 class Told(NamedTuple):
@@ -87,13 +89,18 @@ def place(
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
         say(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
     begun = time.perf_counter()
+    from gridml.placement.sections import sections
+
     graph, weights = _bipartite(sides, facts.vertices)
     best, others = _best(graph, weights, chosen, spec.settings.seed)
     chance_bytes, all_bytes = _by_chance(graph, weights, chosen.parts, spec.settings.seed), int(weights.sum())
     worth, why = worth_keeping(asked, best.part_bytes, chance_bytes)
+    labels, shared = _in_chain(best.placement, best.shared)
+    within = sections(graph, labels, chosen.parts, chosen.sections if worth else 1, spec.settings.seed)
     measured: EventFacts = {
         "method": best.method if worth else None,
         "parts": chosen.parts if worth else None,
+        "sections": chosen.sections if worth else None,
         "edges": graph.edges,
         "place_s": time.perf_counter() - begun,
         "bytes": all_bytes,
@@ -107,8 +114,8 @@ def place(
         f"{reason}; {best.placement.why}{compared}; in {measured['place_s']:.2g} s. A part touches "
         f"{best.part_bytes / 1e6:.3g} of {all_bytes / 1e6:.3g} MB in rows, {why}"
     )
-    labels, shared = _in_chain(best.placement, best.shared)
-    return replace(spec, placement=keep(directory.placement, labels, shared, durable=durable)), Told(text, measured)
+    kept = keep(directory.placement, labels, within, shared, durable=durable)
+    return replace(spec, placement=kept), Told(text, measured)
 
 
 def _sides(graph: Graph, driver: str) -> Iterator[_Side]:
@@ -125,6 +132,7 @@ def _facts(spec: RunSpec, driver: str, sides: list[_Side], asked: str) -> Placin
     program, graph = spec.program, spec.graph
     types = {side.type: side for side in sides}.values()
     connected = (not describe(table.type.target(name)).replicated for table in graph.local for name in table.edges)
+    fewest = max(SMALLEST * (program.update.batch or 1), program.fewest)
     return PlacingFacts(
         asked=asked,
         workers=spec.settings.workers,
@@ -132,7 +140,9 @@ def _facts(spec: RunSpec, driver: str, sides: list[_Side], asked: str) -> Placin
         edges=sum(len(side.edges.targets) for side in sides),
         rows=sum(side.count for side in types),
         row_bytes=sum(side.count * side.row_bytes for side in types),
-        chunk=spec.settings.chunk or max(SMALLEST * (program.update.batch or 1), program.fewest),
+        chunk=spec.settings.chunk or fewest,
+        fewest=fewest,
+        shuffled=spec.shuffle == "all",
         connected=any(connected),
         drop_last=program.update.drop_last,
         modules=any(table.type.modules for table in graph.replicated),

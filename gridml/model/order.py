@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Literal
 
 import numpy as np
@@ -32,17 +33,22 @@ class Units:
 
 @dataclass(frozen=True)
 class Parts:
-    """Placed vertices: part p is `members[offsets[p]:offsets[p+1]]` (int64 vertex indices, in the graph's order), and
-    stands at the positions from offsets[p] to offsets[p+1]. No part is empty."""
+    """Placed vertices: part p is `members[offsets[p]:offsets[p+1]]` (int64 vertex indices), and stands at the positions
+    from offsets[p] to offsets[p+1]. No part is empty. A part is whole sections, vertices that touch the same rows: they
+    lie between two neighbouring `borders` (int64, of parts, too), each in the graph's order."""
 
     offsets: NDArray[np.int64]
     members: NDArray[np.int64]
+    borders: NDArray[np.int64]
 
     @staticmethod
-    def of(labels: NDArray[np.integer], parts: int) -> Parts:
-        """Return the parts of vertices whose parts are `labels` (count,), each from 0 to `parts` - 1."""
-        ends = np.cumsum(np.bincount(labels, minlength=parts))
-        return Parts(np.concatenate([[0], ends]).astype(np.int64), np.argsort(labels, kind="stable").astype(np.int64))
+    def of(labels: NDArray[np.integer], parts: int, sections: NDArray[np.integer] | None = None) -> Parts:
+        """Return the parts of vertices whose parts are `labels` (count,), each from 0 to `parts` - 1, and whose
+        `sections` in their part are numbered from 0 (count,); None: a part is one section."""
+        each = 1 if sections is None else int(sections.max(initial=0)) + 1
+        fine = labels.astype(np.int64) * each + (0 if sections is None else sections)
+        ends = np.concatenate([[0], np.cumsum(np.bincount(fine, minlength=parts * each))]).astype(np.int64)
+        return Parts(ends[::each], np.argsort(fine, kind="stable").astype(np.int64), np.unique(ends))
 
     @property
     def count(self) -> int:
@@ -62,7 +68,8 @@ class EpochOrder:
 
     `shuffle`: "all" permutes every unit of the epoch; "block" permutes only inside blocks of 4,096 neighbouring units,
     which reads a memory-mapped file nearly in sequence and keeps the locality of a placement; "none" keeps the order
-    of the graph. With `parts` each of them holds inside of a part, and vertices are units of their own.
+    of the graph. With `parts` each of them holds inside of a section of a part, and vertices are units of their own;
+    "all" permutes the sections of a part, too.
     """
 
     def __init__(
@@ -81,9 +88,9 @@ class EpochOrder:
             order = np.arange(count if units is None else len(units.offsets) - 1, dtype=np.int64)
             _shuffle(order, (seed, epoch), shuffle)
         else:
-            order = parts.members.copy()
-            for part in range(parts.count):
-                _shuffle(order[parts.offsets[part] : parts.offsets[part + 1]], (seed, epoch, part), shuffle)
+            order = np.concatenate(
+                [section for part in range(parts.count) for section in _sections(parts, part, seed, epoch, shuffle)]
+            )
         self._order = order
         self._ends = None if units is None else np.cumsum(np.diff(units.offsets)[order])
 
@@ -113,6 +120,20 @@ class EpochOrder:
     def _unit_at(self, position: int) -> int:
         assert self._ends is not None
         return 0 if position == 0 else int(np.searchsorted(self._ends, position)) + 1
+
+
+def _sections(parts: Parts, part: int, seed: int, epoch: int, shuffle: Shuffle) -> list[NDArray[np.int64]]:
+    """Return the vertices of each section of a part, in the order of an epoch."""
+    first, last = np.searchsorted(parts.borders, parts.offsets[part : part + 2])
+    sections = [parts.members[begin:end].copy() for begin, end in pairwise(parts.borders[first : last + 1])]
+    for number, section in enumerate(sections):
+        own = (seed, epoch, part, number) if number else (seed, epoch, part)  # a run that has no sections goes on
+        _shuffle(section, own, shuffle)
+    if shuffle == "all":
+        numbers = np.arange(len(sections))
+        _shuffle(numbers, (seed, epoch, part, len(sections)), shuffle)
+        sections = [sections[number] for number in numbers]
+    return sections
 
 
 def _shuffle(order: NDArray[np.int64], seeds: Sequence[int], shuffle: Shuffle) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 AUTO, NONE = "auto", "none"
 MOST_PARTS = 64  # so that choosing one among them for a worker takes microseconds
+SECTIONS = 16  # of a part: as often as that a worker pushes in an epoch, about, it needs one's rows and no others
 CHUNKS = 4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
 FEW_BYTES = 1_000_000  # of rows: all of them are sent to a worker in a tenth of a second at 100 Mbit/s
 LEAST_SAVED = 0.05  # of the bytes that parts by chance touch
@@ -18,8 +19,9 @@ class PlacingFacts:
 
     `asked` is auto, none or a method's name. The graph has `vertices` that f runs on, with `edges` to `rows` of array
     fields, which have `row_bytes` together; a type of which there is one vertex, or of which all lead to one, does not
-    count. A chunk has `chunk` vertices at least. Vertices may be `connected` with one another, f may leave out an
-    epoch's last batch (`drop_last`), and train `modules` besides.
+    count. A chunk has `chunk` vertices at least, and `fewest` are worth a message. Vertices may be
+    `shuffled` all together, or hardly, and be `connected` with one another; f may leave out an epoch's last batch
+    (`drop_last`), and train `modules` besides.
     """
 
     asked: str
@@ -29,6 +31,8 @@ class PlacingFacts:
     rows: int
     row_bytes: int
     chunk: int
+    fewest: int
+    shuffled: bool = True
     connected: bool = False
     drop_last: bool = False
     modules: bool = False
@@ -36,17 +40,19 @@ class PlacingFacts:
 
 @dataclass(frozen=True)
 class Chosen:
-    """The method that places the vertices, and on how many parts."""
+    """The method that places the vertices, on how many parts, and of how many sections each is."""
 
     method: str
     parts: int
+    sections: int
 
 
 def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
     """Return how vertices are placed, None where they are not, and why.
 
     There are as many parts as workers are asked for, since a part is what one of them keeps, and fewer where parts
-    would have too few chunks. A method that was asked for by its name is taken wherever it can be.
+    would have too few chunks. A part is divided into sections, unless an epoch keeps the graph's order. A method that
+    was asked for by its name is taken wherever it can be.
     """
     if facts.asked == NONE:
         return None, "no placement was asked for"
@@ -67,13 +73,15 @@ def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
     reason = "as many as workers" if parts == facts.workers else "as many as there may be"
     if facts.vertices < parts * least:
         parts, reason = facts.vertices // least, f"each with {several} or more"
+    sections = max(1, min(SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
+    told = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
     if facts.asked != AUTO:
-        return Chosen(facts.asked, parts), f"{facts.asked} was asked for; {parts} parts, {reason}"
+        return Chosen(facts.asked, parts, sections), f"{facts.asked} was asked for; {told}"
     if facts.modules:
         return None, "modules are trained besides, each worker's by all kinds of vertices"
     if facts.row_bytes < FEW_BYTES:
         return None, f"all rows together are {facts.row_bytes:,} bytes, which is little to send"
-    return Chosen(AUTO, parts), f"{parts} parts, {reason}"
+    return Chosen(AUTO, parts, sections), told
 
 
 def worth_keeping(asked: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:

@@ -15,6 +15,7 @@ from gridml.protocol import bundle
 from master.store.rundir import read_named
 
 Shared = NDArray[np.int64]
+Labels = NDArray[np.int32]
 FACT = "placement"  # what the ledger knows of it: "text", and "sha256", None where vertices were not placed
 
 
@@ -34,12 +35,18 @@ class KeptPlacement:
         return borders
 
 
-def keep(path: Path, labels: NDArray[np.int32], shared: Shared, *, durable: bool = True) -> KeptPlacement:
-    """Write down the part of each vertex, `labels` (vertices,), each part of 0 to len(shared) - 1. Raises OSError."""
-    smallest = np.min_scalar_type(max(0, len(shared) - 1))  # a byte for most
-    payload = bundle.pieces({"parts": len(shared)}, {"part": labels.astype(smallest), "shared": shared})
+def keep(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durable: bool = True) -> KeptPlacement:
+    """Write down the part of each vertex, `labels` (vertices,), each part of 0 to len(shared) - 1, and its section of
+    that, `sections` (vertices,). Raises OSError."""
+    arrays = {"part": labels.astype(_smallest(labels)), "section": sections.astype(_smallest(sections))}
+    payload = bundle.pieces({"parts": len(shared)}, {**arrays, "shared": shared})
     bundle.write_atomic(path, *payload, durable=durable)
-    return KeptPlacement(Parts.of(labels, len(shared)), shared, bundle.digest(*payload))
+    return KeptPlacement(Parts.of(labels, len(shared), sections), shared, bundle.digest(*payload))
+
+
+def _smallest(labels: Labels) -> np.dtype[np.generic]:
+    """Return the smallest type for labels: a byte for most."""
+    return np.min_scalar_type(int(labels.max(initial=0)))
 
 
 def read_kept(path: Path, fact: Mapping[str, Any] | None) -> KeptPlacement | None:
@@ -49,4 +56,5 @@ def read_kept(path: Path, fact: Mapping[str, Any] | None) -> KeptPlacement | Non
     if sha256 is None:
         return None
     _, arrays = bundle.opened(read_named(path, sha256, "the placement of the vertices"))
-    return KeptPlacement(Parts.of(arrays["part"], len(arrays["shared"])), arrays["shared"], sha256)
+    parts = Parts.of(arrays["part"], len(arrays["shared"]), arrays.get("section"))  # earlier releases had no sections
+    return KeptPlacement(parts, arrays["shared"], sha256)

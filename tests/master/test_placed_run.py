@@ -130,7 +130,7 @@ def test_a_run_goes_on_with_the_placement_it_was_begun_with_or_not_at_all(
         assert run.parts.spec.placement is not None
         assert run.parts.spec.placement.sha256 == bundle.digest(kept)
         assert [span.start for span in run.ledger.spans] == borders(root)[:3]
-    placement.write_bytes(kept[:-8] + bytes(8))
+    placement.write_bytes(kept[:-1] + bytes([kept[-1] ^ 1]))
     with pytest.raises(LedgerError, match=r"placement.safetensors is damaged.*The copy of the ledger is of no use"):
         resume(root, pool(None))
     placement.unlink()

@@ -131,7 +131,8 @@ def placed(draw: st.DrawFn) -> Parts:
     """Parts of vertices whose labels are drawn; none is empty."""
     count = draw(st.integers(1, 6))
     labels = [*range(count), *draw(st.lists(st.integers(0, count - 1), max_size=60))]
-    return Parts.of(np.array(draw(st.permutations(labels)), np.int32), count)
+    sections = draw(st.none() | st.lists(st.integers(0, 3), min_size=len(labels), max_size=len(labels)).map(np.array))
+    return Parts.of(np.array(draw(st.permutations(labels)), np.int32), count, sections)
 
 
 @given(placed(), seeds, epochs, shuffles)
@@ -144,13 +145,33 @@ def test_a_part_stands_at_the_same_positions_in_every_epoch_and_holds_the_same_v
     for part in range(parts.count):
         start, stop = parts.offsets[part : part + 2].tolist()
         expected = parts.members[start:stop]
-        np.testing.assert_array_equal(np.sort(order.vertices(start, stop)), expected)
+        np.testing.assert_array_equal(np.sort(order.vertices(start, stop)), np.sort(expected))
         if shuffle == "none":
             np.testing.assert_array_equal(order.vertices(start, stop), expected)
         for position in (start, stop - 1):
             assert (parts.part_of(position), parts.part_end(position)) == (part, stop)
     again = EpochOrder(count, seed, epoch, shuffle, parts=parts)
     np.testing.assert_array_equal(again.vertices(0, count), order.vertices(0, count))
+
+
+@given(placed(), seeds, epochs, shuffles)
+def test_sections_of_a_part_stay_whole(parts: Parts, seed: int, epoch: int, shuffle: Shuffle) -> None:
+    borders = parts.borders.tolist()
+    assert {*parts.offsets.tolist()} <= {*borders}
+    order = EpochOrder(len(parts.members), seed, epoch, shuffle, parts=parts)
+    section = np.empty(len(parts.members), np.int64)
+    section[parts.members] = np.repeat(np.arange(len(borders) - 1), np.diff(borders))
+    stands = section[order.vertices(0, len(section))]
+    assert len(borders) - 1 == 1 + (np.diff(stands) != 0).sum()
+    if shuffle != "all":
+        np.testing.assert_array_equal(stands, np.sort(stands))
+
+
+def test_sections_of_a_part_come_in_another_order_in_every_epoch() -> None:
+    parts = Parts.of(np.zeros(1_000, np.int32), 1, np.repeat(np.arange(10), 100))
+    first, second = (EpochOrder(1_000, 0, epoch, "all", parts=parts).vertices(0, 1_000) // 100 for epoch in (1, 2))
+    assert [*first[::100]] != [*second[::100]] != [*range(10)]
+    assert sorted(first[::100]) == [*range(10)]
 
 
 def test_parts_are_shuffled_each_in_its_own_way() -> None:

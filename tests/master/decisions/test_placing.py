@@ -9,13 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from master.decisions.placing import CHUNKS, FEW_BYTES, MOST_PARTS, Chosen, PlacingFacts, choose, worth_keeping
+from master.decisions.placing import (
+    CHUNKS,
+    FEW_BYTES,
+    MOST_PARTS,
+    SECTIONS,
+    Chosen,
+    PlacingFacts,
+    choose,
+    worth_keeping,
+)
 
-USUAL = PlacingFacts("auto", 8, 100_000, 10**6, 50_000, 10**8, 256)
+USUAL = PlacingFacts("auto", 8, 100_000, 10**6, 50_000, 10**8, 256, 128)
 
 
 def test_a_usual_graph_gets_a_part_for_each_worker() -> None:
-    assert choose(USUAL) == (Chosen("auto", 8), "8 parts, as many as workers")
+    assert choose(USUAL) == (Chosen("auto", 8, SECTIONS), "8 parts, as many as workers, of 16 sections")
 
 
 @pytest.mark.parametrize(
@@ -45,7 +54,7 @@ def test_what_would_not_pay_is_placed_only_if_a_method_is_asked_for(changed: dic
     chosen, reason = choose(replace(USUAL, **changed))
     assert chosen is None
     assert because in reason
-    assert choose(replace(USUAL, **changed, asked="parsa"))[0] == Chosen("parsa", 8)
+    assert choose(replace(USUAL, **changed, asked="parsa"))[0] == Chosen("parsa", 8, SECTIONS)
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**7), st.integers(1, 10**5), st.sampled_from(["auto", "refined"]))
@@ -67,9 +76,21 @@ def test_a_part_may_be_one_chunk_only_if_a_method_is_asked_for() -> None:
     few = replace(USUAL, vertices=2 * CHUNKS * 256 - 1)
     assert choose(few) == (None, "of 2,047 vertices there are no two parts with 1,024, which is 4 chunks")
     assert choose(replace(few, asked="parsa")) == (
-        Chosen("parsa", 7),
-        "parsa was asked for; 7 parts, each with 1 chunk or more",
+        Chosen("parsa", 7, 2),
+        "parsa was asked for; 7 parts, each with 1 chunk or more, of 2 sections",
     )
+
+
+@given(st.integers(1, 100), st.integers(0, 10**6), st.integers(1, 10**4))
+def test_a_section_is_worth_a_message(workers: int, vertices: int, fewest: int) -> None:
+    facts = replace(USUAL, workers=workers, vertices=vertices, fewest=fewest)
+    chosen, reason = choose(facts)
+    if chosen is not None:
+        assert 1 <= chosen.sections <= SECTIONS
+        assert chosen.sections == 1 or vertices // chosen.parts // chosen.sections >= fewest
+        assert (chosen.sections == 1) is ("sections" not in reason)
+        kept, _ = choose(replace(facts, shuffled=False))
+        assert kept == replace(chosen, sections=1), "a graph's own order is not touched"
 
 
 def test_parts_that_touch_as_much_as_by_chance_are_kept_only_if_they_were_asked_for() -> None:

@@ -79,7 +79,7 @@ def desk_of(folder: Path, workers: int = 3, batch: int = 1) -> Desk:
     program = replace(program, update=Update(program.update.function, batch, 1))
     settings = Settings(Path("program.py"), backend="simulated", workers=workers, chunk=CHUNK)
     labels = np.random.default_rng(0).permutation(np.repeat([0, 1, 2], SIZES)).astype(np.int32)
-    placement = keep(folder / "placement.safetensors", labels, SHARED, durable=False)
+    placement = keep(folder / "placement.safetensors", labels, np.zeros_like(labels), SHARED, durable=False)
     spec, table = RunSpec(settings, program, program.graph(), placement), WorkerTable(workers)
     ledger = Ledger(folder / "ledger.db", shared_disk=False, create=True, durable=False)
     desk = Desk(Leases(spec, ledger, table, Wire(VirtualClock(), None)), ledger, table, placement)

@@ -60,7 +60,7 @@ PROMISED: dict[str, set[str]] = {
     "spot check": {"epoch", "start", "stop", "pushed", "repeated", "odd"},
     "rollback": {"version", "vertices"},
     "placing": {"vertices", "edges", "parts"},
-    "placement": {"method", "parts", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"},
+    "placement": {"method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"},
 }
 COUNT, EPOCHS, BATCH = 400, 2, 10
 PROGRAM = f"""

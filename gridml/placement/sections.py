@@ -1,0 +1,44 @@
+"""Parts divided into sections: rows of a part that touch the same columns, so that a piece of it needs few of them.
+
+Each part is placed once more, by itself (`parsa`). Columns that several parts touch are thus not needed throughout a
+part, but in some of its sections.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.placement.base import Parts
+from gridml.placement.bipartite import Bipartite
+from gridml.placement.parsa import ParsaOptions, deal_out
+
+Ids = NDArray[np.int32]
+
+
+def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) -> Parts:
+    """Return the section of each row in its part, int32 (rows,) from 0 to `each` - 1, given the part of each row.
+
+    Sections of a part differ by one row at most; one of fewer than `each` rows is not divided.
+    """
+    found = np.zeros(graph.rows, np.int32)
+    if each == 1:
+        return found
+    ends = np.cumsum(np.bincount(rows, minlength=parts))
+    numbers = np.empty(graph.columns, np.int32)
+    for members in np.split(np.argsort(rows, kind="stable").astype(np.int32), ends[:-1]):
+        if len(members) >= each:
+            found[members] = deal_out(_only(graph, members, numbers), each, ParsaOptions(seed))[0]
+    return found
+
+
+def _only(graph: Bipartite, rows: Ids, numbers: Ids) -> Bipartite:
+    """Return the graph of some rows and the columns that they touch, under new numbers; `numbers` (columns,) is memory
+    to work in."""
+    begins, degrees = graph.offsets[rows], graph.degrees[rows]
+    offsets = np.concatenate([[0], np.cumsum(degrees)])
+    touched = graph.neighbours[np.repeat(begins - offsets[:-1], degrees) + np.arange(offsets[-1])]
+    numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of several equal ones the last stays
+    chosen = touched[numbers[touched] == np.arange(len(touched))]
+    numbers[chosen] = np.arange(len(chosen), dtype=np.int32)
+    return Bipartite(offsets, numbers[touched], len(chosen))
