@@ -142,7 +142,7 @@ def _facts(spec: RunSpec, driver: str, sides: list[_Side], asked: str) -> Placin
         row_bytes=sum(side.count * side.row_bytes for side in types),
         chunk=spec.settings.chunk or fewest,
         fewest=fewest,
-        shuffled=spec.shuffle == "all",
+        shuffled=spec.shuffle != "none",
         connected=any(connected),
         drop_last=program.update.drop_last,
         modules=any(table.type.modules for table in graph.replicated),

@@ -19,9 +19,9 @@ class PlacingFacts:
 
     `asked` is auto, none or a method's name. The graph has `vertices` that f runs on, with `edges` to `rows` of array
     fields, which have `row_bytes` together; a type of which there is one vertex, or of which all lead to one, does not
-    count. A chunk has `chunk` vertices at least, and `fewest` are worth a message. Vertices may be
-    `shuffled` all together, or hardly, and be `connected` with one another; f may leave out an epoch's last batch
-    (`drop_last`), and train `modules` besides.
+    count. A chunk has `chunk` vertices at least, and `fewest` are worth a message. Vertices are
+    `shuffled` where an epoch does not keep the graph's order. They may be `connected` with one another, f may leave out
+    an epoch's last batch (`drop_last`), and train `modules` besides.
     """
 
     asked: str
