@@ -20,9 +20,9 @@ from gridml.placement.parsa_numbering import Block
 from gridml.placement.turns import Fill, next_part
 
 Costs = NDArray[np.signedinteger[Any]]
-_BITS = np.arange(8, dtype=np.uint64)
-# Byte j of entry b is bit j of b: eight counters of a byte each are counted up by one addition.
-SPREAD: Words = ((np.arange(256, dtype=np.uint64)[:, None] >> _BITS & 1) << (8 * _BITS)).sum(axis=1, dtype=np.uint64)
+# Byte j of entry b, as it lies in memory, is bit j of b: eight counters of a byte each are counted up by one addition.
+_BITS = np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1, bitorder="little")
+SPREAD: Words = _BITS.view(np.uint64).ravel()
 _FULL = 255  # columns after which counters of a byte are emptied
 
 
@@ -117,6 +117,7 @@ def _first_costs(block: Block, touched: Words, spread: Words, cost: Costs) -> No
     """Write what each row would cost each part: the columns that the part does not touch yet."""
     k = len(cost)
     counters = np.zeros((k + 7) // 8, np.uint64)
+    counted = counters.view(np.uint8)
     for i in range(len(block.begins) - 1):
         edge, after = block.begins[i], block.begins[i + 1]
         here, after_here = block.alone[i], block.alone[i + 1]
@@ -131,7 +132,7 @@ def _first_costs(block: Block, touched: Words, spread: Words, cost: Costs) -> No
             for at in range(here, here + alone):
                 _count(touched, at, spread, counters)
             for part in range(k):
-                cost[part, i] -= np.int64((counters[part >> 3] >> np.uint64(8 * (part & 7))) & np.uint64(255))
+                cost[part, i] -= counted[part]
             edge += shared
             here += alone
 

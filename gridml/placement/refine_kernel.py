@@ -134,41 +134,31 @@ def count(begins: Counts, inside: Parts, parts: Parts, starts: Counts, slots: Pa
 
 
 @compiled
-def shift(c: int, unit: int, a: int, b: int, starts: Counts, slots: Parts, state: Bits, touched: Counts) -> None:
-    """A row that touches column `c`, which weighs `unit`, goes from part `a` to part `b`."""
-    k, words = len(touched), state.shape[1] // 2
-    first, last = starts[c], starts[c + 1]
-    left, joined = 0, 0
-    if last - first == k:
-        slots[first + a] -= 1
-        slots[first + b] += 1
-        left, joined = slots[first + a], slots[first + b]
-    else:
-        moved = False
-        for at in range(first, last):
-            part = slots[at]
-            if part == b:
-                joined += 1
-            elif part == a and moved:
-                left += 1
-            elif part == a:
-                slots[at] = b
-                moved = True
-                joined += 1
-    word, bit = a >> 4, np.uint16(1 << (a & 15))
-    if left == 0:
-        state[c, word] &= ~bit
-        state[c, words + word] &= ~bit
-        touched[a] -= unit
-    elif left == 1:
-        state[c, words + word] |= bit
-    word, bit = b >> 4, np.uint16(1 << (b & 15))
-    if joined == 1:
-        state[c, word] |= bit
-        state[c, words + word] |= bit
-        touched[b] += unit
-    elif joined == 2:
-        state[c, words + word] &= ~bit
+def shift(columns: Parts, a: int, b: int, starts: Counts, slots: Parts, state: Bits, k: int) -> None:
+    """A row that touches these columns goes from part `a` to part `b`, of `k`."""
+    words = state.shape[1] // 2
+    word_a, bit_a, word_b, bit_b = a >> 4, np.uint16(1 << (a & 15)), b >> 4, np.uint16(1 << (b & 15))
+    for c in columns:
+        first, last = starts[c], starts[c + 1]
+        if last - first == k:
+            slots[first + a] -= 1
+            slots[first + b] += 1
+            left, joined = slots[first + a], slots[first + b]
+        else:
+            # No branches: which of the parts stands where is not to be foretold.
+            left, joined, leaves = -1, 1, first
+            for at in range(first, last):
+                part = slots[at]
+                left += part == a
+                joined += part == b
+                leaves = at if part == a else leaves
+            slots[leaves] = b
+        touch, single = state[c, word_a] & ~bit_a, state[c, words + word_a] & ~bit_a
+        state[c, word_a] = touch | bit_a if left > 0 else touch
+        state[c, words + word_a] = single | bit_a if left == 1 else single
+        state[c, word_b] |= bit_b
+        single = state[c, words + word_b] & ~bit_b
+        state[c, words + word_b] = single | bit_b if joined == 1 else single
 
 
 @compiled
@@ -205,15 +195,16 @@ def sweep(
     power, flat = aim
     k, words = len(touched), state.shape[1] // 2
     groups = (k + 7) // 8
-    counters, present, cost = np.zeros(groups, np.uint64), np.zeros(groups * 8), np.empty(k)
+    counters, present, cost = np.zeros(groups, np.uint64), np.empty(k), np.empty(k)
+    counted = counters.view(np.uint8)
     mean = 0.0
     for part in range(k):
         mean += _borne(touched[part], part, pace)
     mean = max(1.0, mean / k)
-    weight, bend, height, plain = np.empty(k), np.empty(k), np.empty(k), np.empty(k)
+    weight, bend, plain = np.empty(k), np.empty(k), np.empty(k)
     for part in range(k):
         plain[part] = flat if pace is None else flat * pace.cost[part]
-        weight[part], bend[part], height[part] = _slopes(touched[part], part, pace, mean, power)
+        weight[part], bend[part] = _slopes(touched[part], part, pace, mean, power)
     byte = np.uint64(255)
     random = np.uint64(seed * 2654435761 + 88172645463325252)
     moved = 0
@@ -234,8 +225,7 @@ def sweep(
                 continue
         place, only = np.uint64(a & 15), np.uint64(0)
         word += words
-        for j in range(k):
-            present[j] = 0.0
+        present[:] = 0.0
         everything = np.float64(alone[row] + last - first)
         if units is not None:
             everything = np.float64(alone[row])
@@ -249,41 +239,57 @@ def sweep(
         begin = first if units is None else last
         while begin < last:
             end = min(last, begin + _FULL)
-            for edge in range(begin, end):
-                c = inside[edge]
-                only += (np.uint64(state[c, word]) >> place) & np.uint64(1)
-                for group in range(groups):
-                    counters[group] += spread[(np.uint64(state[c, group >> 1]) >> np.uint64(8 * (group & 1))) & byte]
-            for group in range(groups):
-                counted = counters[group]
-                counters[group] = np.uint64(0)
-                for j in range(8):
-                    present[group * 8 + j] += np.float64(np.int64((counted >> np.uint64(8 * j)) & byte))
+            if groups == 2:  # from 9 to 16 parts: counters that stay in registers
+                low, high = np.uint64(0), np.uint64(0)
+                for edge in range(begin, end):
+                    c = inside[edge]
+                    only += (np.uint64(state[c, 1]) >> place) & np.uint64(1)
+                    touching = np.uint64(state[c, 0])
+                    low += spread[touching & byte]
+                    high += spread[touching >> np.uint64(8)]
+                counters[0], counters[1] = low, high
+            else:
+                counters[:] = np.uint64(0)
+                for edge in range(begin, end):
+                    c = inside[edge]
+                    only += (np.uint64(state[c, word]) >> place) & np.uint64(1)
+                    for group in range(groups):
+                        touching = np.uint64(state[c, group >> 1]) >> np.uint64(8 * (group & 1))
+                        counters[group] += spread[touching & byte]
+            for b in range(k):
+                present[b] += counted[b]
             begin = end
         for b in range(k):
             brought = everything - present[b]
-            cost[b] = brought * (plain[b] + weight[b] * (1.0 + bend[b] * brought)) + price[b] * size
+            risen = brought * (plain[b] + weight[b] * (1.0 + bend[b] * brought)) + price[b] * size
+            cost[b] = risen if load[b] + size <= most[b] else np.inf
+        cost[a] = np.inf
+        if limit < UNLIMITED:
+            for b in range(k):
+                if touched[b] + (everything - present[b]) > limit:
+                    cost[b] = np.inf
         best, lowest = -1, np.inf
         for b in range(k):
-            if cost[b] < lowest and b != a and load[b] + size <= most[b]:
-                brought = everything - present[b]
-                if touched[b] + brought > limit:
-                    continue
-                if bend[b] * brought > _BENT:
-                    after = _borne(touched[b] + brought, b, pace)
-                    rise = (after * (after / mean) ** power - height[b]) / (power + 1.0)
-                    cost[b] = brought * plain[b] + rise + price[b] * size
-                if cost[b] < lowest:
-                    best, lowest = b, cost[b]
+            if cost[b] < lowest:
+                best, lowest = b, cost[b]
         if best < 0:
             continue
+        near, brought = best, everything - present[best]
+        if bend[near] * brought > _BENT:  # as differences costs are more, and so are those that are above this one
+            lowest = brought * plain[near] + _rise(brought, touched[near], near, pace, mean, power) + price[near] * size
+            for b in range(k):
+                if cost[b] <= lowest and b != near:
+                    exact, brought = cost[b], everything - present[b]
+                    if bend[b] * brought > _BENT:
+                        exact = brought * plain[b] + _rise(brought, touched[b], b, pace, mean, power) + price[b] * size
+                    if exact < lowest or (exact == lowest and b < best):
+                        best, lowest = b, exact
         freed = np.float64(alone[row] + np.int64(only))
         pushed = crowded or (over and freed > 0)
         if push > 0 and not pushed:
             continue
         if bend[a] * freed > _BENT:
-            after = _borne(touched[a] - freed, a, pace)
-            fall = (height[a] - after * (after / mean) ** power) / (power + 1.0)
+            fall = -_rise(-freed, touched[a], a, pace, mean, power)
         else:
             fall = freed * weight[a] * (1.0 - bend[a] * freed)
         gain = freed * plain[a] + fall + price[a] * size - lowest
@@ -296,16 +302,14 @@ def sweep(
                 bar += heat * np.log((np.float64(random >> np.uint64(11)) + 0.5) / 9007199254740992.0)
             if gain <= bar:
                 continue
-        for edge in range(first, last):
-            c = inside[edge]
-            shift(c, 1 if units is None else units[c], a, best, starts, slots, state, touched)
+        shift(inside[first:last], a, best, starts, slots, state, k)
         rows[row] = best
-        touched[a] -= alone[row]
-        touched[best] += alone[row]
+        touched[a] -= np.int64(freed)
+        touched[best] += np.int64(everything - present[best])
         load[a] -= size
         load[best] += size
         for changed in (np.int64(a), np.int64(best)):
-            weight[changed], bend[changed], height[changed] = _slopes(touched[changed], int(changed), pace, mean, power)
+            weight[changed], bend[changed] = _slopes(touched[changed], int(changed), pace, mean, power)
         moved += 1
     return moved
 
@@ -319,11 +323,17 @@ def _borne(touched: float, part: int, pace: Pace | None) -> float:
 
 
 @compiled
-def _slopes(touched: int, part: int, pace: Pace | None, mean: float, power: int) -> tuple[float, float, float]:
-    """Return what a column more costs a part that touches so much, the rise of that, and what the part costs."""
+def _slopes(touched: int, part: int, pace: Pace | None, mean: float, power: int) -> tuple[float, float]:
+    """Return what a column more costs a part that touches so much, and the rise of that."""
     borne = _borne(touched, part, pace)
     weight, bend = (borne / mean) ** power, power / (2.0 * max(1.0, borne))
-    height = weight * borne
     if pace is None:
-        return weight, bend, height
-    return weight * pace.cost[part], bend * pace.cost[part], height
+        return weight, bend
+    return weight * pace.cost[part], bend * pace.cost[part]
+
+
+@compiled
+def _rise(more: float, touched: int, part: int, pace: Pace | None, mean: float, power: int) -> float:
+    """What so many columns more cost a part that touches so much, as a difference."""
+    before, after = _borne(touched, part, pace), _borne(touched + more, part, pace)
+    return (after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0)
