@@ -27,18 +27,19 @@ from gridml.placement.turns import fill_of
 Rows = NDArray[np.int32]
 EDGES_A_BLOCK = 1_200_000  # of which not much waits for memory
 EDGES_A_READ = 16_000  # that lie side by side in a file
-BLOCKS = 3  # at least, so that there is something to go by
+BLOCKS = 3  # at least, for each that is dealt out at once, so that there is something to go by
 WARM_UP = 8  # blocks at most
 
 
 @dataclass(frozen=True)
 class ParsaOptions(Options):
-    """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want. Their rows are drawn
-    in runs of `run` that follow on one another; None: one by one, or as many as are read at once from a file. The first
-    `warm_up` blocks (a) are dealt out beforehand, each by what the one before it left, to begin with neighbour sets
-    that are those of good parts; None: eight at most. A block is dealt out without what the last `delay` (τ) ones
-    before it touch, so that as many `threads` can work; None: one less than those. The delay changes the result, the
-    threads do not."""
+    """`blocks` (b in the paper) are dealt out one after the other; None: as many as caches want, and at least three
+    times as many as are dealt out at once. Their rows are drawn in runs of `run` that follow on one another; None: one
+    by one, or as many as are read at once from a file. The first `warm_up` blocks (a) are dealt out beforehand, each by
+    what the one before it left, to begin with neighbour sets that are those of good parts; None: eight at most, or two
+    rounds and one. A block is dealt out without what the last `delay` (τ) ones before it touch, so that as many
+    `threads` can work; None: one less than those. To warm up 1 + τ blocks at once are dealt out by what as many before
+    them left. The delay changes the result, the threads do not."""
 
     blocks: int | None = None
     run: int | None = None
@@ -52,6 +53,11 @@ class ParsaOptions(Options):
         for name, value in ((name, getattr(self, name)) for name in least):
             if value is not None and value < least[name]:
                 raise UsageError(f"{name} of parsa is {value}; expected at least {least[name]}.")
+
+    @property
+    def at_once(self) -> int:
+        """Blocks that can be dealt out at once."""
+        return 1 + (self.threads - 1 if self.delay is None else self.delay)
 
 
 class Parsa:
@@ -73,9 +79,12 @@ class Parsa:
 def deal_out(graph: Bipartite, parts: int, options: ParsaOptions) -> tuple[Rows, Words, str]:
     """Return the part of each row, the parts that touch each column (`neighbour_sets`), and how they were found."""
     blocks = _blocks(graph, options)
-    warm_up = min(len(blocks), WARM_UP if options.warm_up is None else options.warm_up)
-    delay = options.threads - 1 if options.delay is None else options.delay
-    dealer = Dealer(graph, parts, options.threads, delay, fill_of(graph, parts, options))
+    if options.warm_up is None:  # a first block alone, and then as many at once as the delay lets
+        most = min(len(blocks), max(WARM_UP, 1 + 2 * options.at_once))
+        warm_up = 1 + (most - 1) // options.at_once * options.at_once
+    else:
+        warm_up = min(len(blocks), options.warm_up)
+    dealer = Dealer(graph, parts, options.threads, options.at_once - 1, fill_of(graph, parts, options))
     dealer.deal_out(blocks, warm_up)
     return dealer.rows, dealer.sets, f"parsa, {len(blocks)} blocks after {warm_up} to warm up"
 
@@ -85,7 +94,7 @@ def _blocks(graph: Bipartite, options: ParsaOptions) -> list[Rows]:
 
     Raises UsageError where one would be too large.
     """
-    wanted = options.blocks or max(BLOCKS, -(-graph.edges // EDGES_A_BLOCK))
+    wanted = options.blocks or options.at_once * max(BLOCKS, -(-graph.edges // (EDGES_A_BLOCK * options.at_once)))
     run = options.run
     if run is None:
         run = max(1, EDGES_A_READ * graph.rows // max(1, graph.edges)) if graph.mapped else 1

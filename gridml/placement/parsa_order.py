@@ -65,6 +65,7 @@ class Dealer:
         only = dropped + self._delay  # the last that begins before that end
         reading: deque[Future[_Read]] = deque()
         dealing: deque[Future[_Dealt]] = deque()
+        group: list[_Dealt] = []  # of the warm-up, whose blocks are dealt out at once
         begun: list[_Dealt] = []  # real blocks that are kept while something of the warm-up is left
         asked = finished = first_part = 0
         with ThreadPoolExecutor(self._threads) as threads:
@@ -82,7 +83,7 @@ class Dealer:
                     if done.added is not None:
                         self._load[int(finished >= warm_up)] += done.added
                     if finished < warm_up:
-                        self._keep_only([done])
+                        group.append(done)
                     else:
                         keep(done.block, done.touched, self.sets)
                     if warm_up <= finished <= dropped:
@@ -93,8 +94,14 @@ class Dealer:
                     finished += 1
 
             for step in range(len(steps)):
-                # A first real block is waited for: of two that begin with nothing each would have parts of its own.
-                finish_all_but(self._delay if step > max(1, warm_up) else 0)
+                # A first block is waited for: of two that begin with nothing each would have parts of its own.
+                if step > max(1, warm_up):
+                    finish_all_but(self._delay)
+                elif step >= warm_up or (step - 1) % (1 + self._delay) == 0:
+                    finish_all_but(0)
+                    if group:
+                        self._keep_only(group)
+                        group.clear()
                 read_until(step + 1)
                 read = reading.popleft().result()
                 touched = gather(read.block, self.sets)
