@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.model.graph import Components, Graph, Table
+from gridml.model.ids import ascending
 from gridml.model.vertex import describe, reachable
 from gridml.protocol import bundle
 
@@ -176,7 +177,7 @@ def cut(
             if key not in ids:
                 wanted.setdefault(key, []).append(targets)
     for key, parts in wanted.items():
-        ids[key] = np.unique(np.concatenate(parts))
+        ids[key] = ascending(*parts)
     tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at) for key, at in ids.items()}
     edges_of = {
         name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from gridml.carriers.base import MasterMailboxes
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph
+from gridml.model.ids import ascending
 from gridml.protocol import bundle
 from gridml.protocol.messages import Lease
 from master.known_rows import Touched
@@ -77,5 +78,5 @@ def _sides(chunk: Chunk, graph: Graph) -> tuple[Touched, Touched]:
     for name, table in chunk.tables.items():
         if name == table.type:
             side = replicated if graph.tables[table.type].type.replicated else local
-            side[table.type] = np.unique(table.ids)
+            side[table.type] = ascending(table.ids)
     return replicated, local

@@ -10,10 +10,10 @@ import numpy as np
 
 from gridml.aggregates import VertexState
 from gridml.model.graph import Graph
+from gridml.model.ids import ascending
 from gridml.protocol.push import Ids, ModuleTensors, ReplicaPart, RowValues, VertexKey
 from master.known_rows import Touched
 from master.store.overwritten import OlderVersion, OverwrittenRows
-from master.store.rows import ascending
 from master.store.version_chain import Parent
 from master.store.versions import Base, Changes, ReplicaState, Versions
 
@@ -118,7 +118,7 @@ class Replica:
         OSError."""
         changes = None
         if self._sha256 is not None and self._has_rows:
-            rows = {name: ascending(np.concatenate(ids)) for name, ids in self._changed_rows.items()}
+            rows = {name: ascending(*ids) for name, ids in self._changed_rows.items()}
             changes = Changes(Parent(self.version, self._sha256), rows)
         self._sha256 = self._versions.write(version, self.state, credited, changes)
         self.version, self.next_version, self._merging = version, version + 1, False
@@ -149,7 +149,7 @@ class Replica:
         for type_name in {**touched, **fresh}:
             old = touched.get(type_name, _NONE)
             lacking = old[self.state.changed[type_name][old] > have]
-            wanted[type_name] = np.union1d(lacking, fresh.get(type_name, _NONE))
+            wanted[type_name] = ascending(lacking, fresh.get(type_name, _NONE))
         part = self.state.part(wanted)
         since = dict.fromkeys(part.modules, have) | dict.fromkeys(self._modules(fresh), -1)
         since |= {key: copies for key in self._modules(copied) if since.get(key) == -1}
@@ -172,8 +172,8 @@ def without(touched: Touched, others: Touched) -> dict[str, Ids]:
 
 def union(parts: Iterable[Touched]) -> dict[str, Ids]:
     """Return the vertices that are in any of `parts`."""
-    whole: dict[str, Ids] = {}
+    wanted: dict[str, list[Ids]] = {}
     for part in parts:
         for type_name, ids in part.items():
-            whole[type_name] = np.union1d(whole[type_name], ids) if type_name in whole else ids
-    return whole
+            wanted.setdefault(type_name, []).append(ids)
+    return {type_name: ascending(*ids) for type_name, ids in wanted.items()}

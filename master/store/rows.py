@@ -14,11 +14,6 @@ def row_bytes(columns: Mapping[str, Array]) -> int:
     return sum(column[:1].nbytes for column in columns.values())
 
 
-def ascending(ids: Ids) -> Ids:
-    """Return each id once, in order, in an array of its own."""
-    return np.array(ids) if (ids[1:] > ids[:-1]).all() else np.unique(ids)
-
-
 def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowValues]) -> Ids:
     """Give the rows at the positions `at` of `ids` the values that the first record has of each; return the positions
     of those that are in none. The ids of a record ascend."""

@@ -15,8 +15,6 @@ from functools import cached_property
 from itertools import count
 from typing import NamedTuple
 
-import numpy as np
-
 from gridml.model.vertex import describe
 from gridml.protocol.messages import Verdict
 from gridml.protocol.push import RowValues
@@ -126,7 +124,7 @@ class RowSupply:
         edges = self._spec.graph.tables[self._leases.epochs.driver].edges.items()
         arrays = self._store.replica.state.arrays
         targets = ((self._target(name), each) for name, each in edges)
-        return union({target: np.unique(each.of(vertices)[1])} for target, each in targets if target in arrays)
+        return union({target: each.of(vertices)[1]} for target, each in targets if target in arrays)
 
     def _target(self, edge: str) -> str:
         return describe(self._spec.graph.tables[self._leases.epochs.driver].type.target(edge)).name

@@ -13,6 +13,7 @@ from master.known_rows import Touched
 from master.sync.draft import Draft
 
 Array = NDArray[Any]
+_NONE: NDArray[np.int64] = np.empty(0, np.int64)
 
 
 def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues]) -> tuple[Touched, Touched]:
@@ -25,15 +26,14 @@ def taken_rows(pushed: Mapping[str, RowValues], merged: Mapping[str, RowValues])
 def leave_last(drafts: Sequence[Draft]) -> None:
     """Of several pushes merged one after the other into one version, leave each only the rows that none after it
     changed."""
-    later: dict[str, list[Array]] = {}
-    for draft in reversed(drafts):
-        if later:
-            draft.as_pushed = {
-                type_name: np.setdiff1d(ids, np.concatenate(later[type_name])) if type_name in later else ids
-                for type_name, ids in draft.as_pushed.items()
-            }
-        for type_name, ids in draft.pushed.items():
-            later.setdefault(type_name, []).append(ids)
+    for type_name in {type_name for draft in drafts for type_name in draft.pushed}:
+        pushed = [draft.pushed.get(type_name, _NONE) for draft in drafts]
+        last = np.empty(max(int(ids.max(initial=-1)) for ids in pushed) + 1, np.int32)  # of each row, the push
+        for number, ids in enumerate(pushed):
+            last[ids] = number
+        for number, draft in enumerate(drafts):
+            ids = draft.as_pushed.get(type_name, _NONE)
+            draft.as_pushed = {**draft.as_pushed, type_name: ids[last[ids] == number]}
 
 
 def _alike(merged: RowValues, pushed: RowValues) -> NDArray[np.bool_]:

@@ -39,3 +39,11 @@ def test_of_a_group_each_keeps_what_nobody_after_it_changed() -> None:
     first, second, third = draft([1, 2, 3], [1, 2, 3]), draft([2, 4], [4]), draft([4, 5], [5])
     leave_last([first, second, third])
     assert [each.as_pushed["Word"].tolist() for each in (first, second, third)] == [[1, 3], [], [5]]
+
+
+def test_pushes_of_a_group_need_not_bring_the_same_types() -> None:
+    first, second = draft([1, 2], [1, 2]), draft([2], [2])
+    second.pushed, second.as_pushed = {"Person": np.array([2])}, {"Person": np.array([2])}
+    leave_last([first, second])
+    assert first.as_pushed["Word"].tolist() == [1, 2]
+    assert second.as_pushed["Person"].tolist() == [2]
