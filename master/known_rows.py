@@ -13,7 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-Ids = NDArray[np.int64]
+from gridml.model.ids import Ids, places
+
 Touched = Mapping[str, Ids]  # vertices by the name of their type
 UNKNOWN = -1  # the version of a row that a worker lacks: every row has changed since
 
@@ -49,7 +50,7 @@ class KnownRows:
             if known is None:
                 self._rows[type_name] = _Rows(ids, np.full(len(ids), version, np.int32))
                 continue
-            at, here = _places(known.ids, ids)
+            at, here = places(known.ids, ids)
             known.versions[at[here]] = version
             new = ~here
             if new.any():
@@ -63,7 +64,7 @@ class KnownRows:
         known = self._rows.get(type_name)
         if known is None:
             return ids
-        at, here = _places(known.ids, ids)
+        at, here = places(known.ids, ids)
         versions = np.full(len(ids), UNKNOWN, np.int32)
         versions[here] = known.versions[at[here]]
         lacking: Ids = ids[changed[ids] > versions]
@@ -92,11 +93,3 @@ class WorkerRows:
         """It may have nothing."""
         self.known.clear()
         self.answered.clear()
-
-
-def _places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
-    """Return where each of `wanted` stands in `among`, or would, and whether it is there."""
-    at = np.searchsorted(among, wanted)
-    here = at < len(among)
-    here[here] = among[at[here]] == wanted[here]
-    return at, here

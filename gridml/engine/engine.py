@@ -18,7 +18,8 @@ from gridml.engine.modules import ModuleRows, Modules
 from gridml.engine.row_cache import RowCache
 from gridml.errors import ProgramError
 from gridml.model.batch import Batch, Neighbours, Rows
-from gridml.model.chunk import BEFORE, Chunk, positions
+from gridml.model.chunk import BEFORE, Chunk
+from gridml.model.ids import places
 from gridml.model.program import Parameter, Program
 from gridml.model.vertex import VertexId
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
@@ -347,8 +348,8 @@ class Engine:
             return  # f knows nothing of such vertices
         if type_name in self._tables:
             table = self._rows(type_name)
-            here = np.isin(newest.ids, table.ids)  # the others are for a chunk that follows
-            at, ids = positions(table.ids, newest.ids[here]), newest.ids[here]
+            at, here = places(table.ids, newest.ids)  # those not here are for a chunk that follows
+            at, ids = at[here], newest.ids[here]
             before = cache.values(ids)
             for name, values in newest.fields.items():
                 column = table.fields[name]
@@ -364,10 +365,9 @@ class Engine:
         values = self._caches[type_name].values(ids)
         pushed = self._under_way.get(type_name)
         if pushed is not None and len(pushed.ids):
-            here = np.isin(pushed.ids, ids)
-            at = positions(ids, pushed.ids[here])
+            at, here = places(ids, pushed.ids)
             for name, column in pushed.fields.items():
-                values[name][at] = column[here]
+                values[name][at[here]] = column[here]
         return values
 
     def _merge_in(

@@ -27,7 +27,8 @@ BEFORE = "@before"  # suffix of a table that holds neighbours as they were when 
 
 @dataclass(frozen=True)
 class ChunkTable:
-    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape)."""
+    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape). Those of
+    replicated types ascend."""
 
     type: str
     ids: Ids

@@ -18,3 +18,11 @@ def ascending(*ids: Ids) -> Ids:
         together = np.sort(together, kind="stable")
         together = together[np.concatenate([[True], together[1:] != together[:-1]])]
     return together
+
+
+def places(among: Ids, wanted: Ids) -> tuple[Ids, NDArray[np.bool_]]:
+    """Return where each of `wanted` stands in `among`, which ascends, or would stand; and whether it is there."""
+    at = np.searchsorted(among, wanted)
+    here = at < len(among)
+    here[here] = among[at[here]] == wanted[here]
+    return at, here

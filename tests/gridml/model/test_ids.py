@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.model.ids import ascending
+from gridml.model.ids import ascending, places
 
 
 @given(st.lists(st.lists(st.integers(-5, 30)), min_size=1, max_size=4))
@@ -20,3 +20,11 @@ def test_the_array_is_its_own() -> None:
     given_ids = np.array([1, 2, 5])
     ascending(given_ids)[0] = 9
     assert given_ids.tolist() == [1, 2, 5]
+
+
+@given(st.sets(st.integers(0, 20)), st.lists(st.integers(-2, 25)))
+def test_ids_are_found_where_they_stand(among: set[int], wanted: list[int]) -> None:
+    ordered = np.array(sorted(among), np.int64)
+    at, here = places(ordered, np.array(wanted, np.int64))
+    assert here.tolist() == [each in among for each in wanted]
+    assert at.tolist() == [sum(other < each for other in among) for each in wanted]
