@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import attrgetter
 
 import numpy as np
@@ -32,6 +32,15 @@ class _Record:
     def nbytes(self) -> int:
         return RECORD_BYTES + self.rows.ids.nbytes + sum(column.nbytes for column in self.rows.fields.values())
 
+    def with_rows(self, others: RowValues) -> _Record:
+        """Return this record with other rows, too."""
+        ids = np.concatenate([self.rows.ids, others.ids])
+        order = np.argsort(ids, kind="stable")
+        fields = {
+            name: np.concatenate([column, others.fields[name]])[order] for name, column in self.rows.fields.items()
+        }
+        return replace(self, rows=RowValues(ids[order], fields))
+
 
 class OverwrittenRows:
     """Records of at most `most_bytes`. They reach back to version `reach`, and to no older one."""
@@ -48,18 +57,30 @@ class OverwrittenRows:
         self.reach, self.nbytes = version, 0
 
     def add(self, version: int, type_name: str, ids: Ids, columns: Mapping[str, Array]) -> None:
-        """Keep what some rows hold, before the making of `version` overwrites them; `ids` ascend, and are kept. Where
-        there is no room for that beside what came before, the reach becomes shorter."""
+        """Keep what some rows hold, before the making of `version` overwrites them for the first time; `ids` ascend,
+        and are kept. Where there is no room for that beside what came before, the reach becomes shorter."""
         if version <= self.reach:
             return
         if RECORD_BYTES + len(ids) * (ids.itemsize + row_bytes(columns)) > self.most_bytes:
             self.restart(version)
             return
         record = _Record(version, type_name, RowValues(ids, {name: column[ids] for name, column in columns.items()}))
-        self._records.append(record)
-        self.nbytes += record.nbytes
+        self._records.append(self._joined(record))
+        self.nbytes += self._records[-1].nbytes
         if self.nbytes > self.most_bytes:
             self._shorten()
+
+    def _joined(self, record: _Record) -> _Record:
+        """Join a record with those of its version and type that have no more rows, which are taken out: there are few
+        to look into then, however many pushes make a version, and rows are seldom moved."""
+        at = len(self._records) - 1
+        while at >= 0 and self._records[at].version == record.version:
+            other = self._records[at]
+            if other.type_name == record.type_name and len(other.rows.ids) <= len(record.rows.ids):
+                self.nbytes -= self._records.pop(at).nbytes
+                record = other.with_rows(record.rows)
+            at -= 1
+        return record
 
     def _shorten(self) -> None:
         """Drop the records of the oldest versions until there is room."""

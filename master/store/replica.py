@@ -103,6 +103,7 @@ class Replica:
             self.state.changed[key[0]][key[1]] = version
         for type_name, new_rows in rows.items():
             columns, ids = self.state.arrays[type_name], ascending(new_rows.ids)
+            ids = ids[self.state.changed[type_name][ids] < version]  # the first time
             self._overwritten.add(version, type_name, ids, columns)
             self._changed_rows.setdefault(type_name, []).append(ids)
             for name, values in new_rows.fields.items():
