@@ -2,20 +2,25 @@
 
 A factorisation machine (`programs/clicks.py`) on click-through data and on ratings, drawn by chance: in the simulator
 with 64 workers, which really train and die, and with 4 processes on this machine that are really killed. Of each order
-of the data, by chance or placed by a method, what travelled is set against what the placement said.
+of the data, by chance or placed by a method, what travelled is set against what the placement said. `large` are 100,000
+impressions, and 10,000,000 ratings of 100,000 items by 1,000,000 people; of a part of it the rest of the table stays.
 
-    python -m benchmarks.placed_runs [ROWS] [simulated|local]
+    python -m benchmarks.placed_runs [small|large] [--graph GRAPH] [--where simulated|local] [--order ORDER ...]
 """
 
 from __future__ import annotations
 
+import argparse
+import json
 import os
 import sqlite3
-import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -23,13 +28,10 @@ from unittest import mock
 import numpy as np
 
 from benchmarks.placement_graphs import clicks
-from benchmarks.table import Cell, write
+from benchmarks.table import RESULTS, Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.placement.base import Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.registry import find
-from gridml.placement.traffic import traffic
 from master.backends.local_plugin import LocalOptions
 from master.backends.registry import make
 from master.backends.script import Lives
@@ -46,27 +48,50 @@ from master.views.report import report
 from remote.stepped import Trainer
 
 PROGRAM = Path(__file__).parent / "programs" / "clicks.py"
-ROWS, EPOCHS = 100_000, 4
 ORDERS = ("none", "parsa", "multilevel")
 AS_BEFORE = "as before"  # of code that knows no placement: this file runs on that, too
-BATCH = 32  # of the program
 COSTS = Costs(exec_s=0.001, start_s=0.2, push_s=0.05, boot_s=2.0)
 SIMULATED, LOCAL = 64, 4  # workers
 PUSHES = (1, 16)  # of a worker in an epoch
-LIFE_S = {"simulated": 60.0, "local": 6.0}  # of workers on average
+SIMULATED_LIFE_S = 60.0  # of workers on average
+
+
+@dataclass(frozen=True)
+class Sized:
+    """How many `rows` of data there are, and how they are trained: `batch` is the program's, `exec_s` what a row takes
+    in the simulator, `life_s` how long workers of this machine live on average."""
+
+    rows: int
+    epochs: int
+    batch: int
+    exec_s: float
+    life_s: float
+
+
+# The larger ones are trained faster in the simulator, so that an epoch takes as long, and as many workers die in it.
+SIZES = {
+    "small": {"clicks": Sized(10_000, 4, 32, 1e-3, 6.0), "ratings": Sized(200_000, 4, 32, 1e-3, 6.0)},
+    "large": {"clicks": Sized(100_000, 4, 128, 1e-4, 30.0), "ratings": Sized(10_000_000, 2, 2048, 2e-5, 150.0)},
+}
+RESULT = {"small": "placed_runs", "large": "placed_runs_large"}
 
 
 @dataclass(frozen=True)
 class Travelled:
-    """Of a whole run, in bytes: rows and messages `up`, rows `down`, and `chunks`; seconds of the last `epochs` but the
-    first, each."""
+    """Of a whole run, in bytes: rows and messages `up`, rows `down`, and `chunks`; seconds from the first lease on, and
+    of an epoch after the first. `predicted` are the bytes of rows that a part touches, for each that one by chance
+    does. `cpu_s` and `peak_mb` are this process's."""
 
     up: int
     down: int
     chunks: int
+    run_s: float
     epoch_s: float
     killed: int
     exact: bool
+    predicted: float | None
+    cpu_s: float
+    peak_mb: float
 
 
 def ratings(rows: int, seed: int) -> Bipartite:
@@ -84,14 +109,8 @@ def ratings(rows: int, seed: int) -> Bipartite:
 
 GRAPHS: dict[str, Callable[[int], Bipartite]] = {
     "clicks": lambda rows: clicks(rows, 200, 1),
-    "ratings": lambda rows: ratings(20 * rows, 1),
+    "ratings": lambda rows: ratings(rows, 1),
 }
-
-
-def predicted(graph: Bipartite, method: str, parts: int) -> float:
-    """Columns that parts touch together, for each that data by chance do."""
-    by_chance, placed = (traffic(graph, find(name).place(graph, parts, Options())) for name in ("random", method))
-    return float(placed.touched.sum() / by_chance.touched.sum())
 
 
 @contextmanager
@@ -108,98 +127,142 @@ def counted() -> Iterator[list[int]]:
         yield sizes
 
 
-def simulated(settings: dict[str, Any], root: Path) -> None:
-    scenario = Scenario(Lives(SIMULATED, Exponential(LIFE_S["simulated"]), 1), COSTS)
+def simulated(settings: dict[str, Any], root: Path, sized: Sized) -> None:
+    costs = replace(COSTS, exec_s=sized.exec_s)
+    scenario = Scenario(Lives(SIMULATED, Exponential(SIMULATED_LIFE_S), 1), costs)
     chosen = Settings(PROGRAM, "simulated", SIMULATED, options=SimulatedOptions(None, None), **settings)
-    play_scenario(chosen, scenario, root, trainer=Trainer(PROGRAM, COSTS))
+    play_scenario(chosen, scenario, root, trainer=Trainer(PROGRAM, costs))
 
 
-def local(settings: dict[str, Any], root: Path) -> None:
-    options = LocalOptions(lifetime=f"exponential({LIFE_S['local']:g}s)")
+def local(settings: dict[str, Any], root: Path, sized: Sized) -> None:
+    options = LocalOptions(lifetime=f"exponential({sized.life_s:g}s)")
     with start(Settings(PROGRAM, "local", LOCAL, options=options, **settings), root, Environment(make)) as run:
         run.finish()
 
 
-def play(graph: Path, where: str, order: str, rows: int, pushes: int) -> Travelled:
-    trained = rows - rows // 10
+def play(graph: Path, where: str, order: str, sized: Sized, pushes: int) -> Travelled:
+    trained = sized.rows - -(-sized.rows // 10)
     chunk = trained // (SIMULATED if where == "simulated" else LOCAL)  # a part in one lease
-    every = max(BATCH, chunk // pushes // BATCH * BATCH) if pushes > 1 else chunk
-    settings: dict[str, Any] = {"epochs": EPOCHS, "chunk": chunk, "push_every": every, "steps_each": 0}
+    every = max(sized.batch, chunk // pushes // sized.batch * sized.batch) if pushes > 1 else chunk
+    settings: dict[str, Any] = {"epochs": sized.epochs, "chunk": chunk, "push_every": every, "steps_each": 0}
     if order != AS_BEFORE:
         settings["placement"] = order
     with (
         tempfile.TemporaryDirectory() as folder,
-        mock.patch.dict(os.environ, GRIDML_GRAPH=str(graph), OMP_NUM_THREADS="1"),
+        mock.patch.dict(os.environ, GRIDML_GRAPH=str(graph), BATCH=str(sized.batch), OMP_NUM_THREADS="1"),
         counted() as sizes,
     ):
         root = Path(folder) / "run"
-        {"simulated": simulated, "local": local}[where](settings, root)
+        {"simulated": simulated, "local": local}[where](settings, root, sized)
         exact, summary = verify_credits(root), report(root)
         with sqlite3.connect(root / "ledger.db") as db:
-            ((began_s, ended_s),) = db.execute("SELECT min(closed_s), max(closed_s) FROM epochs")
+            ((first_s, ended_s),) = db.execute("SELECT min(closed_s), max(closed_s) FROM epochs")
+            ((began_s,),) = db.execute("SELECT min(opened_s) FROM leases")
+            placed = db.execute("SELECT facts FROM events WHERE topic = 'placement'").fetchone()
     return Travelled(
         summary.bytes_up,
         summary.bytes_down - sum(sizes),
         sum(sizes),
-        (ended_s - began_s) / (EPOCHS - 1),
+        ended_s - began_s,
+        (ended_s - first_s) / (sized.epochs - 1),
         summary.kills,
-        exact.finished == exact.epochs == EPOCHS,
+        exact.finished == exact.epochs == sized.epochs,
+        None if placed is None else _predicted(json.loads(placed[0])),
+        time.process_time(),
+        _peak_mb(),
     )
 
 
+def _predicted(facts: dict[str, Any]) -> float | None:
+    return None if facts["method"] is None else float(facts["placed_bytes"] / facts["chance_bytes"])
+
+
+def _peak_mb() -> float:
+    """The most memory that this process had, since its program began: getrusage counts who started it, too."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmHWM:"))
+
+
 def main() -> None:
-    rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
-    places = sys.argv[2:3] or ["simulated", "local"]
-    orders = sys.argv[3:] or [*ORDERS]
-    table: list[dict[str, Cell]] = []
+    asked = argparse.ArgumentParser()
+    asked.add_argument("size", nargs="?", choices=SIZES, default="small")
+    asked.add_argument("--graph", nargs="+", choices=GRAPHS, default=[*GRAPHS])
+    asked.add_argument("--where", nargs="+", choices=("simulated", "local"), default=["simulated", "local"])
+    asked.add_argument("--pushes", nargs="+", type=int, default=PUSHES)
+    asked.add_argument("--order", nargs="+", default=ORDERS)
+    chosen = asked.parse_args()
+    sizes = SIZES[chosen.size]
     with tempfile.TemporaryDirectory() as folder:
-        for name, drawn in GRAPHS.items():
-            graph, path = drawn(rows), Path(folder) / f"{name}.npz"
+        for name in chosen.graph:
+            graph, path = GRAPHS[name](sizes[name].rows), Path(folder) / f"{name}.npz"
             np.savez(path, indptr=graph.offsets, indices=graph.neighbours, shape=(graph.rows, graph.columns))
-            for where in places:
-                for pushes in PUSHES:
-                    table += compare(name, graph, path, where, orders, pushes)
-    write("placed_runs", f"Runs with and without placement, {rows:,} impressions", table, NOTES)
+            del graph
+            for where in chosen.where:
+                for pushes in chosen.pushes:
+                    keep(chosen.size, compare(name, path, where, chosen.order, sizes[name], pushes))
 
 
-def compare(
-    name: str, graph: Bipartite, path: Path, where: str, orders: list[str], pushes: int
-) -> list[dict[str, Cell]]:
+def compare(name: str, path: Path, where: str, orders: list[str], sized: Sized, pushes: int) -> list[dict[str, Cell]]:
     """One row for each order, the first of which is what the others are set against."""
     lines: list[dict[str, Cell]] = []
     first: Travelled | None = None
     for order in orders:
-        played = play(path, where, order, graph.rows, pushes)
+        with ProcessPoolExecutor(1, get_context("spawn")) as alone:
+            played = alone.submit(play, path, where, order, sized, pushes).result()
         first = first or played
-        parts = SIMULATED if where == "simulated" else LOCAL
-        chance = order in ("none", AS_BEFORE)
         lines.append(
             {
                 "graph": name,
-                "workers": f"{parts} {where}",
+                "workers": f"{SIMULATED if where == 'simulated' else LOCAL} {where}",
                 "pushes": pushes,
                 "order": order,
-                "rows down, MB/epoch": round(played.down / 1e6 / EPOCHS, 2),
-                "up, MB/epoch": round(played.up / 1e6 / EPOCHS, 2),
-                "chunks, MB/epoch": round(played.chunks / 1e6 / EPOCHS, 2),
+                "rows down, MB/epoch": round(played.down / 1e6 / sized.epochs, 2),
+                "up, MB/epoch": round(played.up / 1e6 / sized.epochs, 2),
+                "chunks, MB/epoch": round(played.chunks / 1e6 / sized.epochs, 2),
                 "of the first, down": round(played.down / first.down, 3),
                 "of the first, up": round(played.up / first.up, 3),
-                "predicted": None if chance else round(predicted(graph, order, parts), 3),
+                "predicted": None if played.predicted is None else round(played.predicted, 3),
+                "s": round(played.run_s, 1),
                 "s/epoch": round(played.epoch_s, 2),
                 "kills": played.killed,
                 "exact": played.exact,
+                "CPU s": round(played.cpu_s, 1),
+                "peak MB": round(played.peak_mb),
             }
         )
         print(lines[-1], flush=True)
     return lines
 
 
+def keep(size: str, lines: list[dict[str, Cell]]) -> None:
+    """Write lines of a table in place of those of the same runs; the others that there are stay."""
+    result, rows = RESULT[size], {name: sized.rows for name, sized in SIZES[size].items()}
+    title = f"Runs with and without placement, {rows['clicks']:,} impressions, {rows['ratings']:,} ratings"
+    path = RESULTS / f"{result}.json"
+    there = {_run(line): line for line in json.loads(path.read_text())["rows"]} if path.exists() else {}
+    write(result, title, [*(there | {_run(line): line for line in lines}).values()], NOTES + LARGE * (size == "large"))
+
+
+def _run(line: dict[str, Cell]) -> tuple[Cell, ...]:
+    return tuple(line[column] for column in ("graph", "workers", "pushes", "order"))
+
+
 NOTES = (
     "pushes: of a worker in an epoch, one at its end or sixteen.",
     "rows down: answers without chunks, so messages, too; up: pushes. chunks: data, which no placement saves.",
-    "predicted: columns that parts touch together, for each that as many parts by chance do; whole graph, no deaths.",
+    "predicted: bytes of rows that parts touch, for each that as many parts by chance do, as the run says; no deaths.",
     "In the simulator seconds are those of its clock, where a push costs the same whatever it carries.",
-    "Workers live 60 s in the simulator and 6 s here on average, exponentially; a new one has no rows.",
+    "s: from the first lease to the end of the last epoch; s/epoch: of the epochs after the first, which overlap it.",
+    "Workers live 60 s in the simulator on average, exponentially; a new one has no rows. Processes here live 6 s; "
+    "with 100,000 impressions 30 s, with 10,000,000 ratings 150 s.",
+    "CPU s, peak MB: of the master's process, its graph and the placing, too; in the simulator all workers are in it.",
+    "Other work shares this machine: the seconds of processes here say little.",
+)
+LARGE = (
+    "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes so "
+    "much less than in the small runs that an epoch takes as long, and as many workers die in it.",
+    "Left out: ratings by multilevel, which had placed nothing after 290 s of CPU (64 parts, 18,000,000 edges); and "
+    "ratings on 4 processes with 16 pushes.",
 )
 
 
