@@ -12,24 +12,36 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
 
 Counts = NDArray[np.int64]
+_APART = 0x9E3779B97F4A7C15 >> 1  # what numbers of rows in two parts differ by
 HEAVY = 100  # rows of a column, above which no mate is looked for in it: it says little, and there are many
 
 
 def coarsen(
-    graph: Bipartite, sizes: Parts | Counts, largest: int, rng: np.random.Generator
+    graph: Bipartite, sizes: Parts | Counts, largest: int, rng: np.random.Generator, within: Parts | None = None
 ) -> tuple[Bipartite, Parts | Counts, Parts]:
     """Return the smaller graph, its rows' sizes, and which row of it each row became, int32 (rows,).
 
     A row of it touches what both of the pair did, and is at most `largest` in size. Rows that find no mate, as they
-    share only columns of many rows, or because who they share them with is taken, are sorted by the least of numbers
-    drawn for their columns: those that follow each other and agree in the first of two draws are joined.
+    share only columns of many rows, or because who they share them with is taken, are joined with one that touches the
+    same; those left then are sorted by the least of numbers drawn for their columns: those that follow each other and
+    agree in the first of two draws are joined. With parts `within` that they stay, int32 (rows,), no pair is of two.
     """
     order = rng.permutation(graph.rows).astype(np.int32)
     by_column = graph.transposed
     columns_of, rows_of = (graph.offsets, graph.neighbours), (by_column.offsets, by_column.neighbours)
-    mate = _mates(*columns_of, *rows_of, graph.column_weights, sizes, order, largest, HEAVY)
+    mate = _mates(*columns_of, *rows_of, graph.column_weights, sizes, order, largest, HEAVY, within)
+    drawn = rng.integers(1, 2**62, graph.columns)
+    if graph.column_weights is not None:
+        drawn[graph.column_weights == 0] = 0
+    alike = _alike(*columns_of, drawn)
+    if within is not None:
+        alike += within * np.int64(_APART)
+    single = np.flatnonzero(mate < 0)
+    _join_neighbours(single[np.argsort(alike[single], kind="stable")], alike, sizes, largest, mate)
     first, second = (_least(*columns_of, graph.column_weights, rng.permutation(graph.columns)) for _ in range(2))
     left = np.flatnonzero((mate < 0) & (first >= 0))
+    if within is not None:
+        first = np.where(first < 0, -1, first + within.astype(np.int64) * graph.columns)
     _join_neighbours(left[np.lexsort((second[left], first[left]))], first, sizes, largest, mate)
     became, count = _numbers(mate)
     members = np.argsort(became, kind="stable").astype(np.int32)
@@ -55,9 +67,11 @@ def _mates(
     order: Parts,
     largest: int,
     heavy: int,
+    within: Parts | None,
 ) -> Parts:
-    """Return the mate of each row, int32 (rows,), or −1: the free row that it shares most with, as a column of d rows
-    counts its weight/(d − 1), for the columns that the other one has and the rows that it stands for."""
+    """Return the mate of each row, int32 (rows,), or −1: the free row `within` the same part that it shares most with,
+    as a column of d rows counts its weight/(d − 1), for the columns that the other one has and the rows that it stands
+    for."""
     count = len(sizes)
     score = np.zeros(count, np.float32)
     seen = np.empty(count, np.int32)
@@ -77,6 +91,8 @@ def _mates(
             share = np.float32(unit / (degree - 1))
             for at in range(column_offsets[column], column_offsets[column + 1]):
                 other = rows_of[at]
+                if within is not None and within[other] != within[row]:
+                    continue
                 if mate[other] < 0 and other != row:
                     if score[other] == 0:
                         seen[found] = other
@@ -108,6 +124,17 @@ def _least(offsets: Counts, neighbours: Parts, weights: Counts | None, drawn: Co
             if least[row] < 0 or drawn[column] < least[row]:
                 least[row] = drawn[column]
     return least
+
+
+@compiled
+def _alike(offsets: Counts, neighbours: Parts, drawn: Counts) -> Counts:
+    """Return a number for each row, the sum of those `drawn` for its columns, int64 (rows,): two rows have the same if
+    they touch the same columns, and else hardly ever."""
+    alike = np.zeros(len(offsets) - 1, np.int64)
+    for row in range(len(alike)):
+        for edge in range(offsets[row], offsets[row + 1]):
+            alike[row] += drawn[neighbours[edge]]
+    return alike
 
 
 @compiled

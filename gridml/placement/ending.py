@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from gridml.errors import UsageError
-from gridml.placement.base import DUAN, SECONDS, STAR, Options
+from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.limits import least_memory
 from gridml.placement.neighbour_sets import sets_of
@@ -70,7 +70,7 @@ def best(tries: Sequence[Tally], graph: Bipartite, options: Options) -> int:
     """Return which of several the objective calls the best. With one there is nothing to be counted."""
     if len(tries) == 1:
         return 0
-    return int(np.argmin([_figure(each, graph, options) for each in tries]))
+    return min(range(len(tries)), key=[_figure(each, graph, options) for each in tries].__getitem__)
 
 
 def within_memory(tally: Tally, graph: Bipartite, options: Options, aim: Aim) -> Tally:
@@ -125,12 +125,17 @@ def _ends(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bound
     return bounds_of(graph, parts, options), sure
 
 
-def _figure(tally: Tally, graph: Bipartite, options: Options) -> float:
-    """What the objective says of rows so placed."""
-    parts, moved = len(tally.load), tally.touched
+def _figure(tally: Tally, graph: Bipartite, options: Options) -> tuple[float, float]:
+    """What the objective says of rows so placed, and what all parts touch, where it says the same."""
+    parts, moved, everything = len(tally.load), tally.touched, float(tally.touched.sum())
+    if options.objective == MEMORY:
+        return float(tally.touched.max()), everything
+    if options.objective == TOTAL:
+        return everything, everything
     if options.topology != STAR:
         sets = sets_of(graph, tally.rows, parts)
         moved = served(sets, parts, options.seed, graph.column_weights, pace_of(graph, parts, options))[1]
     if options.objective == SECONDS and options.rates is not None:
-        return float(options.rates.seconds(moved, tally.load).max())
-    return float(tally.load.max()) * float(moved.max())
+        return float(options.rates.seconds(moved, tally.load).max()), everything
+    work = 1.0 if options.objective == TRAFFIC else float(tally.load.max())
+    return work * float(moved.max()), everything

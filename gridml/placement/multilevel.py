@@ -1,16 +1,24 @@
-"""Rows joined in pairs until few are left, those placed by Parsa, and parted again: refined after every step.
+"""Rows joined in pairs until few are left, those placed by Parsa or by halving, and parted again: refined after every
+step.
 
 A pair moves at once where its two rows, one after the other, would have to pass a worse place. Losses on the way are
-what the falling heat of refinement allows; a queue of gains with a way back (Fiduccia and Mattheyses) was not tried.
+what the falling heat of refinement allows. The smallest graph is where large groups are found or lost, so what Parsa
+dealt out is cooled slowly there, from a heat that is a share of what its mean row touches, several times over.
 
-The smallest graph is where large groups are found or lost, so it is cooled slowly, from a heat that is a share of what
-its mean row touches, several times over. On uniform graphs a quarter of that work does as well.
+Groups that hardly touch each other are found by halving (`halving`), with moves at a loss and a way back (Fiduccia and
+Mattheyses): it is tried where rows have so much in common that joining them left few edges, and always where the sum of
+all that parts touch is to be small. There, parts are also mended two by two at every level, and the way down and up is
+gone again within the parts (V-cycles), as long as that gains. It unbalances what parts touch, so that the largest
+memory is worse by it on most other graphs (ibm01: 71% better than by chance, 162% by Parsa).
+
+The answer of `refined`, which costs a tenth or less on large graphs, is compared with in the end: where most columns
+are touched by very many rows pairs have little to go by (msweb).
 
 Tried: mates by columns of up to 48, 100, 300 and 500 rows (a few percent apart, the last twice as slow); one heat for
-all levels (1–2% worse than one that grows with the rows). The first placement by halving again and again, and a second
-way down and up within the parts (V-cycles), were no better than the same time in more passes. A heat of 4 shakes plain
-groups apart. Eight times as many passes over the smallest graph, from a heat of 0.4, bring powersim's total traffic to
-12,300% better than by chance instead of 7,200 (Mt-KaHyPar: 19,400).
+all levels (1–2% worse than one that grows with the rows); five other measures of how well two rows suit each other (as
+far apart as two seeds); a full heat where rows have few columns (msweb: largest memory 62% better than by chance
+instead of 78%, others hardly differ); more halves to choose from, more pairs to mend and more V-cycles (each a few
+percent of total traffic for half as much time again).
 """
 
 from __future__ import annotations
@@ -24,10 +32,11 @@ from gridml.placement.base import EVERYTHING, Counts, Options, Parts, Placement,
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
 from gridml.placement.ending import best, ended, pace_of, within_memory
+from gridml.placement.halving import halved, mend_pairs
 from gridml.placement.parsa import ParsaOptions, deal_out
 from gridml.placement.refine import PUSHES, Tally, anneal, falling, fit, sizes
 from gridml.placement.refine_kernel import Bounds
-from gridml.placement.refined import RefinedOptions, Way, ways
+from gridml.placement.refined import RefinedOptions, Way, refinements, ways
 from gridml.placement.serving import serve
 
 LEAST_ROWS = 60  # of a part, of the smallest graph
@@ -36,19 +45,25 @@ HOT, COOL = 0.15, 0.02  # heats of the smallest graph, the first and the last, i
 WORK = 12  # passes over the given graph for which as many edges are looked at as in one placement of the smallest
 MOST_PASSES = 100  # over the smallest graph
 GROWTH = 0.5  # power of the mean size of a level's rows by which its heat is more: their gains are larger
-TRIES = 3  # placements of the smallest graph, of which the best is gone on with
+TRIES = 3  # of Parsa's placements of the smallest graph, of which the best is gone on with
+MANY = 500_000  # edges of the given graph, above which there is only one
+GROUPED = 0.45  # of its edges that are left in the smallest graph, below which that is also halved
+HALVED_ROWS = 8  # of a part, of a graph that is halved
+COLD = np.zeros(4)  # heats of passes over what was halved
+FULL_HEAT = 10  # columns, shared with other rows, that a mean row has where the heat is the whole one
+CYCLES, CYCLE_HEAT = 2, 0.3  # ways down and up again, at this share of the heat
 
 
 @dataclass(frozen=True)
 class MultilevelOptions(RefinedOptions):
     """As for `refined`, at each level but the smallest, which is cooled as HOT and COOL say; the heat is that of the
-    given graph's."""
+    given graph's, less where its rows have fewer than FULL_HEAT columns."""
 
     passes: int = 12
 
 
 class Multilevel:
-    """Coarsening, Parsa, refinement at every level, and the columns served by sweeps."""
+    """Coarsening, Parsa or halving, refinement at every level, and the columns served by sweeps."""
 
     name = "multilevel"
     honours = EVERYTHING
@@ -58,9 +73,11 @@ class Multilevel:
         check(graph, parts, options, self)
         own = options_of(MultilevelOptions, options)
         rng = np.random.default_rng([own.seed, 2])
-        levels, became = _levels(graph, parts, rng)
+        levels, became, _ = _levels(graph, parts, rng)
         wanted = ways(graph, parts, own)
         tried = [_parted(levels, became, parts, own, way, rng) for way in wanted]
+        flat, of_flat, _ = refinements(graph, parts, options_of(RefinedOptions, options))
+        tried, wanted = tried + flat, wanted + of_flat
         at = best(tried, graph, own)
         tally = within_memory(tried[at], graph, own, wanted[at].aim)
         why = f"multilevel, {len(levels)} levels, the smallest of {levels[-1].graph.rows:,} rows"
@@ -93,14 +110,47 @@ def _parted(
     passes = min(MOST_PASSES, WORK * given.edges // max(1, smallest.edges))
     heats = degree * np.geomspace(HOT, COOL, passes)
     tried = []
-    for at in range(TRIES):
+    for at in range(TRIES if given.edges <= MANY else 1):
         dealt, _, _ = deal_out(smallest, parts, ParsaOptions(options.seed + at, options.slack, shares=options.shares))
         tried.append(_refined(levels[-1], dealt, np.zeros(parts), options, way, rng, heats))
+    total = way.aim.power == 0
+    if smallest.rows >= parts * HALVED_ROWS and (total or smallest.edges < GROUPED * given.edges):
+        shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
+        dealt = halved(smallest, levels[-1].sizes.astype(np.int64), shares, options.loose, rng)
+        tried.append(_refined(levels[-1], dealt, np.zeros(parts), options, way, rng, COLD))
     tally = min(tried, key=lambda each: each.worth(way.aim))
-    for level, to in zip(levels[-2::-1], became[::-1], strict=True):
-        heats = falling(options.usual_heat * (float(level.sizes.mean()) / level.mean) ** GROWTH, options.passes)
-        tally = _refined(level, tally.rows[to], tally.price, options, way, rng, heats)
+    heat = _heat(given, options)
+    tally = _up(levels, became, tally, options, way, rng, heat)
+    for _ in range(CYCLES if total else 0):
+        again, became_again, rows = _levels(given, parts, rng, tally.rows)
+        turned = _refined(again[-1], rows, tally.price, options, way, rng, COLD)
+        turned = _up(again, became_again, turned, options, way, rng, CYCLE_HEAT * heat)
+        tally = min(tally, turned, key=lambda each: each.worth(way.aim))
     return ended(tally, rng, given, options, way.aim)
+
+
+def _heat(graph: Bipartite, options: MultilevelOptions) -> float:
+    """The heat at the given graph: a loss of one column is much for rows that have few."""
+    if options.heat is not None:
+        return options.heat
+    times = np.bincount(graph.neighbours, minlength=graph.columns)
+    return options.usual_heat * min(1.0, float(times[times > 1].sum()) / graph.rows / FULL_HEAT)
+
+
+def _up(
+    levels: list[Level],
+    became: list[Parts],
+    tally: Tally,
+    options: MultilevelOptions,
+    way: Way,
+    rng: np.random.Generator,
+    heat: float,
+) -> Tally:
+    """Refine parts of the smallest graph at every larger one."""
+    for level, to in zip(levels[-2::-1], became[::-1], strict=True):
+        heats = falling(heat * (float(level.sizes.mean()) / level.mean) ** GROWTH, options.passes)
+        tally = _refined(level, tally.rows[to], tally.price, options, way, rng, heats)
+    return tally
 
 
 def _refined(
@@ -112,7 +162,8 @@ def _refined(
     rng: np.random.Generator,
     heats: NDArray[np.float64],
 ) -> Tally:
-    """Refine the parts of a level's rows, beginning with these prices of places."""
+    """Refine the parts of a level's rows, beginning with these prices of places; mend them two by two where all parts
+    weigh the same."""
     tally = Tally.of(level.graph, rows, len(price), level.sizes, options.fractions, way.pace)
     tally.price[:] = price
     mean_row = max(1, int(level.mean))
@@ -121,17 +172,30 @@ def _refined(
     bounds = Bounds(np.maximum(1, loose.least - largest + 1), loose.most + largest - 1)
     fit(tally, rng, bounds, way.aim, PUSHES)
     anneal(tally, rng, bounds, way.aim, heats)
+    if way.aim.power == 0 and way.pace is None:
+        rows = tally.rows
+        mend_pairs(level.graph, level.sizes.astype(np.int64), rows, np.broadcast_to(bounds.most, len(price)))
+        price = tally.price
+        tally = Tally.of(level.graph, rows, len(price), level.sizes, options.fractions, way.pace)
+        tally.price[:] = price
     return tally
 
 
-def _levels(graph: Bipartite, parts: int, rng: np.random.Generator) -> tuple[list[Level], list[Parts]]:
-    """The graphs from the largest to the smallest, and what rows of each became in the next."""
+def _levels(
+    graph: Bipartite, parts: int, rng: np.random.Generator, rows: Parts | None = None
+) -> tuple[list[Level], list[Parts], Parts]:
+    """The graphs from the largest to the smallest, what rows of each became in the next, and the parts of the last's.
+    Where `rows` are in parts, those of two are not joined."""
     levels, became = [Level.of(graph)], []
     largest = max(1, graph.work // (parts * LEAST_ROWS // 4 + 1))
     while levels[-1].graph.rows > parts * LEAST_ROWS:
-        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng)
+        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, rows)
         if smaller.rows > SHRINKS * levels[-1].graph.rows:
             break
         levels.append(Level(smaller, joined, levels[0].mean))
         became.append(to)
-    return levels, became
+        if rows is not None:
+            of_pairs = np.empty(smaller.rows, np.int32)
+            of_pairs[to] = rows
+            rows = of_pairs
+    return levels, became, np.zeros(0, np.int32) if rows is None else rows

@@ -112,22 +112,28 @@ class Refined:
         """Raises UsageError where a memory limit cannot be kept."""
         check(graph, parts, options, self)
         own = options_of(RefinedOptions, options)
-        dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
-        rng = np.random.default_rng([own.seed, 1])
-        tried, wanted = [], ways(graph, parts, own)
-        for aim, pace in wanted:
-            as_dealt = partial(Tally.of, graph, dealt, parts, shares=own.fractions, pace=pace)
-            tally = as_dealt()
-            before = tally.worth(aim)
-            bounds = bounds_of(graph, parts, own, own.loose)
-            anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
-            tally = ended(tally, rng, graph, own, aim)
-            if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
-                tally = ended(as_dealt(), rng, graph, own, aim)
-            if tally.worth(aim) >= before:
-                tally = as_dealt()
-            tried.append(tally)
+        tried, wanted, why = refinements(graph, parts, own)
         at = best(tried, graph, own)
         tally = within_memory(tried[at], graph, own, wanted[at].aim)
         why = f"{why}, then {own.passes} passes of refinement"
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed, pace_of(graph, parts, own)), why)
+
+
+def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Tally], list[Way], str]:
+    """Return Parsa's rows refined in each of the `ways`, those, and how Parsa found its rows."""
+    dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
+    rng = np.random.default_rng([own.seed, 1])
+    tried, wanted = [], ways(graph, parts, own)
+    for aim, pace in wanted:
+        as_dealt = partial(Tally.of, graph, dealt, parts, shares=own.fractions, pace=pace)
+        tally = as_dealt()
+        before = tally.worth(aim)
+        bounds = bounds_of(graph, parts, own, own.loose)
+        anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
+        tally = ended(tally, rng, graph, own, aim)
+        if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
+            tally = ended(as_dealt(), rng, graph, own, aim)
+        if tally.worth(aim) >= before:
+            tally = as_dealt()
+        tried.append(tally)
+    return tried, wanted, why
