@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gridml.errors import UsageError
-from gridml.placement.base import EVERYTHING, Method, Options, Placement, asked, check
+from gridml.placement.base import EVERYTHING, TOTAL, Method, Options, Placement, asked, check
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
@@ -15,6 +15,7 @@ from gridml.placement.refined import Refined
 COSTS: tuple[tuple[Method, float], ...] = ((Multilevel(), 4.0), (Refined(), 0.5), (Parsa(), 0.2))
 ROW = 8  # edges that a row costs beside its own: rows of two columns take several times as long by the edge
 QUICKEST = COSTS[-1][0]
+TOTALS = 3.0  # times as long the best method takes where the traffic of all is to be small
 USUAL_PARTS = 16  # twice as many take twice as long
 SECONDS = 60.0
 
@@ -41,7 +42,8 @@ def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = froz
     those that honour what is `wanted` (`base.asked`)."""
     millions = edges / 1e6 * max(1.0, parts / USUAL_PARTS)
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
-        expected_s = millions * cost
+        slower = TOTALS if isinstance(method, Multilevel) and f"objective {TOTAL}" in wanted else 1.0
+        expected_s = millions * cost * slower
         if expected_s <= seconds:
             return method, f"the best method expected to take {seconds:g} s or less ({expected_s:.2g} s)"
     which = f" that takes account of {', '.join(sorted(wanted))}" if wanted else ""

@@ -44,6 +44,11 @@ def test_only_what_honours_all_that_is_asked_is_chosen() -> None:
     assert chosen(1_000_000_000, 16, 60.0, frozenset({SHARES}))[0].name == "parsa"
 
 
+def test_the_traffic_of_all_takes_longer() -> None:
+    assert chosen(10_000_000, 16, 60.0)[0].name == "multilevel"
+    assert chosen(10_000_000, 16, 60.0, frozenset({"objective total"}))[0].name == "refined"
+
+
 def test_a_time_that_makes_no_sense() -> None:
     with pytest.raises(UsageError, match="placing may take -1 s"):
         AutoOptions(seconds=-1)
