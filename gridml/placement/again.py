@@ -227,7 +227,7 @@ def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainO
     touched = np.zeros(before, np.int64)
     for part in range(before):
         touches = np.zeros(graph.columns, np.bool_)
-        touches[_of(graph, np.flatnonzero(rows == part)).neighbours] = True
+        touches[graph.only(np.flatnonzero(rows == part)).neighbours] = True
         touched[part] = np.count_nonzero(touches)
     pieces = np.full(before, parts // before)
     pieces[np.argsort(-touched, kind="stable")[: parts % before]] += 1
@@ -236,15 +236,7 @@ def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainO
         mine = np.flatnonzero(rows == part)
         count = int(min(pieces[part], len(mine)))
         if count > 1:
-            dealt, _, _ = deal_out(_of(graph, mine), count, ParsaOptions(options.seed))
+            dealt, _, _ = deal_out(graph.only(mine), count, ParsaOptions(options.seed))
             found[mine[dealt > 0]] = number - 1 + dealt[dealt > 0]
         number += int(pieces[part]) - 1
     return found
-
-
-def _of(graph: Bipartite, rows: NDArray[np.int64]) -> Bipartite:
-    """The graph of these rows alone."""
-    degrees = graph.degrees[rows]
-    offsets = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
-    edges = np.arange(offsets[-1]) + np.repeat(graph.offsets[rows] - offsets[:-1], degrees)
-    return Bipartite(offsets, graph.neighbours[edges], graph.columns)

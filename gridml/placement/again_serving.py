@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from gridml.placement.base import Parts
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words
-from gridml.placement.serving import SWEEPS, touching
+from gridml.placement.serving import SWEEPS, deal_unused, sweep, touching
 
 Counts = NDArray[np.int64]
 
@@ -30,12 +30,13 @@ def serve_again(sets: Words, parts: int, seed: int, before: Parts, *, stay: bool
     alone = free & (times == 1)
     home[alone] = touch[offsets[:-1][alone]]  # nothing of these travels
     order = np.random.default_rng(seed).permutation(np.flatnonzero(free & (times > 1))).astype(np.int32)
-    load = _load(offsets, touch, home, parts)
+    load, chosen = _load(offsets, touch, home, parts), home[order]
+    listed = touching(sets[order], parts)
     for _ in range(SWEEPS):
-        if not _sweep(offsets, touch, order, home, load):
+        if not sweep(*listed, None, None, True, chosen, load):
             break
-    unused = np.flatnonzero(home < 0)
-    home[unused] = np.arange(len(unused)) % parts
+    home[order] = chosen
+    deal_unused(home, parts)
     return home
 
 
@@ -61,29 +62,3 @@ def _load(offsets: Counts, touch: Parts, home: Parts, parts: int) -> Counts:
                     load[touch[at]] += 1
                     load[home[column]] += 1
     return load
-
-
-@compiled
-def _sweep(offsets: Counts, touch: Parts, order: Parts, home: Parts, load: Counts) -> int:
-    """Give each column of `order` to the part, of those that touch it, with the least traffic without it; return how
-    many moved."""
-    moved = 0
-    for column in order:
-        first, last = offsets[column], offsets[column + 1]
-        extra = last - first - 2  # beside the 1 that each part carries for a column it touches
-        before = home[column]
-        if before >= 0 and extra == 0:
-            continue
-        if before >= 0:
-            load[before] -= extra
-        else:
-            for at in range(first, last):
-                load[touch[at]] += 1
-        best = before if before >= 0 else touch[first]
-        for at in range(first, last):
-            if load[touch[at]] < load[best]:
-                best = touch[at]
-        load[best] += extra
-        home[column] = best
-        moved += best != before
-    return moved

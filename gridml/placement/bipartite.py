@@ -103,6 +103,23 @@ class Bipartite:
         if isinstance(file, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
             file.madvise(mmap.MADV_DONTNEED)
 
+    def only(self, rows: NDArray[np.integer[Any]]) -> Bipartite:
+        """Return the graph of these rows alone, in their order, with all columns; weights are left out."""
+        degrees = self.degrees[rows]
+        offsets = np.concatenate([[0], np.cumsum(degrees)])
+        edges = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], degrees)
+        return Bipartite(offsets, self.neighbours[edges], self.columns)
+
+    @property
+    def works(self) -> Weights:
+        """The work of each row, int64 (rows,), of those without weights, too."""
+        return np.ones(self.rows, np.int64) if self.row_weights is None else self.row_weights
+
+    @property
+    def sizes(self) -> Weights:
+        """The bytes of each column, int64 (columns,), of those without weights, too."""
+        return np.ones(self.columns, np.int64) if self.column_weights is None else self.column_weights
+
     @property
     def work(self) -> int:
         """Of all rows."""

@@ -64,7 +64,7 @@ class Level:
 
     @staticmethod
     def of(graph: Bipartite) -> Level:
-        return Level(graph, np.ones(graph.rows, np.int64) if graph.row_weights is None else graph.row_weights)
+        return Level(graph, graph.works)
 
 
 class Mbp:

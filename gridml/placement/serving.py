@@ -51,13 +51,18 @@ def served(
         for piece in pieces:
             offsets, touch = touching(sets[piece], parts) if whole is None else whole
             chosen = home[piece]
-            moved += _sweep(offsets, touch, None if weights is None else weights[piece], pace, chosen, load)
+            moved += sweep(offsets, touch, None if weights is None else weights[piece], pace, False, chosen, load)
             home[piece] = chosen
         if not moved:
             break
-    alone = np.flatnonzero(home < 0)
-    home[alone] = np.arange(len(alone)) % parts
+    deal_unused(home, parts)
     return home, load
+
+
+def deal_unused(home: Parts, parts: int) -> None:
+    """Deal out to the parts in turn, in place, the columns that have no home (−1)."""
+    unused = np.flatnonzero(home < 0)
+    home[unused] = np.arange(len(unused)) % parts
 
 
 @compiled
@@ -110,20 +115,30 @@ def touching(sets: Words, parts: int) -> tuple[NDArray[np.int64], Parts]:
 
 
 @compiled
-def _sweep(
+def sweep(
     offsets: NDArray[np.int64],
     touch: Parts,
     weights: Weights | None,
     pace: Pace | None,
+    pairs_stay: bool,
     home: Parts,
     load: NDArray[np.int64],
 ) -> int:
+    """Give each column, in order, to the part that has the least traffic without it, of those that touch it (see
+    `touching`); return how many moved.
+
+    `home` int32 (columns,) is the part that serves each, −1 for none yet, `load` int64 (parts,) the traffic of each;
+    both change in place. Where two parts touch a column both carry it whichever serves it: with `pairs_stay` it does
+    not leave its home.
+    """
     moved = 0
     for column in range(len(home)):
         first, last = offsets[column], offsets[column + 1]
         once = 1 if weights is None else weights[column]
         extra = (last - first - 2) * once  # beside what each part carries for a column it touches
         before = home[column]
+        if pairs_stay and before >= 0 and last - first == 2:
+            continue
         if before < 0:
             for at in range(first, last):
                 load[touch[at]] += once

@@ -21,7 +21,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.base import (
@@ -41,7 +40,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
 from gridml.placement.limits import least_memory
 from gridml.placement.neighbour_sets import no_sets, sets_of
-from gridml.placement.serving import touching
+from gridml.placement.serving import deal_unused, touching
 from gridml.placement.tsh_steps import Counts, deal_by_steps
 
 
@@ -74,10 +73,9 @@ class Tsh:
         """Raises UsageError where no part may touch as many columns as some must."""
         check(graph, parts, options, self)
         own = options_of(TshOptions, options)
-        weight = np.ones(graph.rows, np.int64) if graph.row_weights is None else graph.row_weights
-        rows, _ = deal(graph, weight, parts, own)
+        rows, _ = deal(graph, graph.works, parts, own)
         if rows.min() < 0:
-            raise infeasible(graph, parts, own, deal(graph, weight, parts, replace(own, memory=None))[1])
+            raise infeasible(graph, parts, own, deal(graph, graph.works, parts, replace(own, memory=None))[1])
         return Placement(parts, rows, serve_greedily(graph, rows, parts), f"tsh, {own.step} rows a step")
 
 
@@ -97,7 +95,7 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
     sample = options.sample or graph.rows
     for first in range(0, graph.rows, sample):
         drawn = order[first : first + sample]
-        some = graph if len(drawn) == graph.rows else _of_rows(graph, drawn)
+        some = graph if len(drawn) == graph.rows else graph.only(drawn)
         within = drawn if some is graph else np.arange(len(drawn), dtype=np.int32)
         found = np.empty(len(drawn), np.int32)
         extra = deal_by_steps(
@@ -136,23 +134,15 @@ def serve_greedily(graph: Bipartite, rows: Parts, parts: int) -> Parts:
     """Return the part that serves each column, int32 (columns,): a greedy of one pass, after what one part alone
     touches those that most parts touch first. Columns that nobody touches are dealt out in turn."""
     offsets, touch = touching(sets_of(graph, rows, parts), parts)
-    sizes = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
+    sizes = graph.sizes
     load = np.bincount(touch, np.repeat(sizes, np.diff(offsets)), parts).astype(np.int64)
     home = np.full(graph.columns, -1, np.int32)
     touching_it = np.diff(offsets)
     carried = -touching_it * sizes
     order = np.argsort(np.where(touching_it == 1, carried.min(initial=0) - 1, carried), kind="stable").astype(np.int32)
     _serve(offsets, touch, order, sizes, load, home)
-    alone = np.flatnonzero(home < 0)
-    home[alone] = np.arange(len(alone)) % parts
+    deal_unused(home, parts)
     return home
-
-
-def _of_rows(graph: Bipartite, drawn: NDArray[np.int32]) -> Bipartite:
-    degrees = graph.degrees[drawn]
-    offsets = np.concatenate([[0], np.cumsum(degrees)])
-    edges = np.arange(offsets[-1]) + np.repeat(graph.offsets[drawn] - offsets[:-1], degrees)
-    return Bipartite(offsets, graph.neighbours[edges], graph.columns)
 
 
 @compiled

@@ -26,8 +26,7 @@ def fill_of(graph: Bipartite, parts: int, options: Options) -> Fill | None:
     shares = options.fractions
     if shares is None and graph.row_weights is None:
         return None
-    weights = np.ones(graph.rows, np.int64) if graph.row_weights is None else graph.row_weights
-    return Fill(np.zeros(parts), np.full(parts, 1 / parts) if shares is None else shares, weights)
+    return Fill(np.zeros(parts), np.full(parts, 1 / parts) if shares is None else shares, graph.works)
 
 
 @compiled

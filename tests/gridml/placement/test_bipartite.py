@@ -26,6 +26,14 @@ def test_edges_are_kept_once_each(edges: list[tuple[int, int]]) -> None:
     assert (graph.rows, graph.columns, graph.transposed.rows) == (7, 5, 5)
 
 
+@given(EDGES, st.permutations(range(7)), st.integers(0, 7))
+def test_some_rows_alone_touch_what_they_touch(edges: list[tuple[int, int]], order: list[int], count: int) -> None:
+    graph, rows = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (7, 5)), order[:count]
+    some = graph.only(np.array(rows, np.int32))
+    assert (some.rows, some.columns) == (count, 5)
+    assert edges_of(some) == [(at, v) for at, row in enumerate(rows) for u, v in edges_of(graph) if u == row]
+
+
 def test_a_graph_is_as_large_as_its_edges_need() -> None:
     graph = Bipartite.from_edges([0, 3], [5, 1])
     assert (graph.rows, graph.columns, graph.edges) == (4, 6, 2)
@@ -58,10 +66,12 @@ def test_edges_that_are_none() -> None:
 def test_weights_are_kept_where_they_are_given() -> None:
     graph = Bipartite.from_edges([0, 1, 1], [0, 0, 2])
     assert (graph.work, graph.heaviest) == (2, 1) and graph.weighted() == graph
+    assert (graph.works.tolist(), graph.sizes.tolist()) == ([1, 1], [1, 1, 1])
     weighted = graph.weighted(rows=[2.0, 5.0]).weighted(columns=np.array([1, 0, 3], np.uint8))
     assert weighted.row_weights is not None and weighted.row_weights.dtype == np.int64
     assert weighted.column_weights is not None and weighted.column_weights.tolist() == [1, 0, 3]
     assert (weighted.work, weighted.heaviest) == (7, 5)
+    assert (weighted.works.tolist(), weighted.sizes.tolist()) == ([2, 5], [1, 0, 3])
 
 
 @pytest.mark.parametrize(
