@@ -17,13 +17,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.again_kernel import Counts, sweep, tally
+from gridml.placement.again_kernel import sweep
 from gridml.placement.again_serving import serve_again
 from gridml.placement.base import MEMORY, TOTAL, TRAFFIC, Options, Parts, Placement, check, options_of
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.dense_counts import DenseCounts, WeighedRows, dense_counts
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
 
@@ -151,52 +151,46 @@ class Again:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows while they are placed: the arrays change in place. `home` is where a row has its place, or −1, `times` int32
-    (columns, parts) the rows of each part that touch a column, `touched` int64 (parts,) |N(U_i)|, `size` its rows."""
+    """Rows while they are placed: the counts change in place. `home` is where a row has its place, or −1."""
 
-    graph: Bipartite
     options: AgainOptions
     home: Parts
-    rows: Parts
-    times: NDArray[np.int32]
-    touched: Counts
-    size: Counts
+    graph: WeighedRows
+    counts: DenseCounts
 
     @staticmethod
     def of(graph: Bipartite, before: Before, parts: int, options: AgainOptions) -> _Rows:
         """The rows of parts that are still there, some of them in parts that were cut off."""
         home = np.where(before.rows < parts, before.rows, NEW).astype(np.int32)
         rows = home if parts <= before.parts else _cut(graph, home, before.parts, parts, options)
-        times, touched = np.zeros((graph.columns, parts), np.int32), np.zeros(parts, np.int64)
-        tally(graph.offsets, graph.neighbours, rows, times, touched)
-        size = np.bincount(rows[rows >= 0], minlength=parts).astype(np.int64)
-        return _Rows(graph, options, home, rows.copy(), times, touched, size)
+        return _Rows(options, home, *dense_counts(graph, np.ones(graph.rows, np.int64), rows.copy(), parts))
 
     def placed(self, cost: float) -> Parts:
         """Return the part of each row, where a row that leaves its home costs so many columns."""
-        count, parts = self.graph.rows, len(self.size)
+        rows, parts = self.counts.rows, len(self.counts.load)
         rng = np.random.default_rng([self.options.seed, 3])
-        share, slack = count / parts, self.options.slack
+        share, slack = len(rows) / parts, self.options.slack
         most, most_on_the_way = int((1 + slack) * share + 1), int((1 + max(slack, LOOSE)) * share + 1)
-        waiting = np.flatnonzero(self.rows < 0).astype(np.int32)
+        waiting = np.flatnonzero(rows < 0).astype(np.int32)
         self._sweep(rng.permutation(waiting), 0, most_on_the_way, cost)
         self._fit(rng, most_on_the_way, cost)
-        everyone = waiting if cost == np.inf else np.arange(count, dtype=np.int32)
+        everyone = waiting if cost == np.inf else np.arange(len(rows), dtype=np.int32)
         for _ in range(PASSES):
             if not self._sweep(rng.permutation(everyone), int((1 - LOOSE) * share), most_on_the_way, cost):
                 break
         self._fit(rng, most, cost)
         for _ in range(2):
             self._sweep(rng.permutation(everyone), 1, most, cost)
-        return self.rows
+        return rows
 
     def _fit(self, rng: np.random.Generator, most: int, cost: float) -> None:
         """Bring every part to at most `most` rows, those first that cost least elsewhere. If rows are to stay where
         they were, only what is elsewhere moves, as long as that is enough."""
         push, guests_first = 1.0, cost == np.inf
-        while (self.size > most).any():
-            crowded = np.flatnonzero(self.size[self.rows] > most).astype(np.int32)
-            movable = crowded[self.home[crowded] != self.rows[crowded]] if guests_first else crowded
+        rows, load = self.counts.rows, self.counts.load
+        while (load > most).any():
+            crowded = np.flatnonzero(load[rows] > most).astype(np.int32)
+            movable = crowded[self.home[crowded] != rows[crowded]] if guests_first else crowded
             if guests_first and not len(movable):
                 push, guests_first = 1.0, False
                 continue
@@ -204,21 +198,8 @@ class _Rows:
             push *= RISE
 
     def _sweep(self, order: Parts, least: int, most: int, cost: float, push: float = 0.0) -> int:
-        return sweep(
-            self.graph.offsets,
-            self.graph.neighbours,
-            order,
-            self.home,
-            cost,
-            self.rows,
-            self.times,
-            self.size,
-            self.touched,
-            least,
-            most,
-            POWERS.get(self.options.objective, 1.0),
-            push,
-        )
+        power = POWERS.get(self.options.objective, 1.0)
+        return sweep(self.graph, order, self.home, cost, self.counts, least, most, power, push)
 
 
 def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainOptions) -> Parts:

@@ -22,6 +22,7 @@ from gridml.placement.base import (
     SHARES,
     TOTAL,
     UNLIMITED,
+    Counts,
     Options,
     Parts,
     Placement,
@@ -30,9 +31,9 @@ from gridml.placement.base import (
     room,
 )
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.mbp_levels import even_out, improve, pair, tally
+from gridml.placement.dense_counts import dense_counts
+from gridml.placement.mbp_levels import even_out, improve, pair
 from gridml.placement.tsh import TshOptions, deal, infeasible, serve_greedily
-from gridml.placement.tsh_steps import Counts
 
 FEWER = 0.95  # of its rows a level must have less than, or it is the coarsest
 LIGHT = 30  # of the heaviest merged rows make up a part
@@ -129,26 +130,21 @@ def _coarsen(
 def _refine(level: Level, rows: Parts, parts: int, options: MbpOptions, limit: int, rng: np.random.Generator) -> Counts:
     """Move rows of a level, in place, to where they belong, and then from where they are too many. Return the columns
     that each part touches."""
-    graph, weight = level.graph, level.weight
-    sizes = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
-    columns_of = graph.offsets, graph.neighbours, sizes
-    times, touched = np.zeros((graph.columns, parts), np.int32), np.zeros(parts, np.int64)
-    tally(*columns_of, rows, times, touched)
-    size = np.bincount(rows, weight, parts).astype(np.int64)
+    weight = level.weight
+    graph, counts = dense_counts(level.graph, weight, rows, parts)
     most, extra = _room(level, parts, options)
     heaviest = max(1, int(weight.max()))
     share = most - heaviest + 1
     loose = share + np.maximum(heaviest, (LEEWAY * share).astype(np.int64))
     for _ in range(options.passes):
-        order = rng.permutation(graph.rows).astype(np.int32)
-        most_touched = int(touched.max())
-        if not improve(*columns_of, weight, order, loose, most_touched, rows, times, size, touched):
+        order = rng.permutation(len(rows)).astype(np.int32)
+        if not improve(graph, order, loose, int(counts.touched.max()), counts):
             break
     # The limit comes last: what is found without it is what the error says can be had.
     for bound in (UNLIMITED, limit):
-        while even_out(*columns_of, weight, most, extra, bound, rows, times, size, touched):
+        while even_out(graph, most, extra, bound, counts):
             pass
-    return touched
+    return counts.touched
 
 
 def _room(level: Level, parts: int, options: MbpOptions) -> tuple[Counts, int]:

@@ -8,8 +8,9 @@ import pytest
 from gridml.errors import UsageError
 from gridml.placement.base import Options
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.dense_counts import dense_counts
 from gridml.placement.mbp import Mbp, MbpOptions
-from gridml.placement.mbp_levels import even_out, improve, pair, tally
+from gridml.placement.mbp_levels import even_out, improve, pair
 from gridml.placement.traffic import Traffic, traffic
 from gridml.placement.tsh import Tsh
 
@@ -35,19 +36,17 @@ def test_moves_lower_the_total_and_keep_what_they_count() -> None:
     graph = uniform(500, 400, 6, 0)
     rng = np.random.default_rng(0)
     rows = (rng.permutation(500) % 4).astype(np.int32)
-    times, touched = np.zeros((graph.columns, 4), np.int32), np.zeros(4, np.int64)
-    edges, one = (graph.offsets, graph.neighbours, np.ones(400, np.int64)), np.ones(500, np.int64)
     even, loose = np.full(4, 125), np.full(4, 140)
-    tally(*edges, rows, times, touched)
-    size, before, most = np.bincount(rows), int(touched.sum()), int(touched.max())
-    assert improve(*edges, one, rng.permutation(500).astype(np.int32), loose, most, rows, times, size, touched)
-    assert touched.sum() < before and touched.max() <= most and size.max() <= 140
-    while even_out(*edges, one, even, 0, most, rows, times, size, touched):
+    weighed, counts = dense_counts(graph, graph.works, rows, 4)
+    touched, load = counts.touched, counts.load
+    before, most = int(touched.sum()), int(touched.max())
+    assert improve(weighed, rng.permutation(500).astype(np.int32), loose, most, counts)
+    assert touched.sum() < before and touched.max() <= most and load.max() <= 140
+    while even_out(weighed, even, 0, most, counts):
         pass
-    assert size.tolist() == np.bincount(rows).tolist() == [125] * 4
-    again, counted = np.zeros_like(times), np.zeros(4, np.int64)
-    tally(*edges, rows, again, counted)
-    assert np.array_equal(times, again) and np.array_equal(touched, counted)
+    assert load.tolist() == np.bincount(rows).tolist() == [125] * 4
+    _, counted_anew = dense_counts(graph, graph.works, rows, 4)
+    assert np.array_equal(counts.times, counted_anew.times) and np.array_equal(touched, counted_anew.touched)
 
 
 def test_levels_are_better_than_the_heuristic_alone() -> None:
