@@ -6,7 +6,7 @@ import mmap
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,6 +20,17 @@ Weights = NDArray[np.int64]
 MOST = 2**31 - 1  # rows, or columns: their numbers are int32
 PIECE = 1 << 20  # edges that are looked at together, so that a graph may be larger than memory
 HEAVIEST = 2**53  # all rows, or all columns together: sums up to it are exact as floats, too
+
+
+class BothSides(NamedTuple):
+    """A graph as loops take it that go from rows to columns and back: row i touches
+    `neighbours[offsets[i]:offsets[i + 1]]`, column v is touched by `rows_of[column_offsets[v]:column_offsets[v + 1]]`.
+    """
+
+    offsets: Offsets
+    neighbours: Ids
+    column_offsets: Offsets
+    rows_of: Ids
 
 
 @dataclass(frozen=True)
@@ -56,6 +67,12 @@ class Bipartite:
         ones = np.ones(self.edges, np.int8)
         by_column = csr_array((ones, self.neighbours, self.offsets), shape=(self.rows, self.columns)).tocsc()
         return Bipartite(by_column.indptr.astype(np.int64), by_column.indices.astype(np.int32), self.rows)
+
+    @property
+    def both_sides(self) -> BothSides:
+        """The arrays of rows and of columns; rows of a column are in ascending order."""
+        across = self.transposed
+        return BothSides(self.offsets, self.neighbours, across.offsets, across.neighbours)
 
     @property
     def mapped(self) -> bool:

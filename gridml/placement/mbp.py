@@ -110,12 +110,10 @@ def _coarsen(
     heaviest = max(2, int(level.weight.sum()) // (parts * LIGHT))
     levels, groups = [level], []
     while level.graph.rows > parts * options.coarsest:
-        fine, across = level.graph, level.graph.transposed
+        fine = level.graph
         group = np.empty(fine.rows, np.int32)
         order = rng.permutation(fine.rows).astype(np.int32)
-        count = pair(
-            fine.offsets, fine.neighbours, across.offsets, across.neighbours, level.weight, order, heaviest, group
-        )
+        count = pair(fine.both_sides, level.weight, order, heaviest, group)
         if count > FEWER * fine.rows:
             break
         merged = Bipartite.from_edges(np.repeat(group, fine.degrees), fine.neighbours, (count, fine.columns))

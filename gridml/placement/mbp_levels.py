@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from gridml.placement.base import Counts
+from gridml.placement.bipartite import BothSides
 from gridml.placement.compiled import compiled
 from gridml.placement.dense_counts import DenseCounts, Ids, WeighedRows, enter, leave
 
@@ -14,20 +15,11 @@ NOWHERE = np.iinfo(np.int64).max  # the price of a row that fits no other part
 
 
 @compiled
-def pair(
-    offsets: Counts,
-    neighbours: Ids,
-    column_offsets: Counts,
-    rows_of: Ids,
-    weight: Counts,
-    order: Ids,
-    heaviest: int,
-    group: Ids,
-) -> int:
+def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids) -> int:
     """Write the number of each row's group, int32 (rows,), into `group`; return how many groups there are.
 
     A row is paired with the free one that it shares the most columns with, one of d rows counting 1/(d − 1), for each
-    row that it stands for; no pair is heavier than `heaviest`.
+    row that it stands for; no pair has more than the work `heaviest`.
     """
     group[:] = ALONE
     shared = np.zeros(len(group), np.float64)
@@ -37,13 +29,14 @@ def pair(
         if group[row] != ALONE:
             continue
         found = 0
-        for edge in range(offsets[row], offsets[row + 1]):
-            first, last = column_offsets[neighbours[edge]], column_offsets[neighbours[edge] + 1]
+        for edge in range(graph.offsets[row], graph.offsets[row + 1]):
+            column = graph.neighbours[edge]
+            first, last = graph.column_offsets[column], graph.column_offsets[column + 1]
             if not 1 < last - first <= BUSY:
                 continue
             for at in range(first, last):
-                other = rows_of[at]
-                if group[other] != ALONE or other == row or weight[row] + weight[other] > heaviest:
+                other = graph.rows_of[at]
+                if group[other] != ALONE or other == row or works[row] + works[other] > heaviest:
                     continue
                 if shared[other] == 0.0:
                     met[found] = other
@@ -52,7 +45,7 @@ def pair(
         best = row
         for i in range(found):
             other = met[i]
-            if best == row or shared[other] * weight[best] > shared[best] * weight[other]:
+            if best == row or shared[other] * works[best] > shared[best] * works[other]:
                 best = other
         for i in range(found):
             shared[met[i]] = 0.0

@@ -29,6 +29,7 @@ from gridml.placement.base import (
     ROW_WEIGHTS,
     SHARES,
     UNLIMITED,
+    Counts,
     Options,
     Parts,
     Placement,
@@ -41,7 +42,7 @@ from gridml.placement.compiled import compiled
 from gridml.placement.limits import least_memory
 from gridml.placement.neighbour_sets import no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
-from gridml.placement.tsh_steps import Counts, deal_by_steps
+from gridml.placement.tsh_steps import Dealt, Room, deal_by_steps
 
 
 @dataclass(frozen=True)
@@ -86,38 +87,24 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
     part by all but 1 of it.
     """
     order = np.random.default_rng(options.seed).permutation(graph.rows).astype(np.int32)
-    sets = no_sets(graph.columns, parts)
-    size, touched = np.zeros(parts, np.int64), np.zeros(parts, np.int64)
-    shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
+    dealt = Dealt(no_sets(graph.columns, parts), np.zeros(parts, np.int64), np.zeros(parts, np.int64))
     weighted = graph.row_weights is not None
     most, extra = room(int(weight.sum()), parts, options.slack, options.fractions, weighted=weighted)
+    shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
+    within = Room(most, shares, UNLIMITED if options.memory is None else options.memory)
     rows = np.empty(graph.rows, np.int32)
     sample = options.sample or graph.rows
     for first in range(0, graph.rows, sample):
         drawn = order[first : first + sample]
-        some = graph if len(drawn) == graph.rows else graph.only(drawn)
-        within = drawn if some is graph else np.arange(len(drawn), dtype=np.int32)
+        # All rows are a graph that is there already; of others one is made, in the order in which they were drawn.
+        whole = len(drawn) == graph.rows
+        some, numbers = (graph, np.arange(graph.rows)) if whole else (graph.only(drawn), drawn)
+        turns = drawn if whole else np.arange(len(drawn), dtype=np.int32)
         found = np.empty(len(drawn), np.int32)
-        extra = deal_by_steps(
-            some.offsets,
-            some.neighbours,
-            some.transposed.offsets,
-            some.transposed.neighbours,
-            weight if some is graph else weight[drawn],
-            within,
-            options.step,
-            options.candidates,
-            UNLIMITED if options.memory is None else options.memory,
-            most,
-            extra,
-            shares,
-            sets,
-            size,
-            touched,
-            found,
-        )
-        rows[np.arange(graph.rows) if some is graph else drawn] = found
-    return rows, touched
+        step, candidates = options.step, options.candidates
+        extra = deal_by_steps(some.both_sides, weight[numbers], turns, step, candidates, within, extra, dealt, found)
+        rows[numbers] = found
+    return rows, dealt.touched
 
 
 def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Counts) -> UsageError:

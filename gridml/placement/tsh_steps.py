@@ -7,66 +7,65 @@ entries, however many edges there are.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import Counts, Parts, Shares
+from gridml.placement.bipartite import BothSides, Ids
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words
 
-Ids = NDArray[np.int32]
-Counts = NDArray[np.int64]
 COST, BEFORE, AFTER = 0, 1, 2  # of an entry
 NOBODY = -1
 
 
+class Room(NamedTuple):
+    """What parts may have: `most` int64 (parts,) of work, of which `shares` float64 (parts,) says how much sooner or
+    later than others each gets it, and at most `limit` columns each."""
+
+    most: Counts
+    shares: Shares
+    limit: int
+
+
+class Dealt(NamedTuple):
+    """What parts have: the columns that each touches, as bits (`neighbour_sets`) and in number, int64 (parts,), and the
+    work of its rows, int64 (parts,). All of it changes in place."""
+
+    sets: Words
+    touched: Counts
+    load: Counts
+
+
 @compiled
 def deal_by_steps(
-    offsets: Counts,
-    neighbours: Ids,
-    column_offsets: Counts,
-    rows_of: Ids,
-    weight: Counts,
+    graph: BothSides,
+    works: Counts,
     order: Ids,
     step: int,
     candidates: int,
-    limit: int,
-    most: Counts,
+    room: Room,
     extra: int,
-    shares: NDArray[np.float64],
-    sets: Words,
-    size: Counts,
-    touched: Counts,
+    dealt: Dealt,
     parts: Parts,
 ) -> int:
     """Write the part of each row, int32 (rows,), into `parts`, −1 for one that fits nowhere; return what is left of
     `extra`.
 
     A step is that of the smallest part for its share. It takes the row that brings it the fewest columns, or the two of
-    the `candidates` cheapest that bring it the fewest together. A part is open until the `weight` of its rows, `size`,
-    is its `most`, and `extra` of them until it is one more; none touches more than `limit` columns. `sets`, `size` and
-    `touched` say what the parts have already, and are brought up to date. Rows of the same cost are taken in the given
-    order, at first.
+    the `candidates` cheapest that bring it the fewest together. A part is open until it has its `room` of work, `works`
+    int64 (rows,), and `extra` of them until they have one more. What the parts have been `dealt` already counts. Rows
+    of the same cost are taken in the given order, at first.
     """
-    count, k = len(offsets) - 1, len(size)
-    deepest = 0
-    for row in range(count):
-        deepest = max(deepest, offsets[row + 1] - offsets[row])
-    entry = np.empty((k, count, 3), np.int32)
-    head = np.full((k, deepest + 1), NOBODY, np.int32)
+    offsets, neighbours, column_offsets, rows_of = graph
+    most, shares, limit = room
+    sets, touched, load = dealt
+    count, k = len(offsets) - 1, len(load)
+    entry, head = _all_waiting(graph, order, sets, k)
+    deepest = head.shape[1] - 1
     lowest = np.zeros(k, np.int64)
-    for part in range(k):
-        word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
-        for i in range(count - 1, -1, -1):
-            row = order[i]
-            cost = 0
-            for edge in range(offsets[row], offsets[row + 1]):
-                cost += not sets[neighbours[edge], word] & bit
-            first = head[part, cost]
-            entry[part, row, COST], entry[part, row, BEFORE], entry[part, row, AFTER] = cost, NOBODY, first
-            if first != NOBODY:
-                entry[part, first, BEFORE] = row
-            head[part, cost] = row
     parts[:] = NOBODY
     mark = np.full(len(column_offsets) - 1, NOBODY, np.int32)
     cheapest = np.empty(candidates, np.int32)
@@ -76,9 +75,9 @@ def deal_by_steps(
     while left:
         part, least_filled = NOBODY, 0.0
         for other in range(k):
-            if closed[other] or size[other] > most[other] or (size[other] == most[other] and not extra):
+            if closed[other] or load[other] > most[other] or (load[other] == most[other] and not extra):
                 continue
-            filled = size[other] / shares[other]
+            filled = load[other] / shares[other]
             if part == NOBODY or (filled, touched[other]) < (least_filled, touched[part]):
                 part, least_filled = other, filled
         if part == NOBODY:
@@ -104,14 +103,14 @@ def deal_by_steps(
                     cheapest[found] = row
                     found += 1
                     row = entry[part, row, AFTER]
-            space = most[part] - size[part] + (extra > 0)
+            space = most[part] - load[part] + (extra > 0)
             best = limit - touched[part] + 1
             for i in range(found - 1):
                 row = cheapest[i]
                 # Together they cost at least what the dearer does, and what follows is dearer still.
                 if entry[part, cheapest[i + 1], COST] >= best:
                     break
-                if weight[row] >= space:
+                if works[row] >= space:
                     continue
                 for edge in range(offsets[row], offsets[row + 1]):
                     if not sets[neighbours[edge], word] & bit:
@@ -131,8 +130,8 @@ def deal_by_steps(
                 continue
             left -= 1
             parts[row] = part
-            extra -= size[part] <= most[part] < size[part] + weight[row]
-            size[part] += weight[row]
+            extra -= load[part] <= most[part] < load[part] + works[row]
+            load[part] += works[row]
             for other in range(k):
                 before, after = entry[other, row, BEFORE], entry[other, row, AFTER]
                 if before == NOBODY:
@@ -171,3 +170,27 @@ def deal_by_steps(
                     head[part, cost] = sharing
                     lowest[part] = min(lowest[part], cost)
     return max(0, extra)
+
+
+@compiled
+def _all_waiting(graph: BothSides, order: Ids, sets: Words, parts: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Return the lists of all rows: int32 (parts, rows, 3), a row's cost and its neighbours in the list, and int32
+    (parts, costs), the first row of each list, which is the first in order."""
+    offsets, neighbours, _, _ = graph
+    count, deepest = len(offsets) - 1, 0
+    for row in range(count):
+        deepest = max(deepest, offsets[row + 1] - offsets[row])
+    entry, head = np.empty((parts, count, 3), np.int32), np.full((parts, deepest + 1), NOBODY, np.int32)
+    for part in range(parts):
+        word, bit = part >> 6, np.uint64(1) << np.uint64(part & 63)
+        for i in range(count - 1, -1, -1):
+            row = order[i]
+            cost = 0
+            for edge in range(offsets[row], offsets[row + 1]):
+                cost += not sets[neighbours[edge], word] & bit
+            first = head[part, cost]
+            entry[part, row, COST], entry[part, row, BEFORE], entry[part, row, AFTER] = cost, NOBODY, first
+            if first != NOBODY:
+                entry[part, first, BEFORE] = row
+            head[part, cost] = row
+    return entry, head

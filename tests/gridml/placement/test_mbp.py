@@ -25,11 +25,9 @@ def test_rows_are_paired_with_those_that_are_like_them() -> None:
     rows = np.repeat(np.arange(20), 5)
     graph = Bipartite.from_edges(rows, rows % 10 * 5 + np.tile(np.arange(5), 20))  # row i is as row i + 10
     order, group, one = np.arange(20, dtype=np.int32), np.empty(20, np.int32), np.ones(20, np.int64)
-    across = graph.transposed
-    columns_of, rows_of = (graph.offsets, graph.neighbours), (across.offsets, across.neighbours)
-    assert pair(*columns_of, *rows_of, one, order, 2, group) == 10
+    assert pair(graph.both_sides, one, order, 2, group) == 10
     assert (group[:10] == group[10:]).all()
-    assert pair(*columns_of, *rows_of, one, order, 1, group) == 20, "a pair would be too heavy"
+    assert pair(graph.both_sides, one, order, 1, group) == 20, "a pair would be too heavy"
 
 
 def test_moves_lower_the_total_and_keep_what_they_count() -> None:
