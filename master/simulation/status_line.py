@@ -10,7 +10,7 @@ from pathlib import Path
 from gridml.errors import LedgerError
 from master.store.event_facts import EventFacts
 from master.store.journal import Report
-from master.store.ledger import last_sign
+from master.store.ledger_file import last_sign
 from master.store.reader import connect
 from master.store.run_facts import read_clock
 from master.views.console import PlainConsole

@@ -1,96 +1,42 @@
 """The ledger: a SQLite file that says what was leased, trained, merged and credited. The only truth about a run.
 
-Everything that must change together changes in one `with ledger.transaction()`. What is asked for often (open leases,
-free spans, kept versions) is mirrored in memory, and what changes often is written once, at the end of its transaction.
-A transaction that fails leaves both as they were at the last commit; the master then ends, because what else it holds
-in memory may be ahead of them.
+`ledger_file` is its file and the transactions on it; here is what its rows say. Everything that must change together
+changes in one `with ledger.transaction()`. What is asked for often (open leases, free spans, kept versions) is mirrored
+in memory, and what changes often is written once, at the end of its transaction. A transaction that fails leaves both
+as they were at the last commit; the master then ends, because what else it holds in memory may be ahead of them.
 """
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from gridml.errors import DamagedError, GridmlError, LedgerError
-from gridml.protocol.bundle import sync_folder
-from gridml.protocol.text import described
+from gridml.errors import DamagedError
 from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
-from master.store.diagnosis import explain
-from master.store.event_facts import NO_FACTS, EventFacts, facts_text
 from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
-from master.store.rundir import RunDirectory, superseded
-from master.store.schema import SCHEMA, SCHEMA_VERSION, check_tables
-from master.store.sealed import check_sealed, read_fact, seal
+from master.store.ledger_file import LedgerFile
+from master.store.sealed import seal
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.worker_rows import WorkerRows
 from master.store.write_batch import WriteBatch, failed_from
 
-BUSY_S = 60.0  # how long another process may hold the file before a master gives up
 
-
-class Ledger(WorkerRows):
-    """One run's ledger, open for writing by one master.
-
-    Raises LedgerError for a damaged file, StorageError for what its disk refuses; the file then stands as after its
-    last commit. Without `durable` that holds for the death of the master, not for that of its machine: for simulations
-    and tests.
-    """
+class Ledger(LedgerFile, WorkerRows):
+    """One run's ledger, open for writing by one master."""
 
     def __init__(self, path: Path, *, shared_disk: bool, create: bool = False, durable: bool = True) -> None:
-        self.path = path
-        self._durable = durable
         self._borders: tuple[int, ...] = ()  # of parts, in every epoch
-        if not create and not path.is_file():
-            if RunDirectory(path.parent).ledger_copy.is_file():
-                raise explain(DamagedError(f"{path} is gone", path), path.parent)
-            raise LedgerError(f"{path.parent} is not a run: it has no {path.name}. Start one with gridml run PROGRAM.")
-        try:
-            self._db = sqlite3.connect(path, isolation_level=None, timeout=BUSY_S)
-        except sqlite3.Error as error:
-            raise explain(error, path.parent) from error
-        try:
-            # WAL keeps its index in shared memory, which network file systems do not share between machines.
-            self._db.execute(f"PRAGMA journal_mode = {'DELETE' if shared_disk else 'WAL'}")
-            self._db.execute(f"PRAGMA synchronous = {'FULL' if durable else 'OFF'}")
-            if create:
-                self._db.executescript(f"BEGIN; {SCHEMA} PRAGMA user_version = {SCHEMA_VERSION}; COMMIT;")
-            self._check()
-            self.term: int = self.get("term", 1)  # of the leases to come, and the mark of the master that may write
-            self._read_mirror()
-        except (ValueError, TypeError, LookupError) as error:  # of JSON in a cell, or of a schema that is no text
-            self._db.close()
-            problem = f"{path} cannot be read: {described(error)}"
-            raise explain(DamagedError(problem, path), path.parent) from error
-        except (sqlite3.Error, DamagedError) as error:
-            self._db.close()
-            raise explain(error, path.parent) from error
-
-    def _check(self) -> None:
-        schema = self._db.execute("PRAGMA user_version").fetchone()[0]
-        if not schema and not self._one("SELECT count(*) FROM sqlite_master"):
-            raise DamagedError(f"{self.path} cannot be read: it is empty", self.path)
-        if schema != SCHEMA_VERSION:
-            raise LedgerError(
-                f"{self.path} has schema {schema}, this gridml writes {SCHEMA_VERSION}. Resume it with its own gridml."
-            )
-        verdict = self._db.execute("PRAGMA integrity_check(1)").fetchone()[0]
-        if verdict != "ok":
-            raise DamagedError(f"{self.path} cannot be read: {verdict}", self.path)
-        check_tables(self._db)
-        check_sealed(self._db)
+        super().__init__(path, shared_disk=shared_disk, create=create, durable=durable)
 
     def _read_mirror(self) -> None:
         self.leases = LeaseTable(
-            self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", last_sign(self._db))
+            self._leases("closed_s IS NULL"), self._leases("reserved_until_s > ?", self.last_sign())
         )
         spans = (
             Span(epoch, start, stop, failed_from(failed))
@@ -107,6 +53,13 @@ class Ledger(WorkerRows):
         }
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
         self._batch = WriteBatch()
+
+    def _write_batch(self) -> None:
+        self._batch.write(self._db, *self.free_spans.changes())
+
+    def _drop_batch(self) -> None:
+        self._batch = WriteBatch()
+        self.free_spans.changes()
 
     @property
     def spans(self) -> list[Span]:
@@ -126,14 +79,6 @@ class Ledger(WorkerRows):
             lease.failed = failed_from(failed)
             leases.append(lease)
         return leases
-
-    def _one(self, query: str, *values: Any) -> Any:
-        row = self._db.execute(query, values).fetchone()
-        return None if row is None else row[0]
-
-    def explain(self, error: sqlite3.Error) -> GridmlError:
-        """The error meant for a person: what happened to the file, and what to do."""
-        return explain(error, self.path.parent)
 
     def count_credits(self) -> Credited:
         """Count what is credited, row by row. Raises DamagedError where the rows contradict one another."""
@@ -162,46 +107,10 @@ class Ledger(WorkerRows):
                 self.set("undone", True)
         self.term = term
 
-    def check_master(self) -> None:
-        """Raise SupersededError if another master has taken the run over."""
-        if self.get("term", 1) != self.term:
-            raise superseded(self.path.parent)
-
     @property
     def next_version(self) -> int:
         """The number of the next version of the replica: no file and no worker has it yet."""
         return int(max(self.newest_version()[0] + 1, self.get("next_version", 0)))
-
-    @contextmanager
-    def transaction(self) -> Iterator[None]:
-        """All of it or nothing, durable when it returns. Raises SupersededError if another master has taken over."""
-        try:
-            self._db.execute("BEGIN IMMEDIATE")
-            self.check_master()
-            yield
-            self._write_batch()
-            self._db.execute("COMMIT")
-        except BaseException as error:
-            self._undo()
-            if isinstance(error, sqlite3.Error):
-                raise self.explain(error) from error
-            raise
-
-    def _undo(self) -> None:
-        """Back to the last commit, the mirror too: another transaction, which says why the run ends, must write nothing
-        of the one that failed."""
-        self._batch = WriteBatch()
-        self.free_spans.changes()
-        with contextlib.suppress(sqlite3.Error):  # the disk may be the cause; then nothing of it can be written either
-            if self._db.in_transaction:
-                self._db.execute("ROLLBACK")
-            self._read_mirror()
-
-    def _write_batch(self) -> None:
-        self._batch.write(self._db, *self.free_spans.changes())
-
-    def close(self) -> None:
-        self._db.close()
 
     def backup(self) -> None:
         """Copy the ledger to ledger.backup.db, whole or not at all. The copy says of itself that it is one: work that
@@ -209,21 +118,7 @@ class Ledger(WorkerRows):
         needed = {self.newest_version()[0], *(v for _, v in self.unevaluated() if v in self._kept)}
         with self.transaction():  # those of the copy that is replaced, too: it may be all that there is
             self.set("copied_versions", sorted(needed.union(self.copied_versions)))
-        temporary = self.path.with_name("ledger.backup.tmp")
-        temporary.unlink(missing_ok=True)
-        try:
-            copy = sqlite3.connect(temporary)
-            copy.execute(f"PRAGMA synchronous = {'FULL' if self._durable else 'OFF'}")
-            with copy:
-                self._db.backup(copy)
-            with copy:
-                copy.execute("INSERT OR REPLACE INTO run VALUES ('undone', ?, ?)", seal(True))
-            copy.close()
-        except sqlite3.Error as error:
-            raise self.explain(error) from error
-        temporary.replace(self.path.with_name("ledger.backup.db"))
-        if self._durable:
-            sync_folder(self.path.parent)
+        self._copy()
         with self.transaction():
             self.set("copied_versions", sorted(needed))
 
@@ -231,21 +126,6 @@ class Ledger(WorkerRows):
     def copied_versions(self) -> list[int]:
         """The versions that the copy of the ledger needs."""
         return [int(version) for version in self.get("copied_versions", [])]
-
-    # --- the run as a whole
-
-    def set(self, key: str, value: Any) -> None:
-        self._db.execute("INSERT OR REPLACE INTO run VALUES (?, ?, ?)", (key, *seal(value)))
-
-    def get(self, key: str, default: Any = None) -> Any:
-        return read_fact(self._db, key, default)
-
-    def last_sign(self) -> float:
-        """When a master last wrote something down, 0 if none ever did."""
-        return last_sign(self._db)
-
-    def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
-        self._db.execute("INSERT INTO events VALUES (?, ?, ?, ?)", (at_s, topic, text, facts_text(facts)))
 
     # --- epochs and spans
 
@@ -508,17 +388,3 @@ class Ledger(WorkerRows):
         self._db.execute("UPDATE leases SET failed = '' WHERE failed != ''")
         self._db.execute("UPDATE workers SET failed = 0, avoided_until_s = NULL, avoided_because = NULL")
         self._db.execute("DELETE FROM machines")
-
-
-def last_sign(db: sqlite3.Connection) -> float:
-    """The last moment that any row names, 0 where there is none: a master that was killed lived at least until then."""
-    moments = {
-        "versions": ["at_s"],
-        "events": ["at_s"],
-        "epochs": ["opened_s"],
-        "leases": ["opened_s"],
-        "workers": ["submitted_s", "started_s", "first_sync_s", "ended_s"],
-    }
-    parts = [f"SELECT max({column}) FROM {table}" for table, columns in moments.items() for column in columns]
-    moments_s = db.execute(" UNION ALL ".join(parts)).fetchall()
-    return max((float(at_s) for (at_s,) in moments_s if at_s is not None), default=0.0)

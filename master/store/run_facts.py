@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from master.store.ledger import last_sign
+from master.store.ledger_file import last_sign
 from master.store.reader import standing
 from master.store.sealed import unseal
 from master.store.status import RunStatus

@@ -17,7 +17,7 @@ from gridml.protocol import bundle
 from master.backends.base import Backend, JobEvent
 from master.environment import Environment
 from master.launch import resume
-from master.store import ledger as ledger_module
+from master.store import ledger_file
 from master.store.diagnosis import Trouble, diagnose, explain
 from master.store.ledger import Ledger
 
@@ -44,7 +44,7 @@ def refusal(ledger: Ledger) -> str:
 
 
 def test_a_lock_is_no_damage(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ledger_module, "BUSY_S", 0.01)
+    monkeypatch.setattr(ledger_file, "BUSY_S", 0.01)
     mine = Ledger(ledger.path, shared_disk=False)
     other = sqlite3.connect(ledger.path, isolation_level=None)
     other.execute("BEGIN IMMEDIATE")

@@ -1,8 +1,7 @@
-"""The ledger: all or nothing, the mirror is the file, and a damaged file is told with what to do."""
+"""The ledger: all or nothing, and the mirror is the file."""
 
 from __future__ import annotations
 
-import os
 import shutil
 import sqlite3
 import tempfile
@@ -14,36 +13,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gridml.errors import LedgerError, StorageError
-from gridml.protocol import bundle
+from gridml.errors import StorageError
 from gridml.protocol.messages import Sync
 from master.decisions.failures import Failed
 from master.decisions.leasing import Span
 from master.records import LeaseState
 from master.store.ledger import Ledger
-from master.store.schema import SCHEMA_VERSION
 from master.store.write_batch import WriteBatch
 
 COUNT = 20
 FAILED = Failed("w1", "slot-1", COUNT)
-
-
-REPLICA = bundle.encode({"version": 0, "credited": 0}, {})
-
-
-def made(path: Path) -> Ledger:
-    """A ledger of one epoch of 20 vertices."""
-    ledger = Ledger(path, shared_disk=False, create=True, durable=False)
-    with ledger.transaction():
-        ledger.add_version(0, bundle.digest(REPLICA), 0, 0.0)
-        ledger.open_epoch(0, COUNT, 0.0)
-    return ledger
-
-
-@pytest.fixture
-def ledger(tmp_path: Path) -> Ledger:
-    return made(tmp_path / "ledger.db")
-
 
 PERSISTED = (
     *("id", "term", "epoch", "start", "stop", "upto", "worker", "sequence", "failed", "trained", "version"),
@@ -140,20 +119,6 @@ def test_what_is_committed_is_there_for_whoever_reads(ledger: Ledger) -> None:
     assert list(ledger.credits()) == [(0, 0, 3)]
 
 
-def test_a_full_disk_is_told_with_what_to_do(ledger: Ledger) -> None:
-    pages = ledger._db.execute("PRAGMA page_count").fetchone()[0]
-    ledger._db.execute(f"PRAGMA max_page_count = {pages}")
-
-    def fill() -> None:
-        with ledger.transaction():
-            for at in range(1000):
-                ledger.event(float(at), "filling", "x" * 1000)
-
-    with pytest.raises(StorageError, match="gridml resume"):
-        fill()
-    assert ledger._one("SELECT count(*) FROM events") == 0
-
-
 # --- the mirror
 
 OPERATIONS = ["lease", "lease", "credit", "credit", "end", "fail", "overtake", "reserve", "reopen", "cut", "open"]
@@ -197,8 +162,10 @@ def perform(ledger: Ledger, operation: str, which: int, much: int) -> None:
 
 
 @settings(max_examples=150, deadline=None, database=None, derandomize=True, suppress_health_check=list(HealthCheck))
-@given(st.lists(st.lists(Operation, min_size=1, max_size=4), max_size=15))
-def test_the_mirror_is_what_a_fresh_read_of_the_file_gives(transactions: list[list[tuple[str, int, int]]]) -> None:
+@given(transactions=st.lists(st.lists(Operation, min_size=1, max_size=4), max_size=15))
+def test_the_mirror_is_what_a_fresh_read_of_the_file_gives(
+    made: Callable[[Path], Ledger], transactions: list[list[tuple[str, int, int]]]
+) -> None:
     folder = Path(tempfile.mkdtemp(prefix="ledger"))
     ledger = made(folder / "ledger.db")
     try:
@@ -375,101 +342,3 @@ def test_overtaken_ranges_survive_their_master(ledger: Ledger) -> None:
     with ledger.transaction():
         ledger.close_epoch(0, 1, 7.0)
     assert begin_again(ledger).overtaken_ranges() == []
-
-
-# --- files
-
-
-def test_a_missing_file_is_no_run(tmp_path: Path) -> None:
-    with pytest.raises(LedgerError, match=r"is not a run.*gridml run PROGRAM"):
-        Ledger(tmp_path / "ledger.db", shared_disk=False)
-
-
-def overwritten(path: Path) -> None:
-    path.write_bytes(b"this is no database, whatever its name says" * 100)
-
-
-def emptied(path: Path) -> None:
-    path.write_bytes(b"")
-
-
-def cut_short(path: Path) -> None:
-    os.truncate(path, path.stat().st_size // 2 // 4096 * 4096)
-
-
-def scribbled(path: Path) -> None:
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(8 * 4096))
-
-
-@pytest.mark.parametrize("damage", [overwritten, emptied, cut_short, scribbled])
-@pytest.mark.parametrize("copied", [False, True])
-def test_a_damaged_file_is_told_with_what_to_do(ledger: Ledger, damage: Callable[[Path], None], copied: bool) -> None:
-    if copied:
-        ledger.backup()
-        (ledger.path.parent / "versions").mkdir()
-        (ledger.path.parent / "versions" / "v00000000.safetensors").write_bytes(REPLICA)
-    ledger.close()
-    damage(ledger.path)
-    advice = "cp .*ledger.backup.db.*gridml resume" if copied else "start the run again with gridml run"
-    with pytest.raises(LedgerError, match=f"(?s)cannot be read.*{advice}"):
-        Ledger(ledger.path, shared_disk=False)
-
-
-def test_another_schema_is_left_to_its_own_gridml(ledger: Ledger) -> None:
-    ledger._db.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
-    ledger.close()
-    with pytest.raises(LedgerError, match=f"schema {SCHEMA_VERSION + 1}.*its own gridml"):
-        Ledger(ledger.path, shared_disk=False)
-
-
-def test_a_copy_replaces_a_damaged_ledger(ledger: Ledger) -> None:
-    with ledger.transaction():
-        ledger.credit(ledger.lease(ledger.spans[0], 5, "w1", 0.0, "test"), 5, 1, 0.0, 1.0)
-    ledger.backup()
-    kept = reread(ledger)
-    with ledger.transaction():
-        ledger.lease(ledger.spans[0], 9, "w2", 0.0, "test")
-    ledger.close()
-    overwritten(ledger.path)
-    # What the error tells one to do:
-    shutil.copyfile(ledger.path.with_name("ledger.backup.db"), ledger.path)
-    for suffix in ("-wal", "-shm"):
-        ledger.path.with_name(ledger.path.name + suffix).unlink(missing_ok=True)
-    restored = Ledger(ledger.path, shared_disk=False)
-    assert state(restored) == kept
-    assert restored.copied_versions == [0]
-    restored.close()
-
-
-def test_a_copy_is_whole_or_not_there(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
-    ledger.backup()
-    before = ledger.path.with_name("ledger.backup.db").read_bytes()
-
-    def full(path: Path, target: Path) -> None:
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(Path, "replace", full)
-    with pytest.raises(OSError):
-        ledger.backup()
-    assert ledger.path.with_name("ledger.backup.db").read_bytes() == before
-
-
-@pytest.mark.parametrize(("shared", "mode"), [(False, "wal"), (True, "delete")])
-def test_the_journal_is_one_that_the_disk_can_bear(tmp_path: Path, shared: bool, mode: str) -> None:
-    ledger = Ledger(tmp_path / "ledger.db", shared_disk=shared, create=True)
-    assert ledger._one("PRAGMA journal_mode") == mode
-    assert ledger._one("PRAGMA synchronous") == 2  # FULL
-    ledger.close()
-    again = Ledger(tmp_path / "ledger.db", shared_disk=True)
-    assert again._one("PRAGMA journal_mode") == "delete"
-    assert not (tmp_path / "ledger.db-wal").exists()
-    again.close()
-
-
-def test_a_second_writer_is_kept_out(ledger: Ledger) -> None:
-    other = sqlite3.connect(ledger.path, isolation_level=None, timeout=0)
-    with ledger.transaction(), pytest.raises(sqlite3.OperationalError, match="locked"):
-        other.execute("BEGIN IMMEDIATE")
-    other.close()
