@@ -293,7 +293,9 @@ class Fleet:
             self._end(record, event, now)
 
     def _end(self, record: WorkerRecord, event: JobEvent, now: float) -> None:
-        at_work, crashed = self._blame(record, event, now)
+        taken = event.state is State.EVICTED and not event.cancelled
+        words = "" if taken else self._last_words(record.name)
+        at_work, crashed = self._blame(record, event, words, now)
         dismissed, given_up = record.standing is Standing.DISMISSED, record.standing is Standing.GIVEN_UP
         lived_s = 0.0 if record.started_s is None else now - record.started_s
         until_s = now + RESERVED_S if event.next_attempt else None
@@ -304,8 +306,6 @@ class Fleet:
         self._any_spoke = self._any_spoke or record.spoke
         if dismissed:
             return
-        taken = event.state is State.EVICTED and not event.cancelled
-        words = "" if taken else self._last_words(record.name)
         if (record.spoke and not crashed) or taken:
             self._ends.begin_anew()
         else:
@@ -324,13 +324,13 @@ class Fleet:
             ends = f" Its log, {log}, ends:\n{words}" if words else ""
             self._stop = RunError(f"{reason}; the last one: {event.detail}.{ends}")
 
-    def _blame(self, record: WorkerRecord, event: JobEvent, now: float) -> tuple[bool, bool]:
+    def _blame(self, record: WorkerRecord, event: JobEvent, words: str, now: float) -> tuple[bool, bool]:
         """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit
         status; return whether it was, and whether it crashed at nothing that is known of."""
         if event.exit_code is None or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
             return False, False
         why = f"the worker ended with {event.detail}"
-        if self._exchange.failed(record, why, self._last_words(record.name), now):
+        if self._exchange.failed(record, why, words, now):
             return True, False
         if event.state is State.FINISHED:
             return False, False

@@ -9,7 +9,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, get_args, get_type_hints
 
 import typer
 
@@ -21,43 +21,34 @@ if TYPE_CHECKING:
     from master.store.settings import Settings
 
 EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
-_Chunk = Annotated[
-    str | None,
-    typer.Option(
-        metavar="N|RULE", help="Vertices a lease, or what they follow: goodput, paper, gaussian.", show_default=False
-    ),
-]
 _FIXED = ("run", "program", "with_changes", "as_json", "seed")
-# How a setting that every run has is called here, and what the option's help says.
-_COMMON: dict[str, tuple[str, Any]] = {
-    "workers": ("workers", Annotated[int | None, typer.Option(help="Workers at once.", show_default=False)]),
-    "chunk": ("chunk", _Chunk),
-    "chunk_bytes": (
-        "chunk_bytes",
-        Annotated[
-            str | None,
-            typer.Option(metavar="SIZE", help="Bytes of a chunk that gridml chooses, at most.", show_default=False),
-        ],
+
+
+class _Changeable(NamedTuple):
+    """An option for a setting that every run has; without it the `setting` stays as it is."""
+
+    setting: str
+    kind: type
+    help: str
+    metavar: str | None = None
+
+    @property
+    def annotation(self) -> Any:
+        """As typer reads it."""
+        option = typer.Option(help=self.help, metavar=self.metavar, show_default=False)
+        return Annotated[self.kind | None, option]
+
+
+_COMMON = {
+    "workers": _Changeable("workers", int, "Workers at once."),
+    "chunk": _Changeable(
+        "chunk", str, "Vertices a lease, or what they follow: goodput, paper, gaussian.", metavar="N|RULE"
     ),
-    "push_every": (
-        "push_every",
-        Annotated[int | None, typer.Option(help="Vertices between two pushes of a worker.", show_default=False)],
-    ),
-    "steps_each": (
-        "steps_each",
-        Annotated[int | None, typer.Option(help="Batches a worker should train in the run.", show_default=False)],
-    ),
-    "silence": (
-        "silent_s",
-        Annotated[
-            float | None,
-            typer.Option(help="Seconds without a sign of life, then leases go to others.", show_default=False),
-        ],
-    ),
-    "spot_checks": (
-        "spot_checks",
-        Annotated[float | None, typer.Option(help="Share of the pushes that is checked.", show_default=False)],
-    ),
+    "chunk_bytes": _Changeable("chunk_bytes", str, "Bytes of a chunk that gridml chooses, at most.", metavar="SIZE"),
+    "push_every": _Changeable("push_every", int, "Vertices between two pushes of a worker."),
+    "steps_each": _Changeable("steps_each", int, "Batches a worker should train in the run."),
+    "silence": _Changeable("silent_s", float, "Seconds without a sign of life, then leases go to others."),
+    "spot_checks": _Changeable("spot_checks", float, "Share of the pushes that is checked."),
 }
 _Program = Annotated[
     Path | None, typer.Option(help="Another file of the same graph, such as a mended one.", show_default=False)
@@ -92,8 +83,8 @@ def _parameters() -> Iterator[inspect.Parameter]:
     yield parameter("program", _Program, None)
     yield parameter("with_changes", _WithChanges, False)
     taken = {*_FIXED, *_COMMON}
-    for name, (_, annotation) in _COMMON.items():
-        yield parameter(name, annotation, None)
+    for name, option in _COMMON.items():
+        yield parameter(name, option.annotation, None)
     for plugin in BACKENDS.all().values():
         hints = get_type_hints(plugin.options, include_extras=True)
         for field in own_fields(plugin.options) if plugin.command is not None else ():
@@ -156,7 +147,7 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
             "Leave it out."
         )
     options = {name: tuple(value) if isinstance(value, list) else value for name, value in asked.items() if name in own}
-    common = {_COMMON[name][0]: value for name, value in asked.items() if name in _COMMON}
+    common = {_COMMON[name].setting: value for name, value in asked.items() if name in _COMMON}
     if "chunk_bytes" in common:
         common["chunk_bytes"] = parse_bytes("--chunk-bytes", common["chunk_bytes"])
     if "chunk" in common:
