@@ -12,26 +12,13 @@ import pytest
 
 import pools.submitted
 from master.decisions.restarts import MOST
-from pools import pool
 from pools.pool import Pool
-from pools.release import NoCondor
-from pools.submitted import PROGRAM, WORKERS, Submitted
+from pools.submitted import PROGRAM, Submitted
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
 LAST = "program = gridml.Program(graph, train, "
 Write = Callable[..., None]
 EXECUTED = "\n001 ("  # of a job's event log
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool of this module's own, or a skipped test that says why there is none."""
-    try:
-        found = pool.raise_personal(tmp_path_factory.mktemp("loops"), cpus=WORKERS)
-    except NoCondor as why:
-        pytest.skip(str(why))
-    yield found
-    pool.take_down(found)
 
 
 @pytest.fixture

@@ -4,30 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import psutil
 import pytest
 
 import pools.daemons
-from pools import pool
 from pools.pool import Pool
-from pools.release import NoCondor
 from pools.submitted import WORKERS, Submitted
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
-    """A pool of this module's own, or a skipped test that says why there is none."""
-    try:
-        found = pool.raise_personal(tmp_path_factory.mktemp("gone"), cpus=WORKERS)
-    except NoCondor as why:
-        pytest.skip(str(why))
-    yield found
-    pool.take_down(found)
 
 
 def wasted(report: dict[str, object]) -> int:

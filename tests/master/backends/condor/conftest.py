@@ -1,0 +1,23 @@
+"""Pools that a module's tests may do as they like with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from pools import pool
+from pools.pool import Pool
+from pools.release import NoCondor
+from pools.submitted import WORKERS
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pool]:
+    """A pool of this module's own, or a skipped test that says why there is none."""
+    try:
+        found = pool.raise_personal(tmp_path_factory.mktemp("own"), cpus=WORKERS)
+    except NoCondor as why:
+        pytest.skip(str(why))
+    yield found
+    pool.take_down(found)
