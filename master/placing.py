@@ -88,13 +88,27 @@ def place(
     if facts.edges >= LONG:
         size = {"vertices": facts.vertices, "edges": facts.edges, "parts": chosen.parts}
         say(f"{facts.vertices:,} vertices with {facts.edges:,} edges on {chosen.parts} parts", size)
-    begun = time.perf_counter()
+    return _placed(spec, directory, sides, facts, chosen, reason, durable=durable)
+
+
+def _placed(
+    spec: RunSpec,
+    directory: RunDirectory,
+    sides: list[_Side],
+    facts: PlacingFacts,
+    chosen: Chosen,
+    reason: str,
+    *,
+    durable: bool,
+) -> tuple[RunSpec, Told]:
+    """Place the vertices as was chosen for this `reason`, and keep that if it is worth it."""
     from gridml.placement.sections import sections
 
+    begun = time.perf_counter()
     graph, weights = _bipartite(sides, facts.vertices)
     best, others = _best(graph, weights, chosen, spec.settings.seed)
     chance_bytes, all_bytes = _by_chance(graph, weights, chosen.parts, spec.settings.seed), int(weights.sum())
-    worth, why = worth_keeping(asked, best.part_bytes, chance_bytes)
+    worth, why = worth_keeping(facts.asked, best.part_bytes, chance_bytes)
     labels, shared = _in_chain(best.placement, best.shared)
     within = sections(graph, labels, chosen.parts, chosen.sections if worth else 1, spec.settings.seed)
     measured: EventFacts = {

@@ -119,14 +119,7 @@ def place(
         if value < least:
             raise UsageError(f"{name} is {value}; expected at least {least}.")
     chosen = find(method)
-    if seconds is not None and method != "auto":
-        raise UsageError(f"got --seconds with --method {method}, which takes what it takes; expected it with auto.")
-    if earlier is not None and (method != "auto" or seconds is not None):
-        raise UsageError("got --from with --method or --seconds; expected it alone: it is a way to place.")
-    if earlier is None and (move_cost is not None or lost is not None):
-        raise UsageError("got --move-cost or --lost without --from; expected an earlier placement to move from.")
-    if store is not None and kind != "bipartite":
-        raise UsageError(f"got --store with --as {kind}; expected it with rows and columns as they are in the file.")
+    _check_together(method, kind, store, seconds=seconds, earlier=earlier, changes=(move_cost, lost))
     options = Options(
         seed,
         slack,
@@ -173,3 +166,24 @@ def place(
         typer.echo(json_text(said, indent=2))
     else:
         print_quality(quality)
+
+
+def _check_together(
+    method: str,
+    kind: str,
+    store: Path | None,
+    *,
+    seconds: float | None,
+    earlier: Path | None,
+    changes: tuple[float | None, str | None],
+) -> None:
+    """Raise UsageError for options that exclude one another, or need one another; `changes` are what a placement from
+    an earlier one may be told: the cost of a move, and the parts that are lost."""
+    if seconds is not None and method != "auto":
+        raise UsageError(f"got --seconds with --method {method}, which takes what it takes; expected it with auto.")
+    if earlier is not None and (method != "auto" or seconds is not None):
+        raise UsageError("got --from with --method or --seconds; expected it alone: it is a way to place.")
+    if earlier is None and changes != (None, None):
+        raise UsageError("got --move-cost or --lost without --from; expected an earlier placement to move from.")
+    if store is not None and kind != "bipartite":
+        raise UsageError(f"got --store with --as {kind}; expected it with rows and columns as they are in the file.")

@@ -22,8 +22,8 @@ NOBODY = -1
 
 
 class Room(NamedTuple):
-    """What parts may have: `most` int64 (parts,) of work, of which `shares` float64 (parts,) says how much sooner or
-    later than others each gets it, and at most `limit` columns each."""
+    """What parts may have: `most` int64 (parts,) of work and at most `limit` columns each. Next is the part with the
+    least work for its share, `shares` float64 (parts,)."""
 
     most: Counts
     shares: Shares
