@@ -34,6 +34,7 @@ from gridml.protocol.worker_actions import (
     Event,
     Evicted,
     Failed,
+    KeepOnly,
     Leave,
     MailboxClosed,
     Reason,
@@ -131,7 +132,7 @@ class Session:
                 self._mailbox.beat(LEFT, 0)
                 return
             event = self._perform(action)
-            if not isinstance(action, Send | Adopt):
+            if not isinstance(action, Send | Adopt | KeepOnly):
                 yield action
             if event is not None:
                 self._state.handle(event, self._clock())
@@ -168,6 +169,8 @@ class Session:
                 self._send(action)
             case Adopt():
                 self._adopt(action)
+            case KeepOnly():
+                self._keep_only(action)
         return None
 
     def _begin(self, action: BeginChunk) -> Event:
@@ -238,3 +241,9 @@ class Session:
             case Use.REBASE:
                 assert snapshot is not None, "what was pushed last is kept until its answer comes"
                 self._engine.rebase(snapshot, brought, action.live)
+
+    def _keep_only(self, action: KeepOnly) -> None:
+        self._engine.keep_only(action.modules)
+        self._master.keep_only(action.modules)
+        arrived = self._arrived.modules.items()
+        self._arrived = ReplicaPart({key: tensors for key, tensors in arrived if key in action.modules})

@@ -6,6 +6,7 @@ in.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any
 
@@ -286,6 +287,12 @@ class Engine:
         held = {type_name: table.ids for type_name, table in self._replicated_rows()}
         for type_name, cache in self._caches.items():
             cache.keep(held.get(type_name, np.empty(0, np.int64)))
+
+    def keep_only(self, kept: Collection[VertexKey]) -> None:
+        """Let go of all module vertices but these: the master has what was trained of them."""
+        self._views = {key: views for key, views in self._views.items() if key in kept}
+        for type_name, modules in self._modules.items():
+            modules.keep_only({index for name, index in kept if name == type_name})
 
     def forget_rows(self) -> None:
         """Have no rows: what was trained from them is not wanted."""

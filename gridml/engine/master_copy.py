@@ -5,7 +5,7 @@ They come with replies, or, where the master took a push as it was, are what was
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, final
 
 import numpy as np
@@ -52,6 +52,10 @@ class MasterCopy:
         pushed, self._pushed = self._pushed, {}
         for newer in (pushed, brought.modules) if fast_forward else (brought.modules,):
             self._modules.update({key: {**self._modules.get(key, {}), **tensors} for key, tensors in newer.items()})
+
+    def keep_only(self, kept: Collection[VertexKey]) -> None:
+        """Hold nothing of other vertices: replies that bring one again bring all of it."""
+        self._modules = {key: tensors for key, tensors in self._modules.items() if key in kept}
 
     def forget(self) -> None:
         """Hold nothing any more: the next reply brings all of it."""

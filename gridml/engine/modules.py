@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Container
 from types import MethodType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch_norm import STATISTICS, batch_norms
@@ -37,6 +38,7 @@ class Modules:
         self._made: dict[int, dict[str, Any]] = {}
         self._optimisers: dict[int, list[Any]] = {}
         self._base_rates: dict[int, list[list[float]]] = {}
+        self._remembered = OptimiserMemory()
         self.steps = True  # whether f takes optimiser steps
 
     def make(self, index: int) -> None:
@@ -66,6 +68,15 @@ class Modules:
         self._made[index] = made
         self._optimisers[index] = optimisers
         self._base_rates[index] = [[group["lr"] for group in o.param_groups] for o in optimisers]
+        self._remembered.give_back(index, optimisers)
+
+    def keep_only(self, kept: Container[int]) -> None:
+        """Free the modules of all vertices but these; what their optimisers remember is kept to go on with."""
+        for index in [index for index in self._made if index not in kept]:
+            for module in self._made.pop(index).values():
+                module.__dict__.pop("average_with", None)  # bound to the module: it would wait for Python's collector
+            self._remembered.keep(index, self._optimisers.pop(index))
+            del self._base_rates[index]
 
     def vertex(self, index: int) -> Vertex:
         self.make(index)
@@ -145,6 +156,7 @@ class Modules:
 
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""
+        self._remembered.clear()
         for index, made in self._made.items():
             declared = [d.optimiser for d in self.vertex_type.modules.values()]
             self._optimisers[index] = [

@@ -6,6 +6,7 @@ Each travels as the JSON message of a bundle; tensors travel beside it. Position
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
@@ -100,6 +101,9 @@ class Lease:
 
     One to be trained `afresh` starts from the replica that comes with it, with optimisers that remember nothing. No
     batch of it has fewer than `fewest` vertices, and its last `untrained` ones are credited without being trained.
+
+    `modules` are the module vertices that it touches, by type, where a program has several: a worker has those of the
+    leases that it names, and of no others. None where there are no two.
     """
 
     id: int
@@ -112,6 +116,7 @@ class Lease:
     afresh: bool = False
     fewest: int = 1
     untrained: int = 0
+    modules: Mapping[str, Sequence[int]] | None = None
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from enum import Enum, auto
 from typing import NamedTuple
 
 from gridml.protocol.messages import Failure, Lease, Reply, Sync
+from gridml.protocol.push import VertexKey
 
 
 class Content(Enum):
@@ -94,6 +95,13 @@ class Adopt(NamedTuple):
     forget_optimisers: bool = False
 
 
+class KeepOnly(NamedTuple):
+    """Let go of all module vertices but these: no lease in hand or ahead touches others, and what was trained of them
+    is merged."""
+
+    modules: frozenset[VertexKey]
+
+
 class Wait(NamedTuple):
     """Do nothing for `seconds`, or until there is an event."""
 
@@ -106,7 +114,7 @@ class Leave(NamedTuple):
     reason: Reason
 
 
-Action = BeginChunk | Train | EndChunk | TakeSnapshot | Send | Adopt | Wait | Leave
+Action = BeginChunk | Train | EndChunk | TakeSnapshot | Send | Adopt | KeepOnly | Wait | Leave
 
 
 # --- events

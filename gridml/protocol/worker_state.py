@@ -31,6 +31,7 @@ from gridml.protocol.worker_actions import (
     Event,
     Evicted,
     Failed,
+    KeepOnly,
     Leave,
     MailboxClosed,
     Reason,
@@ -117,6 +118,7 @@ class WorkerState:
         self._to_push: _Work | None = None  # and the one after sends it
         self._under_way: _UnderWay | None = None
         self._adopt: Adopt | None = None
+        self._keep_only: KeepOnly | None = None
         self._failure: Failure | None = None  # to report
         self._evicted = False
         self._reason: Reason | None = None  # to leave
@@ -195,12 +197,25 @@ class WorkerState:
             if answered.work is not None and reply.stop_at is not None:
                 answered.work.count = reply.stop_at - answered.work.lease.start
                 answered.work.shortened = True
+            self._let_go()
         if reply.lease is not None and reply.lease.afresh:
             self._copies = None  # those of an older version have come
         if reply.leave:
             self._leave(Reason.DISMISSED)
         elif answered.sync.leaving:
             self._leave(Reason.EVICTED if self._evicted else Reason.CHUNKS_DONE)
+
+    def _let_go(self) -> None:
+        """Keep the module vertices of the leases that are held, where it is known which they are. The master counts on
+        no others: it knows by what the next sync holds."""
+        held = [*self._ahead] if self._work is None else [self._work.lease, *self._ahead]
+        touched = [lease.modules for lease in held if lease.modules is not None]
+        if not held or len(touched) < len(held):
+            return
+        self._keep_only = KeepOnly(
+            frozenset((name, index) for each in touched for name in each for index in each[name])
+        )
+        self._copies = None  # they may be among what goes
 
     def _drop(self, *, forget_optimisers: bool = False) -> None:
         """Forget the replica and the chunks in hand: they stand on work that will not be credited.
@@ -226,6 +241,9 @@ class WorkerState:
         if self._adopt is not None:
             adopt, self._adopt = self._adopt, None
             return adopt
+        if self._keep_only is not None:
+            keep_only, self._keep_only = self._keep_only, None
+            return keep_only
         if self._reason is not None:
             return Leave(self._reason)
         if self._to_copy is not None:

@@ -53,7 +53,15 @@ class Chunks:
         place = lease.epoch, lease.start, lease.stop
         untrained = self._epochs.untrained(lease.stop)
         chunk = _name(lease), lease.cut.sha256
-        return Lease(lease.id, lease.term, *place, *chunk, afresh, self._epochs.fewest, untrained)
+        return Lease(lease.id, lease.term, *place, *chunk, afresh, self._epochs.fewest, untrained, self._modules(lease))
+
+    def _modules(self, lease: LeaseState) -> dict[str, list[int]] | None:
+        """The module vertices that a lease touches; None where there are no two of them in the graph."""
+        tables = [table for table in self._spec.graph.replicated if table.type.modules]
+        if sum(table.count for table in tables) < 2:
+            return None
+        touched = lease.cut.touched
+        return {table.type.name: touched[table.type.name].tolist() for table in tables if table.type.name in touched}
 
     def _cut(self, lease: LeaseState) -> Chunk:
         order = self._epochs.order(lease.epoch)

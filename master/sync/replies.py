@@ -88,13 +88,19 @@ class Replies:
         has copies of all the same, and of which version)."""
         sync, record, grant = draft.sync, draft.record, draft.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
-        named = {*sync.holds} if sync.push is None else {*sync.holds, sync.push.lease}
+        pushed = set() if sync.push is None else {sync.push.lease}
+        named = {*sync.holds, *pushed}
         version = self._store.replica.version if draft.fast_forward else sync.have
         copies = sync.copies if sync.push is None else Copies(sync.push.lease, version)
         copied = None if copies is None else record.replicas_of.get(copies.lease)
         record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in named}
-        touched = union(map(self._modules, self._store.ledger.leases.of(record.name).values()))
+        held = self._store.ledger.leases.of(record.name)
+        touched = union(map(self._modules, held.values()))
         has = union(map(self._modules, record.replicas_of.values()))
+        # A lease that ended behind its worker's back is named until the worker comes to it, and answers bring nothing of
+        # it: from here on what it touches is older than the version that the worker says it has.
+        current = {*held, *pushed}
+        record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in current}
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)
         if copied is not None and sync.push is None:
             record.replicas_of[copied.id] = copied  # its answer may be lost

@@ -1,4 +1,5 @@
-"""What a worker trains on is a version of the master, row by row, whatever it kept and whatever was lost on the way."""
+"""What a worker trains on is a version of the master, row by row and network by network, whatever it kept or let go of
+and whatever was lost on the way."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ import pytest
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.protocol.messages import Lease, Verdict
-from gridml.protocol.worker_actions import BeginChunk, TakeSnapshot, Train
+from gridml.protocol.push import ModuleTensors, VertexKey
+from gridml.protocol.worker_actions import BeginChunk, KeepOnly, TakeSnapshot, Train
 from master.backends.script import Lives, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.simulation.exact import verify_credits
-from master.simulation.scenario import Chances, Scenario
+from master.simulation.scenario import Chances, Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.replica import Replica
 from master.store.settings import Settings
@@ -78,21 +80,64 @@ PROGRAM = """
     program = gridml.Program(graph, train, epochs=3, shuffle="none")
 """
 
+NETWORKS = """
+    import numpy as np
+    import torch
+    from torch import nn
+    import gridml
+
+    POINTS, NETWORKS = 960, 48
+
+
+    class Counter(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.number = nn.Parameter(torch.randint(0, 1000, (2,)).double())
+
+
+    class Network(gridml.Vertex):
+        model = gridml.module(Counter)
+        aggregate = gridml.add()
+
+
+    class Point(gridml.Vertex):
+        network = gridml.edge(Network)
+
+
+    @gridml.update(batch=5)
+    def train(points: gridml.Batch[Point], network: Network) -> None:
+        with torch.no_grad():
+            network.model.number += len(points)
+
+
+    def graph() -> gridml.Graph:
+        g = gridml.Graph()
+        g.add(Network, NETWORKS)
+        g.add(Point, POINTS, network=np.arange(POINTS) // 20 % NETWORKS)
+        return g
+
+
+    program = gridml.Program(graph, train, epochs=3, shuffle="none")
+"""
+
 
 class Watched:
     """Compares rows with the master's, of the version that the worker says it has: before every batch those that it
     uses, and those that a push is about to carry, of every worker. A chunk that was begun while a push travelled waits
     for the answer, which brings what has changed. Rows may differ only where a lease has ended and its worker has not
-    heard of that: of those that are `doubted` no push may be merged. `seen` counts the batches, and those that began
-    with rows of an earlier chunk."""
+    heard of that: of those that are `doubted` no push may be merged. What a worker takes for the master's of modules
+    that it pushes is compared as well. `seen` counts the batches, those that began with rows of an earlier chunk, and
+    modules that were let go of; `most` is how many modules a worker held."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.history: dict[int, dict[str, dict[str, np.ndarray[Any, Any]]]] = {}
+        self.modules: dict[int, dict[VertexKey, ModuleTensors]] = {}
+        self.most = 0
         self.seen: Counter[str] = Counter()
         self.doubted: set[tuple[str, int]] = set()  # workers and leases
         self.begun: WeakSet[Session] = WeakSet()  # chunks while a push travelled
         commit, train, start, begin = Replica.commit_version, Session._train, Replica.start, Session._begin
-        copy, take = Session._take_snapshot, Pushes._take
+        copy, take, let_go = Session._take_snapshot, Pushes._take, Session._keep_only
 
         def committed(replica: Replica, *arguments: Any, **named: Any) -> str:
             sha256 = commit(replica, *arguments, **named)
@@ -111,11 +156,19 @@ class Watched:
             return train(session, action)
 
         def copied(session: Session, action: TakeSnapshot) -> Any:
+            work = session._state._to_copy
+            assert work is not None
             for type_name, table in session._engine._replicated_rows():
-                work = session._state._to_copy
-                assert work is not None
                 self._check(session, work.lease, type_name, table.ids[table.dirty])
+            self._check_modules(session, work.lease)
             return copy(session, action)
+
+        def left(session: Session, action: KeepOnly) -> None:
+            before = len(session._engine._views)
+            self.most = max(self.most, before)
+            let_go(session, action)
+            self.seen["let go"] += before - len(session._engine._views)
+            assert session._engine._views.keys() <= action.modules
 
         def taken(pushes: Pushes, draft: Draft, *arguments: Any) -> None:
             take(pushes, draft, *arguments)
@@ -133,15 +186,19 @@ class Watched:
         monkeypatch.setattr(Replica, "start", started)
         monkeypatch.setattr(Session, "_train", trained)
         monkeypatch.setattr(Session, "_take_snapshot", copied)
+        monkeypatch.setattr(Session, "_keep_only", left)
 
     def _keep(self, replica: Replica) -> None:
         arrays = replica.state.arrays.items()
         self.history[replica.version] = {t: {n: c.copy() for n, c in columns.items()} for t, columns in arrays}
+        self.modules[replica.version] = {key: state.tensors for key, state in replica.state.modules.items()}
 
     def _check_batch(self, session: Session, action: Train) -> None:
         chunk, stop = session._engine.chunk, min(action.start + BATCH, action.stop)
         assert chunk is not None
         for edges in chunk.edges.values():
+            if edges.target not in session._engine._caches:
+                continue
             ids = chunk.tables[edges.target].ids
             self._check(
                 session, action.lease, edges.target, ids[np.unique(edges.index[edges.span(action.start, stop)])]
@@ -155,11 +212,20 @@ class Watched:
             if not np.array_equal(values, version[name][ids]):
                 self.doubted.add((session._options.worker, lease.id))
 
+    def _check_modules(self, session: Session, lease: Lease) -> None:
+        """Compare what a worker takes for the master's of modules that it has used since its last push."""
+        master, version = session._master._modules, self.modules.get(session._state._version, {})
+        for key in session._engine._used:
+            self.seen["modules"] += 1
+            held = master.get(key, {})
+            if any(not np.array_equal(held.get(name), values) for name, values in version[key].items()):
+                self.doubted.add((session._options.worker, lease.id))
 
-def play(tmp_path: Path, script: Script, share: float = 0.0, **wrong: Any) -> Path:
+
+def play(tmp_path: Path, script: Script, share: float = 0.0, program: str = PROGRAM, **wrong: Any) -> Path:
     tmp_path.mkdir(exist_ok=True)
     file, root = tmp_path / "texts.py", tmp_path / "run"
-    file.write_text(textwrap.dedent(PROGRAM))
+    file.write_text(textwrap.dedent(program))
     settings = Settings(
         file, "simulated", 3, chunk=100, push_every=10, options=SimulatedOptions(None, None), spot_checks=share
     )
@@ -186,6 +252,36 @@ def test_they_are_when_workers_and_masters_die_and_messages_are_lost(
     faults = Chances(lose=0.03, repeat=0.1, truncate=0.03, corrupt=0.03, delay_s=0.5)
     play(tmp_path, Lives(3, Exponential(6.0), seed), 0.1, faults=faults, crash_every_s=3.0)
     assert watched.seen["kept"] > 50
+
+
+def grown(watched: Watched) -> set[float]:
+    """By how much numbers of networks have grown: by the points that were trained on each."""
+    first, last = watched.modules[0], watched.modules[max(watched.modules)]
+    return {float(g) for key, tensors in last.items() for n in tensors for g in np.ravel(tensors[n] - first[key][n])}
+
+
+@pytest.mark.parametrize("share", [0.0, 0.3])
+def test_networks_that_no_lease_touches_are_let_go_of(
+    share: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    play(tmp_path, Steady(3), share, NETWORKS)
+    assert not watched.doubted
+    assert grown(watched) == {3 * 960 / 48}
+    assert watched.seen["let go"] > 100
+    assert watched.most <= 3 * 6  # of the chunks before, in hand and ahead
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_they_are_had_again_when_workers_and_masters_die_and_messages_are_lost(
+    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched = Watched(monkeypatch)
+    faults = Chances(lose=0.03, repeat=0.1, truncate=0.03, corrupt=0.03, delay_s=0.5)
+    speeds = Speeds(sigma=0.6)
+    play(tmp_path, Lives(3, Exponential(6.0), seed), 0.1, NETWORKS, faults=faults, speeds=speeds, crash_every_s=3.0)
+    assert grown(watched) == {3 * 960 / 48}
+    assert watched.seen["let go"] > 30
 
 
 @pytest.mark.parametrize("most", [1000, 6000, 9000])
