@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from functools import partial
 from typing import Any
@@ -786,3 +788,82 @@ def test_the_next_chunk_starts_from_the_same_modules_and_optimisers() -> None:
     left, right = push(whole), push(parts)
     for name, tensor in left.items():
         assert tensor.tobytes() == right[name].tobytes()
+
+
+# --- networks come and go
+
+
+def adam() -> type[gridml.Vertex]:
+    class Expert(gridml.Vertex):
+        model = gridml.module(linear, partial(torch.optim.Adam, lr=0.05))
+
+    return Expert
+
+
+Expert = adam()
+
+
+class Case(gridml.Vertex):
+    x = gridml.array("float32", (3,))
+    expert = gridml.edge(Expert)
+
+
+@gridml.update(batch=4)
+def fit_experts(cases: gridml.Batch[Case], expert: Expert) -> None:  # type: ignore[valid-type]
+    expert.step((expert.model(cases.x) ** 2).sum())  # type: ignore[attr-defined]
+
+
+def cases() -> gridml.Graph:
+    g = gridml.Graph()
+    g.add(Expert, 3)
+    x = np.random.default_rng(1).normal(size=(12, 3)).astype(np.float32)
+    g.add(Case, x=x, expert=np.arange(12) // 4)
+    return g
+
+
+def at_expert(engine: Engine, g: gridml.Graph, which: int) -> None:
+    engine.begin(cut(g, "Case", np.arange(4 * which, 4 * which + 4), None, None, bsp=False))
+
+
+def test_networks_that_are_let_go_of_are_freed() -> None:
+    g = cases()
+    engine = begin(gridml.Program(cases, fit_experts), g)
+    engine.train(0, 12, 1.0)
+    at_expert(engine, g, 1)
+    made = engine._modules["Expert"]._made
+    weights = [weakref.ref(made[which]["model"][0].weight) for which in range(3)]
+    arrays = [weakref.ref(engine._views["Expert", which][f"Expert/{which}/model/0.weight"]) for which in range(3)]
+    gc.disable()
+    try:
+        engine.keep_only({("Expert", 1)})
+        assert [ref() is None for ref in weights] == [ref() is None for ref in arrays] == [True, False, True]
+    finally:
+        gc.enable()
+    assert {key for key in engine.snapshot().replica.modules} == {("Expert", 1)}
+    engine.train(0, 4, 1.0)
+    assert {name.split("/")[1] for name in push(engine)} == {"1"}
+
+
+@pytest.mark.parametrize("spoilt", [False, True])
+def test_who_has_a_network_again_goes_on_as_if_it_had_stayed(spoilt: bool) -> None:
+    g = cases()
+    program = gridml.Program(cases, fit_experts)
+    stayed, left = begin(program, g), begin(program, g)
+    left.restart(ReplicaPart(stayed.snapshot().replica.modules))
+    for engine in (stayed, left):
+        for which, rate in ((0, 1.0), (1, 0.5)):
+            at_expert(engine, g, which)
+            engine.train(0, 4, rate)
+    master = ReplicaPart(left.snapshot().replica.modules)
+    left.keep_only({("Expert", 2)})
+    if spoilt:
+        left.forget_optimisers()
+    at_expert(left, g, 0)
+    left.restart(master)
+    at_expert(stayed, g, 0)
+    for engine in (stayed, left):
+        engine.train(0, 4, 0.25)
+    trained, again = push(stayed), push(left)
+    same = [tensor.tobytes() == trained[name].tobytes() for name, tensor in again.items()]
+    assert len(same) == 4
+    assert not any(same) if spoilt else all(same)

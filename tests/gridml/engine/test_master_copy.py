@@ -78,6 +78,15 @@ def test_who_has_forgotten_sends_all() -> None:
 # --- in fewer bits
 
 
+def test_what_was_let_go_of_travels_whole_again() -> None:
+    copy = MasterCopy(TYPES)
+    copy.take(part(backbone=1.0, head=1.0), fast_forward=False)
+    copy.keep_only({KEY})
+    assert carried(copy, backbone=1.0, head=2.0) == {"head"}
+    copy.keep_only({("Network", 1)})
+    assert carried(copy, backbone=1.0, head=1.0) == {"backbone", "head"}
+
+
 def tensors(key: tuple[str, int] = KEY, **values: Any) -> ReplicaPart:
     return ReplicaPart({key: values})
 

@@ -21,6 +21,7 @@ from gridml.protocol.worker_actions import (
     EndChunk,
     Evicted,
     Failed,
+    KeepOnly,
     Leave,
     MailboxClosed,
     Reason,
@@ -54,6 +55,7 @@ class Life:
         self.now_s = 1000.0
         self.vertex_s = vertex_s
         self.batch = batch
+        self.chunks = True  # whether any can be had
         self.state = WorkerState(options, self.now_s, undelivered)
         self.syncs: list[Sync] = []
         self.actions: list[Action] = []
@@ -67,7 +69,7 @@ class Life:
             self.now_s += (stop - action.start) * self.vertex_s
             self.state.handle(Trained(stop), self.now_s)
         elif isinstance(action, BeginChunk):
-            self.state.handle(Began(), self.now_s)
+            self.state.handle(Began() if self.chunks else ChunkFailed(), self.now_s)
         elif isinstance(action, TakeSnapshot):
             self.state.handle(Copied(), self.now_s)
         elif isinstance(action, Send):
@@ -459,6 +461,56 @@ def test_without_a_lease_it_says_what_it_has_copies_of(fast_forward: bool) -> No
     assert life.syncs[-1].push is not None and life.syncs[-1].copies is None
 
 
+def of(lease: Lease, *networks: int) -> Lease:
+    """A lease that touches some networks of several."""
+    return replace(lease, modules={"Network": [*networks]})
+
+
+def networks(*indices: int) -> KeepOnly:
+    return KeepOnly(frozenset(("Network", index) for index in indices))
+
+
+def test_it_keeps_the_networks_of_the_leases_in_hand_and_ahead() -> None:
+    life = Life()
+    life.until(Send)
+    life.reply(Reply(0, Pace(push_every=10), lease=of(LEASE, 3, 4)), brings=True)
+    assert [life.step(), life.step()] == [Adopt(Use.KEEP, 1), networks(3, 4)]
+    life.until(Send)
+    life.reply(MERGED._replace(lease=of(NEXT, 4, 5)))
+    assert life.step() == networks(3, 4, 5)
+    life.until(BeginChunk)
+    assert life.pushes[-1].upto == LEASE.stop  # it travels while the next chunk begins,
+    assert not [action for action in life.actions[-4:] if isinstance(action, KeepOnly)]
+    life.reply(MERGED)  # and what it carries is the master's
+    assert life.until(KeepOnly) == networks(4, 5)
+
+
+def test_who_holds_no_lease_keeps_the_networks_of_the_last() -> None:
+    life = Life()
+    life.lease(of(LEASE, 3), push_every=100)
+    life.until(Send)
+    life.reply(MERGED)
+    life.until(Send)
+    assert life.syncs[-1].copies == Copies(lease=1, version=0)
+    assert [action for action in life.actions if isinstance(action, KeepOnly)] == [networks(3)]
+    life.reply(Reply(2, lease=of(NEXT, 4)))
+    assert life.until(KeepOnly) == networks(4)
+    life.chunks = False
+    life.until(Send)
+    assert (life.syncs[-1].holds, life.syncs[-1].push, life.syncs[-1].copies) == ((), None, None)  # they are gone
+
+
+def test_it_keeps_all_where_it_is_not_known_what_a_lease_touches_and_what_was_refused() -> None:
+    life = Life()
+    life.lease(of(LEASE, 3))
+    life.until(Send)
+    life.reply(MERGED._replace(lease=NEXT))
+    life.until(Send)
+    life.reply(Reply(3, Pace(), Verdict.REFUSED))
+    life.until(Send)
+    assert [action for action in life.actions if isinstance(action, KeepOnly)] == [networks(3)]
+
+
 def test_who_drops_its_replica_has_copies_of_nothing() -> None:
     life = Life()
     life.lease(push_every=100)
@@ -478,10 +530,9 @@ def test_what_comes_afresh_is_no_copy_of_what_was_pushed() -> None:
     life.lease(push_every=100)
     life.until(Send)
     life.reply(Reply(5, verdict=Verdict.MERGED, fast_forward=True, lease=replace(NEXT, afresh=True)), brings=True)
-    life.until(BeginChunk)
-    life.state.handle(ChunkFailed(), life.now_s)
+    life.chunks = False
     life.until(Send)
-    assert (life.syncs[-1].holds, life.syncs[-1].copies) == ((), None)
+    assert (life.syncs[-1].holds, life.syncs[-1].push, life.syncs[-1].copies) == ((), None, None)
 
 
 def test_a_lease_to_be_trained_afresh_forgets_optimisers() -> None:

@@ -1,0 +1,56 @@
+"""What is kept of optimisers whose networks have gone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import pytest
+import torch
+
+from gridml.engine import optimiser_memory
+from gridml.engine.optimiser_memory import OptimiserMemory
+
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+
+def stepped(make: Callable[..., torch.optim.Optimizer] = torch.optim.Adam, size: int = 8) -> torch.optim.Optimizer:
+    """An optimiser that has stepped once."""
+    weight = torch.nn.Parameter(torch.ones(size))
+    weight.grad = torch.arange(size, dtype=torch.float32)
+    optimiser = make([weight])
+    optimiser.step()
+    return optimiser
+
+
+def momenta(optimiser: torch.optim.Optimizer) -> list[torch.Tensor]:
+    return [state["exp_avg"] for state in optimiser.state.values()]
+
+
+def test_it_is_given_back_once() -> None:
+    memory, first = OptimiserMemory(), stepped()
+    memory.keep(3, [first])
+    for expected in (1, 0):
+        new = torch.optim.Adam([torch.nn.Parameter(torch.ones(8))])
+        memory.give_back(3, [new])
+        assert len(momenta(new)) == expected
+        assert all(torch.equal(*pair) for pair in zip(momenta(new), momenta(first), strict=False))
+
+
+@pytest.mark.parametrize(("make", "kept"), [(SGD, 0), (partial(SGD, momentum=0.9), 1), (torch.optim.Adam, 1)])
+def test_nothing_is_kept_of_who_remembers_nothing(make: Callable[..., torch.optim.Optimizer], kept: int) -> None:
+    memory = OptimiserMemory()
+    memory.keep(0, [stepped(make)])
+    assert len(memory) == kept
+
+
+def test_of_many_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(optimiser_memory, "KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
+    memory = OptimiserMemory()
+    for index in range(4):
+        memory.keep(index, [stepped()])
+    assert sorted(memory._states) == [1, 2, 3]
+    memory.keep(9, [stepped(size=10_000)])
+    assert [*memory._states] == [9]
+    memory.clear()
+    assert not len(memory)
