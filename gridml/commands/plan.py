@@ -76,6 +76,13 @@ def plan(
     compress: Annotated[
         str | None, typer.Option(help="What pushes carry, with --replica: none, int8 or int4.", show_default=False)
     ] = None,
+    program: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.py",
+            help="A program: says whether a run of it would place its vertices, how, and what that can save at most.",
+        ),
+    ] = None,
     largest: Annotated[int | None, typer.Option(help="Vertices that fit into a machine's memory.")] = None,
     plot: Annotated[
         Path | None,
@@ -111,6 +118,7 @@ def plan(
             batch=batch,
             replica=replica,
             compress=compress,
+            program=program,
         ),
         say=lambda text: typer.echo(text, err=True),
     )

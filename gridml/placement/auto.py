@@ -40,14 +40,23 @@ def work(graph: Bipartite) -> int:
 def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = frozenset()) -> tuple[Method, str]:
     """Return the best method that is expected to place so many edges in so many seconds, and why it is that one: of
     those that honour what is `wanted` (`base.asked`)."""
-    millions = edges / 1e6 * max(1.0, parts / USUAL_PARTS)
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
         slower = TOTALS if isinstance(method, Multilevel) and f"objective {TOTAL}" in wanted else 1.0
-        expected_s = millions * cost * slower
+        expected_s = _seconds(edges, parts, cost * slower)
         if expected_s <= seconds:
             return method, f"the best method expected to take {seconds:g} s or less ({expected_s:.2g} s)"
     which = f" that takes account of {', '.join(sorted(wanted))}" if wanted else ""
     return method, f"the quickest method{which}, expected to take {expected_s:.2g} s where {seconds:g} s are allowed"
+
+
+def expected_s(method: str, edges: int, parts: int) -> float | None:
+    """Return the CPU seconds that a method is expected to take for a graph of so many edges (`work`), None of one that
+    auto does not choose among."""
+    return next((_seconds(edges, parts, cost) for each, cost in COSTS if each.name == method), None)
+
+
+def _seconds(edges: int, parts: int, cost: float) -> float:
+    return edges / 1e6 * max(1.0, parts / USUAL_PARTS) * cost
 
 
 class Auto:

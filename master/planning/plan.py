@@ -6,6 +6,7 @@ import dataclasses
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from master.decisions.crowding import Length, worth_asking
 from master.decisions.sizing import merging_s
 from master.planning.lifetime_sources import LifetimeEstimate, Source, estimate_lifetime
 from master.planning.master_load import MasterLoad, measure
+from master.planning.planned_placement import PlannedPlacement, plan_placement
 from master.store.run_facts import PushCosts
 from master.store.settings import parse_bytes
 
@@ -52,6 +54,7 @@ class PlanOptions:
     batch: int | None = None
     replica: str | None = None
     compress: str | None = None
+    program: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -80,7 +83,8 @@ class ReplayedSize:
 class Plan:
     """A choice with what it rests on. `candidates`: half of it (if that is a vertex), the choice, double, and the
     paper's, in that order. `length` is how long a run is, None: unknown; `load` is what pushes take of the master,
-    None: not asked for."""
+    None: not asked for; `placement` is what a run of a program would decide, None: without one, or where there is
+    nothing to decide."""
 
     choice: Choice
     estimate: LifetimeEstimate
@@ -89,6 +93,7 @@ class Plan:
     candidates: tuple[Candidate, ...]
     length: Length | None = None
     load: MasterLoad | None = None
+    placement: PlannedPlacement | None = None
 
     @property
     def paper(self) -> Candidate:
@@ -117,7 +122,8 @@ class Plan:
         """Return it for programs. `lives` says where `lifetime` comes from and `why` it was taken, `families` how well
         each predicts; `curve` is goodput by size; `regret` the share of the best goodput that this choice may lose
         because no more lives were seen. `master` says what a push takes of it, measured here, and how many workers that
-        allows at this interval; `useful_workers` for how many the run is long enough. What does not apply is None."""
+        allows at this interval; `useful_workers` for how many the run is long enough; `placement` what a run of the
+        program would do about it. What does not apply is None."""
         choice, selected = self.choice, self.estimate.selected
         return {
             "chunk": choice.chunk,
@@ -136,6 +142,9 @@ class Plan:
             "master": None
             if self.load is None
             else {**dataclasses.asdict(self.load), "most_workers": self.most_workers},
+            "placement": None
+            if self.placement is None
+            else {**dataclasses.asdict(self.placement), "most_saved": self.placement.most_saved},
             "curve": [{"chunk": point.chunk, "goodput": point.goodput} for point in choice.curve],
         }
 
@@ -181,8 +190,12 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
         push_s = PUSH_S if measured is None else measured.push_s
     costs = Costs(**{name: value or 0.0 for name, value in times.items()}, push_s=None if options.no_push else push_s)
     workers = options.workers if run is None else options.workers or run.workers
+    planned = None if options.program is None else plan_placement(options.program.absolute(), workers)
     vertices = options.vertices if run is None else options.vertices or run.vertices
+    if vertices is None and planned is not None:
+        vertices = planned.vertices
     length, load = _length(options, vertices), _load(options, say)
+    placement = None if planned is None else planned.placement
     work = Work(
         vertices=vertices,
         workers=workers,
@@ -192,7 +205,7 @@ def make_plan(options: PlanOptions, say: Callable[[str], None] = lambda text: No
     )
     try:
         choice = choose(estimate.lifetime, costs, work, observations=estimate.observations)
-        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), length, load)
+        return Plan(choice, estimate, costs, work, _candidates(choice, costs, many=many), length, load, placement)
     except (ChoiceError, ChunkError, CostError, LifetimeError) as error:
         raise UsageError(str(error)) from error
 

@@ -23,9 +23,14 @@ class RunSpec:
 
     @property
     def shuffle(self) -> Shuffle:
-        """In which order an epoch goes through the vertices: as the program says, or as suits its graph."""
-        if self.program.shuffle is not None:
-            return self.program.shuffle
-        if self.program.bsp:
-            return "none"
-        return "all" if all(table.type.modules for table in self.graph.replicated) else "block"
+        """In which order an epoch goes through the vertices."""
+        return shuffle_of(self.program, self.graph)
+
+
+def shuffle_of(program: Program, graph: Graph) -> Shuffle:
+    """In which order an epoch goes through the vertices: as the program says, or as suits its graph."""
+    if program.shuffle is not None:
+        return program.shuffle
+    if program.bsp:
+        return "none"
+    return "all" if all(table.type.modules for table in graph.replicated) else "block"

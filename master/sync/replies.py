@@ -97,8 +97,8 @@ class Replies:
         held = self._store.ledger.leases.of(record.name)
         touched = union(map(self._modules, held.values()))
         has = union(map(self._modules, record.replicas_of.values()))
-        # A lease that ended behind its worker's back is named until the worker comes to it, and answers bring nothing of
-        # it: from here on what it touches is older than the version that the worker says it has.
+        # A lease that ended behind its worker's back is named until the worker comes to it, and answers bring nothing
+        # of it: from here on what it touches is older than the version that the worker says it has.
         current = {*held, *pushed}
         record.replicas_of = {number: lease for number, lease in record.replicas_of.items() if number in current}
         fresh = touched if not self._store.ledger.has_version(sync.have) else without(touched, has)

@@ -14,6 +14,7 @@ from chunk_model.lifetime import Lifetime
 from master.decisions.sizing import merging_s
 from master.planning.master_load import MasterLoad
 from master.planning.plan import Plan
+from master.planning.planned_placement import PlannedPlacement
 from master.views.console import PlainConsole
 from master.views.render import duration, in_units
 
@@ -50,11 +51,28 @@ def _header(plan: Plan) -> Table:
         grid.add_row("workers", f"{plan.useful[0]:,} at most are of use: {plan.useful[1]}")
     if plan.load is not None:
         grid.add_row("master", _load(plan, plan.load))
+    if plan.placement is not None:
+        grid.add_row("placement", _placement(plan.placement))
     grid.add_row("lives", f"{rounded(choice.lifetime)}: {plan.estimate.origin}")
     if plan.estimate.selected is not None:
         grid.add_row("", plan.estimate.selected.reason)
     grid.add_row("reason", choice.reason)
     return grid
+
+
+def _placement(planned: PlannedPlacement) -> str:
+    asked = f"with {planned.workers:,} worker{'s' if planned.workers > 1 else ''}"
+    if not planned.methods:
+        return f"none {asked}: {planned.reason}"
+    took = "" if planned.place_s is None else f", expected to take {_time(planned.place_s)} of computing"
+    most = "" if planned.most_saved is None else f", {planned.most_saved:.0%} fewer"
+    rows, chance, least = (
+        in_units(nbytes, "B") for nbytes in (planned.row_bytes, planned.chance_bytes, planned.least_bytes)
+    )
+    return (
+        f"{asked} by {' or '.join(planned.methods)}{took}: {planned.reason}. Of {rows} in rows a part by chance "
+        f"touches {chance}, and however they are placed {least} at least{most}"
+    )
 
 
 def _load(plan: Plan, load: MasterLoad) -> str:

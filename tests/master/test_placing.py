@@ -14,7 +14,8 @@ from gridml.errors import DamagedError
 from gridml.model.graph import Graph
 from gridml.placement.registry import METHODS
 from master import placing
-from master.placing import NOT_PLACED, Told, _bipartite, _sides, place
+from master.placing import NOT_PLACED, Told, place
+from master.placing_graph import bipartite_of, sides_of
 from master.store import kept_placement
 from master.store.event_facts import EventFacts
 from master.store.kept_placement import read_kept
@@ -91,7 +92,7 @@ def placed(spec: RunSpec, folder: Path) -> tuple[RunSpec, Told | None]:
 
 def test_the_graph_has_every_edge_to_rows_of_arrays_once() -> None:
     made = graph()
-    bipartite, weights = _bipartite([*_sides(made, "User")], USERS)
+    bipartite, weights = bipartite_of([*sides_of(made, "User")], USERS)
     assert weights.tolist() == [4 * WIDTH] * 3 * ITEMS + [8] * GROUPS, "one vertex that all lead to does not count"
     edges = made.tables["User"].edges
     for user in (0, 7, USERS - 1):
@@ -177,7 +178,7 @@ def test_it_is_said_before_it_takes_long(tmp_path: Path, monkeypatch: pytest.Mon
     heard: list[tuple[str, EventFacts]] = []
     place(spec_of(graph(), asked="greedy"), RunDirectory(tmp_path), lambda *said: heard.append(said), durable=False)
     ((text, facts),) = heard
-    edges = sum(len(side.edges.targets) for side in _sides(graph(), "User"))
+    edges = sum(len(side.edges.targets) for side in sides_of(graph(), "User"))
     assert facts == {"vertices": USERS, "edges": edges, "parts": GROUPS}
     assert text == f"2,000 vertices with {edges:,} edges on 4 parts"
 
