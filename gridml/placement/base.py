@@ -121,7 +121,10 @@ def check(graph: Bipartite, parts: int, options: Options | None = None, method: 
     if not graph.rows:
         raise UsageError("the graph has no rows: there is nothing to place. Give one with data.")
     if not 1 <= parts <= graph.rows:
-        raise UsageError(f"{graph.rows:,} rows cannot be placed on {parts:,} parts; expected 1 to {graph.rows:,}.")
+        raise UsageError(
+            f"{graph.rows:,} rows cannot be placed on {parts:,} parts; expected 1 to {graph.rows:,}. "
+            "Ask for no more parts than rows."
+        )
     if options is None:
         return
     if options.shares is not None and len(options.shares) != parts:

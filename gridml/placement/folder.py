@@ -41,6 +41,8 @@ class Names:
 
 def check_free(folder: Path) -> None:
     """Raise UsageError where `folder` is a file, or holds anything but an earlier placement."""
+    if folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder} is a file; expected a folder, or a new name. Name another --out.")
     try:
         held = {path.name for path in folder.iterdir()} if folder.exists() else set()
     except OSError as error:

@@ -13,3 +13,11 @@ def least_memory(graph: Bipartite, parts: int) -> int:
     used = int(sizes[np.bincount(graph.neighbours, minlength=graph.columns) > 0].sum())
     ends = np.concatenate([[0], np.cumsum(sizes[graph.neighbours])])[graph.offsets]
     return max(int(np.diff(ends).max()), -(-used // parts))
+
+
+def elsewise(graph: Bipartite, limit: int, slack: float) -> str:
+    """Return what to ask for where a `limit` of memory is kept by no placement, but a larger one is."""
+    largest = least_memory(graph, graph.rows)  # the largest row: no even share of so many parts is more
+    if limit < largest:
+        return f"Ask for that: one row alone touches {largest:,}, on however many parts."
+    return f"Ask for that, for more parts, or for more slack than {slack}."

@@ -39,7 +39,7 @@ from gridml.placement.base import (
 )
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
-from gridml.placement.limits import least_memory
+from gridml.placement.limits import elsewise, least_memory
 from gridml.placement.neighbour_sets import no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 from gridml.placement.tsh_steps import Dealt, Room, deal_by_steps
@@ -109,11 +109,12 @@ def deal(graph: Bipartite, weight: Counts, parts: int, options: TshOptions) -> t
 
 def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Counts) -> UsageError:
     """The error for a memory limit that cannot be kept; `reached` is what the parts touch without one."""
-    least = least_memory(graph, parts)
+    least, limit = least_memory(graph, parts), options.memory
+    assert limit is not None, "there is one to keep"
     return UsageError(
-        f"no placement on {parts} parts was found in which none touches more than {options.memory:,} columns. None has "
-        f"fewer than {least:,}; one of {int(reached.max()):,} was found. Ask for that many, for more parts, or for "
-        f"more slack of the rows than {options.slack}."
+        f"no placement on {parts} parts was found in which none touches more than {limit:,} columns. None has "
+        f"fewer than {least:,}; one of {int(reached.max()):,} was found. "
+        f"{elsewise(graph, limit, options.slack)}"
     )
 
 

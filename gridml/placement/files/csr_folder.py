@@ -35,7 +35,10 @@ def read(source: Source) -> Bipartite:
     if len(starts) - 1 > MOST or not 0 <= columns <= MOST:
         raise source.wrong(f"has {len(starts) - 1:,} rows and {columns:,} columns; expected at most {MOST:,}")
     if starts[0] != 0 or starts[-1] != len(neighbours) or (np.diff(starts) < 0).any():
-        raise source.wrong(f"{OFFSETS} must ascend from 0 to the {len(neighbours):,} numbers of {NEIGHBOURS}")
+        raise source.wrong(
+            f"{OFFSETS} must ascend from 0 to the {len(neighbours):,} numbers of {NEIGHBOURS}. "
+            "Write the folder again: gridml place GRAPH --store"
+        )
     return Bipartite(starts, neighbours, columns)
 
 

@@ -38,7 +38,10 @@ def read(source: Source) -> Bipartite:
     if block is not None and header is None:
         raise source.wrong(f"has no first line; expected {_FIRST}")
     if block is not None and left:
-        raise source.wrong(f"ends here; expected {left:,} more hyperedges", block.line(len(block.text) - 1))
+        said = (
+            f"ends here; expected {left:,} more hyperedges, as its first line says. Get the whole file, or correct it."
+        )
+        raise source.wrong(said, block.line(len(block.text) - 1))
     by_column = Bipartite.from_rows(np.concatenate(counts), np.concatenate(vertices_of), vertices)
     return by_column.transposed
 
@@ -56,6 +59,6 @@ def _header(source: Source, block: Block) -> tuple[int, tuple[int, int] | None]:
 _FIRST = f"the numbers of hyperedges and of vertices, each up to {MOST:,}"
 _SAID = {
     scan.NUMBER: "got {}; expected whole numbers, the vertices of a hyperedge",
-    scan.INDEX: "got {}; expected vertices from 1 to {}",
-    scan.TOO_MANY: "got {}; expected nothing after the last hyperedge",
+    scan.INDEX: "got {}; expected vertices from 1 to {}, as its first line says. Correct one of the two lines.",
+    scan.TOO_MANY: "got {}; expected nothing after the last hyperedge. Correct the first line, or cut the file off.",
 }

@@ -46,7 +46,7 @@ def read(source: Source) -> Bipartite:
     if size is None:
         raise source.wrong(f"ends here; expected {_SIZE}", block.line(len(block.text) - 1))
     if left:
-        raise source.wrong(f"ends here; expected {left:,} more entries", block.line(len(block.text) - 1))
+        raise source.wrong(f"ends here; expected {left:,} more entries{_WHOLE}", block.line(len(block.text) - 1))
     u, v = np.concatenate(rows), np.concatenate(columns)
     if symmetric:
         u, v = np.concatenate([u, v]), np.concatenate([v, u])  # the diagonal is there twice, and is kept once
@@ -69,10 +69,13 @@ _FIELDS = ("pattern", "real", "integer", "double")
 _SYMMETRIES = ("general", "symmetric", "skew-symmetric")
 _BANNER = "%%MatrixMarket matrix coordinate ..., as a Matrix Market file begins"
 _SIZE = f"the numbers of rows, columns and entries, the first two up to {MOST:,}"
+_WHOLE = ", as the line of its size says. Get the whole file, or correct that line."
 _SAID = {
     scan.NUMBER: "got {}; expected a row and a column, whole numbers",
-    scan.INDEX: "got {}; expected a row from 1 to {:,} and a column from 1 to {:,}",
+    scan.INDEX: "got {0}; expected a row from 1 to {1:,} and a column from 1 to {2:,}, as the line of its size says. "
+    "Correct one of the two lines.",
     scan.VALUE: "got {}; expected a number, the value, as the first line says",
     scan.TOO_LONG: "got {}; expected the end of the line",
-    scan.TOO_MANY: "got {}; expected nothing after the last entry",
+    scan.TOO_MANY: "got {0}; expected nothing after the last entry, of {3:,} as the line of its size says. "
+    "Correct that line, or cut the file off.",
 }

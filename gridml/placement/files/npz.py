@@ -14,6 +14,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.files.source import Source
 
 Array = NDArray[Any]
+_AGAIN = "Write the matrix again, by scipy.sparse.save_npz."
 
 
 def read(source: Source) -> Bipartite:
@@ -42,12 +43,19 @@ def _graph(source: Source, entries: np.lib.npyio.NpzFile) -> Bipartite:
         raise source.wrong(f"shape has {shape.size} numbers; expected 2, rows and columns")
     rows, columns = int(shape[0]), int(shape[1])
     if form == "coo":
-        return Bipartite.from_edges(_whole(source, entries, "row"), _whole(source, entries, "col"), (rows, columns))
+        u, v = _whole(source, entries, "row"), _whole(source, entries, "col")
+        try:
+            return Bipartite.from_edges(u, v, (rows, columns))
+        except UsageError as error:
+            raise source.wrong(f"{error}. {_AGAIN}") from error
     lines = rows if form == "csr" else columns
     offsets, neighbours = _whole(source, entries, "indptr"), _whole(source, entries, "indices")
     if len(offsets) != lines + 1:
         raise source.wrong(f"indptr has {len(offsets):,} numbers; expected {lines + 1:,}, one more than the shape says")
-    graph = Bipartite.from_rows(offsets, neighbours, columns if form == "csr" else rows)
+    try:
+        graph = Bipartite.from_rows(offsets, neighbours, columns if form == "csr" else rows)
+    except UsageError as error:
+        raise source.wrong(f"{error}. {_AGAIN}") from error
     return graph if form == "csr" else graph.transposed
 
 

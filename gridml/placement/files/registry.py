@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,7 +81,7 @@ def read_numbered(
             found = Numbered(form.read(source))
         graph = found.graph
         if not graph.edges:
-            raise source.wrong(f"holds {graph.rows:,} rows and no edges; expected a graph in the format {form.name}")
+            raise _without_edges(source, graph.rows, form.name)
         return Numbered(as_bipartite(graph, kind), found.rows if kind in (BIPARTITE, VERTICES) else None, found.columns)
     except UsageError as error:
         if str(file) in str(error):
@@ -100,4 +100,22 @@ def store(file: Path, folder: Path, format_name: str | None = None, watch: Watch
     if form.pieces is None:
         csr_folder.write(folder, (piece for _, piece in read(file, form.name, watch).pieces()))
     else:
-        csr_folder.write(folder, form.pieces(Source(file, watch)))
+        source = Source(file, watch)
+        csr_folder.write(folder, _with_edges(form.pieces(source), source, form.name))
+
+
+def _with_edges(pieces: Iterable[Bipartite], source: Source, form: str) -> Iterator[Bipartite]:
+    """The pieces of a graph as they are. Raises UsageError after the last one, if none of them has an edge."""
+    rows = edges = 0
+    for piece in pieces:
+        rows, edges = rows + piece.rows, edges + piece.edges
+        yield piece
+    if not edges:
+        raise _without_edges(source, rows, form)
+
+
+def _without_edges(source: Source, rows: int, form: str) -> UsageError:
+    return source.wrong(
+        f"holds {rows:,} rows and no edges; expected rows that touch columns, in the format {form}. Look whether it is "
+        "the right file, or say which format it has: --format."
+    )

@@ -18,7 +18,7 @@ def read_weights(path: Path) -> NDArray[Any]:
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}. Name a .npy of weights.") from error
     except (ValueError, EOFError) as error:
-        raise UsageError(f"{path} is no .npy of numbers: {error}. Write one with numpy.save.") from error
+        raise UsageError(f"{path} is no .npy of numbers, or not all of one. Write it with numpy.save.") from error
     if not isinstance(found, np.ndarray):
         raise UsageError(f"{path} holds several arrays; expected a .npy of one, as numpy.save writes it.")
     return found

@@ -212,7 +212,7 @@ def test_rows_of_a_general_graph(gridml: Callable[..., Answer], tmp_path: Path) 
         (("words", "-k", "2"), "words: its name says no format; expected one of libsvm (.svm"),
         (("short.txt", "-k", "2"), "short.txt, line 3: got 'x'; expected two whole numbers"),
         (("short.txt", "-k", "2", "--format", "xml"), "no format 'xml'; expected libsvm"),
-        (("few.txt", "-k", "3"), "2 rows cannot be placed on 3 parts; expected 1 to 2"),
+        (("few.txt", "-k", "3"), "2 rows cannot be placed on 3 parts; expected 1 to 2. Ask for no more"),
         (("few.txt", "-k", "0"), "-k is 0; expected at least 1"),
         (("few.txt", "-k", "2", "--seed", "-1"), "--seed is -1; expected at least 0"),
         (("few.txt", "-k", "2", "--slack", "-0.5"), "slack of the parts is -0.5"),

@@ -47,7 +47,7 @@ def test_what_holds_something_else_is_left_alone(tmp_path: Path) -> None:
             UsageError, match=r"placed holds notes\.txt already; expected an empty folder.*another --out"
         ):
             check(tmp_path / "placed")
-        with pytest.raises(UsageError, match=r"notes\.txt cannot be read: Not a directory\. Name a folder"):
+        with pytest.raises(UsageError, match=r"notes\.txt is a file; expected a folder, or a new name"):
             check(tmp_path / "placed" / "notes.txt")
     assert (tmp_path / "placed" / "notes.txt").read_text() == "mine"
     assert np.load(tmp_path / "placed" / "u_part.npy").tolist() == [0, 1, 1]

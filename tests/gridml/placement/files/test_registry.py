@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files import source
-from gridml.placement.files.registry import FORMATS, format_of, read, read_numbered
+from gridml.placement.files.registry import FORMATS, format_of, read, read_numbered, store
 
 MATRIX = "%%MatrixMarket matrix coordinate pattern general\n1 1 0\n"
 EMPTY = {"libsvm": "1\n-1\n", "edges": "# nothing\n", "hmetis": "1 2\n\n", "matrix-market": MATRIX}
@@ -63,7 +63,20 @@ def test_an_empty_file(tmp_path: Path, form: str) -> None:
 
 @pytest.mark.parametrize("form", sorted(EMPTY))
 def test_a_graph_without_edges(refused: Callable[..., None], form: str) -> None:
-    refused(f"a{FORMATS[form].endings[0]}", EMPTY[form], f"and no edges; expected a graph in the format {form}")
+    refused(
+        f"a{FORMATS[form].endings[0]}",
+        EMPTY[form],
+        f"and no edges; expected rows that touch columns, in the format {form}. Look",
+    )
+
+
+@pytest.mark.parametrize("form", sorted(EMPTY))
+def test_a_graph_without_edges_is_not_stored(tmp_path: Path, form: str) -> None:
+    file = tmp_path / f"a{FORMATS[form].endings[0]}"
+    file.write_text(EMPTY[form])
+    with pytest.raises(UsageError, match=f"{file}: holds [0-9]+ rows and no edges"):
+        store(file, tmp_path / "stored")
+    assert [*tmp_path.iterdir()] == [file]
 
 
 @pytest.mark.parametrize("form", ["libsvm", "edges", "hmetis", "matrix-market"])
