@@ -18,25 +18,36 @@ class OptimiserMemory:
 
     def __init__(self) -> None:
         self._states: dict[int, list[dict[str, Any]]] = {}  # the one that was kept first comes first
+        self._nbytes: dict[int, int] = {}
+        self._all_bytes = 0
 
     def __len__(self) -> int:
         return len(self._states)
 
     def keep(self, index: int, optimisers: Sequence[Any]) -> None:
         """Keep what the optimisers of vertex `index` remember, if that is anything."""
+        self._take(index)
         states = [optimiser.state_dict() for optimiser in optimisers]
-        if _nbytes(states):
-            self._states[index] = states
-        while len(self._states) > 1 and sum(map(_nbytes, self._states.values())) > KEPT_BYTES:
-            del self._states[next(iter(self._states))]
+        if not any(state["state"] for state in states):
+            return
+        self._states[index], self._nbytes[index] = states, _nbytes(states)
+        self._all_bytes += self._nbytes[index]
+        while len(self._states) > 1 and self._all_bytes > KEPT_BYTES:
+            self._take(next(iter(self._states)))
 
     def give_back(self, index: int, optimisers: Sequence[Any]) -> None:
         """Let new optimisers of vertex `index` go on from what was kept of the old ones, if it was."""
-        for optimiser, state in zip(optimisers, self._states.pop(index, ()), strict=False):
+        for optimiser, state in zip(optimisers, self._take(index), strict=False):
             optimiser.load_state_dict(state)
 
     def clear(self) -> None:
         self._states.clear()
+        self._nbytes.clear()
+        self._all_bytes = 0
+
+    def _take(self, index: int) -> list[dict[str, Any]]:
+        self._all_bytes -= self._nbytes.pop(index, 0)
+        return self._states.pop(index, [])
 
 
 def _nbytes(states: Sequence[dict[str, Any]]) -> int:

@@ -47,9 +47,12 @@ def test_nothing_is_kept_of_who_remembers_nothing(make: Callable[..., torch.opti
 def test_of_many_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimiser_memory, "KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
     memory = OptimiserMemory()
-    for index in range(4):
+    for index in (0, 1, 2, 0, 3):
         memory.keep(index, [stepped()])
-    assert sorted(memory._states) == [1, 2, 3]
+    assert sorted(memory._states) == [0, 2, 3]
+    memory.give_back(2, [stepped()])
+    memory.keep(1, [stepped()])
+    assert sorted(memory._states) == [0, 1, 3], "what was given back takes no room"
     memory.keep(9, [stepped(size=10_000)])
     assert [*memory._states] == [9]
     memory.clear()

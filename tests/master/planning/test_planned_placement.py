@@ -27,7 +27,7 @@ PROGRAM = """
     import numpy as np
     import gridml
 
-    ITEMS, USERS, SCATTER = 1000, 2000, {scatter}
+    ITEMS, USERS = 1000, 2000
 
 
     class Item(gridml.Vertex):
@@ -46,10 +46,11 @@ PROGRAM = """
 
     def graph() -> gridml.Graph:
         rng, g = np.random.default_rng(1), gridml.Graph()
-        g.add(Item, factor=np.zeros((ITEMS + 500, {width}), np.float32))  # some that nobody has bought
+        g.add(Item, factor=np.zeros((USERS, {width}), np.float32))  # many that nobody has bought
         group = rng.integers(0, 4, USERS)[:, None]
         near = rng.integers(0, ITEMS // 4, (USERS, 3)) * 4 + group
-        g.add(User, bought=np.tile(np.arange(ITEMS), (USERS, 1)) if SCATTER else near)
+        bought = dict(near=near, every=np.tile(np.arange(ITEMS), (USERS, 1)), own=np.arange(USERS))
+        g.add(User, bought=bought["{bought}"])
         return g
 
 
@@ -57,9 +58,9 @@ PROGRAM = """
 """
 
 
-def file_of(folder: Path, *, scatter: bool = False, width: int = 200, placement: str = "auto") -> Path:
+def file_of(folder: Path, *, bought: str = "near", width: int = 200, placement: str = "auto") -> Path:
     file = folder / "users.py"
-    file.write_text(textwrap.dedent(PROGRAM.format(scatter=scatter, width=width, placement=placement)))
+    file.write_text(textwrap.dedent(PROGRAM.format(bought=bought, width=width, placement=placement)))
     return file
 
 
@@ -94,18 +95,27 @@ def test_the_run_decides_so(placement: str, workers: int, tmp_path: Path) -> Non
 
 
 def test_what_no_placement_can_save_is_not_placed(tmp_path: Path) -> None:
-    """Every user has bought everything; but where parts are two, each might touch half."""
-    file = file_of(tmp_path, scatter=True)
+    file = file_of(tmp_path, bought="own")
     said = plan_placement(file, 4).placement
-    assert said is not None and said.chance_bytes == 1000 * 800
-    assert placed(file, 4, tmp_path)["method"] is None  # the bound does not see it, and the run does
+    assert said is not None and (said.methods, said.parts, said.place_s) == ((), 0, None)
+    assert said.reason == "parts would touch only 0% fewer bytes of rows than by chance, at best"
+    assert said.chance_bytes == said.least_bytes == 2000 * 800 / 4
+    assert placed(file, 4, tmp_path)["method"] is None
+
+
+def test_what_it_saves_may_be_less_than_the_most(tmp_path: Path) -> None:
+    """Every user has bought everything, which the bound does not see and the run does."""
+    file = file_of(tmp_path, bought="every")
+    said = plan_placement(file, 4).placement
+    assert said is not None and said.methods and said.most_saved == 0.75
+    assert placed(file, 4, tmp_path)["method"] is None
 
 
 @pytest.mark.parametrize(
     ("workers", "width", "placement", "reason"),
     [
         (1, 200, "auto", "one worker"),
-        (4, 1, "auto", "all rows together are 6,000 bytes"),
+        (4, 1, "auto", "all rows together are 8,000 bytes"),
         (4, 1, "parsa", "parsa was asked for"),
     ],
 )
@@ -151,7 +161,7 @@ def test_a_plan_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     print_plan(plan)
     text = " ".join(capsys.readouterr().out.split())
     assert "placement with 4 workers by multilevel or parsa, expected to take" in text
-    assert "4 parts, as many as workers. Of 1.2 MB in rows a part by chance touches" in text
+    assert "4 parts, as many as workers. Of 1.6 MB in rows a part by chance touches" in text
     print_plan(make_plan(dataclasses.replace(options, workers=1)))
     assert "placement none with 1 worker: one worker trains all of them" in " ".join(capsys.readouterr().out.split())
     assert make_plan(dataclasses.replace(options, program=None)).to_json()["placement"] is None
