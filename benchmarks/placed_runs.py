@@ -79,8 +79,8 @@ RESULT = {"small": "placed_runs", "large": "placed_runs_large"}
 @dataclass(frozen=True)
 class Travelled:
     """Of a whole run, in bytes: rows and messages `up`, rows `down`, and `chunks`; seconds from the first lease on, and
-    of an epoch after the first. `predicted` are the bytes of rows that a part touches, for each that one by chance
-    does. `cpu_s` and `peak_mb` are this process's."""
+    of an epoch after the first; the last `loss` on what was not trained. `predicted` are the bytes of rows that a part
+    touches, for each that one by chance does. `cpu_s` and `peak_mb` are this process's."""
 
     up: int
     down: int
@@ -89,6 +89,7 @@ class Travelled:
     epoch_s: float
     killed: int
     exact: bool
+    loss: float
     predicted: float | None
     cpu_s: float
     peak_mb: float
@@ -158,6 +159,7 @@ def play(graph: Path, where: str, order: str, sized: Sized, pushes: int) -> Trav
         with sqlite3.connect(root / "ledger.db") as db:
             ((first_s, ended_s),) = db.execute("SELECT min(closed_s), max(closed_s) FROM epochs")
             ((began_s,),) = db.execute("SELECT min(opened_s) FROM leases")
+            ((metrics,),) = db.execute("SELECT metrics FROM epochs ORDER BY epoch DESC LIMIT 1")
             placed = db.execute("SELECT facts FROM events WHERE topic = 'placement'").fetchone()
     return Travelled(
         summary.bytes_up,
@@ -167,6 +169,7 @@ def play(graph: Path, where: str, order: str, sized: Sized, pushes: int) -> Trav
         (ended_s - first_s) / (sized.epochs - 1),
         summary.kills,
         exact.finished == exact.epochs == sized.epochs,
+        json.loads(metrics)["loss"],
         None if placed is None else _predicted(json.loads(placed[0])),
         time.process_time(),
         _peak_mb(),
@@ -226,6 +229,7 @@ def compare(name: str, path: Path, where: str, orders: list[str], sized: Sized, 
                 "s/epoch": round(played.epoch_s, 2),
                 "kills": played.killed,
                 "exact": played.exact,
+                "loss": round(played.loss, 4),
                 "CPU s": round(played.cpu_s, 1),
                 "peak MB": round(played.peak_mb),
             }
@@ -251,6 +255,7 @@ NOTES = (
     "pushes: of a worker in an epoch, one at its end or sixteen.",
     "rows down: answers without chunks, so messages, too; up: pushes. chunks: data, which no placement saves.",
     "predicted: bytes of rows that parts touch, for each that as many parts by chance do, as the run says; no deaths.",
+    "loss: after the last epoch, of every tenth row, which is not trained; one seed.",
     "In the simulator seconds are those of its clock, where a push costs the same whatever it carries.",
     "s: from the first lease to the end of the last epoch; s/epoch: of the epochs after the first, which overlap it.",
     "Workers live 60 s in the simulator on average, exponentially; a new one has no rows. Processes here live 6 s; "

@@ -27,7 +27,7 @@ from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
 
-INTERVALS = 2  # between pushes, that rows are brought for, and for what is trained while a push and its answer travel
+INTERVALS = 1.5  # between pushes, that rows are brought for, and for what is trained while a push and its answer travel
 WORKER_BYTES = 1 << 29  # of rows that a worker keeps, about
 KNOWN_BYTES = 1 << 28  # that the master takes to know which those are, for all workers
 
@@ -113,7 +113,7 @@ class RowSupply:
             return lease.stop
         interval = max(1, record.push_every, 0 if push is None else push.vertices)
         travelling = math.ceil(min(draft.sync.travel_s * (record.speed or 0.0), lease.stop))
-        return min(max(promised, lease.upto + INTERVALS * interval + travelling), lease.stop)
+        return min(max(promised, lease.upto + math.ceil(INTERVALS * interval) + travelling), lease.stop)
 
     def _used(self, lease: LeaseState, upto: int) -> Touched:
         """Return the rows that batches of a lease use which begin at its last credit or after, and before `upto`."""
