@@ -121,11 +121,12 @@ class Bipartite:
             file.madvise(mmap.MADV_DONTNEED)
 
     def only(self, rows: NDArray[np.integer[Any]]) -> Bipartite:
-        """Return the graph of these rows alone, in their order, with all columns; weights are left out."""
+        """Return the graph of these rows alone, in their order, with all columns and their weights; the work of rows is
+        left out."""
         degrees = self.degrees[rows]
         offsets = np.concatenate([[0], np.cumsum(degrees)])
         edges = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], degrees)
-        return Bipartite(offsets, self.neighbours[edges], self.columns)
+        return Bipartite(offsets, self.neighbours[edges], self.columns, None, self.column_weights)
 
     @property
     def works(self) -> Weights:

@@ -76,7 +76,7 @@ def halved(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: n
         room = max(1.0, (1 + loose) * total * float(shares[first:last].sum()) / max(1, size))
         fractions = np.array([share, 1 - share])
         most = np.ceil(fractions * size * room ** (1 / np.ceil(np.log2(parts)))).astype(np.int64)
-        side = _halves(_Given.of(_only(graph, members), sizes[members]), share, most, rng)
+        side = _halves(_Given.of(graph.only(members), sizes[members]), share, most, rng)
         if not middle - first <= np.count_nonzero(side == 0) <= len(members) - (last - middle):
             side = (np.arange(len(members)) * parts // len(members) >= middle - first).astype(np.int8)
         todo += [(members[side == 0], first, middle), (members[side == 1], middle, last)]
@@ -121,7 +121,7 @@ def mend_pairs(graph: Bipartite, sizes: Counts, rows: Parts, most: Counts) -> No
     for a, b in sorted(pairs, key=lambda pair: (-common[pair], pair)):
         members = np.flatnonzero((rows == a) | (rows == b))
         side = (rows[members] == b).astype(np.int8)
-        _Given.of(_only(graph, members), sizes[members]).mend(side, most[[a, b]])
+        _Given.of(graph.only(members), sizes[members]).mend(side, most[[a, b]])
         if 0 < np.count_nonzero(side) < len(side):
             rows[members] = np.where(side, b, a)
 
@@ -134,11 +134,3 @@ def _common(graph: Bipartite, rows: Parts, parts: int) -> Counts:
     common = (touched.T @ (touched * units)).astype(np.int64)
     np.fill_diagonal(common, 0)
     return common
-
-
-def _only(graph: Bipartite, members: Counts) -> Bipartite:
-    """The graph of these rows."""
-    begins, ends = graph.offsets[members], graph.offsets[members + 1]
-    offsets = np.concatenate([[0], np.cumsum(ends - begins)])
-    at = np.repeat(begins - offsets[:-1], ends - begins) + np.arange(offsets[-1])
-    return Bipartite(offsets, graph.neighbours[at], graph.columns, None, graph.column_weights)

@@ -28,17 +28,15 @@ def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) ->
     numbers = np.empty(graph.columns, np.int32)
     for members in np.split(np.argsort(rows, kind="stable").astype(np.int32), ends[:-1]):
         if len(members) >= each:
-            found[members] = deal_out(_only(graph, members, numbers), each, ParsaOptions(seed))[0]
+            found[members] = deal_out(_compact(graph.only(members), numbers), each, ParsaOptions(seed))[0]
     return found
 
 
-def _only(graph: Bipartite, rows: Ids, numbers: Ids) -> Bipartite:
-    """Return the graph of some rows and the columns that they touch, under new numbers; `numbers` (columns,) is memory
-    to work in."""
-    begins, degrees = graph.offsets[rows], graph.degrees[rows]
-    offsets = np.concatenate([[0], np.cumsum(degrees)])
-    touched = graph.neighbours[np.repeat(begins - offsets[:-1], degrees) + np.arange(offsets[-1])]
+def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:
+    """Return a graph with the columns that its rows touch, and no others, under new numbers; `numbers` (columns,) is
+    memory to work in."""
+    touched = graph.neighbours
     numbers[touched] = np.arange(len(touched), dtype=np.int32)  # of several equal ones the last stays
     chosen = touched[numbers[touched] == np.arange(len(touched))]
     numbers[chosen] = np.arange(len(chosen), dtype=np.int32)
-    return Bipartite(offsets, numbers[touched], len(chosen))
+    return Bipartite(graph.offsets, numbers[touched], len(chosen))
