@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 AUTO, NONE = "auto", "none"
 MOST_PARTS = 64  # so that choosing one among them for a worker takes microseconds
-SECTIONS = 16  # of a part: as often as that a worker pushes in an epoch, about, it needs one's rows and no others
+SECTIONS = 4  # of a part: more save more bytes where workers push often, and cost more of what is learnt
 CHUNKS = 4  # that a part has at least unless a method was asked for: or its worker could not be helped at its end
 FEW_BYTES = 1_000_000  # of rows: all of them are sent to a worker in a tenth of a second at 100 Mbit/s
 LEAST_SAVED = 0.05  # of the bytes that parts by chance touch

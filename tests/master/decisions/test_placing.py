@@ -24,7 +24,7 @@ USUAL = PlacingFacts("auto", 8, 100_000, 10**6, 50_000, 10**8, 256, 128)
 
 
 def test_a_usual_graph_gets_a_part_for_each_worker() -> None:
-    assert choose(USUAL) == (Chosen("auto", 8, SECTIONS), "8 parts, as many as workers, of 16 sections")
+    assert choose(USUAL) == (Chosen("auto", 8, SECTIONS), f"8 parts, as many as workers, of {SECTIONS} sections")
 
 
 @pytest.mark.parametrize(
