@@ -81,7 +81,7 @@ def test_one_bad_worker_of_four_does_not_end_a_run(tmp_path: Path, bad: str) -> 
     assert done.returncode == 0, done.stdout + done.stderr
     exact(root)
     assert len(rows(root, "SELECT DISTINCT machine FROM failures")) == 1
-    assert 2 <= len(rows(root, "SELECT at_s FROM failures")) <= 12, "it is avoided, and may try again"
+    assert len(rows(root, "SELECT at_s FROM failures")) <= 12, "it is avoided, and may try again"
     assert len(rows(root, "SELECT worker FROM workers")) <= 12
 
 
