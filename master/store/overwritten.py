@@ -71,12 +71,13 @@ class OverwrittenRows:
             self._shorten()
 
     def _joined(self, record: _Record) -> _Record:
-        """Join a record with those of its version and type that have no more rows, which are taken out: there are few
-        to look into then, however many pushes make a version, and rows are seldom moved."""
+        """Join a record with those of its version and type that have at most twice as many rows, which are taken out.
+        Each that stays has more than twice as many rows as the next: there are few to look into then, however many
+        pushes make a version and however much each brings, and rows are seldom moved."""
         at = len(self._records) - 1
         while at >= 0 and self._records[at].version == record.version:
             other = self._records[at]
-            if other.type_name == record.type_name and len(other.rows.ids) <= len(record.rows.ids):
+            if other.type_name == record.type_name and len(other.rows.ids) <= 2 * len(record.rows.ids):
                 self.nbytes -= self._records.pop(at).nbytes
                 record = other.with_rows(record.rows)
             at -= 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -48,7 +50,19 @@ def test_a_version_of_many_pushes_has_few_records() -> None:
     for row in range(COUNT):
         put(state, overwritten, 1, "Item", [row])
         put(state, overwritten, 1, "Person", [row])
-    assert [record.ids.tolist() for record in overwritten.since(0, "Item")] == [[*range(8)], [*range(8, 12)]]
+    kept = [record.ids.tolist() for record in overwritten.since(0, "Item")]
+    assert kept == [[*range(8)], [*range(8, 11)], [11]]
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=60))
+def test_there_are_few_whatever_each_push_brings(sizes: list[int]) -> None:
+    overwritten, ends = OverwrittenRows(1 << 20), np.cumsum([0, *sizes])
+    overwritten.restart(0)
+    for begin, end in pairwise(ends):
+        overwritten.add(1, "Item", np.arange(begin, end), {"value": np.zeros(ends[-1], np.float32)})
+    kept = [len(record.ids) for record in overwritten.since(0, "Item")]
+    assert sum(kept) == ends[-1]
+    assert all(larger > 2 * smaller for larger, smaller in pairwise(kept))
 
 
 def test_rows_that_were_dropped_do_not_count() -> None:
