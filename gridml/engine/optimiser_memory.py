@@ -6,7 +6,7 @@ the newest of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, final
 
 KEPT_BYTES = 1 << 29  # of one vertex type, but for the vertex that was kept last
@@ -52,7 +52,18 @@ class OptimiserMemory:
 
 def _nbytes(states: Sequence[dict[str, Any]]) -> int:
     """Bytes of the tensors in state dicts."""
+    return sum(tensor.nbytes for state in states for tensor in _tensors(state["state"]))
+
+
+def _tensors(remembered: Any) -> Iterator[Any]:
+    """The tensors in what an optimiser remembers: in lists, too, as L-BFGS has them, and beside what it counts."""
     import torch
 
-    remembered = (value for state in states for one in state["state"].values() for value in one.values())
-    return sum(value.nbytes for value in remembered if isinstance(value, torch.Tensor))
+    if isinstance(remembered, torch.Tensor):
+        yield remembered
+    elif isinstance(remembered, Mapping):
+        for each in remembered.values():
+            yield from _tensors(each)
+    elif isinstance(remembered, list | tuple):
+        for each in remembered:
+            yield from _tensors(each)

@@ -44,6 +44,17 @@ def test_nothing_is_kept_of_who_remembers_nothing(make: Callable[..., torch.opti
     assert len(memory) == kept
 
 
+def test_whatever_optimisers_remember_is_counted() -> None:
+    class Counting(torch.optim.SGD):
+        def step(self, closure: object = None) -> None:  # type: ignore[override]
+            self.state["steps"] = 1  # type: ignore[index]
+            self.state[self.param_groups[0]["params"][0]]["last"] = [torch.zeros(3), (torch.zeros(2),)]
+
+    memory = OptimiserMemory()
+    memory.keep(0, [stepped(partial(Counting, lr=0.1))])
+    assert memory._nbytes == {0: 5 * 4}
+
+
 def test_of_many_the_newest_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(optimiser_memory, "KEPT_BYTES", 3 * (2 * 8 * 4 + 4))  # both means of eight weights, and a count
     memory = OptimiserMemory()
