@@ -1,7 +1,7 @@
 """The rows of one replicated type that a worker has, as the master has them: what it need not be sent again.
 
 A row stays when the chunk that brought it ends. The master knows which rows a worker has, and as of which version
-(`master.sync.known_rows`), so a chunk that touches a row again is sent it only if it has changed.
+(`master.known_rows`), so a chunk that touches a row again is sent it only if it has changed.
 """
 
 from __future__ import annotations

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-import numpy as np
-
+from gridml.model.ids import places
 from gridml.protocol.push import Array, Ids, RowValues
 
 
@@ -20,10 +19,8 @@ def fill(values: Mapping[str, Array], at: Ids, ids: Ids, records: Iterable[RowVa
     for record in records:
         if not len(at):
             break
-        if len(record.ids):
-            place = np.minimum(np.searchsorted(record.ids, ids[at]), len(record.ids) - 1)
-            found = record.ids[place] == ids[at]
-            for name, column in values.items():
-                column[at[found]] = record.fields[name][place[found]]
-            at = at[~found]
+        place, found = places(record.ids, ids[at])
+        for name, column in values.items():
+            column[at[found]] = record.fields[name][place[found]]
+        at = at[~found]
     return at
