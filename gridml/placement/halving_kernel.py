@@ -180,6 +180,12 @@ def _reckon(
 
 
 @compiled
+def _ahead(side: int, load: Counts, most: Counts) -> float:
+    """By how much a side is fuller than the other, for what each may have; products of weights can be past int64."""
+    return float(load[side]) * float(most[1 - side]) - float(load[1 - side]) * float(most[side])
+
+
+@compiled
 def mend(
     offsets: Counts,
     neighbours: Parts,
@@ -217,7 +223,7 @@ def mend(
                 stamp[row] = 0
                 _put(heaps[side[row]], counts, int(side[row]), place, row, gain, stamp)
         best_cut, best_over, best_at, moves = cut, over, 0, 0
-        best_gap = abs(load[0] * most[1] - load[1] * most[0])
+        best_gap = abs(_ahead(0, load, most))
         begun_cut, begun_over = cut, over
         while moves - best_at <= patience:
             chosen, from_side = -1, -1
@@ -236,7 +242,7 @@ def mend(
                 if (
                     chosen < 0
                     or gain[top] > gain[chosen]
-                    or (gain[top] == gain[chosen] and load[a] * most[1 - a] > load[1 - a] * most[a])
+                    or (gain[top] == gain[chosen] and _ahead(a, load, most) > 0)
                 ):
                     chosen, from_side = top, a
             if load[0] > most[0] and counts[0] > 0:
@@ -270,7 +276,7 @@ def mend(
             gone[moves] = chosen
             moves += 1
             over = max(0, load[0] - most[0]) + max(0, load[1] - most[1])
-            gap = abs(load[0] * most[1] - load[1] * most[0])
+            gap = abs(_ahead(0, load, most))
             if over < best_over or (over == best_over and (cut < best_cut or (cut == best_cut and gap < best_gap))):
                 best_cut, best_over, best_at, best_gap = cut, over, moves, gap
         for at in range(best_at, moves):

@@ -57,6 +57,19 @@ def test_mending_goes_over_a_loss() -> None:
     assert mend(graph.offsets, graph.neighbours, *by, units, one, side, most, 4, 300) == 0
 
 
+@given(edges=EDGES, seed=st.integers(0, 99))
+def test_mending_is_the_same_in_any_unit_of_work(edges: list[tuple[int, int]], seed: int) -> None:
+    graph, rng = graph_of(edges), np.random.default_rng(seed)
+    by, units = by_columns(graph.offsets, graph.neighbours, 10), rng.integers(1, 9, 10)
+    sizes, drawn = rng.integers(1, 4, 15), rng.integers(0, 2, 15).astype(np.int8)
+    most = np.bincount(drawn, sizes, minlength=2).astype(np.int64) + rng.integers(0, 4)
+    sides = []
+    for unit in (1, 2**46):
+        sides.append(drawn.copy())
+        mend(graph.offsets, graph.neighbours, *by, units, unit * sizes, sides[-1], unit * most, 4, 300)
+    assert sides[0].tolist() == sides[1].tolist()
+
+
 def test_a_side_that_is_too_large_is_mended() -> None:
     graph, side = graph_of([(u, u % 10) for u in range(15)]), np.zeros(15, np.int8)
     by = by_columns(graph.offsets, graph.neighbours, 10)
