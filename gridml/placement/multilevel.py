@@ -76,11 +76,12 @@ class Multilevel:
         levels, became, _ = _levels(graph, parts, rng)
         wanted = ways(graph, parts, own)
         tried = [_parted(levels, became, parts, own, way, rng) for way in wanted]
-        flat, of_flat, _ = refinements(graph, parts, options_of(RefinedOptions, options))
-        tried, wanted = tried + flat, wanted + of_flat
-        at = best(tried, graph, own)
-        tally = within_memory(tried[at], graph, own, wanted[at].aim)
+        flat, of_flat, flat_why = refinements(graph, parts, options_of(RefinedOptions, options))
+        at = best(tried + flat, graph, own)
+        tally = within_memory((tried + flat)[at], graph, own, (wanted + of_flat)[at].aim)
         why = f"multilevel, {len(levels)} levels, the smallest of {levels[-1].graph.rows:,} rows"
+        if at >= len(tried):
+            why += f"; refined was better: {flat_why}"
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed, pace_of(graph, parts, own)), why)
 
 

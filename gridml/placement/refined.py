@@ -115,12 +115,11 @@ class Refined:
         tried, wanted, why = refinements(graph, parts, own)
         at = best(tried, graph, own)
         tally = within_memory(tried[at], graph, own, wanted[at].aim)
-        why = f"{why}, then {own.passes} passes of refinement"
         return Placement(parts, tally.rows, serve(graph, tally.rows, parts, own.seed, pace_of(graph, parts, own)), why)
 
 
 def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list[Tally], list[Way], str]:
-    """Return Parsa's rows refined in each of the `ways`, those, and how Parsa found its rows."""
+    """Return Parsa's rows refined in each of the `ways`, those, and how they were found."""
     dealt, _, why = deal_out(graph, parts, ParsaOptions(own.seed, own.slack, shares=own.shares))
     rng = np.random.default_rng([own.seed, 1])
     tried, wanted = [], ways(graph, parts, own)
@@ -136,4 +135,4 @@ def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list
         if tally.worth(aim) >= before:
             tally = as_dealt()
         tried.append(tally)
-    return tried, wanted, why
+    return tried, wanted, f"{why}, then {own.passes} passes of refinement"

@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.errors import UsageError
+from gridml.placement import multilevel
 from gridml.placement.base import Method, Options
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
@@ -16,6 +17,7 @@ from gridml.placement.parsa import Parsa
 from gridml.placement.refine import Tally
 from gridml.placement.refined import Refined
 from gridml.placement.traffic import traffic
+from gridml.testing.graphs import grouped
 
 
 @given(
@@ -83,6 +85,16 @@ def test_groups_that_single_moves_do_not_find() -> None:
     assert sum(each.total_traffic for each in one) < 0.9 * sum(each.total_traffic for each in other)
     assert sum(each.largest_memory for each in one) < sum(each.largest_memory for each in other)
     assert all(each.rows.max() <= 3000 / 8 + 1 for each in one)
+
+
+def test_it_says_when_the_answer_is_that_of_refined(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = grouped(300, 150, 6)
+    flat = Refined().place(graph, 3, Options())
+    assert "refined" not in Multilevel().place(graph, 3, Options()).why
+    monkeypatch.setattr(multilevel, "best", lambda tries, *_: len(tries) - 1)
+    placed = Multilevel().place(graph, 3, Options())
+    assert placed.rows.tolist() == flat.rows.tolist()
+    assert placed.why.startswith("multilevel, ") and placed.why.endswith(f"; refined was better: {flat.why}")
 
 
 def test_options_that_make_no_sense() -> None:
