@@ -10,12 +10,10 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import Counts, Parts
 from gridml.placement.compiled import compiled
 from gridml.placement.neighbour_sets import Words
 from gridml.placement.serving import SWEEPS, deal_unused, sweep, touching
-
-Counts = NDArray[np.int64]
 
 
 def serve_again(sets: Words, parts: int, seed: int, before: Parts, *, stay: bool) -> Parts:

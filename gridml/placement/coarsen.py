@@ -5,13 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import Counts, Parts
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
 
-Counts = NDArray[np.int64]
 _APART = 0x9E3779B97F4A7C15 >> 1  # what numbers of rows in two parts differ by
 HEAVY = 100  # rows of a column, above which no mate is looked for in it: it says little, and there are many
 

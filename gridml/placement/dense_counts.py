@@ -8,10 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.placement.base import Counts, Parts
-from gridml.placement.bipartite import Bipartite
+from gridml.placement.bipartite import Bipartite, Ids
 from gridml.placement.compiled import compiled
-
-Ids = NDArray[np.int32]
 
 
 class WeighedRows(NamedTuple):

@@ -39,8 +39,7 @@ class _Given(NamedTuple):
     @staticmethod
     def of(graph: Bipartite, sizes: Counts) -> _Given:
         times = np.bincount(graph.neighbours, minlength=graph.columns).astype(np.int32)
-        weights = np.ones(graph.columns, np.int64) if graph.column_weights is None else graph.column_weights
-        begins, inside, _, _, units = shared(graph.offsets, graph.neighbours, times, weights)
+        begins, inside, _, _, units = shared(graph.offsets, graph.neighbours, times, graph.sizes)
         kept = Bipartite(begins, inside, len(units), None, units)
         return _Given(kept, units, sizes, by_columns(begins, inside, len(units)))
 
@@ -130,7 +129,6 @@ def _common(graph: Bipartite, rows: Parts, parts: int) -> Counts:
     """Return what each two parts both touch, int64 (parts, parts), 0 for each by itself."""
     touched = np.zeros((graph.columns, parts), np.float64)
     touched[graph.neighbours, np.repeat(rows, graph.degrees)] = 1
-    units = 1 if graph.column_weights is None else graph.column_weights[:, None]
-    common = (touched.T @ (touched * units)).astype(np.int64)
+    common = (touched.T @ (touched * graph.sizes[:, None])).astype(np.int64)
     np.fill_diagonal(common, 0)
     return common

@@ -5,10 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts
+from gridml.placement.base import Counts, Parts
 from gridml.placement.compiled import compiled
 
-Counts = NDArray[np.int64]
 Sides = NDArray[np.int8]
 OUT = -1  # of its heap
 
@@ -239,11 +238,7 @@ def mend(
                 if counts[a] == 0:
                     continue
                 top = heaps[a, 0]
-                if (
-                    chosen < 0
-                    or gain[top] > gain[chosen]
-                    or (gain[top] == gain[chosen] and _ahead(a, load, most) > 0)
-                ):
+                if chosen < 0 or gain[top] > gain[chosen] or (gain[top] == gain[chosen] and _ahead(a, load, most) > 0):
                     chosen, from_side = top, a
             if load[0] > most[0] and counts[0] > 0:
                 chosen, from_side = heaps[0, 0], 0

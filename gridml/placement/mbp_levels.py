@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from gridml.placement.base import Counts
-from gridml.placement.bipartite import BothSides
+from gridml.placement.bipartite import BothSides, Ids
 from gridml.placement.compiled import compiled
-from gridml.placement.dense_counts import DenseCounts, Ids, WeighedRows, enter, leave
+from gridml.placement.dense_counts import DenseCounts, WeighedRows, enter, leave
 
 ALONE = -1
 BUSY = 100  # rows, over which a column says little of who is alike

@@ -11,11 +11,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import Parts, Shares
+from gridml.placement.base import Counts, Parts, Shares
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa_block import SPREAD
 from gridml.placement.rates import Pace
-from gridml.placement.refine_kernel import BITS, Aim, Bounds, Counts, Tallied, count, shared, sweep
+from gridml.placement.refine_kernel import BITS, Aim, Bounds, Tallied, count, shared, sweep
 
 # A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
 RATE = 0.3

@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.placement.base import UNLIMITED, Parts
+from gridml.placement.base import UNLIMITED, Counts, Parts
 from gridml.placement.compiled import compiled
 from gridml.placement.rates import Pace
 
 Words = NDArray[np.uint64]
-Counts = NDArray[np.int64]
 Bits = NDArray[np.uint16]
 BITS = 16  # parts of a word: most graphs are placed on so many, and four bytes a column stay in the caches
 _FULL = 255  # columns after which counters of a byte are emptied

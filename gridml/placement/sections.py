@@ -7,13 +7,10 @@ part, but in some of its sections.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from gridml.placement.base import Parts
-from gridml.placement.bipartite import Bipartite
+from gridml.placement.bipartite import Bipartite, Ids
 from gridml.placement.parsa import ParsaOptions, deal_out
-
-Ids = NDArray[np.int32]
 
 
 def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) -> Parts:

@@ -72,6 +72,7 @@ def test_weights_are_kept_where_they_are_given() -> None:
     assert weighted.column_weights is not None and weighted.column_weights.tolist() == [1, 0, 3]
     assert (weighted.work, weighted.heaviest) == (7, 5)
     assert (weighted.works.tolist(), weighted.sizes.tolist()) == ([2, 5], [1, 0, 3])
+    assert weighted.only(np.array([1])).sizes.tolist() == [1, 0, 3]
 
 
 @pytest.mark.parametrize(
