@@ -35,11 +35,11 @@ class Units:
 class Parts:
     """Placed vertices: part p is `members[offsets[p]:offsets[p+1]]` (int64 vertex indices), and stands at the positions
     from offsets[p] to offsets[p+1]. No part is empty. A part is whole sections, vertices that touch the same rows: they
-    lie between two neighbouring `borders` (int64, of parts, too), each in the graph's order."""
+    lie between two neighbouring `section_borders` (int64, of parts, too), each in the graph's order."""
 
     offsets: NDArray[np.int64]
     members: NDArray[np.int64]
-    borders: NDArray[np.int64]
+    section_borders: NDArray[np.int64]
 
     @staticmethod
     def of(labels: NDArray[np.integer], parts: int, sections: NDArray[np.integer] | None = None) -> Parts:
@@ -124,8 +124,8 @@ class EpochOrder:
 
 def _sections(parts: Parts, part: int, seed: int, epoch: int, shuffle: Shuffle) -> list[NDArray[np.int64]]:
     """Return the vertices of each section of a part, in the order of an epoch."""
-    first, last = np.searchsorted(parts.borders, parts.offsets[part : part + 2])
-    sections = [parts.members[begin:end].copy() for begin, end in pairwise(parts.borders[first : last + 1])]
+    first, last = np.searchsorted(parts.section_borders, parts.offsets[part : part + 2])
+    sections = [parts.members[begin:end].copy() for begin, end in pairwise(parts.section_borders[first : last + 1])]
     for number, section in enumerate(sections):
         own = (seed, epoch, part, number) if number else (seed, epoch, part)  # a run that has no sections goes on
         _shuffle(section, own, shuffle)

@@ -42,11 +42,11 @@ def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = froz
     those that honour what is `wanted` (`base.asked`)."""
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
         slower = TOTALS if isinstance(method, Multilevel) and f"objective {TOTAL}" in wanted else 1.0
-        expected_s = _seconds(edges, parts, cost * slower)
-        if expected_s <= seconds:
-            return method, f"the best method expected to take {seconds:g} s or less ({expected_s:.2g} s)"
+        takes_s = _seconds(edges, parts, cost * slower)
+        if takes_s <= seconds:
+            return method, f"the best method expected to take {seconds:g} s or less ({takes_s:.2g} s)"
     which = f" that takes account of {', '.join(sorted(wanted))}" if wanted else ""
-    return method, f"the quickest method{which}, expected to take {expected_s:.2g} s where {seconds:g} s are allowed"
+    return method, f"the quickest method{which}, expected to take {takes_s:.2g} s where {seconds:g} s are allowed"
 
 
 def expected_s(method: str, edges: int, parts: int) -> float | None:

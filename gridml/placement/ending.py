@@ -11,7 +11,7 @@ import numpy as np
 from gridml.errors import UsageError
 from gridml.placement.base import DUAN, MEMORY, SECONDS, STAR, TOTAL, TRAFFIC, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.limits import elsewise, least_memory
+from gridml.placement.limits import advice, least_memory
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.rates import Pace
 from gridml.placement.refine import PUSHES, Tally, anneal, fit, settle, sizes
@@ -95,7 +95,7 @@ def within_memory(tally: Tally, graph: Bipartite, options: Options, aim: Aim) ->
     raise UsageError(
         f"no placement on {len(tally.load)} parts was found in which none touches more than {options.memory:,}. None "
         f"can have less than {least_memory(graph, len(tally.load)):,}; {holds:,} was found to do. "
-        f"{elsewise(graph, options.memory, options.slack)}"
+        f"{advice(graph, options.memory, options.slack)}"
     )
 
 

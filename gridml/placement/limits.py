@@ -15,7 +15,7 @@ def least_memory(graph: Bipartite, parts: int) -> int:
     return max(int(np.diff(ends).max()), -(-used // parts))
 
 
-def elsewise(graph: Bipartite, limit: int, slack: float) -> str:
+def advice(graph: Bipartite, limit: int, slack: float) -> str:
     """Return what to ask for where a `limit` of memory is kept by no placement, but a larger one is."""
     largest = least_memory(graph, graph.rows)  # the largest row: no even share of so many parts is more
     if limit < largest:

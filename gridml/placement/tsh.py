@@ -39,7 +39,7 @@ from gridml.placement.base import (
 )
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.compiled import compiled
-from gridml.placement.limits import elsewise, least_memory
+from gridml.placement.limits import advice, least_memory
 from gridml.placement.neighbour_sets import no_sets, sets_of
 from gridml.placement.serving import deal_unused, touching
 from gridml.placement.tsh_steps import Dealt, Room, deal_by_steps
@@ -114,7 +114,7 @@ def infeasible(graph: Bipartite, parts: int, options: TshOptions, reached: Count
     return UsageError(
         f"no placement on {parts} parts was found in which none touches more than {limit:,} columns. None has "
         f"fewer than {least:,}; one of {int(reached.max()):,} was found. "
-        f"{elsewise(graph, limit, options.slack)}"
+        f"{advice(graph, limit, options.slack)}"
     )
 
 

@@ -122,8 +122,8 @@ def test_users_that_buy_the_same_are_placed_together_and_that_is_kept(tmp_path: 
     assert again is not None
     np.testing.assert_array_equal(again.parts.members, parts.members)
     np.testing.assert_array_equal(again.parts.offsets, parts.offsets)
-    np.testing.assert_array_equal(again.parts.borders, parts.borders)
-    assert len(parts.borders) == GROUPS * told.facts["sections"] + 1 > GROUPS + 1
+    np.testing.assert_array_equal(again.parts.section_borders, parts.section_borders)
+    assert len(parts.section_borders) == GROUPS * told.facts["sections"] + 1 > GROUPS + 1
     np.testing.assert_array_equal(again.shared, shared)
     other = placed(spec_of(graph()), tmp_path)[0].placement
     assert other is not None and other.sha256 == spec.placement.sha256, "the same seed places them alike"
@@ -142,7 +142,7 @@ def test_a_graph_whose_order_is_kept_has_no_sections(tmp_path: Path) -> None:
     spec, told = placed(replace(spec, program=replace(spec.program, shuffle="none")), tmp_path)
     assert spec.placement is not None and told is not None
     assert told.facts["sections"] == 1
-    np.testing.assert_array_equal(spec.placement.parts.borders, spec.placement.parts.offsets)
+    np.testing.assert_array_equal(spec.placement.parts.section_borders, spec.placement.parts.offsets)
 
 
 def test_a_part_that_touches_nearly_everything_is_not_worth_it(tmp_path: Path) -> None:

@@ -156,7 +156,7 @@ def test_a_part_stands_at_the_same_positions_in_every_epoch_and_holds_the_same_v
 
 @given(placed(), seeds, epochs, shuffles)
 def test_sections_of_a_part_stay_whole(parts: Parts, seed: int, epoch: int, shuffle: Shuffle) -> None:
-    borders = parts.borders.tolist()
+    borders = parts.section_borders.tolist()
     assert {*parts.offsets.tolist()} <= {*borders}
     order = EpochOrder(len(parts.members), seed, epoch, shuffle, parts=parts)
     section = np.empty(len(parts.members), np.int64)

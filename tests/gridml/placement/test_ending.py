@@ -10,7 +10,7 @@ import pytest
 from gridml.errors import UsageError
 from gridml.placement.base import DUAN, MEMORY, MESH, SECONDS, STAR, TOPOLOGIES, TOTAL, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.limits import elsewise, least_memory
+from gridml.placement.limits import advice, least_memory
 from gridml.placement.rates import Rates
 from gridml.placement.registry import find
 from gridml.placement.traffic import Traffic, traffic
@@ -84,8 +84,8 @@ def test_the_least_memory_is_the_largest_row_or_an_even_share() -> None:
 
 def test_more_parts_are_asked_for_only_where_they_help() -> None:
     graph = Bipartite.from_edges([0, 0, 0, 1, 2], [0, 1, 2, 3, 4], (3, 9))
-    assert elsewise(graph, 2, 0.1) == "Ask for that: one row alone touches 3, on however many parts."
-    assert elsewise(graph, 3, 0.1) == "Ask for that, for more parts, or for more slack than 0.1."
+    assert advice(graph, 2, 0.1) == "Ask for that: one row alone touches 3, on however many parts."
+    assert advice(graph, 3, 0.1) == "Ask for that, for more parts, or for more slack than 0.1."
 
 
 def test_in_a_star_traffic_is_memory() -> None:
