@@ -47,7 +47,7 @@ def numbered(offsets: Offsets, neighbours: Ids, rows: Ids, columns: int, scratch
     for row in rows:
         edges += offsets[row + 1] - offsets[row]
     bits = 1
-    while columns - 1 >> bits:
+    while columns - 1 >> bits > 0:  # of no columns −1 is left, however far it is shifted
         bits += 1
     digits = (bits + DIGIT - 1) // DIGIT
     width = (bits + digits - 1) // digits

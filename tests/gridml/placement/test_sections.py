@@ -45,3 +45,9 @@ def test_rows_that_touch_the_same_columns_are_in_one_section() -> None:
 def test_a_part_that_is_one_section_costs_nothing() -> None:
     graph = Bipartite.from_rows([0, 1, 2], [0, 1], 2)
     assert sections(graph, np.array([0, 1], np.int32), 2, 1, 0).tolist() == [0, 0]
+
+
+def test_a_part_whose_rows_touch_nothing_is_divided_as_well() -> None:
+    graph = Bipartite.from_edges([0, 1], [0, 0], (100, 3))
+    found = sections(graph, np.repeat([0, 1], 50).astype(np.int32), 2, 5, 0)
+    assert np.bincount(found[50:]).tolist() == [10] * 5
