@@ -123,9 +123,10 @@ class Bipartite:
     def only(self, rows: NDArray[np.integer[Any]]) -> Bipartite:
         """Return the graph of these rows alone, in their order, with all columns and their weights; the work of rows is
         left out."""
-        degrees = self.degrees[rows]
+        begins = self.offsets[rows]
+        degrees = self.offsets[np.asarray(rows) + 1] - begins
         offsets = np.concatenate([[0], np.cumsum(degrees)])
-        edges = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], degrees)
+        edges = np.arange(offsets[-1]) + np.repeat(begins - offsets[:-1], degrees)
         return Bipartite(offsets, self.neighbours[edges], self.columns, None, self.column_weights)
 
     @property
