@@ -6,16 +6,23 @@ import json
 import resource
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from benchmarks.placement_peers import PEERS
-from gridml.placement.base import Options, Placement
+from gridml.placement.base import TOTAL, Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS
 from gridml.placement.serving import serve
 from gridml.testing.graphs import grouped
+
+OURS = {
+    **dict.fromkeys(METHODS, Options()),
+    "multilevel, total": Options(objective=TOTAL),
+    "multilevel, total, 3%": Options(objective=TOTAL, slack=0.03),
+}
 
 
 def main() -> None:
@@ -33,8 +40,8 @@ def main() -> None:
 
 def _place(given: Bipartite, method: str, parts: int, seed: int) -> Placement:
     """Place by a method of gridml's or of other people's."""
-    if method in METHODS:
-        return METHODS[method].place(given, parts, Options(seed=seed))
+    if method in OURS:
+        return METHODS[method.partition(",")[0]].place(given, parts, replace(OURS[method], seed=seed))
     rows = PEERS[method](given, parts, seed)
     return Placement(parts, rows, serve(given, rows, parts, seed), method)
 
