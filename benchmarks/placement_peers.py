@@ -92,3 +92,4 @@ PEERS = {
 }
 if placement_zoltan.library() is not None:
     PEERS["Zoltan"] = zoltan
+ALL_PEERS = (*_ALL, "Zoltan")  # those that are not here, too
