@@ -267,7 +267,7 @@ LARGE = (
     "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes so "
     "much less than in the small runs that an epoch takes as long, and as many workers die in it.",
     "Left out: ratings by multilevel, which had placed nothing after 290 s of CPU (64 parts, 18,000,000 edges); and "
-    "ratings on 4 processes with 16 pushes.",
+    "ratings on 4 processes with 16 pushes. Those with one push were measured before parts had sections, and loss was.",
 )
 
 
