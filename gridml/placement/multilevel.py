@@ -24,6 +24,7 @@ percent of total traffic for half as much time again).
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 from numpy.typing import NDArray
@@ -73,7 +74,7 @@ class Multilevel:
         check(graph, parts, options, self)
         own = options_of(MultilevelOptions, options)
         rng = np.random.default_rng([own.seed, 2])
-        levels, became, _ = _levels(graph, parts, rng)
+        levels, became = _levels(graph, parts, rng)
         wanted = ways(graph, parts, own)
         tried = [_parted(levels, became, parts, own, way, rng) for way in wanted]
         flat, of_flat, flat_why = refinements(graph, parts, options_of(RefinedOptions, options))
@@ -123,8 +124,8 @@ def _parted(
     heat = _heat(given, options)
     tally = _up(levels, became, tally, options, way, rng, heat)
     for _ in range(CYCLES if total else 0):
-        again, became_again, rows = _levels(given, parts, rng, tally.rows)
-        turned = _refined(again[-1], rows, tally.price, options, way, rng, COLD)
+        again, became_again = _levels(given, parts, rng, tally.rows)
+        turned = _refined(again[-1], reduce(_joined, became_again, tally.rows), tally.price, options, way, rng, COLD)
         turned = _up(again, became_again, turned, options, way, rng, CYCLE_HEAT * heat)
         tally = min(tally, turned, key=lambda each: each.worth(way.aim))
     return ended(tally, rng, given, options, way.aim)
@@ -184,9 +185,9 @@ def _refined(
 
 def _levels(
     graph: Bipartite, parts: int, rng: np.random.Generator, rows: Parts | None = None
-) -> tuple[list[Level], list[Parts], Parts]:
-    """The graphs from the largest to the smallest, what rows of each became in the next, and the parts of the last's.
-    Where `rows` are in parts, those of two are not joined."""
+) -> tuple[list[Level], list[Parts]]:
+    """The graphs from the largest to the smallest, and what rows of each became in the next. Where `rows` are in parts,
+    those of two are not joined."""
     levels, became = [Level.of(graph)], []
     largest = max(1, graph.work // (parts * LEAST_ROWS // 4 + 1))
     while levels[-1].graph.rows > parts * LEAST_ROWS:
@@ -195,8 +196,12 @@ def _levels(
             break
         levels.append(Level(smaller, joined, levels[0].mean))
         became.append(to)
-        if rows is not None:
-            of_pairs = np.empty(smaller.rows, np.int32)
-            of_pairs[to] = rows
-            rows = of_pairs
-    return levels, became, np.zeros(0, np.int32) if rows is None else rows
+        rows = None if rows is None else _joined(rows, to)
+    return levels, became
+
+
+def _joined(rows: Parts, to: Parts) -> Parts:
+    """Return the parts of what rows became, given theirs; those of two are not joined."""
+    joined = np.empty(int(to.max()) + 1, np.int32)
+    joined[to] = rows
+    return joined

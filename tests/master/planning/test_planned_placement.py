@@ -161,7 +161,7 @@ def test_a_plan_shows_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     print_plan(plan)
     text = " ".join(capsys.readouterr().out.split())
     assert "placement with 4 workers by multilevel or parsa, expected to take" in text
-    assert "4 parts, as many as workers. Of 1.6 MB in rows a part by chance touches" in text
+    assert "4 parts, as many as workers, of 4 sections. Of 1.6 MB in rows a part by chance touches" in text
     print_plan(make_plan(dataclasses.replace(options, workers=1)))
     assert "placement none with 1 worker: one worker trains all of them" in " ".join(capsys.readouterr().out.split())
     assert make_plan(dataclasses.replace(options, program=None)).to_json()["placement"] is None
