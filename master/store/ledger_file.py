@@ -57,6 +57,9 @@ class LedgerFile(ABC):
         except (sqlite3.Error, DamagedError) as error:
             self._db.close()
             raise explain(error, path.parent) from error
+        except LedgerError:
+            self._db.close()
+            raise
 
     @abstractmethod
     def _read_mirror(self) -> None:
