@@ -266,8 +266,8 @@ NOTES = (
 LARGE = (
     "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes so "
     "much less than in the small runs that an epoch takes as long, and as many workers die in it.",
-    "Left out: ratings by multilevel with 16 pushes, on 4 processes by it, and with 16 pushes at all. Those on 4 processes were "
-    "measured before parts had sections, and loss was.",
+    "Left out: ratings on 4 processes by multilevel, and with 16 pushes; those that are there were measured before parts "
+    "had sections, and loss was. Ratings in the simulator by multilevel: with one push.",
 )
 
 
