@@ -267,7 +267,7 @@ LARGE = (
     "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes so "
     "much less than in the small runs that an epoch takes as long, and as many workers die in it.",
     "Left out: ratings on 4 processes by multilevel, and with 16 pushes; those there are were measured before parts "
-    "had sections, and loss was. Ratings in the simulator by multilevel: with one push.",
+    "had sections, and loss was.",
 )
 
 
