@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 
 from gridml.placement.base import Counts, Parts, Shares
-from gridml.placement.bipartite import Bipartite
+from gridml.placement.bipartite import Bipartite, BothSides
 from gridml.placement.coarsen import coarsen
-from gridml.placement.halving_kernel import Sides, by_columns, grow, mend
+from gridml.placement.halving_kernel import Sides, both_sides, grow, mend
 from gridml.placement.refine_kernel import shared
 
 FEW = 120  # rows that are left to be grown into halves
@@ -34,24 +34,20 @@ class _Given(NamedTuple):
     graph: Bipartite
     units: Counts
     sizes: Counts
-    rows_of: tuple[Counts, Parts]
+    sides: BothSides
 
     @staticmethod
     def of(graph: Bipartite, sizes: Counts) -> _Given:
         times = np.bincount(graph.neighbours, minlength=graph.columns).astype(np.int32)
         begins, inside, _, _, units = shared(graph.offsets, graph.neighbours, times, graph.sizes)
         kept = Bipartite(begins, inside, len(units), None, units)
-        return _Given(kept, units, sizes, by_columns(begins, inside, len(units)))
+        return _Given(kept, units, sizes, both_sides(begins, inside, len(units)))
 
     def mend(self, side: Sides, most: Counts) -> int:
-        graph = self.graph
-        return mend(
-            graph.offsets, graph.neighbours, *self.rows_of, self.units, self.sizes, side, most, PASSES, PATIENCE
-        )
+        return mend(self.sides, self.units, self.sizes, side, most, PASSES, PATIENCE)
 
     def grown(self, order: Parts, wanted: int, anywhere: bool) -> Sides:
-        graph = self.graph
-        return grow(graph.offsets, graph.neighbours, *self.rows_of, self.units, self.sizes, order, wanted, anywhere)
+        return grow(self.sides, self.units, self.sizes, order, wanted, anywhere)
 
 
 def halved(graph: Bipartite, sizes: Counts, shares: Shares, loose: float, rng: np.random.Generator) -> Parts:

@@ -18,15 +18,15 @@ def sections(graph: Bipartite, rows: Parts, parts: int, each: int, seed: int) ->
 
     Sections of a part differ by one row at most; one of fewer than `each` rows is not divided.
     """
-    found = np.zeros(graph.rows, np.int32)
+    section_of = np.zeros(graph.rows, np.int32)
     if each == 1:
-        return found
+        return section_of
     ends = np.cumsum(np.bincount(rows, minlength=parts))
     numbers = np.empty(graph.columns, np.int32)
     for members in np.split(np.argsort(rows, kind="stable").astype(np.int32), ends[:-1]):
         if len(members) >= each:
-            found[members] = deal_out(_compact(graph.only(members), numbers), each, ParsaOptions(seed))[0]
-    return found
+            section_of[members] = deal_out(_compact(graph.only(members), numbers), each, ParsaOptions(seed))[0]
+    return section_of
 
 
 def _compact(graph: Bipartite, numbers: Ids) -> Bipartite:

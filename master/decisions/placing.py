@@ -74,14 +74,14 @@ def choose(facts: PlacingFacts) -> tuple[Chosen | None, str]:
     if facts.vertices < parts * least:
         parts, reason = facts.vertices // least, f"each with {several} or more"
     sections = max(1, min(SECTIONS, facts.vertices // parts // facts.fewest)) if facts.shuffled else 1
-    told = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
+    division = f"{parts} parts, {reason}" if sections == 1 else f"{parts} parts, {reason}, of {sections} sections"
     if facts.asked != AUTO:
-        return Chosen(facts.asked, parts, sections), f"{facts.asked} was asked for; {told}"
+        return Chosen(facts.asked, parts, sections), f"{facts.asked} was asked for; {division}"
     if facts.modules:
         return None, "modules are trained besides, each worker's by all kinds of vertices"
     if facts.row_bytes < FEW_BYTES:
         return None, f"all rows together are {facts.row_bytes:,} bytes, which is little to send"
-    return Chosen(AUTO, parts, sections), told
+    return Chosen(AUTO, parts, sections), division
 
 
 def worth_keeping(asked: str, placed_bytes: float, chance_bytes: float) -> tuple[bool, str]:

@@ -10,7 +10,7 @@ from gridml.placement.base import TOTAL, Options
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.coarsen import coarsen
 from gridml.placement.halving import halved, mend_pairs
-from gridml.placement.halving_kernel import by_columns, grow, mend
+from gridml.placement.halving_kernel import grow, mend
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.refine import Tally
 from gridml.placement.refined import Refined
@@ -39,7 +39,7 @@ def test_mending_never_costs_and_knows_what_is_cut(edges: list[tuple[int, int]],
     most = np.bincount(side, sizes, minlength=2).astype(np.int64) + rng.integers(0, 4)
     before = cut(graph, side, units)
     found = mend(
-        graph.offsets, graph.neighbours, *by_columns(graph.offsets, graph.neighbours, 10), units, sizes, side, most, 4,
+        graph.both_sides, units, sizes, side, most, 4,
         patience,
     )  # fmt: skip
     assert found == cut(graph, side, units) <= before
@@ -53,28 +53,28 @@ def test_mending_goes_over_a_loss() -> None:
     graph = Bipartite.from_edges(rows, columns, (8, 6))
     side, one = np.array([0, 0, 1, 1, 0, 0, 1, 1], np.int8), np.ones(8, np.int64)
     units, most = np.ones(6, np.int64), np.array([5, 5])
-    by = by_columns(graph.offsets, graph.neighbours, 6)
-    assert mend(graph.offsets, graph.neighbours, *by, units, one, side, most, 4, 300) == 0
+    by = graph.both_sides
+    assert mend(by, units, one, side, most, 4, 300) == 0
 
 
 @given(edges=EDGES, seed=st.integers(0, 99))
 def test_mending_is_the_same_in_any_unit_of_work(edges: list[tuple[int, int]], seed: int) -> None:
     graph, rng = graph_of(edges), np.random.default_rng(seed)
-    by, units = by_columns(graph.offsets, graph.neighbours, 10), rng.integers(1, 9, 10)
+    by, units = graph.both_sides, rng.integers(1, 9, 10)
     sizes, drawn = rng.integers(1, 4, 15), rng.integers(0, 2, 15).astype(np.int8)
     most = np.bincount(drawn, sizes, minlength=2).astype(np.int64) + rng.integers(0, 4)
     sides = []
     for unit in (1, 2**46):
         sides.append(drawn.copy())
-        mend(graph.offsets, graph.neighbours, *by, units, unit * sizes, sides[-1], unit * most, 4, 300)
+        mend(by, units, unit * sizes, sides[-1], unit * most, 4, 300)
     assert sides[0].tolist() == sides[1].tolist()
 
 
 def test_a_side_that_is_too_large_is_mended() -> None:
     graph, side = graph_of([(u, u % 10) for u in range(15)]), np.zeros(15, np.int8)
-    by = by_columns(graph.offsets, graph.neighbours, 10)
+    by = graph.both_sides
     one = np.ones(15, np.int64)
-    mend(graph.offsets, graph.neighbours, *by, np.ones(10, np.int64), one, side, np.array([8, 8]), 4, 300)
+    mend(by, np.ones(10, np.int64), one, side, np.array([8, 8]), 4, 300)
     assert np.bincount(side).max() <= 8
 
 
@@ -82,8 +82,8 @@ def test_a_side_that_is_too_large_is_mended() -> None:
 def test_halves_grow_to_what_is_wanted(edges: list[tuple[int, int]], seed: int, wanted: int, anywhere: bool) -> None:
     graph = graph_of(edges)
     order = np.random.default_rng(seed).permutation(15).astype(np.int32)
-    by, one = by_columns(graph.offsets, graph.neighbours, 10), np.ones(15, np.int64)
-    side = grow(graph.offsets, graph.neighbours, *by, np.ones(10, np.int64), one, order, wanted, anywhere)
+    by, one = graph.both_sides, np.ones(15, np.int64)
+    side = grow(by, np.ones(10, np.int64), one, order, wanted, anywhere)
     assert np.count_nonzero(side == 0) == wanted and side[order[0]] == 0
 
 
