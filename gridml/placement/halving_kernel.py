@@ -17,8 +17,8 @@ OUT = -1  # of its heap
 
 @compiled
 def both_sides(offsets: Counts, neighbours: Parts, columns: int) -> BothSides:
-    """Return what `Bipartite.both_sides` does: halving makes a thousand small graphs, for which scipy took a tenth of the
-    time of a placement."""
+    """Return what `Bipartite.both_sides` does: halving makes a thousand small graphs, for which scipy took a tenth of
+    the time of a placement."""
     begins = np.zeros(columns + 1, np.int64)
     for column in neighbours:
         begins[column + 1] += 1
