@@ -38,7 +38,7 @@ class FleetFacts:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance that the fleet launched for worker `worker`; seconds since 1970. `on_demand` is its undiscounted price
+    """An instance that the fleet launched for worker `worker`; seconds since 1970. `on_demand` is its full price
     in dollars an hour, 0 where nobody knows it."""
 
     id: str
