@@ -12,11 +12,8 @@ from __future__ import annotations
 import contextlib
 import errno
 import importlib
-import io
 import ipaddress
 import json
-import logging
-import os
 import re
 import socket
 import threading
@@ -27,24 +24,12 @@ from typing import Any
 
 from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
+from gridml.carriers.ssh import TIMEOUT_S, Address, as_oserror, connected, hang_up
 from gridml.errors import RunError, UsageError
 
-TIMEOUT_S = 20.0  # without any progress, at each step; the connection then counts as broken
-ALIVE_S = 30  # of silence, after which it is asked whether the other end is there
 READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
 WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
-_LOGGER = "gridml.sftp"
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
-# Both ends are gridml's, so only what is beyond doubt is spoken: ciphers with authentication, or in counter mode with
-# encrypt-then-mac; no SHA-1, no MD5, no CBC; keys and signatures are ed25519.
-_SPOKEN = {
-    "ciphers": ("aes128-ctr", "aes192-ctr", "aes256-ctr", "aes128-gcm@openssh.com", "aes256-gcm@openssh.com"),
-    "digests": ("hmac-sha2-256-etm@openssh.com", "hmac-sha2-512-etm@openssh.com"),
-    "kex": ("mlkem768x25519-sha256", "curve25519-sha256@libssh.org", "curve25519-sha256", "ecdh-sha2-nistp256"),
-    "key_types": ("ssh-ed25519",),
-    "compression": ("none",),
-}
-_KEEPALIVE = (("TCP_KEEPIDLE", ALIVE_S), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
 
 
 @dataclass(frozen=True)
@@ -58,6 +43,10 @@ class Credential:
     host_key: str
     user: str
     private_key: str
+
+    @property
+    def address(self) -> Address:
+        return Address(self.host, self.port, self.host_key)
 
     def to_json(self) -> str:
         return json.dumps(asdict(self), indent=1) + "\n"
@@ -87,10 +76,11 @@ class SftpLine:
     def session(self) -> Any:
         """A new SFTP session, a paramiko.SFTPClient. Raises OSError."""
         paramiko = importlib.import_module("paramiko")
-        with self._lock, _as_oserror(paramiko, f"{self.credential.host}:{self.credential.port}"):
+        wanted = self.credential
+        with self._lock, as_oserror(paramiko, str(wanted.address)):
             if self._transport is None or not self._transport.is_active():
                 self._transport = None  # nothing is left of it when the next line fails
-                self._transport = self._connect(paramiko)
+                self._transport = connected(wanted.address, wanted.user, wanted.private_key, self.timeout_s)
             try:
                 channel = self._transport.open_session(timeout=self.timeout_s)
                 channel.settimeout(self.timeout_s)
@@ -115,22 +105,6 @@ class SftpLine:
         transport, self._transport = self._transport, None
         if transport is not None:
             hang_up(transport)
-
-    def _connect(self, paramiko: Any) -> Any:
-        wanted = self.credential
-        connection = socket.create_connection((wanted.host, wanted.port), self.timeout_s)
-        keep_alive(connection, self.timeout_s)
-        transport = paramiko.Transport(connection)
-        try:
-            prepare(transport, self.timeout_s)
-            transport.start_client(timeout=self.timeout_s)
-            if transport.get_remote_server_key().get_base64() != wanted.host_key:
-                raise PermissionError(errno.EACCES, "another server answers there: its key is not the master's")
-            transport.auth_publickey(wanted.user, paramiko.Ed25519Key(file_obj=io.StringIO(wanted.private_key)))
-        except BaseException:
-            hang_up(transport)
-            raise
-        return transport
 
 
 class SftpLink(FileLink):
@@ -193,7 +167,7 @@ class SftpLink(FileLink):
         paramiko = importlib.import_module("paramiko")
         with self._lock:
             try:
-                with _as_oserror(paramiko, path):
+                with as_oserror(paramiko, path):
                     if self._sftp is None:
                         self._sftp = self._line.session()
                     yield self._sftp
@@ -276,53 +250,3 @@ def line_of_job(path: Path) -> SftpLine:
             f"this job has no credential for the master's SFTP server ({path}: {error}). Submit it with gridml submit "
             f"--carrier sftp, which sends one with each job."
         ) from error
-
-
-def prepare(transport: Any, timeout_s: float) -> None:
-    """Limit how long a paramiko.Transport waits and which algorithms it speaks, and keep what it logs from the
-    terminal."""
-    logger = logging.getLogger(_LOGGER)
-    logger.propagate = False
-    if not logger.handlers:
-        logger.addHandler(logging.NullHandler())
-    transport.set_log_channel(_LOGGER)
-    transport.banner_timeout = transport.handshake_timeout = timeout_s
-    transport.auth_timeout = transport.channel_timeout = timeout_s
-    options = transport.get_security_options()
-    for what, spoken in _SPOKEN.items():  # of those that this paramiko has, in its order
-        setattr(options, what, tuple(name for name in getattr(options, what) if name in spoken))
-
-
-def keep_alive(connection: socket.socket, timeout_s: float) -> None:
-    """Let the system end a connection whose other end is gone, or takes nothing for `timeout_s`."""
-    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for name, value in (*_KEEPALIVE, ("TCP_USER_TIMEOUT", int(1e3 * timeout_s))):
-        if hasattr(socket, name):  # some systems lack some of them
-            connection.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
-
-
-def hang_up(transport: Any) -> None:
-    """End a paramiko.Transport at once. Its thread looks every 0.1 s only, unless its socket has ended."""
-    with contextlib.suppress(OSError):
-        transport.sock.shutdown(socket.SHUT_RDWR)
-    transport.close()
-    transport.sock.close()
-
-
-@contextlib.contextmanager
-def _as_oserror(paramiko: Any, what: str) -> Iterator[None]:
-    """Whatever paramiko raises, as an OSError with an errno; a connection that broke as a ConnectionError."""
-    try:
-        yield
-    except paramiko.AuthenticationException as error:
-        raise PermissionError(errno.EACCES, f"the master's server refused this job's key: {error}", what) from error
-    except (paramiko.SSHException, EOFError) as error:
-        raise ConnectionResetError(errno.ECONNRESET, str(error) or os.strerror(errno.ECONNRESET), what) from error
-    except TimeoutError as error:
-        raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), what) from error
-    except OSError as error:
-        if error.errno is None:  # the server's "failure", or a socket that paramiko found closed
-            raise OSError(errno.EIO, str(error), what) from error
-        error.filename = error.filename or what
-        raise

@@ -27,7 +27,8 @@ import paramiko
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
-from gridml.carriers.sftp import TIMEOUT_S, Credential, hang_up, host_and_port, keep_alive, prepare
+from gridml.carriers.sftp import Credential, host_and_port
+from gridml.carriers.ssh import TIMEOUT_S, hang_up, keep_alive, prepare
 from gridml.errors import RunError, UsageError
 from master.sftp.jail import Jail, View
 from master.sftp.quota import Quota, Room
