@@ -132,7 +132,7 @@ class EnrolmentLine:
                 answer = read_line(channel, self._timeout_s)
             finally:
                 hang_up(transport)
-        if not answer:
+        if answer is None:
             raise ConnectionResetError(errno.ECONNRESET, "the master's server did not answer", str(self._address))
         try:
             values = json.loads(answer)
@@ -145,15 +145,15 @@ class EnrolmentLine:
         return values
 
 
-def read_line(channel: Any, within_s: float) -> bytes:
-    """Return what comes on a paramiko.Channel before the next end of a line, b"" where it ends before. Raises OSError
+def read_line(channel: Any, within_s: float) -> bytes | None:
+    """Return what comes on a paramiko.Channel before the next end of a line, None where it ends before. Raises OSError
     for a line of more than `LONGEST` bytes, TimeoutError for one that takes longer than `within_s`."""
     line, deadline = bytearray(), time.monotonic() + within_s
     while not line.endswith(b"\n"):
         channel.settimeout(max(deadline - time.monotonic(), 0.001))
         got = channel.recv(min(LONGEST + 1 - len(line), 4096))
         if not got:
-            return b""
+            return None
         line += got
         if b"\n" in line[:-1] or len(line) > LONGEST:
             raise OSError(errno.EMSGSIZE, f"expected one line of {LONGEST} bytes at most")

@@ -1,4 +1,5 @@
-"""What a job's SFTP session sees of the run directory: the mailboxes of its own lives and the chunks, nothing else.
+"""What a job's SFTP session sees of the run directory: the mailboxes of its own lives, the chunks and the files that
+a fleet's workers run on, nothing else.
 
 What may be named is said by a list of what is allowed, so that there is no path to outwit. Below the run directory's
 own folders no symbolic link is followed. How much may be written is said by a quota.
@@ -23,6 +24,7 @@ from master.sftp.quota import Quota, Room
 FILES = 8  # that a session may have open at once
 LARGEST_READ = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
 _DENIED: int = paramiko.SFTP_PERMISSION_DENIED
+_READ_ONLY = (("chunks",), ("bundle",))
 _FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_EXCL | os.O_APPEND
 _STATUS = {
     errno.ENOENT: paramiko.SFTP_NO_SUCH_FILE,
@@ -39,12 +41,13 @@ def owns(job: str, box: str) -> bool:
 
 
 def allowed(job: str, path: str) -> tuple[str, ...]:
-    """The parts of `mail`, `mail/BOX`, `mail/BOX/FILE` or `chunks/FILE`; () for any other path, which is denied."""
+    """The parts of `mail`, `mail/BOX`, `mail/BOX/FILE`, `chunks/FILE` or `bundle/FILE`; () for any other path, which is
+    denied."""
     parts = tuple(path.split("/"))
     if any(part in ("", ".", "..") or "\0" in part for part in parts):
         return ()
     match parts:
-        case ("mail",) | ("chunks", _):
+        case ("mail",) | ("chunks" | "bundle", _):
             return parts
         case ("mail", box) | ("mail", box, _) if owns(job, box):
             return parts
@@ -80,10 +83,28 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
             return _status(error)
         return [_named(name) for name in names if len(parts) == 2 or owns(self._job, name)]
 
+    def canonicalize(self, path: str) -> str:
+        """Paths are relative to the run directory, also for OpenSSH's sftp, which asks where it stands."""
+        return "" if path == "." else path
+
+    def lstat(self, path: str) -> Any:
+        parts = allowed(self._job, path)
+        if not parts:
+            return _DENIED
+        is_folder = parts[0] == "mail" and len(parts) < 3
+        try:
+            with self._folder(parts if is_folder else parts[:-1]) as folder:
+                found = os.fstat(folder) if is_folder else os.stat(parts[-1], dir_fd=folder, follow_symlinks=False)
+        except OSError as error:
+            return _status(error)
+        return paramiko.SFTPAttributes.from_stat(found)
+
+    stat = lstat  # no link is followed
+
     def open(self, path: str, flags: int, attr: Any) -> Any:
         parts = allowed(self._job, path)
         message = len(parts) == 3
-        if not (message or (parts[:1] == ("chunks",) and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
+        if not (message or (parts[:1] in _READ_ONLY and flags & _FLAGS == os.O_RDONLY)) or len(self._open) >= FILES:
             return _DENIED
         room, quota = self._jail.room, self._jail.quota
         try:

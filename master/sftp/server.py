@@ -3,6 +3,9 @@
 Each job has a key of its own, in a file `sftp/JOB` of the run directory that is sent with the job. The files are the
 only truth: a job whose file is gone is refused from then on. The server's own key and its port are kept beside them,
 so that a master that starts again is the same server at the same address.
+
+Where a run has a fleet, whose machines make their own keys, a job's file holds none: its key is the one with which a
+machine enrolled for it (`enrolment.py`), until that machine has ended.
 """
 
 from __future__ import annotations
@@ -24,20 +27,20 @@ from pathlib import Path
 from typing import Any
 
 import paramiko
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
+from gridml.carriers.enrolment import SUBSYSTEM, USER, new_key
 from gridml.carriers.sftp import Credential, host_and_port
-from gridml.carriers.ssh import TIMEOUT_S, hang_up, keep_alive, prepare
+from gridml.carriers.ssh import TIMEOUT_S, Address, hang_up, keep_alive, prepare
 from gridml.errors import RunError, UsageError
+from master.sftp.enrolment import EnrolSession, Entry, Registrar
 from master.sftp.jail import Jail, View
 from master.sftp.quota import Quota, Room
 
 FOLDER = "sftp"
 MAIL = "mail"  # the folder of the mailboxes
 OWN = "server.json"  # beside the credentials; no job's name has a dot
-LOGIN_S = 20.0  # within which a connection must have shown its key
-STRANGERS = 32  # connections that have not; of more the first ends, of the address that has most of them
+LOGIN_S = 20.0  # within which a connection must have shown its key, or who is no job must have enrolled
+STRANGERS = 32  # connections of no job; of more the first ends, of the address that has most of them
 CONNECTIONS = 4  # of one job; when there are more, the oldest end: nobody is behind them any more
 SESSIONS = 8  # at once on a connection; a worker has three
 CHANNELS = 256  # ever opened on a connection
@@ -53,11 +56,13 @@ class MailServer:
     that is none, RunError where no port can be opened. `quota` may be exchanged at any time.
 
     Connections count from the moment that they are accepted, whether anything is said on them or not: with J jobs there
-    are at most `STRANGERS` + J · `CONNECTIONS`, and so many more as prove their key within `SWEEP_S`.
+    are at most `STRANGERS` + J · `CONNECTIONS`, and so many more as prove their key within `SWEEP_S`. Machines that
+    enrol are strangers, since any key lets them in.
     """
 
     def __init__(self, root: Path, address: str | None = None, *, clock: Callable[[], float] = time.monotonic) -> None:
         self.quota = Quota()
+        self.registrar = Registrar(root)
         self._rooms: dict[str, Room] = {}  # by job
         self._root, self._clock = root, clock
         self._folder = root / FOLDER
@@ -78,11 +83,13 @@ class MailServer:
         self._thread.start()
 
     def make(self, job: str) -> None:
-        """A credential for a job, unless it has one. Raises OSError when it cannot be written."""
-        if not _JOB.fullmatch(job):
-            raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_'")
+        """A credential for a job, unless it has one; in a run with a fleet there is no key in it. Raises OSError when
+        it cannot be written."""
+        if not _JOB.fullmatch(job) or job == USER:
+            raise UsageError(f"got the job name {job!r}, expected letters, digits, '-' and '_', and not {USER!r}")
         if not (self._folder / job).exists():
-            made = Credential(self._host, self._port, self._key.get_base64(), job, _new_key())
+            private_key = "" if self.registrar.has_fleet else new_key()
+            made = Credential(self._host, self._port, self._key.get_base64(), job, private_key)
             _write(self._folder / job, made.to_json())
 
     def remove(self, job: str) -> None:
@@ -117,14 +124,26 @@ class MailServer:
             for session in connection.door.sessions:
                 session.join(TIMEOUT_S)
 
-    def admits(self, job: str, key: Any) -> bool:
-        """Whether this public key is the job's, by what lies in the folder at this moment."""
-        if not _JOB.fullmatch(job):
-            return False
+    @property
+    def address(self) -> Address:
+        """Where workers reach this server."""
+        return Address(self._host, self._port, self._key.get_base64())
+
+    def admits(self, user: str, key: Any) -> Entry | None:
+        """What this public key lets `user` do, by what lies in the folders at this moment; None for nothing."""
+        shown, has_fleet = str(key.get_base64()), self.registrar.has_fleet
+        if user == USER:
+            return Entry(user, shown) if has_fleet and key.get_name() == "ssh-ed25519" else None
+        if not _JOB.fullmatch(user):
+            return None
         try:
-            return bool(_key(Credential.read(self._folder / job).private_key).get_base64() == key.get_base64())
+            private_key = Credential.read(self._folder / user).private_key
+            if has_fleet:
+                instance = self.registrar.instance_of(user, shown)
+                return None if instance is None else Entry(user, shown, instance)
+            return Entry(user, shown) if _key(private_key).get_base64() == shown else None
         except (OSError, ValueError, paramiko.SSHException):
-            return False
+            return None
 
     def view(self, door: Any, job: str) -> View:
         with self._lock:
@@ -141,7 +160,7 @@ class MailServer:
             _key(kept["private_key"])
             return str(kept["private_key"]), int(kept["port"])
         except (OSError, ValueError, KeyError, TypeError, paramiko.SSHException):
-            return _new_key(), 0
+            return new_key(), 0
 
     def _renew(self, job: str) -> None:
         """Let the credential of an earlier master's job name this server; one that cannot be read is removed."""
@@ -171,21 +190,26 @@ class MailServer:
                     self._receive(connection, address)
 
     def _sweep(self) -> None:
-        """End the connections that have shown no key in time, and the oldest of a job that has too many."""
+        """End the connections that have shown no key in time, the oldest of a job that has too many, and those of a
+        machine that has ended."""
         entered: Counter[str | None] = Counter()
         for connection in reversed(self._connections):
-            if connection.transport.is_authenticated():
+            if not connection.stranger:
                 entered[connection.job] += 1
-                if entered[connection.job] > CONNECTIONS:
+                if entered[connection.job] > CONNECTIONS or self._has_ended(connection):
                     hang_up(connection.transport)
             elif self._clock() - connection.began_s > LOGIN_S:
                 hang_up(connection.transport)
         self._connections = [c for c in self._connections if c.transport.is_active()]
 
+    def _has_ended(self, connection: _Connection) -> bool:
+        entry = connection.door.entry
+        return entry is not None and entry.instance is not None and not self.registrar.is_there(entry.instance)
+
     def _receive(self, connection: socket.socket, address: str) -> None:
         """Answer a connection on threads of its own. Of too many strangers the first must go, of the address that most
         of them came from: so none can keep the others out."""
-        strangers = [c for c in self._connections if not c.transport.is_authenticated()]
+        strangers = [c for c in self._connections if c.stranger]
         try:
             if self._over.is_set():
                 raise ConnectionAbortedError(errno.ECONNABORTED, "the server stops")
@@ -197,7 +221,7 @@ class MailServer:
             connection.settimeout(SWEEP_S)  # its thread looks as often whether it has ended; paramiko's 0.1 s adds up
             prepare(transport, LOGIN_S)
             transport.add_server_key(self._key)
-            door = _Door(self, transport)
+            door = _Door(self, address)
             transport.start_server(event=threading.Event(), server=door)
         except (OSError, RuntimeError, paramiko.SSHException):  # RuntimeError: no more threads can be had
             connection.close()
@@ -217,22 +241,38 @@ class _Connection:
         name: str | None = self.transport.get_username()
         return name
 
+    @property
+    def stranger(self) -> bool:
+        return self.job == USER or not self.transport.is_authenticated()
+
+
+class SftpSession(paramiko.SFTPServer):  # type: ignore[misc]
+    """Says at its end that all went well, without which OpenSSH's sftp and scp take a transfer for failed."""
+
+    def start_subsystem(self, name: str, transport: Any, channel: Any) -> None:
+        super().start_subsystem(name, transport, channel)
+        if not channel.closed:
+            channel.send_exit_status(0)
+
 
 class _Door(paramiko.ServerInterface):  # type: ignore[misc]
-    """What a connection may do: show a key, and start SFTP. What is not overridden here, paramiko refuses."""
+    """What a connection may do: show a key, and start SFTP as a job, or enrolment. What is not overridden here,
+    paramiko refuses."""
 
-    def __init__(self, server: MailServer, transport: Any) -> None:
-        self._server, self._transport = server, transport
+    def __init__(self, server: MailServer, address: str) -> None:
+        self._server, self._address = server, address
         self._channels = 0
+        self.entry: Entry | None = None
         self.sessions: list[threading.Thread] = []
 
     def get_allowed_auths(self, username: str) -> str:
         return "publickey"
 
     def check_auth_publickey(self, username: str, key: Any) -> int:
-        """Whether the key may enter; paramiko then has the other end prove that it holds its private half."""
-        admitted = self._server.admits(username, key)
-        return int(paramiko.AUTH_SUCCESSFUL if admitted else paramiko.AUTH_FAILED)
+        """Whether the key may enter; paramiko then has the other end prove that it holds its private half. Once one
+        has, it asks no more, so the last entry is the one that was proved."""
+        self.entry = self._server.admits(username, key)
+        return int(paramiko.AUTH_FAILED if self.entry is None else paramiko.AUTH_SUCCESSFUL)
 
     def check_channel_request(self, channel_type: str, chanid: int) -> int:
         self._channels += 1
@@ -242,13 +282,22 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
 
     def check_channel_subsystem_request(self, channel: Any, name: str) -> bool:
         self.sessions = [session for session in self.sessions if session.is_alive()]
-        if name != "sftp" or len(self.sessions) >= SESSIONS:
+        if self.entry is None or len(self.sessions) >= SESSIONS:
             return False
-        session = paramiko.SFTPServer(channel, name, self, self._server.view, self._transport.get_username())
+        session = self._session(channel, name, self.entry)
+        if session is None:
+            return False
         session.daemon = True
         session.start()
         self.sessions.append(session)
         return True
+
+    def _session(self, channel: Any, name: str, entry: Entry) -> Any:
+        if name == "sftp" and entry.user != USER:
+            return SftpSession(channel, name, self, self._server.view, entry.user)
+        if name == SUBSYSTEM and (entry.user == USER or entry.instance is not None):
+            return EnrolSession(channel, self, self._server.registrar, entry, self._address)
+        return None
 
 
 def _listen(host: str, port: int, last: int) -> socket.socket:
@@ -275,12 +324,6 @@ def _bound(host: str, port: int) -> socket.socket:
     if socket.has_dualstack_ipv6():
         return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
     return socket.create_server(("", port))
-
-
-def _new_key() -> str:
-    """A private key as in OpenSSH's files."""
-    made = Ed25519PrivateKey.generate()
-    return made.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()).decode()
 
 
 def _key(text: str) -> Any:

@@ -1,0 +1,93 @@
+"""An identity document counts only as its provider signed it, byte for byte."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.padding import MGF1, PSS, PKCS1v15
+from cryptography.hazmat.primitives.hashes import SHA1, SHA256
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gridml.errors import UsageError
+from master.decisions.enrolment import Identity
+from master.sftp.identity import identity_of, rsa_key, signed, token_fits
+
+
+def test_what_its_provider_signed_is_signed(provider: Any) -> None:
+    document = provider.document()
+    assert signed(document, provider.sign(document), provider.certificate)
+    assert signed(document, "".join(provider.sign(document).split()), provider.certificate)
+
+
+def test_what_anybody_else_signed_is_not(provider: Any, impostor: Any) -> None:
+    document = provider.document()
+    assert not signed(document, impostor.sign(document), provider.certificate)
+    assert not signed(document, provider.sign(document), impostor.certificate)
+
+
+@pytest.mark.parametrize("altered", [{"instanceId": "i-8"}, {"imageId": "ami-2"}, {"instanceType": "c7i.metal"}])
+def test_a_document_that_was_altered_is_not(provider: Any, altered: dict[str, str]) -> None:
+    signature = provider.sign(provider.document())
+    assert not signed(provider.document(**altered), signature, provider.certificate)
+    assert not signed(provider.document() + " ", signature, provider.certificate)
+
+
+@pytest.mark.parametrize("signature", ["", "=", "not base64!", "AAAA", "é", "A" * 344])
+def test_what_is_no_signature_is_not(provider: Any, signature: str) -> None:
+    assert not signed(provider.document(), signature, provider.certificate)
+
+
+def test_another_scheme_is_not(provider: Any) -> None:
+    raw = provider.document().encode()
+    for scheme, digest in ((PSS(MGF1(SHA256()), 32), SHA256()), (PKCS1v15(), SHA1())):
+        signature = base64.b64encode(provider.key.sign(raw, scheme, digest)).decode()
+        assert not signed(provider.document(), signature, provider.certificate)
+
+
+@given(document=st.text(max_size=200), signature=st.text(max_size=400))
+def test_nothing_that_is_sent_raises(provider: Any, document: str, signature: str) -> None:
+    assert not signed(document, signature, provider.certificate)
+    identity_of(document)
+
+
+def test_a_document_says_who_it_is_of(provider: Any) -> None:
+    expected = Identity("123456789012", "eu-north-1", "ami-1", "i-7", 1_700_000_000.0)
+    assert identity_of(provider.document()) == expected
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        "", "[]", "null", "{}", "[" * 100_000,
+        '{"accountId": "1", "accountId": "123456789012", "region": "r", "imageId": "i", "instanceId": "i", '
+        '"pendingTime": "2023-11-14T22:13:20Z"}',
+    ],
+)  # fmt: skip
+def test_a_document_that_does_not_say_so_is_of_nobody(document: str) -> None:
+    assert identity_of(document) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("accountId", 123456789012), ("instanceId", None), ("region", "r\n"), ("imageId", "a" * 201),
+     ("pendingTime", "yesterday")],
+)  # fmt: skip
+def test_a_field_that_cannot_be_one_is_of_nobody(provider: Any, name: str, value: Any) -> None:
+    assert identity_of(json.dumps({**json.loads(provider.document()), name: value})) is None
+
+
+def test_only_the_token_fits() -> None:
+    digest = hashlib.sha256(b"token").hexdigest()
+    assert token_fits("token", digest) and token_fits("token", digest.upper())
+    assert not any(token_fits(token, digest) for token in ("", "Token", "token ", digest, "\ud800"))
+
+
+@pytest.mark.parametrize("text", ["", "none", "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"])
+def test_what_is_no_certificate_says_so(text: str) -> None:
+    with pytest.raises(UsageError, match="PEM"):
+        rsa_key(text)
