@@ -1,0 +1,1 @@
+"""Amazon EC2: workers on spot instances, one each."""
