@@ -134,6 +134,11 @@ class View(paramiko.SFTPServerInterface):  # type: ignore[misc]
             return _status(error)
         return int(paramiko.SFTP_OK)
 
+    def rename(self, oldpath: str, newpath: str) -> int:
+        """As SFTP has it without extensions: what has that name already is not replaced."""
+        taken = isinstance(self.lstat(newpath), paramiko.SFTPAttributes)
+        return int(paramiko.SFTP_FAILURE) if taken else self.posix_rename(oldpath, newpath)
+
     def posix_rename(self, oldpath: str, newpath: str) -> int:
         old, new = allowed(self._job, oldpath), allowed(self._job, newpath)
         if len(old) != 3 or len(new) != 3 or old[1] != new[1]:  # from one mailbox to another would pass by its quota
@@ -193,6 +198,12 @@ class _File(paramiko.SFTPHandle):  # type: ignore[misc]
 
     def stat(self) -> Any:
         return paramiko.SFTPAttributes.from_stat(os.fstat(self._number))
+
+    def chattr(self, attr: Any) -> int:
+        """Modes and times are the server's own: OpenSSH's scp asks for some, and is not to complain. It asks for the
+        size, too, which the file has when all arrived; it is given no other."""
+        size = os.fstat(self._number).st_size
+        return int(paramiko.SFTP_OK) if attr.st_size in (None, size) else _DENIED
 
 
 def _named(name: str) -> Any:

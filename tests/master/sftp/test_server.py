@@ -239,7 +239,8 @@ def test_there_is_sftp_and_nothing_else(session: Any, root: Path) -> None:
 # --- what a job sees ---
 
 NOT_ITS_OWN = [
-    "", ".", "/", "..", "mail/", "/mail", "mail/..", "./mail", "mail/./w7", "mail//w7", "chunks", "chunks/",
+    "", ".", "/", "..", "bundle", "bundle/", "bundle/../ledger.db", "/bundle/x", "fleet/fleet.json",
+    "mail/", "/mail", "mail/..", "./mail", "mail/./w7", "mail//w7", "chunks", "chunks/",
     "sftp", "ledger.db", "mail/w1", "mail/w70", "mail/.w7", "mail/w7/..", "mail/w7/../w1", "mail/w7./../w1",
     "sftp/w7", "sftp/server.json", "mail/w1/message", "mail/w70/message", "mail/.w7/message",
     "mail/w7/../w1/message", "mail/w7/../../ledger.db", "mail/../ledger.db", "/mail/w7/message",
@@ -259,6 +260,10 @@ def test_nothing_else_can_be_named(session: Any, root: Path, path: str) -> None:
         lambda: session.open(path, "x"),
         lambda: session.open(path, "a"),
         lambda: session.remove(path),
+        lambda: session.stat(path),
+        lambda: session.lstat(path),
+        lambda: session.rename(path, "mail/w7/stolen"),
+        lambda: session.rename("mail/w7/message", path),
         lambda: session.posix_rename(path, "mail/w7/stolen"),
         lambda: session.posix_rename("mail/w7/message", path),
     ):
@@ -323,6 +328,8 @@ def test_no_folder_or_link_can_be_made_and_nothing_moved_out_of_the_boxes(sessio
         lambda: session.truncate("mail/w7/message", 0),
         lambda: session.posix_rename("mail/w7/message", "chunks/chunk"),
         lambda: session.posix_rename("mail/w7", "mail/w7.9"),
+        lambda: session.rename("mail/w7/message", "chunks/chunk"),
+        lambda: session.rename("mail/w7/message", "mail/w7.1/other"),
         lambda: session.remove("mail/w7"),
     ):
         with pytest.raises(OSError):
@@ -353,6 +360,33 @@ def test_chunks_are_read_and_never_written(session: Any, connect: Callable[..., 
     with session.open("chunks/chunk", "r") as file, pytest.raises(OSError):
         file.write("more")
     assert (root / "chunks" / "chunk").read_text() == "rows" and os.listdir(root / "chunks") == ["chunk"]
+
+
+def test_a_rename_without_the_extension_replaces_nothing(session: Any, root: Path) -> None:
+    (root / "mail" / "w7" / "other").write_text("other")
+    with pytest.raises(OSError):
+        session.rename("mail/w7/message", "mail/w7/other")
+    assert (root / "mail" / "w7" / "other").read_text() == "other"
+    session.rename("mail/w7/message", "mail/w7/new")
+    assert sorted(os.listdir(root / "mail" / "w7")) == ["new", "other"]
+
+
+def test_what_a_file_is_like_is_told_and_no_link_is_followed(session: Any, root: Path) -> None:
+    (root / "mail" / "w7" / "out").symlink_to(root / "ledger.db")
+    assert session.stat("mail/w7/message").st_size == len("message of w7")
+    assert session.stat("mail/w7/out").st_size == session.lstat("mail/w7/out").st_size != len("the ledger")
+    with pytest.raises(FileNotFoundError):
+        session.stat("mail/w7/nothing")
+    assert session.stat("mail").st_mode and session.stat("mail/w7").st_mode
+
+
+def test_an_open_file_keeps_the_servers_mode_and_is_not_cut(session: Any, root: Path) -> None:
+    with session.open("mail/w7/message", "r+") as file:
+        file.chmod(0o777)
+        with pytest.raises(OSError):
+            file.truncate(0)
+    assert (root / "mail" / "w7" / "message").read_text() == "message of w7"
+    assert (root / "mail" / "w7" / "message").stat().st_mode & 0o777 != 0o777
 
 
 def test_a_session_has_so_many_files_open_at_once(session: Any) -> None:
