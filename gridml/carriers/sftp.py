@@ -29,6 +29,7 @@ from gridml.errors import RunError, UsageError
 
 READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
 WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
+_SHA256 = re.compile(r"[0-9a-f]{64}")
 _ADDRESS = re.compile(r"(?:\[([0-9a-fA-F:.]+)\]|([A-Za-z0-9._-]+))(?::([0-9]{1,5}))?")
 
 
@@ -107,11 +108,27 @@ class SftpLine:
             hang_up(transport)
 
 
+@dataclass
+class _Half:
+    """A file of so many bytes, written at a time, and the beginning of it that has arrived."""
+
+    path: str
+    size: int
+    written: Any
+    arrived: bytearray
+
+
 class SftpLink(FileLink):
-    """A session of its own on a line that others may share."""
+    """A session of its own on a line that others may share.
+
+    What a broken connection leaves half done is gone on with when it is asked for again. A file that is put may be gone
+    on with by whoever has the same to put, another process too, where its name says what it holds, by its SHA-256: so
+    what lies there can be nothing else's beginning. Whether all of it is right only the reader sees, by that SHA-256.
+    """
 
     def __init__(self, line: SftpLine) -> None:
         self._line = line
+        self._half: _Half | None = None  # of what was got last
         self._sftp: Any = None
         self._lock = threading.Lock()
 
@@ -123,10 +140,16 @@ class SftpLink(FileLink):
         with self._exchange(path) as sftp:
             file = sftp.open(path, "rb")
             file.MAX_REQUEST_SIZE = READ
-            size = file.stat().st_size
-            parts = [file.read(min(READ, size - at)) for at in range(0, size, READ)]
+            found = file.stat()
+            half = self._half
+            if half is None or (half.path, half.size, half.written) != (path, found.st_size, found.st_mtime):
+                half = self._half = _Half(path, found.st_size, found.st_mtime, bytearray())
+            file.seek(len(half.arrived))
+            while part := file.read(min(READ, half.size - len(half.arrived))):
+                half.arrived += part
             file.close()
-            return b"".join(parts)
+            self._half = None
+            return bytes(half.arrived)
 
     def put(self, path: str, payload: bytes) -> None:
         with self._exchange(path) as sftp:
@@ -144,14 +167,16 @@ class SftpLink(FileLink):
     def close(self) -> None:
         """The session ends; the line stays up for the others on it."""
         with self._lock:
+            self._half = None
             self._drop()
 
     @staticmethod
     def _store(sftp: Any, path: str, payload: bytes) -> None:
-        file = sftp.open(path, "wb")
+        file, arrived = _opened(sftp, path, len(payload))
         file.MAX_REQUEST_SIZE = WRITE
         file.set_pipelined(len(payload) > WRITE)
-        file.write(payload)
+        file.seek(arrived)
+        file.write(memoryview(payload)[arrived:])
         # Of requests under way together paramiko drops the answers, so that a full disk would not show.
         stored = file.stat().st_size if len(payload) > WRITE else len(payload)
         file.close()
@@ -184,6 +209,18 @@ class SftpLink(FileLink):
         if sftp is not None:
             with contextlib.suppress(Exception):  # of a session that is over, whatever paramiko says of it
                 sftp.close()
+
+
+def _opened(sftp: Any, path: str, longest: int) -> tuple[Any, int]:
+    """A file to be written and where to begin: after what arrived before, where its name says what that is."""
+    if longest > WRITE and _SHA256.search(path):
+        with contextlib.suppress(FileNotFoundError):
+            file = sftp.open(path, "r+b")
+            arrived: int = file.stat().st_size
+            if arrived <= longest:
+                return file, arrived
+            file.close()
+    return sftp.open(path, "wb"), 0
 
 
 class Sftp(Carrier):

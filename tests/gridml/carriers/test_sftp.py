@@ -17,6 +17,9 @@ from pathlib import Path
 
 import pytest
 
+from gridml.carriers.directory import DirectoryMailboxes
+from gridml.carriers.file_link import FileMailbox, temporary_path
+from gridml.carriers.mailbox_files import message_name
 from gridml.carriers.sftp import WRITE, Credential, Sftp, SftpLine, SftpLink, line_of_job
 from gridml.errors import RunError, UsageError
 from master.sftp.server import MailServer
@@ -53,7 +56,8 @@ def link(line: SftpLine) -> SftpLink:
 
 
 class Relay:
-    """A way to the server that can be cut: bytes that come then are kept for ever, and no connection ends."""
+    """A way to the server that can be cut: bytes that come then are kept for ever, and no connection ends. Where only
+    so many bytes are allowed, all connections end after them."""
 
     def __init__(self, port: int) -> None:
         self._port = port
@@ -61,11 +65,18 @@ class Relay:
         self.port: int = self._listening.getsockname()[1]
         self._ends: list[socket.socket] = []
         self._cut = threading.Event()
+        self._counting = threading.Lock()
+        self.carried, self._allowed = 0, 1 << 40
         self._threads = [threading.Thread(target=self._accept, daemon=True)]
         self._threads[0].start()
 
     def cut(self) -> None:
         self._cut.set()
+
+    def allow(self, count: int) -> None:
+        """So many bytes more, both ways together."""
+        with self._counting:
+            self._allowed = self.carried + count
 
     def close(self) -> None:
         self._cut.set()
@@ -92,6 +103,13 @@ class Relay:
     def _pump(self, source: socket.socket, target: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while (data := source.recv(1 << 16)) and not self._cut.is_set():
+                with self._counting:
+                    self.carried += len(data)
+                    over = self.carried > self._allowed
+                if over:
+                    for end in (source, target):
+                        end.shutdown(socket.SHUT_RDWR)
+                    return
                 target.sendall(data)
 
 
@@ -322,3 +340,108 @@ def test_a_place_that_others_may_reach_is_taken(monkeypatch: pytest.MonkeyPatch)
     Sftp().check_advertised("submit", nearby=False)
     with pytest.raises(UsageError, match="without a domain"):
         Sftp().check_advertised(None, nearby=False)
+
+
+# --- transfers that a broken connection interrupts
+
+
+def message_of(payload: bytes) -> str:
+    return f"mail/w1/{message_name('sync', 1, payload)}"
+
+
+@pytest.fixture
+def broken(credential: Credential, relay: Relay) -> Iterator[SftpLink]:
+    """A link by way of the relay."""
+    line = SftpLine(replace(credential, port=relay.port), TIMEOUT_S)
+    yield SftpLink(line)
+    line.close()
+
+
+def test_a_put_that_was_interrupted_goes_on_where_it_was(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
+    payload = os.urandom(30_000_000)
+    path, box = message_of(payload), tmp_path / "mail" / "w1"
+    for allowed in (10_000_000, 10_000_000):
+        relay.allow(allowed)
+        with pytest.raises(OSError):
+            broken.put(path, payload)
+        assert not (tmp_path / path).exists()
+    arrived = next(box.iterdir()).stat().st_size
+    assert 12_000_000 < arrived < 20_000_000
+    relay.allow(1 << 40)
+    before = relay.carried
+    broken.put(path, payload)
+    assert relay.carried - before < len(payload) - arrived + 1_000_000
+    assert (tmp_path / path).read_bytes() == payload and len(list(box.iterdir())) == 1
+
+
+def test_another_process_goes_on_with_it(
+    broken: SftpLink, relay: Relay, credential: Credential, tmp_path: Path
+) -> None:
+    payload = os.urandom(20_000_000)
+    relay.allow(10_000_000)
+    with pytest.raises(OSError):
+        broken.put(message_of(payload), payload)
+    later = SftpLink(SftpLine(replace(credential, port=relay.port), TIMEOUT_S))
+    relay.allow(1 << 40)
+    before = relay.carried
+    later.put(message_of(payload), payload)
+    assert relay.carried - before < 15_000_000
+    assert (tmp_path / message_of(payload)).read_bytes() == payload
+    later._line.close()
+
+
+def test_a_name_that_says_nothing_of_its_content_is_begun_anew(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
+    relay.allow(10_000_000)
+    with pytest.raises(OSError):
+        broken.put("mail/w1/message", bytes(20_000_000))
+    relay.allow(1 << 40)
+    payload = os.urandom(20_000_000)
+    broken.put("mail/w1/message", payload)
+    assert (tmp_path / "mail" / "w1" / "message").read_bytes() == payload
+
+
+@pytest.mark.parametrize("left", [0, 1, 20_000_000, 20_000_001])
+def test_whatever_size_was_left_the_file_is_as_long_as_it_should(link: SftpLink, tmp_path: Path, left: int) -> None:
+    payload = bytes(20_000_000)
+    path = message_of(payload)
+    (tmp_path / temporary_path(path)).write_bytes(bytes(left))
+    link.put(path, payload)
+    assert (tmp_path / path).read_bytes() == payload
+
+
+def test_what_was_left_damaged_is_seen_by_its_reader_and_sent_again(line: SftpLine, tmp_path: Path) -> None:
+    payload = os.urandom(1_000_000)
+    mailboxes, mailbox = DirectoryMailboxes(tmp_path), FileMailbox("w1", lambda: SftpLink(line))
+    (tmp_path / temporary_path(message_of(payload))).write_bytes(b"not its beginning")
+    try:
+        mailbox.send(1, payload)
+        assert [message.payload for message in mailboxes.collect() if not message.problem] == []
+        mailbox.send(1, payload)
+        assert [message.payload for message in mailboxes.collect() if not message.problem] == [payload]
+    finally:
+        mailbox.close()
+
+
+def test_a_get_that_was_interrupted_goes_on_where_it_was(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
+    payload = os.urandom(30_000_000)
+    (tmp_path / "chunks" / "chunk").write_bytes(payload)
+    for _ in range(2):
+        relay.allow(10_000_000)
+        with pytest.raises(OSError):
+            broken.get("chunks/chunk")
+    relay.allow(1 << 40)
+    before = relay.carried
+    assert broken.get("chunks/chunk") == payload
+    assert relay.carried - before < 16_000_000
+    assert broken.get("chunks/chunk") == payload
+
+
+def test_a_file_that_is_another_meanwhile_is_got_whole(broken: SftpLink, relay: Relay, tmp_path: Path) -> None:
+    (tmp_path / "chunks" / "chunk").write_bytes(bytes(20_000_000))
+    relay.allow(10_000_000)
+    with pytest.raises(OSError):
+        broken.get("chunks/chunk")
+    payload = os.urandom(20_000_001)
+    (tmp_path / "chunks" / "chunk").write_bytes(payload)
+    relay.allow(1 << 40)
+    assert broken.get("chunks/chunk") == payload
