@@ -13,9 +13,8 @@ import pytest
 from gridml.carriers.sftp import Credential
 from master.sftp.server import MailServer
 
-pytestmark = pytest.mark.skipif(
-    shutil.which("scp") is None or shutil.which("sftp") is None, reason="OpenSSH's scp and sftp are not installed"
-)
+MISSING = shutil.which("scp") is None or shutil.which("sftp") is None
+pytestmark = [pytest.mark.real, pytest.mark.skipif(MISSING, reason="OpenSSH's scp and sftp are not installed")]
 LIMIT_S = 60.0
 Ask = Callable[..., "subprocess.CompletedProcess[str]"]
 
