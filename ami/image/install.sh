@@ -45,7 +45,7 @@ export PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=i
 "$home/venv/bin/python" -m pip install --quiet -r "$here/packages.txt"
 # Without the submit host's dependencies; anew even where the version is the same.
 "$home/venv/bin/python" -m pip install --quiet --no-deps --force-reinstall "$wheel"
-"$home/venv/bin/python" -c 'import ami, numpy, paramiko'
+"$home/venv/bin/python" -c 'import ami.daemon, numpy, paramiko'
 
 install -m 0644 "$here/gridml-worker.service" /etc/systemd/system/gridml-worker.service
 install -d /etc/cloud/cloud.cfg.d

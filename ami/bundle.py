@@ -1,0 +1,122 @@
+"""What a worker runs on: the run's files, fetched from the master and checked, and the job's credential beside them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gridml.carriers.enrolment import Assignment, BundleFile
+from gridml.carriers.sftp import READ, Credential, SftpLine
+from gridml.carriers.ssh import Address, as_oserror
+from gridml.errors import RunError, StorageError
+
+CODE = "gridml.pyz"  # the worker itself, a file of every bundle
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "TZ", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+def prepare(assignment: Assignment, master: Address, private_key: str, folder: Path) -> None:
+    """Have all in `folder` that the worker of an assignment takes. What is there already and right is not fetched.
+
+    Raises RunError for a bundle that must not be run, StorageError where this machine cannot keep it, OSError where the
+    master is out of reach.
+    """
+    check(assignment)
+    credential = Credential(master.host, master.port, master.host_key, assignment.job, private_key)
+    try:
+        write_secret(folder / assignment.job, credential.to_json())
+        missing = [file for file in assignment.files if not _is_right(folder / file.name, file)]
+    except OSError as error:
+        raise StorageError(f"the worker's folder cannot be used: {error}") from error
+    if missing:
+        line = SftpLine(credential)
+        try:
+            sftp = line.session()
+            for file in missing:
+                _fetch(sftp, file, folder, str(master))
+        finally:
+            line.close()
+
+
+def check(assignment: Assignment) -> None:
+    """Raise RunError for files among which the worker, or its program, is not, or that would overwrite each other."""
+    names = [file.name for file in assignment.files]
+    absent = [name for name in (CODE, assignment.program) if name not in names]
+    if absent:
+        raise RunError(f"the bundle has {', '.join(names) or 'nothing'}, and lacks {' and '.join(absent)}")
+    if assignment.job in names or len(set(names)) < len(names):
+        raise RunError(f"the bundle has two files of one name, or one of the job's: {', '.join(names)}")
+
+
+def command(assignment: Assignment) -> list[str]:
+    """The worker's command, in the folder where all lies that it takes."""
+    named = ["--name", assignment.job, "--carrier", "sftp", "--program", assignment.program]
+    return [sys.executable, CODE, *named, *assignment.arguments, "--parent", str(os.getpid())]
+
+
+def environment(assignment: Assignment, folder: Path, own: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """The worker's environment: little of the daemon's own, and what the master sets."""
+    return {**{name: own[name] for name in _PASSED_ON if name in own}, "HOME": str(folder), **assignment.environment}
+
+
+def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
+    """Fetch a file, from where an earlier attempt broke off. Only what has the right digest gets its name."""
+    part = folder / f".{file.name}.part"
+    for begun in (True, False):
+        if not begun:
+            part.unlink(missing_ok=True)
+        elif not part.exists():
+            continue
+        _fetch_rest(sftp, file.path, part, source)
+        if _is_right(part, file):
+            part.replace(folder / file.name)
+            return
+    got = _sha256(part)
+    part.unlink()
+    raise RunError(f"{file.name} is not what the master announced: its SHA-256 is {got}, expected {file.sha256}")
+
+
+def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
+    paramiko = importlib.import_module("paramiko")
+    try:
+        kept = part.open("ab")
+    except OSError as error:
+        raise StorageError(f"{part.name} cannot be written: {error}") from error
+    with kept:
+        with as_oserror(paramiko, f"{source} {path}"):
+            theirs = sftp.open(path, "rb")
+        with contextlib.closing(theirs):
+            theirs.MAX_REQUEST_SIZE = READ
+            with as_oserror(paramiko, f"{source} {path}"):
+                theirs.seek(kept.tell())
+                content = theirs.read(READ)
+            while content:
+                try:
+                    kept.write(content)
+                except OSError as error:
+                    raise StorageError(f"{part.name} cannot be written: {error}") from error
+                with as_oserror(paramiko, f"{source} {path}"):
+                    content = theirs.read(READ)
+
+
+def _is_right(path: Path, file: BundleFile) -> bool:
+    return path.is_file() and _sha256(path) == file.sha256
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as content:
+        return hashlib.file_digest(content, "sha256").hexdigest()
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Write a file that only this user can read, whole or not at all."""
+    temporary = path.with_name(f".{path.name}.tmp")
+    temporary.unlink(missing_ok=True)
+    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+    temporary.replace(path)

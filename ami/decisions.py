@@ -1,0 +1,86 @@
+"""What the daemon of an instance does next: pure functions of what it knows."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gridml.errors import RunError
+from gridml.protocol.outbox import SAVED
+
+SHORT_LIFE_S = 60.0  # a worker that ends sooner did not get to work
+SHORT_LIVES = 3  # as many in a row, and another will not do better
+FIRST_PAUSE_S = 1.0
+LONGEST_PAUSE_S = 30.0
+
+
+class Then(enum.Enum):
+    AGAIN = "again"  # ask the master, and start a worker in the same folder
+    LEAVE = "leave"  # say goodbye, and switch the instance off
+    WAIT = "wait"  # say goodbye, and let EC2 take the instance: interrupted in its first hour it costs nothing
+
+
+@dataclass(frozen=True)
+class WorkerEnd:
+    """How a worker ended. `why_told` is what it had been told to stop for, None where it ended by itself; `short_lives`
+    counts the workers before it, one after the other, that ended within `SHORT_LIFE_S`."""
+
+    status: int
+    lived_s: float
+    last_words: str = ""
+    why_told: str | None = None
+    evicted: bool = False
+    short_lives: int = 0
+
+
+def after_worker(end: WorkerEnd) -> tuple[Then, str]:
+    """What follows the end of a worker, and why."""
+    if end.evicted:
+        return Then.WAIT, end.why_told or "EC2 takes this instance"
+    if end.why_told is not None:
+        return Then.LEAVE, end.why_told
+    if end.status not in (SAVED, RunError.exit_status):
+        return Then.LEAVE, f"the worker ended with status {end.status}" + (f": {end.last_words}" * bool(end.last_words))
+    if end.lived_s < SHORT_LIFE_S and end.short_lives + 1 >= SHORT_LIVES:
+        return Then.LEAVE, f"{SHORT_LIVES} workers ended within {SHORT_LIFE_S:.0f} s, with status {end.status} at last"
+    if end.status == SAVED:
+        return Then.AGAIN, "the worker had no answer for long, and kept its push"
+    return Then.AGAIN, "the worker could not reach the master" + (f": {end.last_words}" * bool(end.last_words))
+
+
+def last_heard_s(end: WorkerEnd, ended_s: float, arguments: Sequence[str], before_s: float) -> float:
+    """When the master was last heard, as far as the end of a worker at `ended_s` tells; `before_s` is what was known
+    before. A worker that saved its push had no answer for its --patience; one that never reached the master tells
+    nothing."""
+    if end.status == RunError.exit_status:
+        return before_s
+    silent_s = patience_s(arguments) if end.status == SAVED else 0.0
+    return max(before_s, ended_s - silent_s)
+
+
+def patience_s(arguments: Sequence[str]) -> float:
+    """The worker's --patience in seconds, 0 where it has none."""
+    for position, argument in enumerate(arguments):
+        name, equals, value = argument.partition("=")
+        if name == "--patience":
+            text = value if equals else next(iter(arguments[position + 1 :]), "")
+            try:
+                return max(0.0, float(text))
+            except ValueError:
+                return 0.0
+    return 0.0
+
+
+def orphaned(silent_s: float, orphan_s: float) -> str | None:
+    """Why an instance whose master has been silent for `silent_s` is to end itself; None while it may go on."""
+    if silent_s < orphan_s:
+        return None
+    return f"nothing was heard from the master for {silent_s:.0f} s, and {orphan_s:.0f} s are allowed"
+
+
+def pause_s(attempt: int, draw: float) -> float:
+    """Seconds after attempt `attempt` (from 1) has failed: doubled each time up to a limit, and spread by `draw`,
+    uniform in [0, 1), so that a fleet does not knock all at once."""
+    longest = min(LONGEST_PAUSE_S, FIRST_PAUSE_S * 2.0 ** min(attempt - 1, 30))
+    return longest * (0.5 + 0.5 * draw)

@@ -1,0 +1,65 @@
+"""The worker's process: started, told to stop, and its last words kept."""
+
+from __future__ import annotations
+
+import subprocess
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from ami.words import Ended, Words
+from gridml.protocol.text import printable
+
+_LONGEST = 2_000  # characters of a line
+_REST_S = 2.0  # how long what the worker wrote may follow its end
+
+
+def supervise(
+    command: Sequence[str],
+    folder: Path,
+    environment: Mapping[str, str],
+    words: Words,
+    grace_s: float,
+    log: Callable[[str], None],
+) -> Ended:
+    """Run a worker to its end. When the instance is to leave it gets SIGTERM at once, and `grace_s` seconds later, if
+    it still runs, SIGKILL. What it writes goes to `log` by lines. Raises OSError where it cannot be started."""
+    process = subprocess.Popen(
+        [*command],
+        cwd=folder,
+        env=dict(environment),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+    )
+    kept: deque[str] = deque(maxlen=1)
+
+    def listen() -> None:
+        assert process.stdout is not None
+        with process.stdout:
+            while line := process.stdout.readline(_LONGEST):
+                if line := printable(line.rstrip(), _LONGEST):
+                    kept.append(line)
+                    log(line)
+
+    def wait() -> None:
+        status = process.wait()
+        listener.join(_REST_S)  # something that it started may hold its output for ever
+        words.say(Ended(status, "".join(kept)))
+
+    listener = threading.Thread(target=listen, daemon=True, name="worker's output")
+    listener.start()
+    threading.Thread(target=wait, daemon=True, name="worker's end").start()
+    leaving = False
+    while not isinstance(word := words.hear(grace_s if leaving else None), Ended):
+        if word is None:
+            log(f"the worker did not end within {grace_s:.0f} s of SIGTERM: it is killed")
+            process.kill()
+            leaving = False  # its end comes now
+        elif not leaving:
+            leaving = True
+            process.terminate()
+    return word
