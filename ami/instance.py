@@ -9,10 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.carriers.ssh import Address
+from gridml.dataclass_json import from_json
 from gridml.errors import UsageError
 from gridml.protocol.foreign_files import ForeignFile, read_regular
 
-_LONGEST = 1 << 16
+_LONGEST = 1 << 16  # bytes
+_WRITTEN = "The instance's user data write it."
 
 
 @dataclass(frozen=True)
@@ -38,31 +40,16 @@ class Instance:
 
 def read(path: Path) -> Instance:
     """Raises UsageError, which never shows what is in the file."""
-    kinds = {
-        "run": str,
-        "host": str,
-        "port": int,
-        "host_key": str,
-        "fleet_token": str,
-        "orphan_s": float,
-        "watch_s": float,
-    }
-    needed = {field.name for field in dataclasses.fields(Instance) if field.default is dataclasses.MISSING}
+    names = {field.name for field in dataclasses.fields(Instance)}
     try:
         values = json.loads(read_regular(path, _LONGEST))
+        instance = from_json(Instance, {name: value for name, value in values.items() if name in names})
     except (OSError, ForeignFile) as error:
-        raise UsageError(f"{path} cannot be read: {error}. The instance's user data write it.") from None
-    except ValueError:
-        raise UsageError(f"{path} is not JSON. The instance's user data write it.") from None
-    if not isinstance(values, dict) or (missing := sorted(needed - values.keys())):
-        lacking = ", ".join(missing) if isinstance(values, dict) else "everything"
-        raise UsageError(f"{path} lacks {lacking}. The instance's user data write it.")
-    for name, kind in kinds.items():
-        value = values.get(name, 1)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        right = isinstance(value, str) if kind is str else number and math.isfinite(value) and value > 0
-        if name in needed | {"orphan_s", "watch_s"} and name in values and not right:
-            raise UsageError(
-                f"{path}: {name} is of the wrong kind; expected {'text' if kind is str else 'a number above 0'}."
-            )
-    return Instance(**{name: kind(values[name]) for name, kind in kinds.items() if name in values})
+        raise UsageError(f"{path} cannot be read: {error}. {_WRITTEN}") from None
+    except (ValueError, TypeError, AttributeError, RecursionError):  # what they say may quote the token
+        raise UsageError(f"{path} is not what was expected: JSON with {', '.join(sorted(names))}. {_WRITTEN}") from None
+    numbers = {"port": instance.port, "orphan_s": instance.orphan_s, "watch_s": instance.watch_s}
+    wrong = [name for name, value in numbers.items() if not (math.isfinite(value) and value > 0)]
+    if wrong or instance.port > 65535:
+        raise UsageError(f"{path}: {' and '.join(wrong) or 'port'} cannot be that number. {_WRITTEN}")
+    return instance

@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -14,34 +14,14 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from ami.imds import Imds, Interruption
-from gridml.testing.imds import ImdsServer, InstanceFacts, Signatory
-from gridml.testing.virtual_clock import VirtualClock
-
-FACTS = InstanceFacts("i-0abc", "c7i.large", "eu-west-1a", "eu-west-1", "ami-1", "123456789012", "127.0.0.1")
-SIGNATORY = Signatory()
+from gridml.testing.imds import ImdsServer, Signatory
 
 
-class Cloud:
-    """One instance on loopback, and the clock of its metadata service."""
-
-    def __init__(self) -> None:
-        self.facts: InstanceFacts | None = FACTS
-        self.clock = VirtualClock()
-        self.server = ImdsServer(("127.0.0.1", 0), lambda address: self.facts, SIGNATORY.sign, self.clock)
-
-    @property
-    def imds(self) -> Imds:
-        return Imds(self.server.url, self.clock)
+def client(cloud: Any) -> Imds:
+    return Imds(cloud.server.url, cloud.clock)
 
 
-@pytest.fixture
-def cloud() -> Iterator[Cloud]:
-    cloud = Cloud()
-    with cloud.server.running():
-        yield cloud
-
-
-def status(cloud: Cloud, path: str, method: str = "GET", **headers: str) -> int:
+def status(cloud: Any, path: str, method: str = "GET", **headers: str) -> int:
     request = urllib.request.Request(
         f"{cloud.server.url}{path}", headers={name.replace("_", "-"): value for name, value in headers.items()}
     )
@@ -54,59 +34,61 @@ def status(cloud: Cloud, path: str, method: str = "GET", **headers: str) -> int:
         return error.code
 
 
-def test_the_identity_document_is_signed(cloud: Cloud) -> None:
-    identity = cloud.imds.identity()
-    key = x509.load_pem_x509_certificate(SIGNATORY.certificate.encode()).public_key()
+def test_the_identity_document_is_signed(cloud: Any) -> None:
+    identity = client(cloud).identity()
+    key = x509.load_pem_x509_certificate(cloud.signatory.certificate.encode()).public_key()
     assert isinstance(key, rsa.RSAPublicKey)
     signature = base64.b64decode(identity.signature, validate=True)
     key.verify(signature, identity.document.encode(), padding.PKCS1v15(), hashes.SHA256())
     assert '"instanceId": "i-0abc"' in identity.document
 
 
-def test_an_interruption_is_there_once_ec2_says_so(cloud: Cloud) -> None:
-    imds = cloud.imds
+def test_an_interruption_is_there_once_ec2_says_so(cloud: Any) -> None:
+    imds = client(cloud)
     assert (imds.interruption(), imds.rebalance()) == (None, None)
-    cloud.facts = replace(FACTS, interruption=("terminate", "2026-04-01T12:02:00Z"), rebalance="2026-04-01T11:50:00Z")
+    cloud.facts = replace(
+        cloud.facts, interruption=("terminate", "2026-04-01T12:02:00Z"), rebalance="2026-04-01T11:50:00Z"
+    )
     assert imds.interruption() == Interruption("terminate", "2026-04-01T12:02:00Z")
     assert imds.rebalance() == "2026-04-01T11:50:00Z"
 
 
-def test_a_token_is_renewed_before_it_expires(cloud: Cloud) -> None:
-    imds = cloud.imds
+def test_a_token_is_renewed_before_it_expires(cloud: Any) -> None:
+    imds = client(cloud)
     assert imds.get("meta-data/instance-id") == "i-0abc"
     for _ in range(5):
         cloud.clock.sleep(20_000)
         assert imds.get("meta-data/instance-id") == "i-0abc"
 
 
-def test_a_token_that_is_void_is_replaced_once(cloud: Cloud) -> None:
-    imds = cloud.imds
+def test_a_token_that_is_void_is_replaced_once(cloud: Any) -> None:
+    imds = client(cloud)
     assert imds.get("meta-data/instance-id") == "i-0abc"
     cloud.server.expire_tokens()
     assert imds.get("meta-data/instance-id") == "i-0abc"
 
 
-def test_a_service_that_gives_no_token_is_an_error(cloud: Cloud) -> None:
+def test_a_service_that_gives_no_token_is_an_error(cloud: Any) -> None:
     cloud.facts = None
     with pytest.raises(OSError, match="gives no token: it answered 404"):
-        cloud.imds.get("meta-data/instance-id")
+        client(cloud).get("meta-data/instance-id")
 
 
-def test_what_is_not_there_is_none(cloud: Cloud) -> None:
-    assert cloud.imds.get("meta-data/no/such/thing") is None
-    assert cloud.imds.get("user-data") is None
+def test_what_is_not_there_is_none(cloud: Any) -> None:
+    assert client(cloud).get("meta-data/no/such/thing") is None
+    assert client(cloud).get("user-data") is None
 
 
-def test_nobody_there_is_an_oserror() -> None:
-    with ImdsServer(("127.0.0.1", 0), lambda address: FACTS, SIGNATORY.sign) as server:
+def test_nobody_there_is_an_oserror(signatory: Signatory) -> None:
+    with ImdsServer(("127.0.0.1", 0), lambda address: None, signatory.sign) as server:
         url = server.url
     with pytest.raises(OSError):
         Imds(url).identity()
 
 
-def test_folders_are_listed(cloud: Cloud) -> None:
-    assert cloud.imds.get("dynamic/instance-identity") == "document\nsignature"
-    assert "placement/" in (cloud.imds.get("meta-data") or "").splitlines()
+def test_folders_are_listed(cloud: Any) -> None:
+    assert client(cloud).get("dynamic/instance-identity") == "document\nsignature"
+    assert "placement/" in (client(cloud).get("meta-data") or "").splitlines()
 
 
 @pytest.mark.parametrize(
@@ -121,11 +103,11 @@ def test_folders_are_listed(cloud: Cloud) -> None:
     ],
 )
 def test_what_is_asked_the_wrong_way_is_refused(
-    cloud: Cloud, path: str, method: str, headers: dict[str, str], expected: int
+    cloud: Any, path: str, method: str, headers: dict[str, str], expected: int
 ) -> None:
     assert status(cloud, path, method, **headers) == expected
 
 
-def test_a_token_of_another_instance_is_not_good(cloud: Cloud) -> None:
+def test_a_token_of_another_instance_is_not_good(cloud: Any) -> None:
     token = cloud.server.new_token("i-0other", 60)
     assert status(cloud, "/latest/meta-data/", X_aws_ec2_metadata_token=token) == 401

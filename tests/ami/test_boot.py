@@ -1,0 +1,290 @@
+"""The daemon as systemd starts it: a real process, a real metadata service, the master's real SSH server."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ami import bundle
+from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentLine, new_key
+from gridml.errors import RunError
+from gridml.testing.imds import ImdsServer, InstanceFacts, Signatory
+from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
+from master.sftp.server import MailServer
+
+pytestmark = pytest.mark.real
+ROOT = Path(__file__).resolve().parents[2]
+LIMIT_S = 60.0
+TOKEN = "t0ken-of-the-fleet"
+LAUNCHED_S = 1_775_044_800.0  # as the identity document has it: 2026-04-01T12:00:00Z
+# Stands where the packed worker does: says what it was given, and waits to be told to stop.
+WORKER = """
+import json, os, signal, sys
+from gridml.carriers.sftp import line_of_job
+from pathlib import Path
+job = sys.argv[sys.argv.index("--name") + 1]
+link = line_of_job(Path(job)).session()
+with link.open(f"mail/{job}/facts", "w") as file:
+    file.write(json.dumps({"arguments": sys.argv[1:], "environment": sorted(os.environ), "cwd": os.listdir()}))
+signal.signal(signal.SIGTERM, lambda *_: (link.open(f"mail/{job}/pushed", "w").close(), os._exit(0)))
+print("the worker trains", flush=True)
+while "--stay" in sys.argv:
+    signal.pause()
+sys.exit("Unfit: this machine has no torch")
+"""
+
+
+class Site:
+    """A run directory with its server, and one instance that boots."""
+
+    def __init__(self, root: Path, signatory: Signatory) -> None:
+        self.run, self.folder = root / "run", root / "instance"
+        self.folder.mkdir()
+        self.roster = Roster(self.run)
+        for part in ("mail/w7", "chunks", "bundle"):
+            (self.run / part).mkdir(parents=True)
+        token = hashlib.sha256(TOKEN.encode()).hexdigest()
+        self.roster.found(FleetFacts("a run", token, "123456789012", "eu-west-1", "ami-1", signatory.certificate))
+        self.roster.keep(Instance("i-0abc", "w7", "c7i.large", "eu-west-1a", LAUNCHED_S))
+        self.facts = InstanceFacts(
+            "i-0abc", "c7i.large", "eu-west-1a", "eu-west-1", "ami-1", "123456789012", "127.0.0.1"
+        )
+        self.imds = ImdsServer(("127.0.0.1", 0), lambda address: self.facts, signatory.sign)
+        self.server = MailServer(self.run, "127.0.0.1")
+        self.server.make("w7")
+        self.output = ""
+
+    def bundle(self, *arguments: str) -> list[dict[str, str]]:
+        contents = {bundle.CODE: WORKER, "mnist.py": "trains = True\n", "outbox": "x" * 3_000_000}
+        files = []
+        for name, text in contents.items():
+            (self.run / "bundle" / name).write_text(text)
+            digest = hashlib.sha256(text.encode()).hexdigest()
+            files.append({"name": name, "path": f"bundle/{name}", "sha256": digest})
+        described = {
+            "files": files,
+            "program": "mnist.py",
+            "arguments": list(arguments),
+            "environment": {"OMP_NUM_THREADS": "2"},
+        }
+        (self.run / "bundle" / "bundle.json").write_text(json.dumps(described))
+        return files
+
+    @contextlib.contextmanager
+    def booted(self, **config: Any) -> Iterator[subprocess.Popen[str]]:
+        address = self.server.address
+        told = {"run": "a run", "host": address.host, "port": address.port, "host_key": address.host_key}
+        path = self.folder / "instance.json"
+        path.write_text(json.dumps({**told, "fleet_token": TOKEN, "watch_s": 0.05, **config}))
+        command = [sys.executable, "-m", "ami.daemon", "--config", path, "--folder", self.folder]
+        with subprocess.Popen(
+            [*map(str, command), "--imds", self.imds.url],
+            env={**os.environ, "PYTHONPATH": str(ROOT), "SECRET_OF_THE_HOST": "x"},
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        ) as process:
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def read_until(self, process: subprocess.Popen[str], words: str) -> None:
+        """Read what it writes up to a line with these words."""
+        assert process.stdout is not None
+        for line in process.stdout:
+            self.output += line
+            if words in line:
+                return
+        raise AssertionError(f"it ended without saying {words!r}:\n{self.output}")
+
+    def end(self, process: subprocess.Popen[str]) -> int:
+        rest, _ = process.communicate(timeout=LIMIT_S)
+        self.output += rest
+        return process.returncode
+
+    @property
+    def farewell(self) -> Farewell | None:
+        return self.roster.farewell("i-0abc")
+
+
+@pytest.fixture
+def site(tmp_path: Path, signatory: Signatory) -> Iterator[Site]:
+    made = Site(tmp_path, signatory)
+    with made.imds.running(), contextlib.closing(made.server):
+        yield made
+    secrets = [TOKEN, "PRIVATE KEY"]
+    if (made.folder / "key").exists():
+        secrets += (made.folder / "key").read_text().splitlines()[1:-1]
+    assert not [secret for secret in secrets if secret in made.output]
+
+
+def wait_until(true: Callable[[], bool]) -> None:
+    never = threading.Event()
+    for _ in range(int(LIMIT_S / 0.01)):
+        if true():
+            return
+        never.wait(0.01)
+    raise AssertionError(f"did not happen within {LIMIT_S} s")
+
+
+def test_an_instance_enrols_works_and_says_how_that_ended(site: Site) -> None:
+    site.bundle("--seed", "3")
+    with site.booted() as process:
+        assert site.end(process) == 0, site.output
+    facts = json.loads((site.run / "mail" / "w7" / "facts").read_text())
+    named = ["--name", "w7", "--carrier", "sftp", "--program", "mnist.py", "--seed", "3"]
+    assert facts["arguments"] == [*named, "--parent", str(process.pid)]
+    assert {"OMP_NUM_THREADS", "HOME", "PATH"} <= set(facts["environment"])
+    assert not {"SECRET_OF_THE_HOST", "PYTHONPATH", "NOTIFY_SOCKET"} & set(facts["environment"])
+    assert sorted(facts["cwd"]) == ["gridml.pyz", "mnist.py", "outbox", "w7"]
+    farewell = site.farewell
+    assert farewell is not None and farewell.exit_status == 1 and not farewell.evicted
+    assert farewell.why == "the worker ended with status 1: Unfit: this machine has no torch"
+    work = site.folder / "work"
+    assert [oct(path.stat().st_mode & 0o777) for path in (work, work / "w7", site.folder / "key")] == [
+        "0o700",
+        "0o600",
+        "0o600",
+    ]
+
+
+def test_a_notice_lets_the_worker_push_and_the_instance_wait(site: Site) -> None:
+    site.bundle("--stay")
+    with site.booted() as process:
+        site.read_until(process, "the worker trains")
+        site.facts = replace(site.facts, interruption=("terminate", "2026-04-01T12:02:00Z"))
+        site.read_until(process, "EC2 takes this instance")
+        assert (site.run / "mail" / "w7" / "pushed").exists()
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)  # the system goes down
+        assert site.end(process) == 0
+    farewell = site.farewell
+    assert farewell is not None and farewell.evicted and farewell.exit_status == 0
+    assert farewell.why == "spot interruption: terminate at 2026-04-01T12:02:00Z"
+
+
+def test_who_is_to_be_taken_does_not_enrol(site: Site) -> None:
+    site.bundle("--stay")
+    site.facts = replace(site.facts, interruption=("terminate", "2026-04-01T12:02:00Z"))
+    with site.booted() as process:
+        site.read_until(process, "EC2 takes this instance")
+        process.terminate()
+        assert site.end(process) == 0
+    assert site.roster.enrolment("i-0abc") is None
+
+
+def test_a_daemon_that_is_killed_takes_its_worker_along_and_enrols_again(site: Site) -> None:
+    site.bundle("--stay")
+    with site.booted() as process:
+        site.read_until(process, "the worker trains")
+        process.kill()
+    facts = site.run / "mail" / "w7" / "facts"
+    facts.unlink()
+    first = site.roster.enrolment("i-0abc")
+    with site.booted() as process:
+        site.read_until(process, "the worker trains")
+        process.terminate()
+        assert site.end(process) == 0
+    assert site.roster.enrolment("i-0abc") == first
+    assert site.farewell is not None and site.farewell.why == "the instance is shutting down"
+
+
+def test_a_bundle_that_is_not_the_runs_is_not_run(site: Site) -> None:
+    site.bundle("--stay")
+    (site.run / "bundle" / "mnist.py").write_text("trains = False\n")
+    with site.booted() as process:
+        assert site.end(process) == 0
+    assert site.farewell is not None and site.farewell.exit_status == RunError.exit_status
+    assert "mnist.py is not what the master announced: its SHA-256 is" in site.farewell.why
+    assert not (site.run / "mail" / "w7" / "facts").exists()
+    assert not (site.folder / "work" / "mnist.py").exists()
+
+
+def test_another_server_gets_neither_token_nor_document(site: Site, tmp_path: Path) -> None:
+    site.bundle("--stay")
+    (tmp_path / "other").mkdir()
+    with contextlib.closing(MailServer(tmp_path / "other", "127.0.0.1")) as other:
+        host_key = other.address.host_key
+    with site.booted(host_key=host_key, orphan_s=0.5) as process:
+        assert site.end(process) == 0
+    assert "another server answers there" in site.output and "nothing was heard" in site.output
+    assert site.roster.enrolment("i-0abc") is None
+
+
+def test_a_master_that_is_not_there_is_given_up(site: Site) -> None:
+    with site.booted(port=1, orphan_s=0.5) as process:
+        assert site.end(process) == 0
+    assert "nothing was heard from the master" in site.output
+
+
+def test_what_the_user_data_wrote_must_make_sense(site: Site) -> None:
+    with site.booted(port="somewhere") as process:
+        assert site.end(process) == 2
+    assert "instance.json is not what was expected" in site.output
+
+
+# --- the bundle
+
+
+@pytest.fixture
+def enrolled(site: Site, signatory: Signatory) -> Callable[[], tuple[str, Assignment]]:
+    def enrol() -> tuple[str, Assignment]:
+        key, document = new_key(), site.facts.document()
+        return key, EnrolmentLine(site.server.address, key).enrol(TOKEN, document, signatory.sign(document))
+
+    return enrol
+
+
+def test_a_transfer_that_broke_off_is_resumed(site: Site, enrolled: Callable[[], tuple[str, Assignment]]) -> None:
+    site.bundle()
+    key, assignment = enrolled()
+    work = site.folder / "work"
+    work.mkdir()
+    (work / ".outbox.part").write_text("x" * 2_999_000)
+    content = site.run / "bundle" / "outbox"
+    with content.open("r+") as file:  # what was fetched is not fetched again: this would be seen
+        file.write("y" * 2_000_000)
+    bundle.prepare(assignment, site.server.address, key, work)
+    assert (work / "outbox").read_text() == "x" * 3_000_000
+    assert sorted(os.listdir(work)) == ["gridml.pyz", "mnist.py", "outbox", "w7"]
+
+
+def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callable[[], tuple[str, Assignment]]) -> None:
+    site.bundle()
+    key, assignment = enrolled()
+    work = site.folder / "work"
+    work.mkdir()
+    (work / ".outbox.part").write_text("y" * 9_000_000)
+    (work / "mnist.py").write_text("of an earlier run")
+    bundle.prepare(assignment, site.server.address, key, work)
+    assert (work / "outbox").read_text() == "x" * 3_000_000
+    assert (work / "mnist.py").read_text() == "trains = True\n"
+
+
+@pytest.mark.parametrize(
+    ("names", "program", "why"),
+    [
+        (["mnist.py"], "mnist.py", "lacks gridml.pyz"),
+        (["gridml.pyz"], "mnist.py", "lacks mnist.py"),
+        (["gridml.pyz", "mnist.py", "w7"], "mnist.py", "one of the job's"),
+        (["gridml.pyz", "mnist.py", "mnist.py"], "mnist.py", "two files of one name"),
+    ],
+)
+def test_a_bundle_that_cannot_be_run(names: list[str], program: str, why: str) -> None:
+    files = tuple(BundleFile(name, f"bundle/{name}", "0" * 64) for name in names)
+    with pytest.raises(RunError, match=why):
+        bundle.check(Assignment("w7", files, program))

@@ -1,0 +1,293 @@
+"""An instance's life in virtual time: the master, EC2 and workers say what a test plans, and nobody waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from ami.daemon import GOODBYE_S, TAKEN_S, Daemon, Surroundings
+from ami.imds import Identity
+from ami.instance import Instance
+from ami.words import Ended, Leave, Words
+from gridml.carriers.enrolment import Assignment, Refused
+from gridml.errors import RunError
+from gridml.protocol.outbox import SAVED
+from gridml.testing.virtual_clock import VirtualClock
+
+ORPHAN_S = 900.0
+INSTANCE = Instance("a run", "master", 2222, "AAAA", "t0ken", ORPHAN_S)
+NOTICE = Leave("spot interruption: terminate at noon", evicted=True)
+SHUTDOWN = Leave("the instance is shutting down")
+WORK = Assignment("w7", (), "mnist.py", ("--patience", "120"))
+
+
+class TimedWords(Words):
+    """Whoever listens lets time pass, and what is planned happens."""
+
+    def __init__(self, clock: VirtualClock) -> None:
+        super().__init__()
+        self._clock = clock
+
+    def hear(self, within_s: float | None = None) -> Leave | Ended | None:
+        until_s = self._clock() + (float("inf") if within_s is None else within_s)
+        while (word := super().hear(0.0)) is None and self._clock() < until_s:
+            next_s = self._clock.next_s
+            self._clock.advance(until_s if next_s is None else min(next_s, until_s))
+        return word
+
+
+class World:
+    """`enrolments` are the master's answers in turn, the last one for ever; `lives` are workers: seconds and status."""
+
+    def __init__(self) -> None:
+        self.clock = VirtualClock()
+        self.words = TimedWords(self.clock)
+        self.enrolments: list[Assignment | Exception] = [WORK]
+        self.lives: list[tuple[float, int]] = [(1000.0, 0)]
+        self.farewells: list[tuple[str, int, str, bool]] = []
+        self.farewell_error: Exception | None = None
+        self.preparing: list[Exception] = []
+        self.taken = False  # what the metadata service says
+        self.imds_error: Exception | None = None
+        self.asked_s: list[float] = []
+        self.log: list[str] = []
+        self.runs = 0
+
+    # the master
+
+    def enrol(self, token: str, document: str, signature: str) -> Assignment:
+        assert (token, document, signature) == ("t0ken", "document", "signature")
+        self.asked_s.append(self.clock())
+        answer = self.enrolments.pop(0) if len(self.enrolments) > 1 else self.enrolments[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def farewell(self, job: str, exit_status: int, why: str, evicted: bool) -> None:
+        if self.farewell_error is not None:
+            raise self.farewell_error
+        self.farewells.append((job, exit_status, why, evicted))
+
+    # EC2
+
+    def look(self) -> bool:
+        if self.imds_error is not None:
+            raise self.imds_error
+        if self.taken:
+            self.words.say(NOTICE)
+        return self.taken
+
+    def take(self) -> None:
+        self.taken = True
+        self.words.say(NOTICE)
+
+    # the instance
+
+    def prepare(self, assignment: Assignment) -> None:
+        if self.preparing:
+            raise self.preparing.pop(0)
+
+    def run(self, assignment: Assignment) -> Ended:
+        self.runs += 1
+        seconds, status = self.lives.pop(0)
+        began_s = self.clock()
+        self.words.hear(seconds)  # a word ends it before its time
+        return Ended(status if self.clock() - began_s >= seconds else 0, "")
+
+    def live(self) -> None:
+        around = Surroundings(
+            self,
+            lambda: Identity("document", "signature"),
+            self.look,
+            self.prepare,
+            self.run,
+            self.words,
+            self.log.append,
+            self.clock,
+            lambda: 0.5,
+        )
+        Daemon(INSTANCE, around).live()
+
+
+@pytest.fixture
+def world() -> Iterator[World]:
+    world = World()
+    yield world
+    assert not any("t0ken" in line for line in world.log)
+
+
+def test_a_worker_works_to_its_end(world: World) -> None:
+    world.live()
+    assert world.farewells == [("w7", 0, "the worker ended with status 0", False)]
+    assert world.clock() == 1000.0
+
+
+def test_a_notice_ends_the_worker_at_once_and_the_instance_waits_to_be_taken(world: World) -> None:
+    world.clock.at(300.0, world.take)
+    world.clock.at(400.0, lambda: world.words.say(SHUTDOWN))
+    world.live()
+    assert world.farewells == [("w7", 0, NOTICE.why, True)]
+    assert world.clock() == 400.0 and world.runs == 1
+
+
+def test_an_instance_that_is_not_taken_after_all_ends_itself(world: World) -> None:
+    world.clock.at(300.0, world.take)
+    world.live()
+    assert world.clock() == 300.0 + TAKEN_S and world.runs == 1
+
+
+def test_who_is_to_be_taken_does_not_enrol(world: World) -> None:
+    world.taken = True
+    world.clock.at(100.0, lambda: world.words.say(SHUTDOWN))
+    world.live()
+    assert (world.asked_s, world.runs, world.farewells) == ([], 0, [])
+    assert world.clock() == 100.0
+
+
+def test_who_is_taken_between_enrolment_and_work_does_not_work(world: World) -> None:
+    world.preparing = [ConnectionResetError("broke")]
+    world.clock.at(0.1, world.take)
+    world.live()
+    assert world.runs == 0 and world.farewells == [("w7", 0, NOTICE.why, True)]
+
+
+def test_a_shutdown_is_no_eviction(world: World) -> None:
+    world.clock.at(300.0, lambda: world.words.say(SHUTDOWN))
+    world.live()
+    assert world.farewells == [("w7", 0, SHUTDOWN.why, False)] and world.clock() == 300.0
+
+
+def test_a_shutdown_that_ec2_is_behind_is_one(world: World) -> None:
+    def go_down() -> None:
+        world.taken = True  # nobody has looked since
+        world.words.say(SHUTDOWN)
+
+    world.clock.at(300.0, go_down)
+    world.live()
+    assert world.farewells == [("w7", 0, NOTICE.why, True)]
+    assert world.clock() == 300.0  # the system goes down: it does not wait
+
+
+def test_a_worker_that_saved_its_push_is_started_again(world: World) -> None:
+    world.lives = [(500.0, SAVED), (700.0, 0)]
+    world.live()
+    assert world.runs == 2 and len(world.asked_s) == 2
+    assert world.farewells == [("w7", 0, "the worker ended with status 0", False)]
+
+
+def test_a_master_that_stays_away_is_given_up(world: World) -> None:
+    world.lives = [(500.0, SAVED)]
+    world.enrolments = [WORK, ConnectionRefusedError("refused")]
+    world.live()
+    # The worker had heard nothing for its patience when it ended.
+    assert world.clock() == pytest.approx(500.0 - 120.0 + ORPHAN_S)
+    assert world.runs == 1 and world.farewells == []
+    assert "nothing was heard from the master" in world.log[-1]
+
+
+def test_a_master_that_comes_back_gets_the_push(world: World) -> None:
+    world.lives = [(500.0, SAVED), (700.0, 0)]
+    world.enrolments = [WORK, *[ConnectionRefusedError("refused")] * 10, WORK]
+    world.live()
+    assert world.runs == 2 and world.farewells
+
+
+def test_a_master_that_never_answers_is_given_up(world: World) -> None:
+    world.enrolments = [TimeoutError("no answer")]
+    world.live()
+    assert world.clock() == pytest.approx(ORPHAN_S) and world.runs == 0
+    pauses = [later - earlier for earlier, later in zip(world.asked_s, world.asked_s[1:], strict=False)]
+    assert pauses[0] < 2.0 and max(pauses) <= 30.0
+    assert len(pauses) < 60
+
+
+def test_a_silent_metadata_service_ends_an_instance_too(world: World) -> None:
+    world.imds_error = OSError("no route")
+    world.live()
+    assert world.clock() == pytest.approx(ORPHAN_S) and world.asked_s == []
+
+
+def test_who_is_refused_leaves(world: World) -> None:
+    world.enrolments = [Refused("this instance is not of the fleet")]
+    world.live()
+    assert (world.clock(), world.runs, world.farewells) == (0.0, 0, [])
+    assert "not of the fleet" in world.log[-1]
+
+
+def test_who_is_to_ask_again_does(world: World) -> None:
+    # A back end writes what it launched a little after it did. However long: the master is heard.
+    world.enrolments = [*[Refused("not known yet", 100.0)] * 20, WORK]
+    world.live()
+    assert world.runs == 1 and len(world.asked_s) == 21
+    assert world.asked_s[1] == pytest.approx(100.0)
+
+
+def test_who_is_refused_after_its_worker_has_no_farewell_to_say(world: World) -> None:
+    world.lives = [(500.0, SAVED)]
+    world.enrolments = [WORK, Refused("the run is over")]
+    world.live()
+    assert world.runs == 1 and world.farewells == []
+
+
+def test_a_bundle_that_must_not_be_run_is_not(world: World) -> None:
+    world.preparing = [RunError("mnist.py is not what the master announced")]
+    world.live()
+    assert world.runs == 0
+    assert world.farewells == [("w7", RunError.exit_status, "mnist.py is not what the master announced", False)]
+
+
+def test_a_bundle_out_of_reach_is_asked_for_again(world: World) -> None:
+    world.preparing = [ConnectionResetError("broke"), TimeoutError("slow")]
+    world.live()
+    assert world.runs == 1 and len(world.asked_s) == 3
+
+
+def test_workers_that_end_at_once_are_not_started_for_ever(world: World) -> None:
+    world.lives = [(1.0, SAVED)] * 10
+    world.live()
+    assert world.runs == 3
+    assert world.farewells[0][1] == SAVED
+
+
+@pytest.mark.parametrize("error", [Refused("who are you"), PermissionError("the key is no longer known")])
+def test_a_farewell_that_is_refused_is_not_repeated(world: World, error: Exception) -> None:
+    world.farewell_error = error
+    world.live()
+    assert world.clock() == 1000.0
+
+
+def test_a_farewell_that_nobody_hears_does_not_hold_the_instance(world: World) -> None:
+    world.farewell_error = ConnectionRefusedError("refused")
+    world.live()
+    assert 1000.0 < world.clock() <= 1000.0 + GOODBYE_S
+
+
+def test_a_worker_that_cannot_be_started(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(assignment: Assignment) -> Ended:
+        raise FileNotFoundError("no python")
+
+    monkeypatch.setattr(world, "run", fails)
+    world.live()
+    assert world.farewells == [("w7", 1, "the worker cannot be started: no python", False)]
+
+
+Planned = Callable[[World], None]
+
+
+@pytest.mark.parametrize("at_s", [0.0, 0.3, 50.0, 500.0, 501.0, 1300.0])
+@pytest.mark.parametrize("plan", [World.take, lambda world: world.words.say(SHUTDOWN)])
+def test_whenever_it_is_told_to_leave_no_worker_begins_after_that(at_s: float, plan: Planned) -> None:
+    world = World()
+    world.enrolments = [ConnectionRefusedError("refused"), WORK, ConnectionRefusedError("refused"), WORK]
+    world.lives = [(500.0, SAVED), (1000.0, 0)]
+    told: list[int] = []
+
+    def tell() -> None:
+        plan(world)
+        told.append(world.runs)
+
+    world.clock.at(at_s, tell)
+    world.live()
+    assert told == [world.runs]
+    assert len(world.farewells) == (1 if world.runs else 0)

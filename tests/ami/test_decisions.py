@@ -1,0 +1,84 @@
+"""What the daemon does next, by what it knows."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ami.decisions import (
+    LONGEST_PAUSE_S,
+    SHORT_LIFE_S,
+    SHORT_LIVES,
+    Then,
+    WorkerEnd,
+    after_worker,
+    last_heard_s,
+    orphaned,
+    patience_s,
+    pause_s,
+)
+from gridml.errors import UNFIT, RunError
+from gridml.protocol.outbox import SAVED
+
+LONG_S = 2 * SHORT_LIFE_S
+
+
+@pytest.mark.parametrize(
+    ("end", "then", "why"),
+    [
+        (WorkerEnd(0, LONG_S), Then.LEAVE, "the worker ended with status 0"),
+        (WorkerEnd(UNFIT, 1.0, "no torch"), Then.LEAVE, "the worker ended with status 69: no torch"),
+        (WorkerEnd(SAVED, LONG_S), Then.AGAIN, "had no answer for long"),
+        (WorkerEnd(RunError.exit_status, LONG_S, "no route"), Then.AGAIN, "could not reach the master: no route"),
+        (WorkerEnd(SAVED, 1.0, short_lives=SHORT_LIVES - 1), Then.LEAVE, "3 workers ended within 60 s"),
+        (WorkerEnd(SAVED, LONG_S, short_lives=SHORT_LIVES - 1), Then.AGAIN, "had no answer"),
+        (WorkerEnd(SAVED, LONG_S, why_told="spot interruption", evicted=True), Then.WAIT, "spot interruption"),
+        (WorkerEnd(-9, LONG_S, why_told="spot interruption", evicted=True), Then.WAIT, "spot interruption"),
+        (WorkerEnd(SAVED, LONG_S, why_told="shutting down"), Then.LEAVE, "shutting down"),
+    ],
+)
+def test_after_a_worker(end: WorkerEnd, then: Then, why: str) -> None:
+    found, reason = after_worker(end)
+    assert found is then and why in reason
+
+
+@given(st.integers(-15, 255), st.floats(0, 1e6), st.integers(0, 10))
+def test_who_is_told_to_leave_never_begins_again(status: int, lived_s: float, short_lives: int) -> None:
+    for evicted in (True, False):
+        then, _ = after_worker(WorkerEnd(status, lived_s, "", "told", evicted, short_lives))
+        assert then is (Then.WAIT if evicted else Then.LEAVE)
+
+
+def test_the_master_was_last_heard() -> None:
+    arguments = ["--seed", "0", "--patience", "120"]
+    assert last_heard_s(WorkerEnd(0, 900.0), 1000.0, arguments, 100.0) == 1000.0
+    assert last_heard_s(WorkerEnd(SAVED, 900.0), 1000.0, arguments, 100.0) == 880.0
+    assert last_heard_s(WorkerEnd(SAVED, 10.0), 110.0, arguments, 100.0) == 100.0  # since it enrolled
+    assert last_heard_s(WorkerEnd(RunError.exit_status, 60.0), 160.0, arguments, 100.0) == 100.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "seconds"),
+    [
+        (["--patience", "30"], 30.0),
+        (["--patience=7.5", "--keep", "9"], 7.5),
+        (["--seed", "3"], 0.0),
+        (["--patience"], 0.0),
+        (["--patience", "long"], 0.0),
+    ],
+)
+def test_the_patience_of_a_worker(arguments: list[str], seconds: float) -> None:
+    assert patience_s(arguments) == seconds
+
+
+def test_an_instance_without_a_master_ends_itself() -> None:
+    assert orphaned(899.0, 900.0) is None
+    assert orphaned(900.0, 900.0) == "nothing was heard from the master for 900 s, and 900 s are allowed"
+
+
+@given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True))
+def test_pauses_grow_to_a_limit(attempt: int, draw: float) -> None:
+    assert 0.5 <= pause_s(attempt, draw) <= LONGEST_PAUSE_S
+    assert pause_s(attempt, draw) <= pause_s(attempt + 1, draw)
+    assert pause_s(attempt, 0.0) * 2 >= pause_s(attempt, draw)

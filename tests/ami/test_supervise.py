@@ -1,0 +1,79 @@
+"""A real process under the daemon's eyes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ami.supervise import supervise
+from ami.words import Ended, Leave, Words
+
+pytestmark = pytest.mark.real
+
+
+def run(source: str, tmp_path: Path, words: Words, lines: list[str], grace_s: float = 20.0) -> Ended:
+    environment = {"PATH": os.environ["PATH"]}
+    return supervise([sys.executable, "-uc", source], tmp_path, environment, words, grace_s, lines.append)
+
+
+class Lines(list[str]):
+    """What a worker writes; says something once a line is there."""
+
+    def __init__(self, words: Words, line: str, word: Leave) -> None:
+        super().__init__()
+        self._words, self._line, self._word = words, line, word
+
+    def append(self, line: str) -> None:
+        super().append(line)
+        if line == self._line:
+            self._words.say(self._word)
+
+
+def test_a_worker_that_ends_by_itself(tmp_path: Path) -> None:
+    lines: list[str] = []
+    source = "import sys; print('one'); print('Unfit: no\\x1b torch', file=sys.stderr); sys.exit(69)"
+    assert run(source, tmp_path, Words(), lines) == Ended(69, "Unfit: no\\x1b torch")
+    assert lines == ["one", "Unfit: no\\x1b torch"]
+
+
+def test_a_notice_lets_it_end_in_order(tmp_path: Path) -> None:
+    words = Words()
+    notice = Leave("spot interruption", evicted=True)
+    source = (
+        "import signal, sys\n"
+        "signal.signal(signal.SIGTERM, lambda *_: (print('pushed'), sys.exit(0)))\n"
+        "print('trains')\n"
+        "while True: signal.pause()"
+    )
+    assert run(source, tmp_path, words, Lines(words, "trains", notice)) == Ended(0, "pushed")
+    assert words.leave == notice
+
+
+def test_one_that_does_not_heed_it_is_killed(tmp_path: Path) -> None:
+    words = Words()
+    source = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); signal.pause()"
+    lines = Lines(words, "deaf", Leave("the instance is shutting down"))
+    assert run(source, tmp_path, words, lines, grace_s=0.1).status == -9
+    assert "it is killed" in lines[-1]
+
+
+def test_what_was_said_before_it_began_counts(tmp_path: Path) -> None:
+    words = Words()
+    words.say(Leave("the instance is shutting down"))
+    assert run("import signal; signal.pause()", tmp_path, words, []).status == -15
+
+
+def test_its_environment_is_what_it_is_given(tmp_path: Path) -> None:
+    source = "import os; print(sorted(name for name in os.environ if name not in ('LC_CTYPE', 'PATH')))"
+    assert run(source, tmp_path, Words(), []) == Ended(0, "[]")
+
+
+def test_no_such_program(tmp_path: Path) -> None:
+    before = threading.active_count()
+    with pytest.raises(OSError):
+        supervise([str(tmp_path / "none")], tmp_path, {}, Words(), 1.0, print)
+    assert threading.active_count() == before
