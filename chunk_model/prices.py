@@ -1,8 +1,5 @@
 """Lives from the history of spot prices: an instance is taken away when its market's price exceeds its bid.
 
-The format is CSV with a header and the columns timestamp, instance_type, zone, product, price_usd_per_h, as the history
-that AWS gives out; a price holds until the next line of its market (instance type, zone and product).
-
 Nobody ran these instances. One is imagined to be requested every hour in every market at a bid in multiples of the
 market's own median price, and to start if the price then lets it. Lives that began in one calm end together at the next
 rise: they share that instant, and are one independent event, not many.
@@ -10,20 +7,14 @@ rise: they share that instant, and are one independent event, not many.
 
 from __future__ import annotations
 
-import csv
 import math
-from collections import defaultdict
 from collections.abc import Iterable
-from datetime import UTC, datetime
 
 import numpy as np
-from numpy.typing import NDArray
 
-from chunk_model.trace import Life, Record, TraceError, shown
+from chunk_model.price_history import median_over_time, read_prices
+from chunk_model.trace import Life, Record, TraceError
 
-Floats = NDArray[np.float64]
-
-COLUMNS = ("timestamp", "instance_type", "zone", "product", "price_usd_per_h")
 EVERY_S = 3600.0
 # The bid decides how long lives are: on the prices of 2015 half of them lasted 29 h at the median itself, 78 h at 1.5
 # and 117 h at twice the median. At 1.5 the ripples of a calm market kill nobody, and most lives end within the record.
@@ -39,10 +30,7 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
     """
     if not (math.isfinite(bid) and bid > 0):
         raise TraceError(f"the bid is {bid!r}; expected multiples of the median price, above 0, such as {BID}")
-    try:
-        prices = _prices(lines, source)
-    except csv.Error as error:
-        raise TraceError(f"{source} cannot be read as CSV: {error}") from None
+    prices = read_prices(lines, source)
     chosen = {name: series for name, series in sorted(prices.items()) if name.startswith(market)}
     if not chosen:
         raise TraceError(f"{source} has no market {market!r}; it has {', '.join(sorted(prices))}")
@@ -65,48 +53,3 @@ def price_lives(lines: Iterable[str], source: str, *, market: str = "", bid: flo
             stays.append(Life(f"{name}#{number}", start - begin_s, end - begin_s if end < math.inf else None))
     stays.sort(key=lambda life: life.start_s)
     return Record(tuple(stays), end_s - begin_s, f"instances asked for hourly at {bid:g} times the median price")
-
-
-def median_over_time(time_s: Floats, price: Floats, end_s: float) -> float:
-    """Return the price not exceeded for half of the time from `time_s[0]` to `end_s`; each holds until the next.
-
-    `time_s` float64 (n,) rising, `price` float64 (n,).
-    """
-    held_s = np.diff(np.append(time_s, end_s))
-    order = np.argsort(price, kind="stable")
-    so_far = np.cumsum(held_s[order])
-    return float(price[order][np.searchsorted(so_far, so_far[-1] / 2)])
-
-
-def _prices(lines: Iterable[str], source: str) -> dict[str, tuple[Floats, Floats]]:
-    """Return (seconds since 1970, price), each (n,) in order of time, for each market by its name."""
-    rows = csv.reader(lines)
-    header = [name.strip() for name in next((row for row in rows if "".join(row).strip()), [])]
-    if missing := [name for name in COLUMNS if name not in header]:
-        raise TraceError(
-            f"{source}, line {max(1, rows.line_num)}: no column {', '.join(missing)}; expected {','.join(COLUMNS)}"
-        )
-    when, instance, zone, product, cost = (header.index(name) for name in COLUMNS)
-    series_of: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for row in rows:
-        if not "".join(row).strip():
-            continue
-        try:
-            moment, price = datetime.fromisoformat(row[when].strip()), float(row[cost])
-            name = "/".join((row[instance], row[zone], row[product]))
-        except (ValueError, IndexError):
-            moment, price, name = datetime.min, math.nan, ""
-        if not (math.isfinite(price) and price >= 0):
-            wanted = "2015-03-11 16:54:38+00:00,c3.xlarge,us-east-1a,Linux,0.0324"
-            raise TraceError(f"{source}, line {rows.line_num}: got {shown(','.join(row))}, expected such as {wanted}")
-        if moment.tzinfo is None:
-            moment = moment.replace(tzinfo=UTC)
-        series_of[name].append((moment.timestamp(), price))
-    if not series_of:
-        raise TraceError(f"{source} has a header and no prices below it")
-    markets = {}
-    for name, points in series_of.items():
-        points.sort()  # AWS gives the newest first
-        series = np.array(points, np.float64)
-        markets[name] = series[:, 0], series[:, 1]
-    return markets

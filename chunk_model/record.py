@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from chunk_model import availability, prices, trace
+from chunk_model import availability, price_history, prices, trace
 from chunk_model.trace import Record, TraceError, read_text
 
 
@@ -36,7 +36,7 @@ FORMATS = (
         lambda text, source: availability.parse_counts(text.splitlines(), source),
     ),
     _Format(
-        ",".join(prices.COLUMNS),
+        ",".join(price_history.COLUMNS),
         re.compile(r"(?=.*\btimestamp\b)(?=.*\bprice_usd_per_h\b)"),
         lambda text, source: prices.price_lives(text.splitlines(), source),
     ),

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from chunk_model import files, prices
+from chunk_model import files, price_history
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "counts.py"
 HEAD = "duration_s,ended\n"
-PRICES = ",".join(prices.COLUMNS) + "\n"
+PRICES = ",".join(price_history.COLUMNS) + "\n"
 TICKS = '{"metadata":{"gap_seconds":%s},"data":%s}'
 
 LIVES = [
