@@ -1,4 +1,8 @@
-"""Read lifetimes from text: "normal(45m,10m)", "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))"."""
+"""Read lifetimes from text: "normal(45m,10m)", "mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))".
+
+"interruptions(5%)" is the exponential law of machines of which so many are taken within a month, "interruptions(5-10%)"
+that of the band's middle.
+"""
 
 from __future__ import annotations
 
@@ -7,13 +11,14 @@ from dataclasses import fields
 from typing import Any
 
 from chunk_model.families import FORMULAS, Family
+from chunk_model.interruption import interrupted_monthly, parse_share
 from chunk_model.lifetime import Lifetime, LifetimeError, parse_duration
 from chunk_model.mixture import Mixture
 
 LONGEST = 2_000  # characters
 _CALL = re.compile(r"\s*(\w+)\s*\((.*)\)\s*", re.DOTALL)
 _EXAMPLES = (
-    "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8) "
+    "normal(45m,10m), exponential(45m), weibull(1.5,40m), lognormal(45m,0.8), interruptions(5%) a month "
     "or mixture(0.3*exponential(5m),0.7*weibull(1.5,2h))"
 )
 
@@ -28,7 +33,7 @@ def parse(text: str) -> Lifetime:
         raise LifetimeError(f"a lifetime has {len(text):,} characters; expected at most {LONGEST:,}: {_EXAMPLES}")
     match = _CALL.fullmatch(text)
     name = match[1].lower() if match else ""
-    if match is None or (name not in FORMULAS and name not in ("mixture", "kaplan_meier")):
+    if match is None or (name not in FORMULAS and name not in ("mixture", "interruptions", "kaplan_meier")):
         raise LifetimeError(f'cannot read the lifetime "{text}": expected for example {_EXAMPLES}')
     if name == "kaplan_meier":
         raise LifetimeError(
@@ -36,6 +41,8 @@ def parse(text: str) -> Lifetime:
             f"the observed lives themselves, or for example {_EXAMPLES}"
         )
     try:
+        if name == "interruptions":
+            return interrupted_monthly(parse_share(match[2]))
         return _mixture(match[2]) if name == "mixture" else _of_family(FORMULAS[name], match[2])
     except LifetimeError as error:
         raise LifetimeError(f'cannot use the lifetime "{text}": {error}; expected for example {_EXAMPLES}') from None

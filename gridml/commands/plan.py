@@ -43,7 +43,8 @@ def plan(
     lifetime: Annotated[
         str | None,
         typer.Option(
-            help="A distribution: normal(45m,10m), exponential(1h), weibull(0.7,2h), lognormal(45m,0.8).",
+            help="A distribution: normal(45m,10m), exponential(1h), weibull(0.7,2h), lognormal(45m,0.8), or what a "
+            "provider says is taken a month: interruptions(5%).",
             rich_help_panel=_LIVES,
         ),
     ] = None,
