@@ -1,0 +1,236 @@
+"""Recorded spot markets replayed: dollars and hours of two jobs, by gridml and by what one would do without it.
+
+gridml's rows are the real master in the project's simulator: real leases, pushes, merging times and a ledger; only the
+training is a time. The others are computed beside it from the same windows and prices. Bills are those of
+`master.decisions.spending`.
+
+    GRIDML_DATA=DIR python -m benchmarks.spot_replay [--starts 8] [--processes 2]
+
+GRIDML_DATA names a folder with `spot/aws-spot-price-2015.csv.gz` and `spot/skypilot/` (Wu et al., NSDI 2024).
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import cache
+
+from benchmarks.spot_plot import Point, draw
+from benchmarks.spot_supply import (
+    HORIZON_S,
+    NOTICE_S,
+    Series,
+    Supply,
+    count_starts,
+    count_trace,
+    from_counts,
+    from_prices,
+    on_demand,
+    price_starts,
+    price_trace,
+)
+from benchmarks.spot_ways import BOOT_S, Job, Outcome, alone, restarted, with_gridml
+from benchmarks.table import RESULTS, Cell, write
+from chunk_model.trace import Record
+
+SAVE_EVERY_S = 600.0  # about Young's optimum, the root of 2 · 5 s · 10 h
+# The paper bid $0.10 for a c1.xlarge, which was $0.52 on demand in 2015.
+PAPER_BID = 0.10 / 0.52
+SPOT_V100, FULL_V100 = 0.918, 3.06  # dollars an hour of p3.2xlarge, SkyPilot's catalogue of us-east-1
+ZONES = ("us-east-1f", "us-east-2a", "us-west-2c")
+
+
+def mnist(images_per_s: float) -> Job:
+    return Job("MNIST", 60_000, 20, 1 / images_per_s, push_s=0.1, travel_s=0.1, merge_s=0.01, save_s=1.0)
+
+
+def imagenet(images_per_s: float) -> Job:
+    return Job("ImageNet", 1_281_167, 90, 1 / images_per_s, push_s=1.0, travel_s=2.5, merge_s=0.9, save_s=5.0)
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A job on `instances` of a type, in the markets of a trace: of prices, or of counts in `zone`."""
+
+    job: Job
+    kind: str
+    instances: int
+    full: float  # dollars an hour on demand
+    zone: str = ""
+
+    @property
+    def trace(self) -> str:
+        return f"{self.kind} {self.zone}" if self.zone else f"{self.kind} us-east-1, 2015"
+
+    @property
+    def prices(self) -> dict[str, Series]:
+        return _prices(self.kind)
+
+    def starts(self, count: int) -> list[float]:
+        return count_starts(_counts(self.zone), count) if self.zone else price_starts(self.prices, count)
+
+    def supply(self, start_s: float) -> Supply:
+        """What gridml and checkpoint-and-restart are offered: the cheapest market up to the full price, which is EC2's
+        own default."""
+        if self.zone:
+            return from_counts(f"{self.kind}/{self.zone}", _counts(self.zone), start_s, SPOT_V100, self.full)
+        return from_prices(self.prices, start_s, self.instances, self.full, self.full)
+
+    def bid(self, start_s: float, number: int) -> Supply:
+        """What the paper's bid gets: one market, another one for each start."""
+        name = sorted(self.prices)[number % len(self.prices)]
+        return from_prices({name: self.prices[name]}, start_s, self.instances, PAPER_BID * self.full, self.full)
+
+
+@cache
+def _prices(kind: str) -> dict[str, Series]:
+    return price_trace(kind)
+
+
+@cache
+def _counts(zone: str) -> Record:
+    return count_trace(f"preemption/4-node/aws-08-03-2023/{zone}_v100_1.json")
+
+
+SETTINGS = (
+    Setting(mnist(333), "c3.xlarge", 4, 0.21),
+    Setting(imagenet(100), "g2.2xlarge", 16, 0.65),
+    *(Setting(job, "p3.2xlarge", 4, FULL_V100, zone) for job in (mnist(10_000), imagenet(360)) for zone in ZONES),
+)
+ALONE, FLEET = "on demand, one instance", "on demand, gridml"
+ONE, STEP = "checkpoint and restart, one", "checkpoint and restart, all in step"
+PAPER, UNTOLD, GRIDML = "the paper's bid and chunks", "gridml, notices unheard", "gridml"
+WAYS = (ALONE, FLEET, ONE, STEP, PAPER, UNTOLD, GRIDML)
+
+
+def play(setting: Setting, way: str, start_s: float, number: int) -> Outcome | None:
+    """One way from one moment on; None where there is no such way: traces of counts know no bid."""
+    job, instances = setting.job, setting.instances
+    if way == ALONE:
+        return alone(job, setting.full)
+    if way == FLEET:
+        return with_gridml(job, on_demand(instances, setting.full, f"{setting.kind}/full"), instances, notice=False)
+    if way in (ONE, STEP):
+        return restarted(job, setting.supply(start_s), 1 if way == ONE else instances, SAVE_EVERY_S)
+    if way == PAPER:
+        return None if setting.zone else _paper(setting, start_s, number)
+    return with_gridml(job, setting.supply(start_s), instances, notice=way == GRIDML)
+
+
+def _paper(setting: Setting, start_s: float, number: int) -> Outcome:
+    """A life's worth of images a chunk, n = T/(t_c + t_x), but no more than an instance's share of an epoch; a chunk
+    counts whole or not at all, and nobody hears of an eviction before."""
+    supply = setting.bid(start_s, number)
+    lives = [window.closes_s - window.opens_s for window in supply.places[0]]
+    share = setting.job.images // setting.instances
+    chunk = max(1, min(share, int(statistics.mean(lives) / setting.job.image_s))) if lives else share
+    return with_gridml(setting.job, supply, setting.instances, notice=False, chunk=chunk)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
+    parser.add_argument("--starts", type=int, default=8, help="moments that each trace is replayed from")
+    parser.add_argument("--processes", type=int, default=2)
+    options = parser.parse_args()
+    cases = [
+        (setting, way, start_s, number)
+        for setting in SETTINGS
+        for way in WAYS
+        for number, start_s in enumerate(setting.starts(options.starts))
+        if way not in (ALONE, FLEET) or number == 0
+    ]
+    # The longest first, so that no process is left with one of them at the end.
+    cases.sort(key=lambda case: -case[0].job.work_s)
+    with ProcessPoolExecutor(options.processes) as pool:
+        played = [pool.submit(play, *case) for case in cases]
+        outcomes: dict[tuple[Setting, str], list[Outcome]] = {}
+        for (setting, way, start_s, _), future in zip(cases, played, strict=True):
+            outcome = future.result()
+            print(setting.trace, setting.job.name, way, round(start_s), outcome, flush=True)
+            if outcome is not None:
+                outcomes.setdefault((setting, way), []).append(outcome)
+    report(outcomes, options.starts)
+
+
+def report(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], starts: int) -> None:
+    """Write the table and the plot."""
+    ordered = [(setting, way) for setting in SETTINGS for way in WAYS if (setting, way) in outcomes]
+    rows = [row(setting, way, outcomes[setting, way]) for setting, way in ordered]
+    points = [
+        Point(f"{setting.job.name}, {setting.instances} × {setting.trace}", way, *spread(outcomes[setting, way]))
+        for setting, way in ordered
+    ]
+    draw(points, RESULTS / "spot_replay.png")
+    write("spot_replay", "Recorded spot markets replayed: hours and dollars of two jobs", rows, notes(starts))
+
+
+def spread(outcomes: Sequence[Outcome]) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Return (least, median, most) hours and dollars of those that finished."""
+    done = [each for each in outcomes if each.finished]
+    if not done:
+        return (math.nan,) * 3, (math.nan,) * 3
+    hours, dollars = [each.hours for each in done], [each.dollars for each in done]
+    return (
+        (min(hours), statistics.median(hours), max(hours)),
+        (min(dollars), statistics.median(dollars), max(dollars)),
+    )
+
+
+def row(setting: Setting, way: str, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
+    hours, dollars = spread(outcomes)
+    full = alone(setting.job, setting.full).dollars
+    done = [each for each in outcomes if each.finished]
+    known = bool(done)
+    return {
+        "trace": setting.trace,
+        "job": setting.job.name,
+        "way": way,
+        "instances": 1 if way in (ALONE, ONE) else setting.instances,
+        "hours": round(hours[1], 3) if known else None,
+        "from to": f"{hours[0]:.3g}-{hours[2]:.3g}" if known else "",
+        "$": round(dollars[1], 4) if known else None,
+        "$ from to": f"{dollars[0]:.3g}-{dollars[2]:.3g}" if known else "",
+        "of on demand": round(dollars[1] / full, 3) if known else None,
+        "taken": round(statistics.mean(each.taken for each in done), 1) if known else None,
+        "free": round(statistics.mean(each.free for each in done), 1) if known else None,
+        "finished": f"{len(done)}/{len(outcomes)}",
+    }
+
+
+def notes(starts: int) -> list[str]:
+    return [
+        f"medians, and the least to the most, of {starts} starts spread evenly over each trace, of those that finished "
+        f"within {HORIZON_S / 86_400:.0f} days (column finished); on demand there is one. of on demand: dollars by "
+        "those of one instance on demand, which wastes nothing",
+        "gridml: the real master in the simulator: its leases, pushes as often as it sees fit, merges, ledger; credits "
+        f"exact (checked). Told {NOTICE_S:.0f} s before an instance is gone its worker pushes and leaves; unheard: "
+        "none is told. An instance that is taken is replaced as soon as one can be had; gridml works with as many as "
+        "there are",
+        f"checkpoint and restart: a save every {SAVE_EVERY_S / 60:.0f} minutes of work, no use of notices; in step: "
+        "all begin when as many as wanted can be had at once, and end when one is taken. Favoured: they share the "
+        "work evenly, at no cost for the network or for waiting for each other, wait for nothing at an epoch's end, "
+        "and hold no instance while they wait",
+        f"the paper's: one market (another for each start), a bid of {PAPER_BID:.0%} of the full price (the paper's "
+        "$0.10 of $0.52 for a c1.xlarge), a chunk of a mean life's worth but at most a share of an epoch, pushed whole "
+        "at its end, evictions unheard; with gridml's master. Traces of counts know no bid",
+        "prices: per second at the price in effect, 60 s at least, free if taken within the first hour (EC2's rules of "
+        "today; in 2015 whole hours were billed). c3.xlarge and g2.2xlarge: the recorded prices, the cheapest of three "
+        "zones at the launch, kept until it exceeds $0.21 or $0.65, the full price; whoever pays gets as many as "
+        f"wanted, as the trace says nothing of capacity. p3.2xlarge: a constant ${SPOT_V100} (on demand "
+        f"${FULL_V100:.2f}; SkyPilot's catalogue), up to 4 at once as the trace counts them; one that ends begins anew",
+        f"assumed: {BOOT_S:.0f} s from launch to the first batch, paid; images a second of an instance: MNIST 333 on "
+        "c3.xlarge and 10,000 on p3.2xlarge, ImageNet 100 on g2.2xlarge and 360 on p3.2xlarge (they change the hours "
+        "of all ways alike); 20 epochs of 60,000 and 90 of 1,281,167 images; a push of MNIST's keeps worker and master "
+        "0.1 and 0.01 s and travels 0.1 s, of ImageNet's (100 MB, limits.md) 1, 0.9 and 2.5 s; a save 1 and 5 s",
+        "left out: what the master's own machine costs (none in ways without gridml), disks, traffic, reading the "
+        "data; evaluation; and accuracy: all ways train the same number of images, while steps that are merged late "
+        "are worth less (averaging.md), and larger batches in step may be, too",
+    ]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,211 @@
+"""What recorded spot markets would have supplied from a moment on: when which instance could be had, at which price.
+
+A price trace says nothing of capacity: whoever pays the price gets as many as asked for, in the market that is cheapest
+at that moment, and keeps them until its price exceeds a cap. A trace of counts says nothing of prices: one is given.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+
+from chunk_model.price_history import Floats, read_prices
+from chunk_model.record import read_record
+from chunk_model.trace import Record, read_text
+from master.backends.script import PlannedLife, Script
+from master.decisions.spending import Prices
+
+NOTICE_S = 120.0  # from an instance's notice to its end
+HORIZON_S = 30 * 86_400.0  # of a replay: what has not finished then is said not to have
+
+Series = tuple[Floats, Floats]  # seconds (n,) rising, and the dollars an hour from then on (n,)
+
+
+@dataclass(frozen=True)
+class Window:
+    """An instance of `market` could be had from `opens_s`, and was gone at `closes_s`; seconds of the replay."""
+
+    market: str
+    opens_s: float
+    closes_s: float
+
+
+@dataclass(frozen=True)
+class Supply:
+    """The windows of each place that holds one instance at a time, in order; the prices that are paid; dollars an hour
+    on demand."""
+
+    places: tuple[tuple[Window, ...], ...]
+    prices: Prices
+    on_demand: float
+
+    @property
+    def alike(self) -> bool:
+        """Whether all places open and close as one: a price that rises takes all instances of its market."""
+        return all(place is self.places[0] for place in self.places)
+
+    def together(self, instances: int) -> list[Window]:
+        """When so many could be had at once, as a job needs them whose instances work in step: in one market, or
+        wherever all places are at that moment."""
+        if self.alike:
+            return list(self.places[0])
+        if instances == 1:
+            return self._one_after_the_other()
+        changes = sorted(
+            (at_s, change)
+            for windows in self.places
+            for window in windows
+            for at_s, change in ((window.opens_s, 1), (window.closes_s, -1))
+        )
+        found, present, since_s = [], 0, math.nan
+        for at_s, change in changes:
+            before, present = present, present + change
+            if before < instances <= present:
+                since_s = at_s
+            elif present < instances <= before and at_s > since_s:
+                found.append(Window(self.places[0][0].market, since_s, at_s))
+        return found
+
+    def _one_after_the_other(self) -> list[Window]:
+        """Windows as one instance takes them: that which has been open longest, until it closes."""
+        windows = sorted((window for place in self.places for window in place), key=lambda window: window.opens_s)
+        taken: list[Window] = []
+        for window in windows:
+            since_s = max(window.opens_s, taken[-1].closes_s if taken else 0.0)
+            if window.closes_s > since_s:
+                taken.append(Window(window.market, since_s, window.closes_s))
+        return taken
+
+
+@dataclass(frozen=True)
+class Windows(Script):
+    """The places of a supply, as machines of a simulated pool. With `notice` a worker is told `NOTICE_S` before its
+    instance is gone, else it is killed then."""
+
+    places: tuple[tuple[Window, ...], ...]
+    notice: bool
+
+    @property
+    def slots(self) -> int:
+        return len(self.places)
+
+    @cached_property
+    def grace_s(self) -> float:
+        return NOTICE_S if self.notice else 0.0
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
+        window = self.window(slot, free_s)
+        if window is None:
+            return None
+        told_s = window.closes_s - self.grace_s if window.closes_s < math.inf else None
+        return PlannedLife(max(window.opens_s, free_s), None, told_s, graceful=self.notice, grace_s=self.grace_s)
+
+    def window(self, slot: int, at_s: float) -> Window | None:
+        """The window that a worker is in, or gets, at a moment: the first of which no notice was given yet."""
+        return next(
+            (each for each in self.places[slot] if each.closes_s - self.grace_s > max(each.opens_s, at_s)), None
+        )
+
+
+# --- prices
+
+
+def price_trace(kind: str) -> dict[str, Series]:
+    """Return the price of every market of an instance type in the trace of 2015, by "TYPE/ZONE"."""
+    path = Path(os.environ["GRIDML_DATA"]) / "spot" / "aws-spot-price-2015.csv.gz"
+    markets = read_prices(read_text(path).splitlines(), str(path))
+    return {name.removesuffix("/Linux"): series for name, series in markets.items() if name.startswith(f"{kind}/")}
+
+
+def price_starts(markets: Mapping[str, Series], count: int) -> list[float]:
+    """Return moments to begin at, evenly spread so that each has the whole horizon before it."""
+    first, last = max(float(t[0]) for t, _ in markets.values()), min(float(t[-1]) for t, _ in markets.values())
+    return [float(start_s) for start_s in np.linspace(first, last - HORIZON_S, count)]
+
+
+def from_prices(markets: Mapping[str, Series], start_s: float, instances: int, cap: float, on_demand: float) -> Supply:
+    """Return what could be had from `start_s` on by one who pays up to `cap` dollars an hour."""
+    series = {name: _from(times, start_s) for name, times in markets.items()}
+    windows = tuple(_cheapest(series, cap))
+    prices = {
+        name: list(zip(time_s.tolist(), np.minimum(price, cap).tolist(), strict=True))
+        for name, (time_s, price) in series.items()
+    }
+    return Supply((windows,) * instances, prices, on_demand)
+
+
+def _from(series: Series, start_s: float) -> Series:
+    time_s, price = series
+    first = max(0, int(np.searchsorted(time_s, start_s, "right")) - 1)
+    stop = int(np.searchsorted(time_s, start_s + HORIZON_S))
+    return np.maximum(time_s[first:stop] - start_s, 0.0), price[first:stop]
+
+
+def _cheapest(series: Mapping[str, Series], cap: float) -> list[Window]:
+    windows: list[Window] = []
+    now_s = 0.0
+    while now_s < HORIZON_S:
+        offers = {
+            name: float(price[np.searchsorted(time_s, now_s, "right") - 1]) for name, (time_s, price) in series.items()
+        }
+        name = min(offers, key=lambda market: offers[market])
+        if offers[name] > cap:
+            falls_s = [
+                float(later[0])
+                for time_s, price in series.values()
+                if len(later := time_s[(time_s > now_s) & (price <= cap)])
+            ]
+            now_s = min(falls_s, default=HORIZON_S)
+            continue
+        time_s, price = series[name]
+        rises_s = time_s[(time_s > now_s) & (price > cap)]
+        rise_s = float(rises_s[0]) if len(rises_s) else HORIZON_S
+        windows.append(Window(name, now_s, rise_s + NOTICE_S))  # the rise is when the notice is given
+        now_s = rise_s + NOTICE_S
+    return windows
+
+
+# --- counts
+
+
+def count_trace(name: str) -> Record:
+    """Return a trace of the SkyPilot repository by its path in it."""
+    return read_record(Path(os.environ["GRIDML_DATA"]) / "spot" / "skypilot" / name)
+
+
+def count_starts(record: Record, count: int) -> list[float]:
+    """Return moments to begin at, evenly spread over a trace that begins anew where it ends."""
+    return [record.end_s * k / count for k in range(count)]
+
+
+def from_counts(market: str, record: Record, start_s: float, price: float, on_demand: float) -> Supply:
+    """Return what could be had from `start_s` on, of a trace that is repeated until the horizon."""
+    places: list[list[Window]] = []
+    for window in sorted(_repeated(market, record, start_s), key=lambda window: window.opens_s):
+        place = next((each for each in places if each[-1].closes_s <= window.opens_s), None)  # the first that is free
+        if place is None:
+            places.append(place := [])
+        place.append(window)
+    return Supply(tuple(tuple(place) for place in places), {market: [(0.0, price)]}, on_demand)
+
+
+def _repeated(market: str, record: Record, start_s: float) -> list[Window]:
+    windows = []
+    for turn in range(math.ceil((start_s + HORIZON_S) / record.end_s)):
+        for life in record.lives:
+            opens_s = life.start_s + turn * record.end_s - start_s
+            closes_s = (record.end_s if life.end_s is None else life.end_s) + turn * record.end_s - start_s
+            if closes_s > max(0.0, opens_s) and opens_s < HORIZON_S:
+                windows.append(Window(market, max(0.0, opens_s), closes_s))
+    return windows
+
+
+def on_demand(instances: int, price: float, market: str) -> Supply:
+    """Return instances that nobody takes back."""
+    return Supply(((Window(market, 0.0, math.inf),),) * instances, {market: [(0.0, price)]}, price)
