@@ -13,6 +13,7 @@ from rich.text import Text
 
 from master.store.rundir import command
 from master.store.status import RunStatus
+from master.views.money import LifeCost, Money, in_hours
 from master.views.report import Report
 
 MACHINES = 20  # lines of a table of machines
@@ -27,6 +28,8 @@ def render_report(report: Report) -> RenderableType:
             parts += [Text(), _list_table(f"{name} after epoch {evaluated[-1].epoch}", value)]
     if report.machines and report.kills:
         parts += [Text(), _machine_table(report)]
+    if report.money is not None:
+        parts += [Text(), *render_money(report.money)]
     if report.failures:
         last = report.failures[-1]
         parts += [Text(), Text(f"{len(report.failures)} failures; the last: {last.message}", "red")]
@@ -66,6 +69,8 @@ def _header(report: Report) -> Table:
         grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")
     if report.placement is not None:
         grid.add_row("placed", report.placement)
+    if report.money is not None:
+        grid.add_row("money", _money_line(report.money))
     if report.repetitions:
         grid.add_row("checked", f"{report.repetitions:,} times another worker trained again what was pushed")
     return grid
@@ -132,6 +137,56 @@ def _machine_table(report: Report) -> Table:
         lives, sigterm, sigkill = (sum(getattr(m, what) for m in rest) for what in ("workers", "sigterm", "sigkill"))
         table.add_row(f"{len(rest):,} others", f"{lives:,}", f"{sigterm:,}", f"{sigkill:,}")
     return table
+
+
+def _money_line(money: Money) -> str:
+    told = f"{dollars(money.dollars)} for {len(money.lives):,} instances"
+    if money.on_demand is not None:
+        told += f", {dollars(money.on_demand)} on demand"
+    if money.flop_per_dollar is not None:
+        told += f", {in_units(money.flop_per_dollar, 'FLOP')} credited per dollar"
+    return told
+
+
+def render_money(money: Money) -> list[RenderableType]:
+    """Return what instances cost, by market and by instance, and what that rests on."""
+    markets = _table("dollars by type and zone")
+    for title in ("type", "zone", "instances", "taken", "free", "time", "paid", "on demand"):
+        markets.add_column(title, justify="left" if title in ("type", "zone") else "right")
+    for each in money.markets:
+        counts = (f"{count:,}" for count in (each.instances, each.taken, each.free))
+        paid, full = dollars(each.dollars), _if_known(each.on_demand)
+        markets.add_row(each.type, each.zone, *counts, in_hours(each.seconds), paid, full)
+    lives = _table("dollars by instance")
+    for title in ("worker", "instance", "type", "zone", "time", "paid", ""):
+        lives.add_column(title, justify="right" if title in ("time", "paid") else "left")
+    shown = money.lives
+    if len(shown) > MACHINES:  # those that cost most
+        shown = sorted(shown, key=lambda life: life.dollars, reverse=True)[:MACHINES]
+    for life in shown:
+        lives.add_row(
+            life.worker, life.id, life.type, life.zone, in_hours(life.seconds), dollars(life.dollars), _end_of(life)
+        )
+    if len(money.lives) > len(shown):
+        rest_s = sum(life.seconds for life in money.lives) - sum(life.seconds for life in shown)
+        rest = money.dollars - sum(life.dollars for life in shown)
+        lives.add_row(f"{len(money.lives) - len(shown):,} others", "", "", "", in_hours(rest_s), dollars(rest), "")
+    return [markets, Text(), lives, *(Text(sentence, "dim") for sentence in money.assumed)]
+
+
+def _end_of(life: LifeCost) -> str:
+    if not life.ended:
+        return "lives"
+    return ("taken, free" if life.free else "taken") if life.taken else ""
+
+
+def _if_known(amount: float | None) -> str:
+    return "" if amount is None else dollars(amount)
+
+
+def dollars(amount: float) -> str:
+    """Return an amount with the digits that say something: $12.34, $0.0123."""
+    return f"${amount:,.2f}" if amount >= 1 or amount == 0 else f"${amount:.3g}"
 
 
 def _last_metrics(report: Report) -> dict[str, Any]:

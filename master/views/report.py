@@ -24,6 +24,7 @@ from master.store.run_facts import RunClock, read_clock, read_facts, read_metric
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
 from master.views.distrust import AvoidedMachine, QuarantinedWorker, read_avoided_machines, read_quarantined
+from master.views.money import Money, read_money
 
 Ints = NDArray[np.int64]
 _LAST_SIZING = "SELECT text FROM events WHERE topic = 'sizing' ORDER BY rowid DESC LIMIT 1"
@@ -97,7 +98,8 @@ class Report:
     credited work. `repetitions` counts how often a push was trained again for a check. More than `helpful` workers
     would hardly help, as far as the pushes show; None where they do not. Of the workers that are wanted `asked` were
     asked for at last, None: all. `sizing` says what sizes the chunks have at
-    last, and why; None before lifetimes were fitted.
+    last, and why; None before lifetimes were fitted. `money` is what instances cost that the run launched itself, None
+    where it launched none.
     """
 
     run_dir: str
@@ -136,6 +138,7 @@ class Report:
     helpful_because: str | None
     placement: str | None
     sizing: str | None
+    money: Money | None
     machines: list[MachineReport]
     failures: list[FailureReport]
     avoided: list[FailingWorker]
@@ -209,6 +212,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         helpful_because=helpful.get("reason"),
         placement=facts.get(FACT, {}).get("text"),
         sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
+        money=read_money(root, flops_per_vertex * credited if flops_per_vertex else None, now),
         machines=_machines(workers),
         failures=[
             FailureReport(clock.at(at_s), worker, epoch + 1, *rest)

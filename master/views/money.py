@@ -1,0 +1,159 @@
+"""What a run's instances cost: by market, by instance, beside on demand; from its roster and the prices kept there."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from master.decisions.spending import HOUR_S, Basis, Charge, Prices, Stay, charge
+from master.sftp.fleet_prices import kept_prices
+from master.sftp.roster import End, Instance, Roster
+
+
+@dataclass(frozen=True)
+class LifeCost:
+    """One instance: seconds it ran until it ended (or until now, `ended` being false) and dollars. `taken` back by its
+    provider, `free` within its first hour. `on_demand` is what its seconds would have cost so, None: not known."""
+
+    id: str
+    worker: str
+    type: str
+    zone: str
+    seconds: float
+    dollars: float
+    on_demand: float | None
+    ended: bool
+    taken: bool
+    free: bool
+
+
+@dataclass(frozen=True)
+class MarketCost:
+    """All instances of a type in a zone together."""
+
+    type: str
+    zone: str
+    instances: int
+    taken: int
+    free: int
+    seconds: float
+    dollars: float
+    on_demand: float | None
+
+
+@dataclass(frozen=True)
+class Money:
+    """Dollars for all instances together. `flop_per_dollar` counts the floating-point operations of credited work;
+    None where the program does not say what a vertex takes, or nothing was paid. `assumed` is what the figures rest
+    on, in sentences."""
+
+    dollars: float
+    on_demand: float | None
+    flop_per_dollar: float | None
+    markets: list[MarketCost]
+    lives: list[LifeCost]
+    assumed: list[str]
+
+
+def read_money(root: Path, flop: float | None, now: float | None = None) -> Money | None:
+    """Return what the run in `root` cost as at `now` (seconds since 1970) for `flop` credited floating-point
+    operations; None where it has had no instances. Raises LedgerError for prices that cannot be read."""
+    roster = Roster(root)
+    known = [each for id in roster.ids() if (each := roster.instance(id)) is not None]
+    if not known:
+        return None
+    now_s = time.time() if now is None else now
+    stays = [_stay(instance, roster.end(instance.id)) for instance in known]
+    prices = kept_prices(root)
+    charges = [charge(stay, prices.get(stay.market), now_s) for stay in stays]
+    lives = sorted(
+        (_life(*each) for each in zip(known, stays, charges, strict=True)),
+        key=lambda life: (len(life.worker), life.worker, life.id),  # w2 before w10
+    )
+    dollars = math.fsum(each.dollars for each in lives)
+    return Money(
+        dollars=dollars,
+        on_demand=_together([each.on_demand for each in lives]),
+        flop_per_dollar=flop / dollars if flop and dollars else None,
+        markets=_by_market(lives),
+        lives=lives,
+        assumed=_assumed(stays, charges, prices),
+    )
+
+
+def _stay(instance: Instance, end: End | None) -> Stay:
+    return Stay(
+        instance.type,
+        instance.zone,
+        instance.launched_s,
+        None if end is None else end.ended_s,
+        end is not None and end.taken,
+        instance.on_demand,
+    )
+
+
+def _life(instance: Instance, stay: Stay, cost: Charge) -> LifeCost:
+    return LifeCost(
+        id=instance.id,
+        worker=instance.worker,
+        type=stay.type,
+        zone=stay.zone,
+        seconds=cost.seconds,
+        dollars=cost.dollars,
+        on_demand=cost.on_demand if stay.on_demand else None,
+        ended=stay.ended_s is not None,
+        taken=stay.taken,
+        free=cost.free,
+    )
+
+
+def _by_market(lives: Sequence[LifeCost]) -> list[MarketCost]:
+    markets = []
+    for type, zone in sorted({(life.type, life.zone) for life in lives}):
+        own = [life for life in lives if (life.type, life.zone) == (type, zone)]
+        markets.append(
+            MarketCost(
+                type=type,
+                zone=zone,
+                instances=len(own),
+                taken=sum(life.taken for life in own),
+                free=sum(life.free for life in own),
+                seconds=math.fsum(life.seconds for life in own),
+                dollars=math.fsum(life.dollars for life in own),
+                on_demand=_together([life.on_demand for life in own]),
+            )
+        )
+    return markets
+
+
+def _together(parts: Sequence[float | None]) -> float | None:
+    known = [part for part in parts if part is not None]
+    return math.fsum(known) if len(known) == len(parts) else None
+
+
+def _assumed(stays: Sequence[Stay], charges: Sequence[Charge], prices: Prices) -> list[str]:
+    told = [
+        "billed by the second at the spot price then in effect, 60 s at least, from the launch on; free if taken "
+        "within the first hour; disks, traffic and the machine of the master are not in it"
+    ]
+    if living := sum(stay.ended_s is None for stay in stays):
+        told.append(f"{living} not known to have ended, billed until now")
+    early = {stay.market for stay in stays if (steps := prices.get(stay.market)) and stay.launched_s < steps[0][0]}
+    if early:
+        told.append(f"the history of {', '.join(sorted(early))} begins after a launch: its first price before that")
+    for basis, words in (
+        (Basis.ON_DEMAND, "no price history: counted at the full price"),
+        (Basis.NOTHING, "no price at all: not counted"),
+    ):
+        without = {stay.market for stay, cost in zip(stays, charges, strict=True) if cost.basis is basis}
+        if without:
+            told.append(f"{', '.join(sorted(without))}: {words}")
+    return told
+
+
+def in_hours(seconds: float) -> str:
+    """Return seconds as hours of an instance."""
+    return f"{seconds / HOUR_S:.2f} h"

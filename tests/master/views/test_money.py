@@ -1,0 +1,163 @@
+"""What a run's instances cost, as the report tells it."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from gridml.errors import LedgerError
+from master.sftp.fleet_prices import keep_prices, kept_prices
+from master.sftp.roster import End, FleetFacts, Instance, Roster
+from master.store.ledger import Ledger
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+from master.store.settings_file import write_settings
+from master.views.money import read_money
+from master.views.render import MACHINES, dollars, render_money, render_report
+from master.views.report import report
+
+HOUR = 3600.0
+FACTS = FleetFacts("run", "0" * 64, "1", "us-east-1", "ami-1", "")
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A run that has credited 10 vertices of a GFLOP each, and has begun a fleet."""
+    root = tmp_path / "run"
+    root.mkdir()
+    write_settings(RunDirectory(root), Settings(program=root / "digits.py", workers=3))
+    ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)
+    with ledger.transaction():
+        for key, value in {"started_s": 0.0, "status": "finished", "ended_s": HOUR, "total": 10, "masters": 1}.items():
+            ledger.set(key, value)
+        ledger.set("flops_per_vertex", 1e9)
+        ledger.add_version(0, None, 0, 0.0)
+        ledger.open_epoch(0, 10, 0.0)
+        lease = ledger.lease(ledger.spans[0], 10, "w1", 1.0, "")
+        ledger.credit(lease, 10, 1, 0.0, 2.0)
+        ledger.end_lease(lease, 2.0, "trained to its end")
+    ledger.close()
+    return root
+
+
+def fleet(root: Path, *records: Instance | End) -> None:
+    roster = Roster(root)
+    roster.found(FACTS)
+    for record in records:
+        roster.keep(record)
+
+
+@pytest.fixture
+def spent(root: Path) -> Path:
+    """Three instances in two markets: one to its end, one taken within its first hour, one that lives still."""
+    fleet(
+        root,
+        Instance("i-1", "w1", "c5.large", "us-east-1a", 0.0, 0.1),
+        End("i-1", 2 * HOUR, "the run is finished"),
+        Instance("i-2", "w2", "c5.large", "us-east-1b", 0.0, 0.1),
+        End("i-2", HOUR / 2, "interrupted", taken=True),
+        Instance("i-10", "w10", "c5.large", "us-east-1a", HOUR, 0.1),
+    )
+    keep_prices(root, {"c5.large/us-east-1a": [[0.0, 0.02], [HOUR, 0.04]], "c5.large/us-east-1b": [(0.0, 0.03)]})
+    return root
+
+
+def test_a_run_without_a_fleet_costs_nothing_that_is_told(root: Path) -> None:
+    assert report(root).money is None
+    out = io.StringIO()
+    Console(file=out, width=80).print(render_report(report(root)))
+    assert "\nmoney" not in out.getvalue() and "$" not in out.getvalue()
+
+
+def test_dollars_by_life_and_by_market(spent: Path) -> None:
+    money = report(spent, now=3 * HOUR).money
+    assert money is not None
+    assert [(life.worker, life.ended, life.taken, life.free) for life in money.lives] == [
+        ("w1", True, False, False),
+        ("w2", True, True, True),
+        ("w10", False, False, False),
+    ]
+    assert [life.dollars for life in money.lives] == pytest.approx([0.06, 0.0, 0.08])
+    assert [(each.zone, each.instances, each.taken, each.free, each.seconds / HOUR) for each in money.markets] == [
+        ("us-east-1a", 2, 0, 0, 4.0),
+        ("us-east-1b", 1, 1, 1, 0.5),
+    ]
+    assert money.dollars == pytest.approx(0.14) == sum(each.dollars for each in money.markets)
+    assert money.on_demand == pytest.approx(4.5 * 0.1)
+    assert money.flop_per_dollar == pytest.approx(10e9 / 0.14)
+
+
+def test_it_goes_on_while_an_instance_lives(spent: Path) -> None:
+    early, late = (read_money(spent, None, now) for now in (2 * HOUR, 3 * HOUR))
+    assert early is not None and late is not None
+    assert late.dollars - early.dollars == pytest.approx(0.04)
+    assert early.flop_per_dollar is None
+    assert "1 not known to have ended, billed until now" in late.assumed
+
+
+def test_what_is_assumed_is_said(root: Path) -> None:
+    fleet(
+        root,
+        Instance("i-1", "w1", "c5.large", "us-east-1a", 0.0, 0.1),
+        Instance("i-2", "w2", "c5.large", "us-east-1b", 0.0, 0.1),
+        Instance("i-3", "w3", "odd.large", "us-east-1b", 0.0),
+    )
+    keep_prices(root, {"c5.large/us-east-1a": [[60.0, 0.02]]})
+    money = read_money(root, None, HOUR)
+    assert money is not None
+    assert money.assumed[2:] == [
+        "the history of c5.large/us-east-1a begins after a launch: its first price before that",
+        "c5.large/us-east-1b: no price history: counted at the full price",
+        "odd.large/us-east-1b: no price at all: not counted",
+    ]
+    assert money.dollars == pytest.approx(0.12)
+    assert money.on_demand is None, "of one of them nobody knows it"
+
+
+def test_a_person_sees_it_in_80_columns(spent: Path) -> None:
+    out = io.StringIO()
+    Console(file=out, width=80).print(render_report(report(spent, now=3 * HOUR)))
+    shown = out.getvalue()
+    for expected in ("$0.14 for 3 instances, $0.45 on demand, 71.4 GFLOP", "taken, free", "lives", "us-east-1b"):
+        assert expected in shown, f"{expected!r} is not in:\n{shown}"
+    assert "…" not in shown, shown
+    assert report(spent, now=3 * HOUR).to_json()["money"]["lives"][1]["free"] is True
+
+
+def test_of_many_instances_those_that_cost_most(root: Path) -> None:
+    ended = [(Instance(f"i-{n}", f"w{n}", "m", "a", 0.0, 1.0), End(f"i-{n}", n * HOUR, "")) for n in range(1, 31)]
+    fleet(root, *(record for pair in ended for record in pair))
+    money = read_money(root, None, 99 * HOUR)
+    assert money is not None
+    out = io.StringIO()
+    Console(file=out, width=80).print(render_money(money)[2])
+    rows = [line.split() for line in out.getvalue().splitlines() if "$" in line]
+    assert len(rows) == MACHINES + 1
+    assert rows[0][:2] == ["w30", "i-30"]
+    assert rows[-1] == ["10", "others", "55.00", "h", "$55.00"]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"m/a": []}', '{"m/a": [[1, -1]]}', '{"m/a": [[2, 1], [1, 1]]}'])
+def test_damaged_prices_are_named(spent: Path, text: str) -> None:
+    path = spent / "fleet" / "prices.json"
+    path.write_text(text)
+    with pytest.raises(LedgerError, match=r"prices\.json is damaged .* full prices"):
+        report(spent)
+
+
+def test_prices_come_back_as_they_were_kept(root: Path) -> None:
+    assert kept_prices(root) == {}
+    fleet(root)
+    keep_prices(root, {"m/a": [(1.0, 0.25)]})
+    keep_prices(root, {"m/a": [(1.0, 0.25), (2.5, 0.5)]})
+    assert kept_prices(root) == {"m/a": [[1.0, 0.25], [2.5, 0.5]]}
+
+
+@pytest.mark.parametrize(
+    ("amount", "text"), [(0.0, "$0.00"), (1234.5, "$1,234.50"), (0.0123456, "$0.0123"), (0.14, "$0.14")]
+)
+def test_amounts_are_for_reading(amount: float, text: str) -> None:
+    assert dollars(amount) == text
