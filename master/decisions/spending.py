@@ -7,9 +7,10 @@ A caller needs four calls, all pure, with times in seconds since 1970 and prices
     spent(stays, prices, now_s)                                    dollars until now
     may_spend(Purse(budget, spent, rate, under_way, another))      -> (Spend.GO_ON | NO_MORE | LEAVE, reason)
 
-`prices` maps "TYPE/ZONE" to steps [[time, price], ...] in order of time, as `chunk_model.price_history` makes them from
-DescribeSpotPriceHistory; a price holds until the next step. EC2 bills Linux by the second, 60 seconds at least, at the
-price in effect; an instance that it takes back within its first hour is free, one that its user ends is not.
+`prices` maps "TYPE/ZONE" to steps [[time, price], ...] in order of time; a price holds until the next step.
+`chunk_model.price_history.price_steps` makes them of DescribeSpotPriceHistory, `master.sftp.fleet_costs` keeps them and
+makes stays of a roster. EC2 bills Linux by the second, 60 seconds at least, at the price in effect; an instance that it
+takes back within its first hour is free, one that its user ends is not.
 """
 
 from __future__ import annotations

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from master.decisions.spending import HOUR_S, Basis, Charge, Prices, Stay, charge
-from master.sftp.fleet_prices import kept_prices
-from master.sftp.roster import End, Instance, Roster
+from master.sftp.fleet_costs import kept_prices, stays
+from master.sftp.roster import Instance, Roster
 
 
 @dataclass(frozen=True)
@@ -61,16 +61,14 @@ class Money:
 def read_money(root: Path, flop: float | None, now: float | None = None) -> Money | None:
     """Return what the run in `root` cost as at `now` (seconds since 1970) for `flop` credited floating-point
     operations; None where it has had no instances. Raises LedgerError for prices that cannot be read."""
-    roster = Roster(root)
-    known = [each for id in roster.ids() if (each := roster.instance(id)) is not None]
+    known = stays(Roster(root))
     if not known:
         return None
     now_s = time.time() if now is None else now
-    stays = [_stay(instance, roster.end(instance.id)) for instance in known]
     prices = kept_prices(root)
-    charges = [charge(stay, prices.get(stay.market), now_s) for stay in stays]
+    charges = [(stay, charge(stay, prices.get(stay.market), now_s)) for _, stay in known]
     lives = sorted(
-        (_life(*each) for each in zip(known, stays, charges, strict=True)),
+        (_life(instance, *each) for (instance, _), each in zip(known, charges, strict=True)),
         key=lambda life: (len(life.worker), life.worker, life.id),  # w2 before w10
     )
     dollars = math.fsum(each.dollars for each in lives)
@@ -80,18 +78,7 @@ def read_money(root: Path, flop: float | None, now: float | None = None) -> Mone
         flop_per_dollar=flop / dollars if flop and dollars else None,
         markets=_by_market(lives),
         lives=lives,
-        assumed=_assumed(stays, charges, prices),
-    )
-
-
-def _stay(instance: Instance, end: End | None) -> Stay:
-    return Stay(
-        instance.type,
-        instance.zone,
-        instance.launched_s,
-        None if end is None else end.ended_s,
-        end is not None and end.taken,
-        instance.on_demand,
+        assumed=_assumed(charges, prices),
     )
 
 
@@ -134,21 +121,21 @@ def _together(parts: Sequence[float | None]) -> float | None:
     return math.fsum(known) if len(known) == len(parts) else None
 
 
-def _assumed(stays: Sequence[Stay], charges: Sequence[Charge], prices: Prices) -> list[str]:
+def _assumed(charges: Sequence[tuple[Stay, Charge]], prices: Prices) -> list[str]:
     told = [
         "billed by the second at the spot price then in effect, 60 s at least, from the launch on; free if taken "
         "within the first hour; disks, traffic and the machine of the master are not in it"
     ]
-    if living := sum(stay.ended_s is None for stay in stays):
+    if living := sum(stay.ended_s is None for stay, _ in charges):
         told.append(f"{living} not known to have ended, billed until now")
-    early = {stay.market for stay in stays if (steps := prices.get(stay.market)) and stay.launched_s < steps[0][0]}
+    early = {stay.market for stay, _ in charges if (steps := prices.get(stay.market)) and stay.launched_s < steps[0][0]}
     if early:
         told.append(f"the history of {', '.join(sorted(early))} begins after a launch: its first price before that")
     for basis, words in (
         (Basis.ON_DEMAND, "no price history: counted at the full price"),
         (Basis.NOTHING, "no price at all: not counted"),
     ):
-        without = {stay.market for stay, cost in zip(stays, charges, strict=True) if cost.basis is basis}
+        without = {stay.market for stay, cost in charges if cost.basis is basis}
         if without:
             told.append(f"{', '.join(sorted(without))}: {words}")
     return told

@@ -1,4 +1,5 @@
-"""The prices that a run's instances were billed at, kept beside the roster: a provider forgets its history.
+"""What the costs of a run's instances rest on: how long each stayed, by the roster, and prices, kept beside it since a
+provider forgets its history. `master.decisions.spending` makes dollars of both.
 
 `prices.json` in the folder `fleet` of the run directory is {"TYPE/ZONE": [[seconds since 1970, dollars an hour], ...]},
 each list in order of time. A back end writes it, whole or not at all; reports and later masters read it.
@@ -14,10 +15,28 @@ from pathlib import Path
 from typing import Any
 
 from gridml.errors import LedgerError
-from master.decisions.spending import Prices
-from master.sftp.roster import FOLDER
+from master.decisions.spending import Prices, Stay
+from master.sftp.roster import FOLDER, Instance, Roster
 
 _FILE = "prices.json"
+
+
+def stays(roster: Roster) -> list[tuple[Instance, Stay]]:
+    """Return all instances that were ever launched, in the order of their ids, and how long each stayed."""
+    known = (roster.instance(id) for id in roster.ids())
+    return [(instance, _stay(instance, roster)) for instance in known if instance is not None]
+
+
+def _stay(instance: Instance, roster: Roster) -> Stay:
+    end = roster.end(instance.id)
+    return Stay(
+        instance.type,
+        instance.zone,
+        instance.launched_s,
+        None if end is None else end.ended_s,
+        end is not None and end.taken,
+        instance.on_demand,
+    )
 
 
 def keep_prices(root: Path, prices: Prices) -> None:
