@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import statistics
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -136,6 +137,9 @@ def main() -> None:
     parser.add_argument("--starts", type=int, default=8, help="moments that each trace is replayed from")
     parser.add_argument("--processes", type=int, default=2)
     options = parser.parse_args()
+    if not os.environ.get("GRIDML_DATA"):
+        print("skipped: GRIDML_DATA names no folder with spot/ in it")
+        return
     cases = [
         (setting, way, start_s, number)
         for setting in SETTINGS
@@ -216,7 +220,8 @@ def notes(starts: int) -> list[str]:
         "and hold no instance while they wait",
         f"the paper's: one market (another for each start), a bid of {PAPER_BID:.0%} of the full price (the paper's "
         "$0.10 of $0.52 for a c1.xlarge), a chunk of a mean life's worth but at most a share of an epoch, pushed whole "
-        "at its end, evictions unheard; with gridml's master. Traces of counts know no bid",
+        "at its end, evictions unheard; with gridml's master. Favoured: what one merge an epoch is worth is not in "
+        "the table. Traces of counts know no bid",
         "prices: per second at the price in effect, 60 s at least, free if taken within the first hour (EC2's rules of "
         "today; in 2015 whole hours were billed). c3.xlarge and g2.2xlarge: the recorded prices, the cheapest of three "
         "zones at the launch, kept until it exceeds $0.21 or $0.65, the full price; whoever pays gets as many as "

@@ -128,8 +128,8 @@ class Purse:
     """What is left of a budget rests on: `budget` and `spent` in dollars; dollars an hour, at most, of the instances
     that are billed (`rate`), of those that are asked for and not there yet (`under_way`), and of one more (`another`).
 
-    At most: on demand, or at `--max-price` where that is lower. At those prices a budget is never exceeded, whatever
-    becomes of spot prices in the last minutes; the estimate in the reason is on the safe side.
+    At most: `Offer.at_most`. While prices stay below it a budget is never exceeded, whatever becomes of them in the
+    last minutes; what a reason says of the time that is left is on the safe side.
     """
 
     budget: float
@@ -187,6 +187,12 @@ class Offer:
     average: float
     highest: float
     on_demand: float = 0.0
+
+    def at_most(self, max_price: float | None = None) -> float:
+        """Dollars an hour that an instance may cost: the full price, or `max_price` where that is lower. Where neither
+        is known the highest of its history, which is no promise."""
+        caps = [cap for cap in (self.on_demand, max_price) if cap]
+        return min(caps) if caps else self.highest
 
 
 def offer(type: str, zone: str, steps: Steps, now_s: float, on_demand: float = 0.0) -> Offer:
