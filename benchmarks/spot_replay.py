@@ -4,7 +4,7 @@ gridml's rows are the real master in the project's simulator: real leases, pushe
 training is a time. The others are computed beside it from the same windows and prices. Bills are those of
 `master.decisions.spending`.
 
-    GRIDML_DATA=DIR python -m benchmarks.spot_replay [--starts 8] [--processes 2]
+    GRIDML_DATA=DIR python -m benchmarks.spot_replay [--starts 8] [--processes 2] [--again]
 
 GRIDML_DATA names a folder with `spot/aws-spot-price-2015.csv.gz` and `spot/skypilot/` (Wu et al., NSDI 2024).
 """
@@ -12,12 +12,13 @@ GRIDML_DATA names a folder with `spot/aws-spot-price-2015.csv.gz` and `spot/skyp
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
 import statistics
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
 from functools import cache
 
 from benchmarks.spot_plot import Point, draw
@@ -38,6 +39,8 @@ from benchmarks.spot_ways import BOOT_S, Job, Outcome, alone, restarted, with_gr
 from benchmarks.table import RESULTS, Cell, write
 from chunk_model.trace import Record
 
+PLAYED = RESULTS / "spot_replay.jsonl"
+LONG_S = 36_000.0
 SAVE_EVERY_S = 600.0  # about Young's optimum, the root of 2 · 5 s · 10 h
 # The paper bid $0.10 for a c1.xlarge, which was $0.52 on demand in 2015.
 PAPER_BID = 0.10 / 0.52
@@ -108,18 +111,31 @@ PAPER, UNTOLD, GRIDML = "the paper's bid and chunks", "gridml, notices unheard",
 WAYS = (ALONE, FLEET, ONE, STEP, PAPER, UNTOLD, GRIDML)
 
 
-def play(setting: Setting, way: str, start_s: float, number: int) -> Outcome | None:
-    """One way from one moment on; None where there is no such way: traces of counts know no bid."""
-    job, instances = setting.job, setting.instances
-    if way == ALONE:
+@dataclass(frozen=True)
+class Case:
+    """One way from one moment on."""
+
+    setting: Setting
+    way: str
+    number: int  # of the start
+    start_s: float
+
+    @property
+    def name(self) -> str:
+        return f"{self.setting.trace}, {self.setting.job.name}, {self.way}, {self.start_s:.0f}"
+
+
+def play(case: Case) -> Outcome:
+    setting, job, instances = case.setting, case.setting.job, case.setting.instances
+    if case.way == ALONE:
         return alone(job, setting.full)
-    if way == FLEET:
+    if case.way == FLEET:
         return with_gridml(job, on_demand(instances, setting.full, f"{setting.kind}/full"), instances, notice=False)
-    if way in (ONE, STEP):
-        return restarted(job, setting.supply(start_s), 1 if way == ONE else instances, SAVE_EVERY_S)
-    if way == PAPER:
-        return None if setting.zone else _paper(setting, start_s, number)
-    return with_gridml(job, setting.supply(start_s), instances, notice=way == GRIDML)
+    if case.way in (ONE, STEP):
+        return restarted(job, setting.supply(case.start_s), 1 if case.way == ONE else instances, SAVE_EVERY_S)
+    if case.way == PAPER:
+        return _paper(setting, case.start_s, case.number)
+    return with_gridml(job, setting.supply(case.start_s), instances, notice=case.way == GRIDML)
 
 
 def _paper(setting: Setting, start_s: float, number: int) -> Outcome:
@@ -136,28 +152,39 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "", allow_abbrev=False)
     parser.add_argument("--starts", type=int, default=8, help="moments that each trace is replayed from")
     parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--again", action="store_true", help="play what was played before, too")
     options = parser.parse_args()
     if not os.environ.get("GRIDML_DATA"):
         print("skipped: GRIDML_DATA names no folder with spot/ in it")
         return
     cases = [
-        (setting, way, start_s, number)
+        Case(setting, way, number, start_s)
+        for way in reversed(WAYS)
         for setting in SETTINGS
-        for way in WAYS
         for number, start_s in enumerate(setting.starts(options.starts))
-        if way not in (ALONE, FLEET) or number == 0
+        if (way not in (ALONE, FLEET) or number == 0) and not (way == PAPER and setting.zone)
     ]
-    # The longest first, so that no process is left with one of them at the end.
-    cases.sort(key=lambda case: -case[0].job.work_s)
-    with ProcessPoolExecutor(options.processes) as pool:
-        played = [pool.submit(play, *case) for case in cases]
-        outcomes: dict[tuple[Setting, str], list[Outcome]] = {}
-        for (setting, way, start_s, _), future in zip(cases, played, strict=True):
-            outcome = future.result()
-            print(setting.trace, setting.job.name, way, round(start_s), outcome, flush=True)
-            if outcome is not None:
-                outcomes.setdefault((setting, way), []).append(outcome)
+    cases.sort(key=lambda case: (case.setting.job.work_s > LONG_S, case.number % 2))  # half of it says most
+    played = {} if options.again else _played()
+    with ProcessPoolExecutor(options.processes) as pool, PLAYED.open("w" if options.again else "a") as file:
+        missing = {pool.submit(play, case): case for case in cases if case.name not in played}
+        for done in as_completed(missing):
+            case, outcome = missing[done], done.result()
+            played[case.name] = outcome
+            print(case.name, outcome, flush=True)
+            print(json.dumps({"case": case.name, **asdict(outcome)}), file=file, flush=True)
+    outcomes: dict[tuple[Setting, str], list[Outcome]] = {}
+    for case in cases:
+        outcomes.setdefault((case.setting, case.way), []).append(played[case.name])
     report(outcomes, options.starts)
+
+
+def _played() -> dict[str, Outcome]:
+    """What was played before: it is the same each time, and all of it takes an hour of a core."""
+    if not PLAYED.exists():
+        return {}
+    lines = (json.loads(line) for line in PLAYED.read_text(encoding="utf-8").splitlines())
+    return {line.pop("case"): Outcome(**line) for line in lines}
 
 
 def report(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], starts: int) -> None:
