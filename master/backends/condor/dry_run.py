@@ -10,6 +10,7 @@ from master.backends.condor import master_job, submit_description
 from master.backends.condor.options import is_url
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.worker_code import CODE, write_code
 
 
 def describe(settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
@@ -24,9 +25,9 @@ def describe(settings: Settings, directory: RunDirectory, *, foreground: bool) -
         master = master_job.description(settings, directory)
         parts.insert(0, submit_description.as_text(master, master_job.DESCRIPTION, ""))
     with tempfile.TemporaryDirectory(prefix="gridml-") as folder:
-        code = Path(folder) / submit_description.CODE
-        submit_description.write_code(code)
-        parts.append(f"# sent with every job: {submit_description.CODE} ({code.stat().st_size:,} bytes)")
+        code = Path(folder) / CODE
+        write_code(code)
+        parts.append(f"# sent with every job: {CODE} ({code.stat().st_size:,} bytes)")
     for path in commands["transfer_input_files"].split(", ")[1:]:
         size = f"{Path(path).stat().st_size:,} bytes" if Path(path).is_file() else "not there"
         size = "the job's own, made with it" if "$(worker)" in path else size

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import os
 import sys
-import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
-from gridml.model.own_modules import folder_of, own_files
 from gridml.protocol import bundle, outbox
 from gridml.protocol.text import printable
 from master.backends.condor import sent_files
 from master.backends.condor.options import CondorOptions, check_line, is_url
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
+from master.store.worker_code import CODE, program_entries, write_code
 
-CODE = "gridml.pyz"
 LAUNCHER = "worker.sh"
 LOG = "condor.log"  # every event of every job of the run
 DESCRIPTION = "condor.sub"
 AVOIDED = "GridmlAvoided"  # attribute of every job: the machines on which it is not to start, with commas between them
 NAMES = "condor.names"  # the jobs last submitted, a name a line: the description reads it when condor_submit does
-_SENT = ("gridml", "remote")  # the packages a worker needs
-_MAIN = "import sys\nfrom remote.worker import main\nsys.exit(main())\n"
 _LAUNCHER = """#!/bin/sh
 # Starts a gridml worker with the first Python that has what a worker imports.
 exec 2>&1
@@ -108,15 +103,10 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
 
 
 def _programs(program: Path, directory: RunDirectory, options: CondorOptions) -> list[Path]:
-    """What is sent of the program: the run's own copy with the modules beside it, but for what the user sends."""
-    kept = directory.kept_program(program)
-    if kept.program.is_file():
-        entries = [path.absolute() for path in kept.entries]
-    else:  # before there is a run
-        inside = (folder_of(program) / name.split("/")[0] for name in own_files(program))
-        entries = list(dict.fromkeys([program, *(path for path in inside if path.name != program.name)]))
-    own, theirs = entries[0], {Path(file).name for file in options.send}
-    return [own, *(path for path in entries[1:] if path.name not in theirs)]
+    """What is sent of the program, but for what the user sends."""
+    own, *entries = program_entries(program, directory)
+    theirs = {Path(file).name for file in options.send}
+    return [own, *(path for path in entries if path.name not in theirs)]
 
 
 def lines(commands: dict[str, str]) -> dict[str, str]:
@@ -207,17 +197,3 @@ def prepare(directory: RunDirectory, commands: Mapping[str, str]) -> None:
     (directory.root / NAMES).touch()
     directory.recovered.mkdir(exist_ok=True)
     bundle.write_atomic(directory.root / DESCRIPTION, as_text(commands).encode(), durable=False)
-
-
-def write_code(path: Path) -> None:
-    """Write the packages that a worker imports as one file that Python runs; it needs numpy."""
-    temporary = path.with_name(f".{path.name}.tmp")
-    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("__main__.py", _MAIN)
-        for package in _SENT:
-            spec = importlib.util.find_spec(package)
-            assert spec is not None and spec.submodule_search_locations
-            folder = Path(next(iter(spec.submodule_search_locations)))
-            for file in sorted(folder.rglob("*.py")):
-                archive.write(file, f"{package}/{file.relative_to(folder)}")
-    temporary.replace(path)

@@ -17,6 +17,7 @@ import pytest
 from gridml.errors import RunError, UsageError
 from gridml.protocol import bundle
 from master.backends.condor import submit_description as condor_submit
+from master.store import worker_code
 from pools.pool import Pool
 
 pytestmark = pytest.mark.real
@@ -144,7 +145,7 @@ def test_a_worker_that_cannot_reach_the_master_says_so(condor_pool: Pool, tmp_pa
 def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: Pool, tmp_path: Path) -> None:
     import htcondor2
 
-    condor_submit.write_code(tmp_path / condor_submit.CODE)
+    worker_code.write_code(tmp_path / worker_code.CODE)
     (tmp_path / "mail").mkdir()
     (tmp_path / "there_and_back.py").write_text(
         "import os, sys, time\n"
@@ -161,7 +162,7 @@ def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: P
     job = {
         "executable": str(tmp_path / "run.sh"),
         "initialdir": str(tmp_path),
-        "transfer_input_files": f"{condor_submit.CODE}, there_and_back.py",
+        "transfer_input_files": f"{worker_code.CODE}, there_and_back.py",
         "should_transfer_files": "YES",
         "want_io_proxy": "True",
         "request_memory": "1GB",

@@ -23,6 +23,7 @@ from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.options import CondorOptions
 from master.backends.condor.submit_description import attribute, description
 from master.mailboxes import check_carrier
+from master.store import worker_code
 from master.store.kept_program import contents_of
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -65,7 +66,7 @@ def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirec
     assert found["when_to_transfer_output"] == "ON_EXIT_OR_EVICT"
     assert found["want_io_proxy"] == "True"
     assert found["initialdir"] == str(directory.root)
-    assert found["transfer_input_files"].split(", ") == [condor_submit.CODE, str(directory.root.parent / "mnist.py")]
+    assert found["transfer_input_files"].split(", ") == [worker_code.CODE, str(directory.root.parent / "mnist.py")]
 
 
 def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
@@ -255,7 +256,7 @@ def prepared(directory: RunDirectory, options: CondorOptions | None = None) -> N
 def test_everything_that_is_sent_lies_in_the_run_directory(directory: RunDirectory) -> None:
     before = {path.name for path in directory.root.iterdir()}
     wanted = before | {
-        condor_submit.CODE,
+        worker_code.CODE,
         condor_submit.LAUNCHER,
         condor_submit.DESCRIPTION,
         condor_submit.NAMES,
@@ -284,7 +285,7 @@ def test_a_file_to_send_that_is_not_there(options: CondorOptions) -> None:
 def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
     empty = tmp_path / "empty"
     empty.mkdir()
-    condor_submit.write_code(empty / condor_submit.CODE)
+    worker_code.write_code(empty / worker_code.CODE)
     # What site-packages has but gridml: a link to each of the packages a worker imports.
     libraries = tmp_path / "libraries"
     libraries.mkdir()
@@ -295,16 +296,16 @@ def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
                     (libraries / found.name).symlink_to(found)
     start = f"import sys; sys.path.append({str(libraries)!r}); import runpy; "
     start += (
-        f"sys.argv[:] = [{condor_submit.CODE!r}, '--help']; runpy.run_path({condor_submit.CODE!r}, {{}}, '__main__')"
+        f"sys.argv[:] = [{worker_code.CODE!r}, '--help']; runpy.run_path({worker_code.CODE!r}, {{}}, '__main__')"
     )
     done = subprocess.run([sys.executable, "-I", "-S", "-c", start], cwd=empty, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: gridml-worker" in done.stdout and "chirp" in done.stdout
-    assert [path.name for path in empty.iterdir()] == [condor_submit.CODE]
+    assert [path.name for path in empty.iterdir()] == [worker_code.CODE]
 
 
 def test_the_code_holds_what_a_worker_imports_and_no_more(tmp_path: Path) -> None:
-    condor_submit.write_code(tmp_path / "code.pyz")
+    worker_code.write_code(tmp_path / "code.pyz")
     with ZipFile(tmp_path / "code.pyz") as archive:
         names = archive.namelist()
     assert {name.split("/")[0] for name in names} == {"__main__.py", "gridml", "remote"}
