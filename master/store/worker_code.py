@@ -1,4 +1,4 @@
-"""What a worker elsewhere runs: the packages of gridml that it imports as one file, and the run's copy of the program."""
+"""What a worker elsewhere runs: the packages of gridml it imports as one file, and the copy of the program."""
 
 from __future__ import annotations
 

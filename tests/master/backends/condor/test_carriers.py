@@ -16,7 +16,6 @@ import pytest
 
 from gridml.errors import RunError, UsageError
 from gridml.protocol import bundle
-from master.backends.condor import submit_description as condor_submit
 from master.store import worker_code
 from pools.pool import Pool
 

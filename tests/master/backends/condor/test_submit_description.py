@@ -295,9 +295,7 @@ def test_the_code_runs_where_nothing_of_gridml_is(tmp_path: Path) -> None:
                 if not found.name.startswith(("_", "gridml")) and found.suffix != ".pth":
                     (libraries / found.name).symlink_to(found)
     start = f"import sys; sys.path.append({str(libraries)!r}); import runpy; "
-    start += (
-        f"sys.argv[:] = [{worker_code.CODE!r}, '--help']; runpy.run_path({worker_code.CODE!r}, {{}}, '__main__')"
-    )
+    start += f"sys.argv[:] = [{worker_code.CODE!r}, '--help']; runpy.run_path({worker_code.CODE!r}, {{}}, '__main__')"
     done = subprocess.run([sys.executable, "-I", "-S", "-c", start], cwd=empty, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "usage: gridml-worker" in done.stdout and "chirp" in done.stdout
