@@ -39,6 +39,7 @@ ORDER = (
     "master/sync",
     "master/sftp",
     "master/backends/condor",
+    "master/backends/ec2",
     "master/backends",
     "master/ends.py",
     "master/held_jobs.py",

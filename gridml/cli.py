@@ -63,6 +63,11 @@ def command_line() -> typer.Typer:
         if plugin.command is not None:
             epilog = f"Example: {plugin.command.example}"
             app.command(plugin.command.verb, epilog=epilog)(start_command(plugin))
+        if upkeep := plugin.upkeep():
+            more = typer.Typer(help=f"Look after what gridml has on the back end {plugin.name}.", no_args_is_help=True)
+            for name, each in upkeep.items():
+                more.command(name, epilog=f"Example: {each.example}")(each.call)
+            app.add_typer(more, name=plugin.name)
     app.command(epilog=check.EXAMPLE)(check.check)
     app.command("resume", epilog=resume.EXAMPLE)(resume.resume_command())
     app.command(epilog=status.EXAMPLE)(status.status)

@@ -263,9 +263,8 @@ class Fleet:
         """Raise RunError where work is left and nobody will ever come to do it."""
         gone = self._place.backend.exhausted() if work_left else None
         if gone is not None:
-            again = f"play their times from the beginning: {command('resume', self._place.directory.root)}"
-            waiting = self._workers.alive
-            raise RunError(f"{gone}; {waiting} workers wait for one. Begin again with a longer trace, or {again}")
+            advice = self._place.backend.more_machines(command("resume", self._place.directory.root))
+            raise RunError(f"{gone}; {self._workers.alive} workers wait for one. {advice}")
 
     def _queue(self, record: WorkerRecord) -> None:
         if record.standing not in (Standing.RUNNING, Standing.DISMISSED):

@@ -71,16 +71,18 @@ class Run:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        if self._leaving:
-            self.parts.backend.leave()
-        else:
-            self.parts.backend.close()
-        self.parts.mailboxes.stop()
-        self.parts.evaluator.close()
-        self.parts.executor.shutdown(wait=True, cancel_futures=True)
-        self.ledger.close()
-        self.parts.journal.close()
-        self._lock.release()
+        try:
+            if self._leaving:
+                self.parts.backend.leave()
+            else:
+                self.parts.backend.close()
+        finally:
+            self.parts.mailboxes.stop()
+            self.parts.evaluator.close()
+            self.parts.executor.shutdown(wait=True, cancel_futures=True)
+            self.ledger.close()
+            self.parts.journal.close()
+            self._lock.release()
 
     def leave(self) -> None:
         """Let the workers live on when this master ends, for the next one."""

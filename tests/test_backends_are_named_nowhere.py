@@ -9,8 +9,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("gridml", "master", "remote", "chunk_model", "ami")
-NAME = re.compile("condor", re.IGNORECASE)
-OWN = "master/backends/condor/"
+NAME = re.compile("condor|(?<![a-z0-9])ec2", re.IGNORECASE)
+OWN = ("master/backends/condor/", "master/backends/ec2/", "ami/")  # ami/ is the image of one of them
 REGISTERS = "master/backends/registry.py"
 
 
@@ -28,12 +28,15 @@ def test_no_generic_file_names_a_back_end() -> None:
     assert naming(sources()) == set()
 
 
-def test_it_is_registered_in_one_line() -> None:
+def test_each_is_registered_in_one_line() -> None:
     lines = (ROOT / REGISTERS).read_text(encoding="utf-8").splitlines()
-    assert len([line for line in lines if NAME.search(line)]) == 1
+    assert len([line for line in lines if NAME.search(line)]) == 2
 
 
-@pytest.mark.parametrize("text", ["settings.condor", "# as HTCondor does", 'backend == "condor"', "CondorOptions()"])
+@pytest.mark.parametrize(
+    "text",
+    ["settings.condor", "# as HTCondor does", 'backend == "condor"', "CondorOptions()", "for EC2", "Ec2Options()"],
+)
 def test_a_name_is_seen(text: str) -> None:
     assert naming({"master/fleet.py": text}) == {"master/fleet.py"}
     assert naming({"master/backends/condor/backend.py": text}) == set()

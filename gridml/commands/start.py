@@ -101,9 +101,6 @@ _Address = Annotated[
 _Foreground = Annotated[
     bool, typer.Option("--foreground", help="Run the master in this terminal, not as a job of its own.")
 ]
-_DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the submit descriptions and what would be sent; submit nothing.")
-]
 _Prepare = Annotated[
     bool, typer.Option("--prepare", help="Make the run and write what its master is submitted by; submit nothing.")
 ]
@@ -131,9 +128,14 @@ def as_typer_reads(
 
 
 def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
+    from gridml.carriers.registry import CARRIERS
+
     command = plugin.command
     assert command is not None
-    workers = Annotated[int | None, typer.Option(help=command.workers_help, show_default=command.workers is not None)]
+    facts, has_default = plugin.options().facts, command.workers is not None
+    workers = Annotated[
+        int | None, typer.Option(facts.workers_option, help=command.workers_help, show_default=has_default)
+    ]
     yield parameter("program", _Program, inspect.Parameter.empty)
     yield parameter("workers", workers, command.workers)
     yield parameter("epochs", _Epochs, None)
@@ -151,18 +153,19 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     if not any(field.name == "lifetime" for field in own_fields(plugin.options)):
         yield parameter("lifetime", _Lifetime, None)
         yield parameter("trace", _Trace, None)
-    facts = plugin.options().facts
     yield parameter("silence", _Silence, 120.0)
     yield parameter("spot_checks", _SpotChecks, 0.0)
     yield parameter("compress", _Compress, NONE)
     yield parameter("compress_down", _CompressDown, NONE)
     if facts.carries_files or len(facts.carriers) > 1:
         yield parameter("carrier", _Carrier, facts.carriers[0])
+    if facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers):
         yield parameter("address", _Address, None)
     yield parameter("run_dir", RunDir, None)
+    if plugin.dry_run:
+        yield parameter("dry_run", Annotated[bool, typer.Option("--dry-run", help=plugin.dry_run)], False)
     if plugin.batch is not None:
         yield parameter("foreground", _Foreground, False)
-        yield parameter("dry_run", _DryRun, False)
         yield parameter("prepare", _Prepare, False)
     yield parameter("as_json", Json, False)
 
@@ -197,19 +200,18 @@ def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
     check_carrier(settings, nearby=plugin.nearby())
     name = settings.program.stem
     root = values["run_dir"] or usual_root(name)
+    foreground = values.get("foreground", True)
+    if foreground and values.get("prepare", False):
+        raise UsageError("got --foreground and --prepare; expected one of them: what is prepared is submitted later.")
+    if values.get("dry_run", False):
+        typer.echo(plugin.describe(settings, RunDirectory(root), foreground=foreground))
+        return
     if plugin.batch is not None:
-        if values["foreground"] and values["prepare"]:
-            raise UsageError(
-                "got --foreground and --prepare; expected one of them: what is prepared is submitted later."
-            )
-        if values["dry_run"]:
-            typer.echo(plugin.batch.describe(settings, RunDirectory(root), foreground=values["foreground"]))
-            return
         if values["prepare"]:
             _prepare(plugin.batch, settings, root, as_json=values["as_json"])
             return
         plugin.batch.check_reachable()
-        if not values["foreground"]:
+        if not foreground:
             _submit(plugin.batch, settings, root, as_json=values["as_json"])
             return
     drive(root, lambda environment: start(settings, root, environment), name, as_json=values["as_json"])

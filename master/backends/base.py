@@ -83,13 +83,15 @@ class BackendFacts:
     `chunks_per_job`: a job leaves after so many chunks, 0: it stays while its machine lasts. `max_idle`: how many jobs
     may wait in the queue, None: any number. `carries_files`: files of the run directory go with each job, and the
     outbox of a job comes home when it ends. `carriers`: how messages can travel there, the usual way first; where
-    files are carried, so can every carrier that works anywhere.
+    files are carried, so can every carrier that works anywhere. `workers_option`: what the number of workers is called
+    on the command line.
     """
 
     chunks_per_job: int = 0
     max_idle: int | None = None
     carries_files: bool = False
     carriers: tuple[str, ...] = ("directory",)
+    workers_option: str = "--workers"
 
 
 @dataclass(frozen=True)
@@ -168,6 +170,10 @@ class Backend(ABC):
     def exhausted(self) -> str | None:
         """Return why no job that waits will ever start, None while one may."""
         return None
+
+    def more_machines(self, resume: str) -> str:
+        """What a person can do when it is `exhausted`; `resume` is what goes on with the run."""
+        return f"Mend that, then go on: {resume}"
 
     def advice(self, detail: str) -> str:
         """What a person can do about the reason `detail` for which a job is held, "" where nothing is known."""

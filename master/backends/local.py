@@ -239,6 +239,9 @@ class Local(Backend):
             return None
         return f"all {len(self._slots)} machines of the script are gone after {now:.0f} s, and none comes again"
 
+    def more_machines(self, resume: str) -> str:
+        return f"Begin again with a longer trace, or play their times from the beginning: {resume}"
+
     def _now(self) -> float:
         return self._clock() - self._start_s
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from master.backends.base import Backend, BackendOptions
 from master.store.rundir import RunDirectory
@@ -37,16 +38,19 @@ class MasterJob:
         return f"job {self.job}, {self.state}{': ' if self.reason else ''}{self.reason}"
 
 
+class Upkeep(NamedTuple):
+    """A command that is of no run, but of the place where a back end's workers are; typer reads its signature."""
+
+    call: Callable[..., None]
+    example: str
+
+
 class BatchSystem(ABC):
     """A queue in which masters are jobs, too, beside their workers: they go on when their user logs out."""
 
     @abstractmethod
     def check_reachable(self) -> None:
         """Raise RunError, saying what to do, where the queue cannot be reached."""
-
-    @abstractmethod
-    def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        """Return what would be submitted and sent, as text. Raises what building the program's graph raises."""
 
     @abstractmethod
     def submit_master(self, settings: Settings, directory: RunDirectory) -> int:
@@ -95,6 +99,7 @@ class BackendPlugin(ABC):
     name: ClassVar[str]
     options: ClassVar[type[BackendOptions]]
     command: ClassVar[Command | None] = None
+    dry_run: ClassVar[str] = ""  # the help of --dry-run, where there is one
     batch: BatchSystem | None = None
 
     @abstractmethod
@@ -109,6 +114,20 @@ class BackendPlugin(ABC):
     def nearby(self) -> bool:
         """Return whether all workers run on this machine, as far as can be told."""
         return True
+
+    def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
+        """Return what --dry-run prints: what would be asked for and sent; `foreground` says whether the master runs in
+        this terminal. Raises what building the program's graph raises."""
+        raise NotImplementedError
+
+    def withdraw(self, settings: Settings, directory: RunDirectory) -> str | None:
+        """End and remove what a run that no master holds has left elsewhere; return what, None where there was nothing.
+        Raises RunError when a master holds it, or what is elsewhere cannot be reached."""
+        return None if self.batch is None else self.batch.withdraw(directory)
+
+    def upkeep(self) -> Mapping[str, Upkeep]:
+        """Return further commands of the back end, by their names below its own: `gridml NAME COMMAND`."""
+        return {}
 
     def check(self, settings: Settings) -> None:  # noqa: B027
         """Raise UsageError or RunError for what can be seen to be wrong before a directory is made."""

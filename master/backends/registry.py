@@ -23,6 +23,7 @@ BACKENDS: Registry[BackendPlugin] = Registry(
     {
         "local": "master.backends.local_plugin:LocalPlugin",
         "condor": "master.backends.condor.plugin:CondorPlugin",
+        "ec2": "master.backends.ec2.plugin:Ec2Plugin",
         "simulated": "master.backends.simulated_plugin:SimulatedPlugin",
     },
 )
@@ -63,15 +64,27 @@ def _restoring(run: RunDirectory, sha256: str | None) -> str:
     )
 
 
-def batch_of(root: Path) -> BatchSystem | None:
-    """Return the batch system of a run's back end; None where it has none, or cannot be had here: what a person asks
-    of a run must not depend on it."""
+def settings_of(root: Path) -> Settings | None:
+    """Return the settings of a run, None where they or its back end cannot be had here: what a person asks of a run
+    must not depend on it."""
     try:
         with opened(root) as ledger:
             sha256 = read_facts(ledger).get("settings")
-        return BACKENDS.find(read_settings(root, sha256).backend).batch
+        return read_settings(root, sha256)
     except GridmlError:
         return None
+
+
+def batch_of(root: Path) -> BatchSystem | None:
+    """Return the batch system of a run's back end; None where it has none, or cannot be had here."""
+    settings = settings_of(root)
+    return None if settings is None else BACKENDS.find(settings.backend).batch
+
+
+def withdraw(root: Path) -> str | None:
+    """End and remove what a run that no master holds has left elsewhere, as `BackendPlugin` says."""
+    settings = settings_of(root)
+    return None if settings is None else BACKENDS.find(settings.backend).withdraw(settings, RunDirectory(root))
 
 
 def is_batch_job() -> bool:

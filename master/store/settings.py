@@ -109,6 +109,7 @@ class Settings:
     def __post_init__(self) -> None:
         for name, most in (("workers", MOST_WORKERS), ("epochs", MOST), ("chunk", MOST), ("push_every", NO_PUSH)):
             value, option = getattr(self, name), f"--{name.replace('_', '-')}"
+            option = self.facts.workers_option if name == "workers" else option
             if value is not None and value < 1:
                 raise UsageError(f"{option} is {value}; expected at least 1.")
             if value is not None and value > most:

@@ -22,10 +22,9 @@ from master.backends.condor.schedd import RUN, bindings, explained
 from master.backends.condor.submit_description import DESCRIPTION as WORKERS
 from master.backends.condor.submit_description import as_text, attributes, lines, quoted, word
 from master.backends.plugin import MasterJob
-from master.store.ledger import Ledger
+from master.store.cancelled import mark_cancelled
 from master.store.rundir import MasterLock, RunDirectory
 from master.store.settings import Settings
-from master.store.status import RunStatus
 
 DESCRIPTION = "master.sub"
 LOG = "master.log"
@@ -127,7 +126,7 @@ def withdraw(directory: RunDirectory) -> str | None:
         if refused:
             raise RunError(f"HTCondor did not let you remove job {jobs[0]}. Cancel it as the user who submitted it.")
         if jobs:
-            _cancelled(directory)
+            mark_cancelled(directory)
         withdrawn = [f"its job {masters[0].partition('.')[0]}"] if masters else []
         withdrawn += [f"{len(workers)} jobs of workers"] if workers else []
         return " and ".join(withdrawn) or None
@@ -142,14 +141,3 @@ def _workers(directory: RunDirectory) -> str:
 def _there(directory: RunDirectory) -> str:
     """Return what a job must be: its number alone could be another pool's, and a resubmitted master has another one."""
     return f"{_MARK} =?= {quoted(str(directory.place))} && JobStatus =!= 3 && JobStatus =!= 4"
-
-
-def _cancelled(directory: RunDirectory) -> None:
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
-    try:
-        with ledger.transaction():
-            if ledger.get("status") in (RunStatus.SUBMITTED, RunStatus.RUNNING):
-                ledger.set("status", RunStatus.CANCELLED)
-                ledger.set("stopped_because", f"{directory.root} was cancelled while no master drove it.")
-    finally:
-        ledger.close()

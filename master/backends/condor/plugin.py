@@ -25,6 +25,8 @@ class CondorPlugin(BackendPlugin):
         workers_help="Jobs at once, waiting or running.",
     )
 
+    dry_run = "Print the submit descriptions and what would be sent; submit nothing."
+
     def __init__(self) -> None:
         self.batch = Schedd()
 
@@ -32,6 +34,11 @@ class CondorPlugin(BackendPlugin):
         from master.backends.condor.backend import Condor
 
         return Condor(settings, directory)
+
+    def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
+        from master.backends.condor.dry_run import describe
+
+        return describe(settings, directory, foreground=foreground)
 
     def nearby(self) -> bool:
         from master.backends.condor.schedd import on_loopback
@@ -56,11 +63,6 @@ class Schedd(BatchSystem):
         from master.backends.condor.schedd import check_reachable
 
         check_reachable()
-
-    def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
-        from master.backends.condor.dry_run import describe
-
-        return describe(settings, directory, foreground=foreground)
 
     def submit_master(self, settings: Settings, directory: RunDirectory) -> int:
         from master.backends.condor import master_job

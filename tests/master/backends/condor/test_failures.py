@@ -256,7 +256,7 @@ def test_a_run_whose_master_is_held_says_so_is_cancelled_and_can_go_on(up: Pool,
     held = run.wait(lambda status: status["master_job"] is not None, "the master's job to be seen")["master_job"]
     assert isinstance(held, dict) and (held["job"], held["state"]) == (job, "held") and "noon" in held["reason"]
     assert f"Its master is job {job}, held: back at noon" in run.gridml("status", str(run.root))
-    assert f"Out of the queue: its job {job}" in run.gridml("cancel", str(run.root))
+    assert f"Removed: its job {job}" in run.gridml("cancel", str(run.root))
     ours = ("-constraint", f'GridmlRun =?= "{run.root}" || ClusterId == {job}', "-af", "ClusterId")
     run.wait(lambda _: not up.tool("condor_q", *ours).stdout.split(), "all jobs of the run to go")
     found = run.status()
@@ -282,7 +282,7 @@ def test_a_run_whose_master_has_not_begun_is_cancelled(waits: Pool, tmp_path: Pa
     assert "No master drives it" in run.gridml("status", str(run.root))
     again = waits.tool("condor_submit", "-terse", str(run.root / "master.sub")).stdout.split(".")[0]
     assert f"Its master is job {again}, queued" in run.gridml("status", str(run.root))
-    assert f"Out of the queue: its job {again}." in run.gridml("cancel", str(run.root))
+    assert f"Removed: its job {again}." in run.gridml("cancel", str(run.root))
     found = run.status()
     assert (found["status"], found["master_job"]) == ("cancelled", None)
     assert "no master drove it" in str(found["stopped_because"])

@@ -83,6 +83,6 @@ def test_workers_whose_foreground_master_was_killed_can_be_cancelled(up: Pool, t
     run.master.kill()
     run.master.wait()
     run.wait(lambda status: status["master"] is None, "the master to be gone")
-    assert f"Out of the queue: {WORKERS} jobs of workers" in run.gridml("cancel", str(run.root))
+    assert f"Removed: {WORKERS} jobs of workers" in run.gridml("cancel", str(run.root))
     run.wait(lambda _: not run.jobs(), "the jobs to go")
     assert run.status()["status"] == "cancelled"

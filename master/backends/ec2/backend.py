@@ -1,0 +1,428 @@
+"""Workers on EC2 instances, one each: launched in fleets, followed by tags, heard of through the roster.
+
+AWS is asked on a thread of its own, so that the master's loop waits for nobody. What an instance says, when it enrols
+and when it leaves, the master's SSH server writes into the roster; what becomes of the machine, EC2 says.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+import socket
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+
+from gridml.errors import RunError, UsageError
+from master.backends.base import Backend, JobEvent, State, in_words
+from master.backends.ec2.aside import Aside
+from master.backends.ec2.bundle import write_bundle
+from master.backends.ec2.cloud import ALIVE, PLACE, RUN, Cloud, Launched, PoolError, Seen, Template
+from master.backends.ec2.errors import CloudError
+from master.backends.ec2.launching import Asked, Launching
+from master.backends.ec2.options import Ec2Options
+from master.backends.ec2.removal import remove
+from master.backends.ec2.site import Site, find_site
+from master.backends.ec2.states import Cause, Stage, Word, cause_of, end_of, stage_of, word_of
+from master.backends.ec2.user_data import door_of, user_data
+from master.decisions.spot_fleet import boots_too_long, is_out_of_their_reach, overstays
+from master.environment import SteadyClock
+from master.sftp.roster import End, Farewell, FleetFacts, Instance, Roster
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+LOOK_S = 5.0  # between two questions of how the instances stand
+SOON_S = 1.0  # the same, when a worker has said goodbye
+ROSTER_S = 0.25  # between two looks into the roster
+UNSEEN_S = 120.0  # for which EC2 may not yet list an instance that it launched
+TOKEN = "fleet-token"  # file of the run directory; only its owner reads it
+"""What instances show when they enrol. A later master starts more of them with the same."""
+
+
+def _thread() -> Executor:
+    return ThreadPoolExecutor(1, "ec2")
+
+
+@dataclass(frozen=True)
+class World:
+    """What the back end gets from outside. `clock` gives seconds since 1970; `rest` waits while all is removed."""
+
+    cloud: Cloud
+    clock: Callable[[], float] = field(default_factory=SteadyClock)
+    rest: Callable[[float], None] = time.sleep
+    executor: Callable[[], Executor] = _thread
+
+
+@dataclass
+class _Life:
+    """A worker's instance from its launch on. `ends_s` is when it is terminated at the latest, because the master wants
+    it to end; `said_s` when its goodbye was read."""
+
+    worker: str
+    instance: Instance
+    enrolled: bool = False
+    running: bool = False  # by the last look
+    farewell: Farewell | None = None
+    said_s: float = 0.0
+    cancelled: bool = False
+    ends_s: float = float("inf")
+    seen: bool = False
+
+
+class Ec2(Backend):
+    """One spot instance per submitted name. Raises UsageError or RunError where AWS refuses what it needs to begin."""
+
+    name = "ec2"
+
+    def __init__(self, settings: Settings, directory: RunDirectory, world: World) -> None:
+        self._options = Ec2Options.among(settings.options)
+        self._cloud, self._clock, self._rest = world.cloud, world.clock, world.rest
+        self._roster = Roster(directory.root)
+        self._site = _site_of(self._cloud, self._options, self._roster)
+        self._door = door_of(directory.root, settings.address)
+        facts, token = _founded(directory, self._roster, self._site)
+        self.run = facts.run
+        tags = {RUN: self.run, PLACE: place_of(directory)}
+        self._tags: Mapping[str, str] = {**tags, "Name": f"gridml {directory.place.name}"[:200]}
+        self._user_data = user_data(self.run, self._door, token, self._options.orphan_patience)
+        write_bundle(settings, directory, self._site)
+        self._launching = Launching(self.run, self._site, self._options, self._tags)
+        self._aside = Aside(world.executor())
+        self._lives: dict[str, _Life] = {}  # by worker, those that have not ended
+        self._leaving: dict[str, tuple[float, bool]] = {}  # instances of workers that left: since when, and if taken
+        self._known: set[str] = {id for id in self._roster.ids()}
+        self._names: set[str] = set()
+        self._to_end: set[str] = set()
+        self._events: list[JobEvent] = []
+        self._news: list[str] = []
+        self._template = ""
+        self._asked: Asked | None = None
+        self._ending: tuple[str, ...] = ()
+        self._look_begun_s = self._next_look_s = self._next_roster_s = float("-inf")
+        self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._known)
+
+        self._unsure_until_s = float("-inf")  # until then instances may show that nobody knows of
+        self._told_out_of_reach = self._told_blind = self._closed = False
+
+    def inherit(self, *, keep: bool) -> list[str]:
+        """As the contract says: the tags tell which instances there are, the roster whose they are."""
+        seen = {each.id: each for each in self._cloud.instances(self.run, states=ALIVE)}
+        now = self._clock()
+        alive = {id for id, each in seen.items() if stage_of(each.state) is Stage.THERE}
+        for id in sorted(self._known):
+            instance = self._roster.instance(id)
+            if instance is None:
+                continue
+            self._names.add(instance.worker)
+            if keep and id in alive and self._roster.end(id) is None:
+                enrolled = self._roster.enrolment(id) is not None
+                self._lives[instance.worker] = _Life(instance.worker, instance, enrolled, running=True, seen=True)
+                state = State.RUNNING if enrolled else State.QUEUED
+                self._events.append(JobEvent(now, instance.worker, state, machine=id if enrolled else ""))
+            elif self._roster.end(id) is None:
+                self._roster.keep(End(id, now, "its master had ended", taken=_taken(seen.get(id))))
+        if not keep:
+            remove(self._cloud, self.run, self._rest, looks=1)
+            return []
+        kept = {life.instance.id for life in self._lives.values()}
+        self._to_end |= alive - kept  # of a master that had no time to write them down
+        return [*self._lives]
+
+    def submit(self, worker: str) -> None:
+        if self._closed:
+            raise RunError(f"worker {worker} was submitted to a back end that is closed: start a new one")
+        if worker in self._names or "." in worker:
+            raise UsageError(f"got the worker name {worker!r}, expected one that is new in this run and has no dot")
+        self._names.add(worker)
+        self._launching.waiting.append(worker)
+        self._events.append(JobEvent(self._clock(), worker, State.QUEUED))
+
+    def poll(self) -> list[JobEvent]:
+        if not self._closed:
+            now = self._clock()
+            self._hear_launch(now)
+            self._hear_look(now)
+            self._hear_ends(now)
+            if now >= self._next_roster_s:
+                self._next_roster_s = now + ROSTER_S
+                self._read_roster(now)
+                self._end_overdue(now)
+                self._look_for_silence(now)
+            self._ask(now)
+        events, self._events = self._events, []
+        return events
+
+    def cancel(self, worker: str, *, grace_s: float = 0.0) -> None:
+        """As the contract says; with a grace its master tells a worker to leave, and its instance then ends itself."""
+        now = self._clock()
+        if worker in self._launching.waiting:
+            self._launching.waiting.remove(worker)
+            detail = "cancelled before it had an instance"
+            self._events.append(JobEvent(now, worker, State.EVICTED, detail=detail, cancelled=True))
+        elif (life := self._lives.get(worker)) is not None:
+            life.cancelled, life.ends_s = True, now + (grace_s if life.enrolled else 0.0)
+
+    def news(self) -> list[str]:
+        news = [*self._launching.news, *self._news]
+        self._launching.news.clear()
+        self._news.clear()
+        return news
+
+    def exhausted(self) -> str | None:
+        return None if self._lives else self._launching.no_use()
+
+    def leave(self) -> None:
+        """The instances work on, each for as long as it hears from a master, and `--orphan-patience` longer."""
+        self._closed = True
+        self._aside.close()
+
+    def close(self) -> None:
+        """Removes everything, and waits until it is gone. Raises RunError for what is left, or where EC2 refuses."""
+        if self._closed:
+            return
+        self.leave()
+        now = self._clock()
+        for worker in [*self._launching.waiting]:
+            self.cancel(worker)
+        try:
+            _, left = remove(self._cloud, self.run, self._rest)
+        except CloudError as error:
+            raise RunError(f"{error} {_sweep(self.run)}") from error
+        finally:
+            for life in [*self._lives.values()]:
+                life.cancelled = True
+                self._end(life, State.EVICTED, "ended with the run", now)
+        if left:
+            raise RunError(f"on EC2 there is still {left} of this run. {_sweep(self.run)}")
+
+    # What AWS is asked
+
+    def _ask(self, now: float) -> None:
+        if self._to_end and not self._aside.busy("end"):
+            ids = self._ending = tuple(sorted(self._to_end))
+            self._aside.begin("end", lambda: self._cloud.end(ids))
+        if not self._aside.busy("launch"):
+            self._asked = asked = self._launching.due(self._template, now)
+            if asked is not None:
+                self._aside.begin("launch", lambda: self._launch(asked))
+        wanted = bool(self._lives or self._leaving) or now < self._unsure_until_s
+        if wanted and now >= self._next_look_s and not self._aside.busy("look"):
+            self._look_begun_s = now
+            self._aside.begin("look", lambda: self._cloud.instances(self.run))
+
+    def _launch(self, asked: Asked) -> tuple[str, list[Launched], list[PoolError]]:
+        """On the thread; what instances are launched from is made before the first."""
+        name = asked.request.template or self._make_template()
+        launched, errors = self._cloud.launch(replace(asked.request, template=name))
+        return name, launched, errors
+
+    def _make_template(self) -> str:
+        """A template's name has a digest of what is in it: one of an earlier master with another address is another."""
+        group = self._options.security_group
+        group = group or self._cloud.make_group(f"gridml-{self.run}", self._site.vpc, self._tags)
+        template = Template("", self._site.image.id, self._user_data, group, self._options.key_name)
+        values = [template.image, template.user_data, template.security_group, template.key_name or ""]
+        digest = hashlib.sha256("\0".join(values).encode()).hexdigest()[:12]
+        named = replace(template, name=f"gridml-{self.run}-{digest}")
+        self._cloud.make_template(named, self._tags)
+        return named.name
+
+    # What AWS answers
+
+    def _hear_launch(self, now: float) -> None:
+        answer, asked = self._aside.take("launch"), self._asked
+        if answer is None or asked is None:
+            return
+        try:
+            self._template, launched, errors = answer.result()
+        except CloudError as error:
+            self._launching.failed(asked, error, now)
+            self._unsure_until_s = now + UNSEEN_S
+        else:
+            given, spare = self._launching.answered(asked, launched, errors, now)
+            self._to_end.update(each.id for each in spare)
+            self._known.update(each.id for each in launched)
+            for worker, each in given:
+                instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now)
+                self._roster.keep(instance)
+                self._lives[worker] = _Life(worker, instance)
+        if self._launching.denied and not self._lives:
+            raise RunError(f"EC2 launches no instances: {self._launching.denied}")
+
+    def _hear_look(self, now: float) -> None:
+        answer = self._aside.take("look")
+        if answer is None:
+            return
+        self._next_look_s = now + LOOK_S
+        try:
+            seen = {each.id: each for each in answer.result()}
+        except CloudError as error:
+            if not self._told_blind:
+                self._told_blind = True
+                self._news.append(f"EC2 does not say how the instances stand, and is asked again: {error}")
+            return
+        self._told_blind = False
+        for life in [*self._lives.values()]:
+            self._take(life, seen.get(life.instance.id), now)
+        for id in [*self._leaving]:
+            self._see_off(id, seen.get(id), now)
+        if not self._aside.busy("launch"):
+            there = {id for id, each in seen.items() if stage_of(each.state) is Stage.THERE}
+            ours = {life.instance.id for life in self._lives.values()} | {*self._leaving}
+            self._to_end |= there - ours
+
+    def _hear_ends(self, now: float) -> None:
+        answer = self._aside.take("end")
+        if answer is None:
+            return
+        try:
+            answer.result()
+        except CloudError as error:
+            self._news.append(f"EC2 does not end instances, and is asked again: {error}")
+            return
+        self._to_end.difference_update(self._ending)
+        for life in [*self._lives.values()]:
+            if life.instance.id in self._ending:
+                self._end(life, State.EVICTED, "cancelled", now)
+
+    def _take(self, life: _Life, seen: Seen | None, now: float) -> None:
+        """What a look says of one worker's instance."""
+        if seen is None:
+            if not life.seen and now - life.instance.launched_s < UNSEEN_S:
+                return
+            state, reason = "terminated", ""
+        else:
+            life.seen, life.running = True, seen.state == "running"
+            state, reason = seen.state, seen.reason
+            if (seen.type, seen.zone) != (life.instance.type, life.instance.zone):
+                life.instance = replace(life.instance, type=seen.type, zone=seen.zone)
+                self._roster.keep(life.instance)
+        if life.farewell is None:
+            life.farewell = self._roster.farewell(life.instance.id)  # said before its machine went
+        elif life.said_s > self._look_begun_s and stage_of(state) is Stage.THERE:
+            return  # the look is older than the goodbye, which EC2 may have caused
+        end = end_of(state, reason, life.farewell)
+        if end is not None:
+            self._end(life, end, _why(state, reason, life.farewell), now, seen)
+
+    def _see_off(self, id: str, seen: Seen | None, now: float) -> None:
+        """Look whether an instance is gone whose worker has ended; one that stays too long is terminated."""
+        since_s, told_taken = self._leaving[id]
+        if seen is not None and seen.state.startswith("stop"):
+            self._to_end.add(id)  # a disk is still paid for
+        if seen is None or stage_of(seen.state) is Stage.GONE:
+            del self._leaving[id]
+            end = self._roster.end(id)
+            if end is not None:
+                self._roster.keep(replace(end, ended_s=now, taken=end.taken or _taken(seen)))
+        elif overstays(since_s, now, told_taken=told_taken)[0]:
+            self._to_end.add(id)
+
+    # What instances say
+
+    def _read_roster(self, now: float) -> None:
+        for life in self._lives.values():
+            id = life.instance.id
+            if not life.enrolled and self._roster.enrolment(id) is not None:
+                life.enrolled = self._any_enrolled = True
+                where = f"{life.instance.type} in {life.instance.zone}"
+                self._events.append(JobEvent(now, life.worker, State.RUNNING, machine=id, detail=where))
+            if life.farewell is None and (farewell := self._roster.farewell(id)) is not None:
+                life.farewell, life.said_s = farewell, now
+                self._next_look_s = min(self._next_look_s, now + SOON_S)
+
+    def _end_overdue(self, now: float) -> None:
+        """Instances that do not enrol, and those whose time to leave is over."""
+        for life in [*self._lives.values()]:
+            late, why = boots_too_long(life.instance.launched_s, now, self._options.boot_patience)
+            if life.cancelled and now >= life.ends_s:
+                self._to_end.add(life.instance.id)
+            elif late and not life.enrolled and not life.cancelled:
+                self._to_end.add(life.instance.id)
+                self._end(life, State.LOST, why, now)
+
+    def _look_for_silence(self, now: float) -> None:
+        if self._told_out_of_reach or self._any_enrolled:
+            return
+        since = [life.instance.launched_s for life in self._lives.values() if life.running]
+        silent, why = is_out_of_their_reach(since, now, any_enrolled=self._any_enrolled)
+        if silent:
+            self._told_out_of_reach = True
+            self._news.append(
+                f"{why}: they may not reach this machine, which they were told is at {self._door}. Its firewall or "
+                "security group must let them in there; or resume the run with an address that they can reach: "
+                f"--address HOST:PORT. If that is well, the image does not start its worker: {self._site.image.id}"
+            )
+
+    def _end(self, life: _Life, state: State, why: str, now: float, seen: Seen | None = None) -> None:
+        """Tell of a worker's end, and refuse its instance from now on."""
+        del self._lives[life.worker]
+        id, word = life.instance.id, word_of(life.farewell)
+        taken = _taken(seen) or word is Word.TAKEN
+        cancelled = life.cancelled and not taken
+        state = State.EVICTED if cancelled else state
+        self._roster.keep(End(id, now, why, taken=taken))
+        self._leaving[id] = (now, word is Word.TAKEN)
+        status = None if life.farewell is None or state is State.EVICTED else life.farewell.exit_status
+        event = JobEvent(
+            now, life.worker, state, id if life.enrolled else "", why, exit_code=status, cancelled=cancelled
+        )
+        graceful = life.farewell is not None if state is State.EVICTED else False
+        self._events.append(replace(event, graceful=graceful))
+
+
+def _site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
+    """Where the run's instances are: those of a later master have the image of the first, unless its user says."""
+    facts = roster.facts
+    return find_site(cloud, options if facts is None else replace(options, image=options.image or facts.image))
+
+
+def _founded(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
+    """What the run's instances must show, and the token: made by its first master, and kept. Raises RunError where the
+    run belongs to another account or region."""
+    facts, path = roster.facts, directory.root / TOKEN
+    if facts is not None and (facts.account, facts.region) != (site.account, site.region):
+        raise RunError(
+            f"{directory.root} has its instances in {facts.region} of account {facts.account}, and the credentials are "
+            f"of {site.account} in {site.region}. Use those of {facts.account}."
+        )
+    token = path.read_text() if facts is not None and path.exists() else secrets.token_urlsafe(32)
+    if not path.exists():
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            file.write(token)
+    name = re.sub(r"[^A-Za-z0-9-]+", "-", directory.place.name).strip("-")[:60]
+    facts = FleetFacts(
+        run=f"{name}-{secrets.token_hex(4)}" if facts is None else facts.run,
+        token_sha256=hashlib.sha256(token.encode()).hexdigest(),
+        account=site.account,
+        region=site.region,
+        image=site.image.id,
+        certificate=site.certificate,
+    )
+    roster.found(facts)
+    return facts, token
+
+
+def place_of(directory: RunDirectory) -> str:
+    """Return where a run lies, as a tag says it."""
+    return re.sub(r"[^A-Za-z0-9 _.:/=+@-]", "-", f"{socket.gethostname()}:{directory.place}")[:256]
+
+
+def _sweep(run: str) -> str:
+    return f"Remove it later: gridml ec2 sweep --run {run} --yes"
+
+
+def _taken(seen: Seen | None) -> bool:
+    return seen is not None and stage_of(seen.state) is Stage.GONE and cause_of(seen.reason) is Cause.TAKEN
+
+
+def _why(state: str, reason: str, farewell: Farewell | None) -> str:
+    """How a worker ended, for a person."""
+    of_machine = f"the instance is {state}: {cause_of(reason)}{f' ({reason})' if reason else ''}"
+    if farewell is None:
+        return of_machine
+    said = f"{in_words(farewell.exit_status)}, {farewell.why}" if farewell.why else in_words(farewell.exit_status)
+    return said if stage_of(state) is Stage.THERE else f"{said}; {of_machine}"

@@ -1,0 +1,424 @@
+"""All that gridml asks of AWS, each call a method that answers in plain values. Raises CloudError (`errors.py`).
+
+boto3 is imported when the first call is made.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gridml.errors import RunError, UsageError
+from master.backends.ec2.errors import DENIED, NOT_SENT, CloudError, in_words
+from master.decisions.spot_fleet import Pool
+
+RUN = "gridml:run"  # the tag of all that a run makes: the run's name
+PLACE = "gridml:place"  # and where its directory is: HOST:PATH
+IMAGE = "gridml"  # the tag of images that `gridml ami build` makes
+ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")  # states in which an instance is still there
+CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3
+_SPOT_VCPUS = "L-34B43A08"  # the code of the quota "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
+_PAGE = 100  # instances that are ended in one call
+
+
+@dataclass(frozen=True)
+class Image:
+    """A machine image, and what it runs on: x86_64 or arm64."""
+
+    id: str
+    name: str
+    architecture: str
+    created: str
+
+
+@dataclass(frozen=True)
+class InstanceType:
+    """What a type has and where it can be used. `spot` says whether there are spot instances of it."""
+
+    name: str
+    vcpus: int
+    architectures: tuple[str, ...]
+    spot: bool
+
+
+@dataclass(frozen=True)
+class Subnet:
+    """A part of a network, in one zone."""
+
+    id: str
+    zone: str
+    vpc: str
+
+
+@dataclass(frozen=True)
+class Seen:
+    """An instance as EC2 describes it; `reason` is the code of why it came into this state. `launched_s` is seconds
+    since 1970."""
+
+    id: str
+    state: str
+    reason: str
+    type: str
+    zone: str
+    launched_s: float
+    run: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What else a run has left behind: a launch template or a security group, and where the run lies."""
+
+    id: str
+    run: str
+    place: str
+
+
+@dataclass(frozen=True)
+class Template:
+    """What the instances of a run are launched from. `user_data` is not shown: it holds the fleet's token."""
+
+    name: str
+    image: str
+    user_data: str
+    security_group: str
+    key_name: str | None
+
+    def __repr__(self) -> str:
+        return f"Template({self.name!r})"
+
+
+@dataclass(frozen=True)
+class FleetRequest:
+    """`count` instances from any of the pools, each pool in its zone's subnet; `max_price` in dollars an hour. The same
+    `token` with the same request launches once, however often it is sent."""
+
+    template: str
+    count: int
+    pools: tuple[Pool, ...]
+    subnets: Mapping[str, str]
+    token: str
+    tags: Mapping[str, str]
+    max_price: float | None = None
+    on_demand: bool = False
+
+
+@dataclass(frozen=True)
+class Launched:
+    """An instance that a fleet request brought."""
+
+    id: str
+    pool: Pool
+
+
+@dataclass(frozen=True)
+class PoolError:
+    """Why a pool gave nothing; without a pool, why the account got nothing."""
+
+    pool: Pool | None
+    code: str
+    message: str
+
+
+class Cloud:
+    """EC2 in one region, that which `region` or the AWS configuration names, as whose credentials are found."""
+
+    def __init__(self, region: str | None = None) -> None:
+        self._asked_region = region
+
+    @property
+    def region(self) -> str:
+        return str(self._client.meta.region_name)
+
+    @cached_property
+    def _session(self) -> Any:
+        boto3 = _boto3()
+        with in_words("ec2", self._asked_region or "the region"):
+            return boto3.session.Session(region_name=self._asked_region)
+
+    @cached_property
+    def _client(self) -> Any:
+        return self._connected("ec2")
+
+    def _connected(self, service: str) -> Any:
+        from botocore.config import Config
+
+        if self._session.region_name is None:
+            raise UsageError(
+                "no AWS region is named. Give one: --region eu-central-1, or AWS_REGION, or aws configure."
+            )
+        config = Config(
+            connect_timeout=CONNECT_S,
+            read_timeout=ANSWER_S,
+            retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
+            user_agent_extra="gridml",
+        )
+        with in_words(service, self._session.region_name):
+            return self._session.client(service, config=config)
+
+    def _in_words(self) -> AbstractContextManager[None]:
+        return in_words("ec2", self._session.region_name)
+
+    def account(self) -> str:
+        """The number of the account, as text."""
+        client = self._connected("sts")
+        with in_words("sts", self.region):
+            return str(client.get_caller_identity()["Account"])
+
+    def images(self, id: str | None) -> list[Image]:
+        """The image with this id; or without one the account's own that are tagged as gridml's, the newest first."""
+        asked = {"ImageIds": [id]} if id else {"Owners": ["self"], "Filters": [_filter("tag-key", [IMAGE])]}
+        try:
+            with self._in_words():
+                found = self._client.describe_images(**asked)["Images"]
+        except CloudError as error:
+            if not error.code.startswith("InvalidAMIID"):
+                raise
+            return []
+        images = [
+            Image(each["ImageId"], each.get("Name", ""), each.get("Architecture", ""), each.get("CreationDate", ""))
+            for each in found
+            if each.get("State", "available") == "available"
+        ]
+        return sorted(images, key=lambda image: image.created, reverse=True)
+
+    def instance_types(self, names: Sequence[str]) -> list[InstanceType]:
+        """What is known of these types. Raises UsageError for one that the region does not have."""
+        if not names:
+            return []  # EC2 would describe all
+        try:
+            found = self._pages("describe_instance_types", "InstanceTypes", InstanceTypes=list(names))
+        except CloudError as error:
+            if not error.code.startswith("InvalidInstanceType"):
+                raise
+            raise UsageError(
+                f"there is no such instance type in {self.region}: {_after_bracket(str(error))}. Give --instance-types "
+                "that the region has, as c7i.xlarge, or leave it out."
+            ) from None
+        return [
+            InstanceType(
+                each["InstanceType"],
+                int(each["VCpuInfo"]["DefaultVCpus"]),
+                tuple(each["ProcessorInfo"]["SupportedArchitectures"]),
+                "spot" in each.get("SupportedUsageClasses", ["spot"]),
+            )
+            for each in found
+        ]
+
+    def subnets(self, ids: Collection[str]) -> list[Subnet]:
+        """These subnets, or without any the default one of each zone. Raises UsageError for one that is not there."""
+        asked = {"SubnetIds": list(ids)} if ids else {"Filters": [_filter("default-for-az", ["true"])]}
+        try:
+            found = self._pages("describe_subnets", "Subnets", **asked)
+        except CloudError as error:
+            if not error.code.startswith("InvalidSubnetID"):
+                raise
+            raise UsageError(f"a subnet of --subnets is not in {self.region}: {error}") from None
+        return [Subnet(each["SubnetId"], each["AvailabilityZone"], each["VpcId"]) for each in found]
+
+    def spot_prices(self, types: Collection[str], since: Any) -> dict[Pool, float]:
+        """The last price in dollars an hour of each pool of these types; `since` is a datetime."""
+        asked = {"InstanceTypes": list(types), "ProductDescriptions": ["Linux/UNIX"], "StartTime": since}
+        found = self._pages("describe_spot_price_history", "SpotPriceHistory", **asked)
+        newest = sorted(found, key=lambda each: each["Timestamp"])
+        return {Pool(each["InstanceType"], each["AvailabilityZone"]): float(each["SpotPrice"]) for each in newest}
+
+    def make_group(self, name: str, vpc: str, tags: Mapping[str, str]) -> str:
+        """Return the security group of this name in a VPC, made unless it is there: nothing gets in."""
+        asked = {"GroupName": name, "Description": "Workers of a gridml run: nothing gets in", "VpcId": vpc}
+        try:
+            with self._in_words():
+                made = self._client.create_security_group(**asked, TagSpecifications=_tagged(["security-group"], tags))
+                return str(made["GroupId"])
+        except CloudError as error:
+            if error.code != "InvalidGroup.Duplicate":
+                raise
+        return next(kept.id for kept in self.groups(tags[RUN]))
+
+    def groups(self, run: str | None = None) -> list[Kept]:
+        """The security groups of a run, or of all."""
+        found = self._pages("describe_security_groups", "SecurityGroups", Filters=[_of(run)])
+        return [Kept(each["GroupId"], *_run_and_place(each)) for each in found]
+
+    def remove_group(self, id: str) -> bool:
+        """Return whether it is gone: while an instance uses it, it stays."""
+        return self._removed(lambda: self._client.delete_security_group(GroupId=id), "InvalidGroup.NotFound")
+
+    def make_template(self, template: Template, tags: Mapping[str, str]) -> None:
+        """Make a launch template; one of that name stays as it is."""
+        data: dict[str, Any] = {
+            "ImageId": template.image,
+            "UserData": base64.b64encode(template.user_data.encode()).decode(),
+            "InstanceInitiatedShutdownBehavior": "terminate",
+            "MetadataOptions": {"HttpTokens": "required", "HttpEndpoint": "enabled", "HttpPutResponseHopLimit": 1},
+            "SecurityGroupIds": [template.security_group],
+        }
+        if template.key_name is not None:
+            data["KeyName"] = template.key_name
+        try:
+            with self._in_words():
+                self._client.create_launch_template(
+                    LaunchTemplateName=template.name,
+                    LaunchTemplateData=data,
+                    TagSpecifications=_tagged(["launch-template"], tags),
+                )
+        except CloudError as error:
+            if error.code != "InvalidLaunchTemplateName.AlreadyExistsException":
+                raise
+
+    def templates(self, run: str | None = None) -> list[Kept]:
+        """The launch templates of a run, or of all."""
+        found = self._pages("describe_launch_templates", "LaunchTemplates", Filters=[_of(run)])
+        return [Kept(each["LaunchTemplateId"], *_run_and_place(each)) for each in found]
+
+    def remove_template(self, id: str) -> bool:
+        """Return whether it is gone."""
+        return self._removed(
+            lambda: self._client.delete_launch_template(LaunchTemplateId=id),
+            "InvalidLaunchTemplateId.NotFound",
+        )
+
+    def launch(self, request: FleetRequest) -> tuple[list[Launched], list[PoolError]]:
+        """Launch at once as many instances as can be had, and say why there are no more."""
+        price = {} if request.max_price is None else {"MaxPrice": f"{request.max_price:.6f}".rstrip("0")}
+        zones = {subnet: zone for zone, subnet in request.subnets.items()}
+        kind = "on-demand" if request.on_demand else "spot"
+        strategy: dict[str, Any] = {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}
+        if not request.on_demand:
+            chosen = {"AllocationStrategy": "price-capacity-optimized", "InstanceInterruptionBehavior": "terminate"}
+            strategy = {"SpotOptions": chosen}
+        overrides = [
+            {"InstanceType": pool.type, "SubnetId": request.subnets[pool.zone], **price} for pool in request.pools
+        ]
+        with self._in_words():
+            answer = self._client.create_fleet(
+                Type="instant",
+                ClientToken=request.token,
+                TargetCapacitySpecification={"TotalTargetCapacity": request.count, "DefaultTargetCapacityType": kind},
+                LaunchTemplateConfigs=[
+                    {
+                        "LaunchTemplateSpecification": {"LaunchTemplateName": request.template, "Version": "$Latest"},
+                        "Overrides": overrides,
+                    }
+                ],
+                TagSpecifications=_tagged(["instance", "volume", "fleet"], request.tags),
+                **strategy,
+            )
+        launched = [
+            Launched(id, _pool(each, zones)) for each in answer.get("Instances", ()) for id in each["InstanceIds"]
+        ]
+        errors = [
+            PoolError(_pool(each, zones), each.get("ErrorCode", ""), each.get("ErrorMessage", ""))
+            for each in answer.get("Errors", ())
+        ]
+        return launched, errors
+
+    def instances(self, run: str | None = None, *, states: Collection[str] = ()) -> list[Seen]:
+        """The instances of a run, or of all; of those that have ended, as many as EC2 still remembers."""
+        filters = [_of(run), *([_filter("instance-state-name", states)] if states else [])]
+        found = self._pages("describe_instances", "Reservations", Filters=filters)
+        return [_seen(each) for reservation in found for each in reservation["Instances"]]
+
+    def end(self, ids: Sequence[str]) -> None:
+        """Terminate instances; those that are gone are ignored."""
+        for begin in range(0, len(ids), _PAGE):
+            self._end([*ids[begin : begin + _PAGE]])
+
+    def _end(self, ids: list[str]) -> None:
+        try:
+            with self._in_words():
+                self._client.terminate_instances(InstanceIds=ids)
+        except CloudError as error:
+            if error.code != "InvalidInstanceID.NotFound":
+                raise
+            for id in ids if len(ids) > 1 else ():  # EC2 refuses all of them for one that is gone
+                self._end([id])
+
+    def denies(self, call: Callable[[Any], Any]) -> str | None:
+        """Return why a call with DryRun is not allowed, None where it is; EC2 looks at that first."""
+        try:
+            with self._in_words():
+                call(self._client)
+        except CloudError as error:
+            return str(error) if error.code in DENIED or error.code == NOT_SENT else None
+        return None
+
+    def spot_quota(self) -> str | None:
+        """How many vCPUs of standard spot instances the account may have, in words; None where nobody says."""
+        client = self._connected("service-quotas")
+        try:
+            with in_words("servicequotas", self.region):
+                quota = client.get_service_quota(ServiceCode="ec2", QuotaCode=_SPOT_VCPUS)["Quota"]
+        except CloudError:
+            return None
+        return f"{quota['Value']:.0f} vCPUs of standard spot instances"
+
+    def _removed(self, remove: Callable[[], Any], gone: str) -> bool:
+        try:
+            with self._in_words():
+                remove()
+        except CloudError as error:
+            if error.code in ("DependencyViolation", "InvalidGroup.InUse", "ResourceInUse"):
+                return False
+            if error.code != gone:
+                raise
+        return True
+
+    def _pages(self, operation: str, result: str, **asked: Any) -> list[Any]:
+        with self._in_words():
+            pages = self._client.get_paginator(operation).paginate(**asked)
+            return [each for page in pages for each in page[result]]
+
+
+def _boto3() -> Any:
+    try:
+        import boto3
+    except ImportError as error:
+        raise RunError(
+            f"EC2 takes boto3, which cannot be imported ({error}). Install it: pip install 'gridml[ec2]'"
+        ) from error
+    return boto3
+
+
+def _pool(each: Mapping[str, Any], zones: Mapping[str, str]) -> Pool:
+    override = each.get("LaunchTemplateAndOverrides", {}).get("Overrides", {})
+    zone = override.get("AvailabilityZone") or zones.get(override.get("SubnetId", ""), "")
+    return Pool(each.get("InstanceType") or override.get("InstanceType", ""), zone)
+
+
+def _seen(each: Mapping[str, Any]) -> Seen:
+    return Seen(
+        each["InstanceId"],
+        each["State"]["Name"],
+        each.get("StateReason", {}).get("Code", ""),
+        each.get("InstanceType", ""),
+        each.get("Placement", {}).get("AvailabilityZone", ""),
+        each["LaunchTime"].timestamp(),
+        *_run_and_place(each),
+    )
+
+
+def _run_and_place(each: Mapping[str, Any]) -> tuple[str, str]:
+    tags = {tag["Key"]: tag["Value"] for tag in each.get("Tags", ())}
+    return tags.get(RUN, ""), tags.get(PLACE, "")
+
+
+def _of(run: str | None) -> dict[str, Any]:
+    return _filter("tag-key", [RUN]) if run is None else _filter(f"tag:{RUN}", [run])
+
+
+def _filter(name: str, values: Iterable[str]) -> dict[str, Any]:
+    return {"Name": name, "Values": list(values)}
+
+
+def _tagged(kinds: Iterable[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
+    pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
+    return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
+
+
+def _after_bracket(text: str) -> str:
+    return text.partition("[")[2].partition("]")[0] or text

@@ -1,0 +1,35 @@
+"""What `gridml launch --dry-run` prints: what would be asked of EC2, and what it costs at the present prices."""
+
+from __future__ import annotations
+
+from gridml.model.program import load
+from master.backends.ec2.cloud import Cloud
+from master.backends.ec2.options import Ec2Options
+from master.backends.ec2.site import find_site, spot_prices
+from master.store.settings import Settings
+
+
+def describe(settings: Settings, cloud: Cloud) -> str:
+    """Return what would be launched, as text. Raises what loading the program or building its graph raises."""
+    load(settings.program).build(settings.program)  # what is wrong with it is said now
+    options = Ec2Options.among(settings.options)
+    site = find_site(cloud, options)
+    kind = "on-demand instances" if options.on_demand else "spot instances, price-capacity-optimized"
+    lines = [
+        f"# {settings.workers} {kind}, in {site.region} of account {site.account}",
+        f"image           {site.image.id} ({site.image.name}, {site.image.architecture})",
+        f"types           {', '.join(site.types)}",
+        f"subnets         {', '.join(f'{subnet} ({zone})' for zone, subnet in site.subnets.items())}",
+        f"security group  {options.security_group or 'one of its own, which lets nothing in'}",
+    ]
+    if options.max_price is not None:
+        lines.append(f"at most         ${options.max_price:g} for an hour of an instance")
+    if options.budget is not None:
+        lines.append(f"budget          ${options.budget:g}")
+    prices = {} if options.on_demand else spot_prices(cloud, site)
+    if prices:
+        cheapest, dearest = min(prices.values()), max(prices.values())
+        count = settings.workers
+        lines.append(f"spot prices     ${cheapest:.4f} to ${dearest:.4f} an hour at this moment")
+        lines.append(f"                ${count * cheapest:.4f} to ${count * dearest:.4f} an hour for {count} instances")
+    return "\n".join(lines)

@@ -1,0 +1,164 @@
+"""The workers that wait for an instance, and the pools that are asked for one."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from master.backends.ec2.cloud import FleetRequest, Launched, PoolError
+from master.backends.ec2.errors import CloudError
+from master.backends.ec2.options import Ec2Options
+from master.backends.ec2.refusals import refusal_of
+from master.backends.ec2.site import Site
+from master.decisions.spot_fleet import (
+    Pool,
+    Refusal,
+    Refused,
+    after_refusal,
+    concerns_account,
+    no_pool_left,
+    pools_to_ask,
+)
+
+MOST_AT_ONCE = 100  # instances of one request
+_NAMED = 3  # pools in a message
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request, and the workers that it is made for."""
+
+    request: FleetRequest
+    workers: tuple[str, ...]
+
+
+class Launching:
+    """Who waits, which pools are left alone for how long, and what a person should hear of it.
+
+    `tags` are those of all that the run makes, `run` its name; the same request has the same token until it is
+    answered, so that one whose answer was lost launches nothing twice.
+    """
+
+    def __init__(self, run: str, site: Site, options: Ec2Options, tags: Mapping[str, str]) -> None:
+        self.waiting: list[str] = []
+        self.news: list[str] = []
+        self.denied = ""  # why nothing will ever be launched
+        self._run, self._site, self._options, self._tags = run, site, options, tags
+        self._refused: dict[Pool, Refused] = {}
+        self._account = Refused()
+        self._answered = 0  # requests of this master
+        self._again: Asked | None = None  # nobody knows whether it was heard
+        self._told: set[Refusal | str] = set()
+
+    def due(self, template: str, now: float) -> Asked | None:
+        """What is to be asked for now, None while there is nothing, or it is of no use."""
+        if not self.waiting:
+            self._again = None
+            return None
+        pools, _ = pools_to_ask(self._site.pools, self._refused, self._account, now)
+        if not pools:
+            return None
+        if self._again is not None:
+            return self._again
+        workers = tuple(self.waiting[:MOST_AT_ONCE])
+        request = FleetRequest(
+            template=template,
+            count=len(workers),
+            pools=tuple(pools),
+            subnets=self._site.subnets,
+            token=self._token(workers, now),
+            tags=self._tags,
+            max_price=self._options.max_price,
+            on_demand=self._options.on_demand,
+        )
+        return Asked(request, workers)
+
+    def answered(
+        self, asked: Asked, launched: Sequence[Launched], errors: Sequence[PoolError], now: float
+    ) -> tuple[list[tuple[str, Launched]], list[Launched]]:
+        """Take an answer; return which worker gets which instance, and the instances that nobody waits for any more."""
+        self._again = None
+        self._answered += 1
+        still = [worker for worker in asked.workers if worker in self.waiting]
+        given = list(zip(still, launched, strict=False))
+        for worker, instance in given:
+            self.waiting.remove(worker)
+            self._refused.pop(instance.pool, None)
+        if launched:
+            self._account = Refused()
+        if errors or not launched:
+            self._take_refusals(errors, len(asked.workers) - len(launched), now, any_launched=bool(launched))
+        elif not self.waiting:
+            self._told.clear()
+        return given, [*launched[len(given) :]]
+
+    def failed(self, asked: Asked, error: CloudError, now: float) -> None:
+        """Take that a request was refused as a whole, or not answered."""
+        if error.passing:
+            self._again = asked  # it may have been heard
+            because = Refusal.OTHER
+        else:
+            self._again, self._answered = None, self._answered + 1
+            because = refusal_of(error.code)
+        if because in (Refusal.CAPACITY, Refusal.PRICE, Refusal.UNSUITED):
+            self._take_refusals([PoolError(pool, error.code, str(error)) for pool in asked.request.pools], 0, now)
+            return
+        self._leave_account_alone(because, str(error), now)
+
+    def no_use(self) -> str | None:
+        """Why none of those that wait will ever get an instance, None while one may."""
+        none_left, reason = no_pool_left(self._site.pools, self._refused)
+        return reason if none_left and self.waiting else None
+
+    def _token(self, workers: Sequence[str], now: float) -> str:
+        """Of at most 64 characters. `now` tells this master's requests from those of one before it."""
+        text = "\0".join([self._run, *workers, str(self._answered), f"{now:.3f}"])
+        return hashlib.sha256(text.encode()).hexdigest()
+
+    def _take_refusals(
+        self, errors: Sequence[PoolError], missing: int, now: float, *, any_launched: bool = False
+    ) -> None:
+        by_kind: dict[Refusal, list[PoolError]] = {}
+        for error in errors:
+            by_kind.setdefault(refusal_of(error.code), []).append(error)
+        if Refusal.DENIED in by_kind and not any_launched:
+            self._leave_account_alone(Refusal.DENIED, _with_code(by_kind[Refusal.DENIED][0]), now)
+            return
+        for because, of_kind in by_kind.items():
+            said = ""
+            for pool in {error.pool for error in of_kind if error.pool is not None}:
+                before = self._refused.get(pool, Refused())
+                self._refused[pool], said = after_refusal(before, because, now)
+            if said and missing:
+                self._tell(because, f"EC2 gives no instances of {_pools(of_kind)}: {said} ({_with_code(of_kind[0])})")
+        of_account, _ = concerns_account(by_kind)
+        if of_account or (not errors and not any_launched):
+            because = Refusal.QUOTA if Refusal.QUOTA in by_kind else Refusal.OTHER
+            told = next(iter(by_kind.get(because, ())), PoolError(None, "", "no reason is given"))
+            self._leave_account_alone(because, _with_code(told), now)
+
+    def _leave_account_alone(self, because: Refusal, said: str, now: float) -> None:
+        self._account, text = after_refusal(self._account, because, now, of_account=True)
+        if self._account.for_good:
+            self.denied = said
+        advice = (
+            " Have it raised (Service Quotas, EC2), or ask for fewer --instances." if because is Refusal.QUOTA else ""
+        )
+        self._tell(f"account {because}", f"EC2 launches nothing: {text} ({said}).{advice}")
+
+    def _tell(self, what: Refusal | str, text: str) -> None:
+        """Once, until instances were had again."""
+        if what not in self._told:
+            self._told.add(what)
+            self.news.append(text)
+
+
+def _with_code(error: PoolError) -> str:
+    return f"{error.code}: {error.message}".strip(": ") or "no reason is given"
+
+
+def _pools(errors: Sequence[PoolError]) -> str:
+    names = sorted({str(error.pool) for error in errors if error.pool is not None})
+    more = f" and {len(names) - _NAMED} more pools" if len(names) > _NAMED else ""
+    return ", ".join(names[:_NAMED]) + more

@@ -1,0 +1,68 @@
+"""EC2 as gridml offers it: `gridml launch`, and `gridml ec2` for what is there between runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from master.backends.base import Backend
+from master.backends.ec2.options import Ec2Options
+from master.backends.plugin import BackendPlugin, Command, Upkeep
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+if TYPE_CHECKING:
+    from master.backends.ec2.cloud import Cloud
+
+
+class Ec2Plugin(BackendPlugin):
+    """Workers on Amazon's spot instances. boto3 is imported when AWS is first asked."""
+
+    name = "ec2"
+    options = Ec2Options
+    command = Command(
+        verb="launch",
+        help="Train a program on spot instances of Amazon EC2.\n\nThe instances connect to this machine, so it must be "
+        "where they can reach it. When the run ends, all that it made is removed.",
+        example="gridml launch examples/mnist.py --instances 4 --region eu-central-1 --identity-certificate rsa.pem",
+        workers=4,
+        workers_help="Instances at once, a worker on each.",
+    )
+    dry_run = "Look up what would be launched, print it, and launch nothing."
+
+    def make(self, settings: Settings, directory: RunDirectory) -> Backend:
+        from master.backends.ec2.backend import Ec2, World
+
+        return Ec2(settings, directory, World(self._cloud(settings)))
+
+    def nearby(self) -> bool:
+        return False
+
+    def check(self, settings: Settings) -> None:
+        from master.backends.ec2.site import check_budget, find_site
+
+        options, cloud = Ec2Options.among(settings.options), self._cloud(settings)
+        check_budget(cloud, options, find_site(cloud, options))
+
+    def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
+        from master.backends.ec2.dry_run import describe
+
+        return describe(settings, self._cloud(settings))
+
+    def withdraw(self, settings: Settings, directory: RunDirectory) -> str | None:
+        from master.backends.ec2.sweep import withdraw
+
+        return withdraw(self._cloud(settings), directory)
+
+    def upkeep(self) -> Mapping[str, Upkeep]:
+        from master.backends.ec2.commands import check, sweep
+
+        return {
+            "check": Upkeep(check, "gridml ec2 check --region eu-central-1"),
+            "sweep": Upkeep(sweep, "gridml ec2 sweep --older-than 1h --yes"),
+        }
+
+    def _cloud(self, settings: Settings) -> Cloud:
+        from master.backends.ec2.cloud import Cloud
+
+        return Cloud(Ec2Options.among(settings.options).region)

@@ -1,0 +1,153 @@
+"""Where a run's instances are launched: what the options leave open is looked up, and what is wrong is said."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from gridml.errors import RunError, UsageError
+from master.backends.ec2.cloud import Cloud, Image, InstanceType, Subnet
+from master.backends.ec2.options import USUAL_TYPES, Ec2Options
+from master.decisions.spot_fleet import Pool
+
+CERTIFICATES = "https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/regions-certs.html"
+
+
+@dataclass(frozen=True)
+class Site:
+    """`subnets` has one for each zone, all in `vpc`; `vcpus` is what every type has, None where they differ;
+    `certificate` (PEM) is the one whose key signs the instances' identity documents."""
+
+    account: str
+    region: str
+    image: Image
+    types: tuple[str, ...]
+    vcpus: int | None
+    subnets: Mapping[str, str]
+    vpc: str
+    certificate: str
+
+    @property
+    def pools(self) -> list[Pool]:
+        """All that instances can come from."""
+        return [Pool(type_, zone) for type_ in self.types for zone in self.subnets]
+
+
+def find_site(cloud: Cloud, options: Ec2Options) -> Site:
+    """Look up what a run on EC2 needs. Raises UsageError for an option that names what is not there, RunError where
+    AWS refuses, or what is needed is missing."""
+    certificate = read_certificate(options.identity_certificate)
+    account, region = cloud.account(), cloud.region
+    types = cloud.instance_types(options.instance_types) if options.instance_types else []
+    image = an_image(cloud, options.image, {architecture for each in types for architecture in each.architectures})
+    types = types or cloud.instance_types(USUAL_TYPES.get(image.architecture, ()))
+    usable = _usable(types, image, options)
+    subnets, vpc = _subnets(cloud.subnets(options.subnets), options, region)
+    vcpus = {each.vcpus for each in usable}
+    names = tuple(each.name for each in usable)
+    return Site(account, region, image, names, vcpus.pop() if len(vcpus) == 1 else None, subnets, vpc, certificate)
+
+
+def check_budget(cloud: Cloud, options: Ec2Options, site: Site) -> None:
+    """Raise UsageError for a budget that does not pay for an hour of one instance, as far as prices are known."""
+    if options.budget is None:
+        return
+    prices = {pool: price for pool, price in spot_prices(cloud, site).items() if pool in site.pools}
+    if options.max_price is not None:
+        prices = {pool: price for pool, price in prices.items() if price <= options.max_price} or prices
+    cheapest = min(prices, key=lambda pool: prices[pool], default=None)
+    if cheapest is not None and options.budget < prices[cheapest]:
+        raise UsageError(
+            f"--budget is ${options.budget:g}, and the cheapest instance-hour costs ${prices[cheapest]:.4f} "
+            f"({cheapest}). Give at least that, and some for each of the --instances; or name cheaper --instance-types."
+        )
+
+
+def spot_prices(cloud: Cloud, site: Site) -> dict[Pool, float]:
+    """Return the present price in dollars an hour of each pool, of those that have one."""
+    prices = cloud.spot_prices(site.types, datetime.now(UTC) - timedelta(hours=1))
+    return {pool: price for pool, price in prices.items() if pool.zone in site.subnets}
+
+
+def read_certificate(path: Path | None) -> str:
+    """Return a certificate as it is in its file (PEM). Raises UsageError for none, or one without an RSA key."""
+    if path is None:
+        raise UsageError(
+            "no --identity-certificate is given: the file with the region's RSA certificate, by which the master "
+            f"knows its instances. Copy it from {CERTIFICATES} (the one called RSA, not DSA or RSA-2048)."
+        )
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+
+    try:
+        text = path.read_text()
+        key = x509.load_pem_x509_certificate(text.encode()).public_key()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else "it is no certificate in PEM"
+        raise UsageError(
+            f"--identity-certificate {path} cannot be read: {why}. Copy the region's, called RSA, from {CERTIFICATES}."
+        ) from error
+    if not isinstance(key, RSAPublicKey):
+        raise UsageError(
+            f"--identity-certificate {path} has no RSA key: it is another of the region's certificates. Take the one "
+            f"called RSA from {CERTIFICATES}."
+        )
+    return text
+
+
+def an_image(cloud: Cloud, id: str | None, architectures: Collection[str] = ()) -> Image:
+    """Return the image with this id, or the newest of gridml's own, of one of these architectures if there is one.
+    Raises UsageError or RunError where there is none."""
+    images = cloud.images(id)
+    if not images and id is not None:
+        raise UsageError(
+            f"--image {id} is not in {cloud.region}, or is another account's. Leave it out for the newest that gridml "
+            "made there, or make one: gridml ami build."
+        )
+    if not images:
+        raise RunError(
+            f"there is no image of gridml's in {cloud.region}. Make one: gridml ami build; or name one with --image."
+        )
+    return next((image for image in images if image.architecture in architectures), images[0])
+
+
+def _usable(types: Sequence[InstanceType], image: Image, options: Ec2Options) -> list[InstanceType]:
+    """Those that run the image, and that there are spot instances of where such are wanted."""
+    wrong = {each.name: f"is {' or '.join(each.architectures)}" for each in types if not _runs(each, image)}
+    if not options.on_demand:
+        wrong |= {each.name: "has no spot instances" for each in types if not each.spot}
+    if wrong and (options.instance_types or len(wrong) == len(types)):
+        name, why = next(iter(wrong.items()))
+        raise UsageError(
+            f"--instance-types {name} {why}; the image {image.id} is {image.architecture or 'of no known kind'}. Name "
+            "other types, or another --image."
+        )
+    if not types:
+        raise UsageError(
+            f"the image {image.id} is for {image.architecture!r}; expected one of {', '.join(USUAL_TYPES)}. Name "
+            "another --image, or --instance-types."
+        )
+    return [each for each in types if each.name not in wrong]
+
+
+def _runs(type_: InstanceType, image: Image) -> bool:
+    return not image.architecture or image.architecture in type_.architectures
+
+
+def _subnets(found: Sequence[Subnet], options: Ec2Options, region: str) -> tuple[dict[str, str], str]:
+    """One subnet for each zone that is wanted, and the network that they are parts of."""
+    if not found:
+        raise RunError(f"there is no default network in {region}. Name --subnets of yours that reach the master.")
+    vpcs = sorted({subnet.vpc for subnet in found})
+    if len(vpcs) > 1:
+        raise UsageError(f"--subnets are of {len(vpcs)} networks ({', '.join(vpcs)}); expected one. Leave some out.")
+    subnets = {subnet.zone: subnet.id for subnet in reversed(found)}
+    foreign = [zone for zone in options.zones if zone not in subnets]
+    if foreign:
+        raise UsageError(
+            f"--zones got {foreign[0]}, in which {region} has no subnet to launch in; expected one of "
+            f"{', '.join(sorted(subnets))}."
+        )
+    return {zone: subnets[zone] for zone in sorted(options.zones or subnets)}, vpcs[0]

@@ -1,0 +1,221 @@
+"""A made-up AWS account (moto) with an image of gridml's, and back ends of runs in it under a clock that tests move."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import NameOID
+
+from master.backends.base import JobEvent, State
+from master.backends.ec2.backend import Ec2, World
+from master.backends.ec2.cloud import Cloud
+from master.backends.ec2.options import Ec2Options
+from master.sftp.roster import Enrolment, Farewell, Roster
+from master.sftp.server import MailServer
+from master.store.rundir import RunDirectory
+from master.store.settings import Settings
+
+REGION = "us-east-1"
+PROGRAM = Path(__file__).parents[3] / "programs" / "tally.py"
+BEGAN_S = 1_800_000_000.0
+
+
+class AtOnce(Executor):
+    """Calls are made where they are asked for."""
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        answer: Future[Any] = Future()
+        try:
+            answer.set_result(call(*args, **kwargs))
+        except Exception as error:
+            answer.set_exception(error)
+        return answer
+
+
+@dataclass
+class Aws:
+    """The account: what is in it, and what it was asked for."""
+
+    client: Any
+    image: str
+    certificate: Path
+    calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
+    refusals: dict[str, tuple[str, str]] = field(default_factory=dict)  # by operation: code and message
+    pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
+
+    def options(self, **changed: Any) -> Ec2Options:
+        return Ec2Options(**{"region": REGION, "identity_certificate": self.certificate, **changed})
+
+    def asked(self, operation: str) -> list[dict[str, Any]]:
+        """With which parameters an operation was called."""
+        return [parameters for name, parameters in self.calls if name == operation]
+
+    def states(self, run: str) -> dict[str, str]:
+        """The instances of a run, and the state of each."""
+        found = self.client.describe_instances(Filters=[{"Name": "tag:gridml:run", "Values": [run]}])
+        return {i["InstanceId"]: i["State"]["Name"] for r in found["Reservations"] for i in r["Instances"]}
+
+    def take(self, id: str, reason: str = "Server.SpotInstanceTermination") -> None:
+        """End an instance for a reason of EC2's, which moto never has by itself."""
+        from moto.ec2.models import ec2_backends
+
+        self.client.terminate_instances(InstanceIds=[id])
+        instance = ec2_backends["123456789012"][REGION].get_instance(id)
+        instance._state_reason.code = reason
+
+
+class Fleet:
+    """A back end under a clock that only its test moves; `poll` keeps what it says."""
+
+    def __init__(self, aws: Aws, root: Path, options: Ec2Options, instances: int = 4) -> None:
+        self.aws = aws
+        self.now = BEGAN_S
+        self.directory = RunDirectory(root)
+        if not (root / "ledger.db").exists():
+            root.mkdir(parents=True, exist_ok=True)
+        server = MailServer(root, "127.0.0.1")
+        server.close()
+        self.settings = Settings(
+            program=PROGRAM, backend="ec2", workers=instances, options=options, address="192.0.2.7:2222"
+        )
+        self.events: list[JobEvent] = []
+        self.news: list[str] = []
+        self.roster = Roster(root)
+        self.backend = self.another()
+
+    def another(self) -> Ec2:
+        """A back end of the next master."""
+        world = World(Cloud(REGION), clock=lambda: self.now, rest=self.rest, executor=AtOnce)
+        return Ec2(self.settings, self.directory, world)
+
+    def rest(self, seconds: float) -> None:
+        self.now += seconds
+
+    def poll(self, seconds: float = 0.5) -> list[JobEvent]:
+        """Let time pass, and ask what has happened."""
+        self.now += seconds
+        events = self.backend.poll()
+        self.events += events
+        self.news += self.backend.news()
+        return events
+
+    def polls(self, count: int, seconds: float = 0.5) -> None:
+        for _ in range(count):
+            self.poll(seconds)
+
+    def submit(self, *workers: str) -> None:
+        for worker in workers:
+            self.backend.submit(worker)
+        self.polls(2)
+
+    def id(self, worker: str) -> str:
+        instance = self.roster.of_worker(worker)
+        assert instance is not None
+        return instance.id
+
+    def enrol(self, *workers: str) -> None:
+        """What the master's server writes when an instance has enrolled."""
+        for worker in workers:
+            self.roster.keep(Enrolment(self.id(worker), "AAAA", "192.0.2.9", self.now))
+        self.polls(2)
+
+    def farewell(self, worker: str, status: int = 0, *, evicted: bool = False, why: str = "") -> None:
+        self.roster.keep(Farewell(self.id(worker), status, why, self.now, evicted))
+
+    def states(self, worker: str) -> list[State]:
+        return [event.state for event in self.events if event.worker == worker]
+
+    def end(self, worker: str) -> JobEvent:
+        (event,) = [event for event in self.events if event.worker == worker and event.state.ended]
+        return event
+
+
+@pytest.fixture(scope="session")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of a key of one's own, as AWS has one in each region."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(NameOID.ORGANIZATION_NAME, "Made up")])
+    began = datetime.datetime(2026, 1, 1)
+    made = x509.CertificateBuilder(name, name, key.public_key(), 1, began, began.replace(year=2096)).sign(key, SHA256())
+    path = tmp_path_factory.mktemp("certificate") / "rsa.pem"
+    path.write_bytes(made.public_bytes(Encoding.PEM))
+    return path
+
+
+@pytest.fixture
+def aws(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> Iterator[Aws]:
+    """An account with an image; what it is asked for is kept, and it can be told to refuse."""
+    boto3, moto = pytest.importorskip("boto3"), pytest.importorskip("moto")
+    for name in ("AWS_PROFILE", "AWS_ENDPOINT_URL", "AWS_REGION", "AWS_DEFAULT_REGION"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    with moto.mock_aws():
+        client = boto3.client("ec2", region_name=REGION)
+        some = client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
+        builder = client.run_instances(ImageId=some, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
+        tags = [{"ResourceType": "image", "Tags": [{"Key": "gridml", "Value": "0.1.0"}]}]
+        image = client.create_image(InstanceId=builder, Name="gridml-worker", TagSpecifications=tags)["ImageId"]
+        client.terminate_instances(InstanceIds=[builder])
+        account = Aws(client, image, certificate)
+        _watch(account, monkeypatch)
+        yield account
+
+
+def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep each call of gridml's, refuse it where it is told to, and take pools out of what moto is asked for."""
+    from botocore.client import BaseClient
+    from botocore.exceptions import ClientError
+
+    call = BaseClient._make_api_call
+
+    def watched(client: Any, operation: str, parameters: dict[str, Any]) -> Any:
+        if client is account.client:
+            return call(client, operation, parameters)
+        account.calls.append((operation, parameters))
+        if operation in account.refusals:
+            code, message = account.refusals[operation]
+            raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
+        if operation == "CreateFleet" and account.pool_errors:
+            return _with_pool_errors(account, lambda given: call(client, operation, given), parameters)
+        return call(client, operation, parameters)
+
+    monkeypatch.setattr(BaseClient, "_make_api_call", watched)
+
+
+def _with_pool_errors(account: Aws, call: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]) -> Any:
+    """As EC2 answers where pools have nothing: with an error for each, and instances of the others."""
+    zones = {each["SubnetId"]: each["AvailabilityZone"] for each in account.client.describe_subnets()["Subnets"]}
+    (config,) = parameters["LaunchTemplateConfigs"]
+    errors, others = [], []
+    for override in config["Overrides"]:
+        code = account.pool_errors.get((override["InstanceType"], zones[override["SubnetId"]]))
+        if code is None:
+            others.append(override)
+        else:
+            said = {
+                "LaunchTemplateAndOverrides": {"Overrides": override},
+                "ErrorCode": code,
+                "ErrorMessage": "none left",
+            }
+            errors.append({**said, "Lifecycle": "spot"})
+    if not others:
+        return {"FleetId": "fleet-1", "Instances": [], "Errors": errors}
+    given = {**parameters, "LaunchTemplateConfigs": [{**config, "Overrides": others}]}
+    return {**call(given), "Errors": errors}
+
+
+@pytest.fixture
+def fleet(aws: Aws, tmp_path: Path) -> Fleet:
+    """A back end of a run that begins."""
+    return Fleet(aws, tmp_path / "run", aws.options(instance_types=("c5.xlarge", "m5.xlarge")))
