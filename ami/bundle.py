@@ -66,7 +66,7 @@ def environment(assignment: Assignment, folder: Path, own: Mapping[str, str] = o
 
 def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
     """Fetch a file, from where an earlier attempt broke off. Only what has the right digest gets its name."""
-    part = folder / f".{file.name}.part"
+    part = folder / f".{file.sha256}.part"
     for begun in (True, False):
         if not begun:
             part.unlink(missing_ok=True)
@@ -74,7 +74,7 @@ def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
             continue
         _fetch_rest(sftp, file.path, part, source)
         if _is_right(part, file):
-            part.replace(folder / file.name)
+            _name(part, folder / file.name)
             return
     got = _sha256(part)
     part.unlink()
@@ -102,6 +102,14 @@ def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
                     raise StorageError(f"{part.name} cannot be written: {error}") from error
                 with as_oserror(paramiko, f"{source} {path}"):
                     content = theirs.read(READ)
+
+
+def _name(part: Path, path: Path) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.replace(path)
+    except OSError as error:
+        raise StorageError(f"{path.name} cannot be kept: {error}") from error
 
 
 def _is_right(path: Path, file: BundleFile) -> bool:

@@ -27,17 +27,23 @@ MOST_FILES = 64  # of a bundle
 BUNDLE = "bundle"  # the folder of a run that holds them
 BUNDLE_DESCRIPTION = "bundle.json"  # in it, what is told with an assignment
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
-_FILE = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}")
+_PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
+_FILE = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
 class BundleFile:
-    """A file that a worker runs on: its name in the worker's folder, its path in the run's, its SHA-256 as hex."""
+    """A file that a worker runs on: its name in the worker's folder, in folders of that where it has any, and its
+    SHA-256 as hex."""
 
     name: str
-    path: str
     sha256: str
+
+    @property
+    def path(self) -> str:
+        """Where it lies in the run's directory, whatever it is called: in one folder."""
+        return f"{BUNDLE}/{self.sha256}"
 
 
 @dataclass(frozen=True)
@@ -53,9 +59,9 @@ class Assignment:
 
     @staticmethod
     def of(values: Mapping[str, Any]) -> Assignment:
-        """Raises ValueError for what cannot be an assignment: an odd name, a path that is not in the bundle, ..."""
+        """Raises ValueError for what cannot be an assignment: an odd name, no digest, ..."""
         try:
-            files = tuple(BundleFile(each["name"], each["path"], each["sha256"]) for each in values["files"])
+            files = tuple(BundleFile(each["name"], each["sha256"]) for each in values["files"])
             program, arguments = values["program"], tuple(values.get("arguments", ()))
             environment = dict(values.get("environment", {}))
             texts = (program, *arguments, *environment, *environment.values())
@@ -64,12 +70,11 @@ class Assignment:
                 and _JOB.fullmatch(values["job"])
                 and all(isinstance(text, str) for text in texts)
                 and all(_FILE.fullmatch(each.name) and _SHA256.fullmatch(each.sha256) for each in files)
-                and all(each.path == f"{BUNDLE}/{each.name}" for each in files)
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not an assignment: {error!r}") from None
         if not fits:
-            raise ValueError("not an assignment: a name, a path or a digest in it cannot be one")
+            raise ValueError("not an assignment: a name or a digest in it cannot be one")
         return Assignment(values["job"], files, program, arguments, environment)
 
 

@@ -66,21 +66,21 @@ class Site:
         self.server.make("w7")
         self.output = ""
 
-    def bundle(self, *arguments: str) -> list[dict[str, str]]:
+    def bundle(self, *arguments: str) -> dict[str, str]:
+        """Write the run's bundle; return the SHA-256 of each of its files."""
         contents = {bundle.CODE: WORKER, "mnist.py": "trains = True\n", "outbox": "x" * 3_000_000}
-        files = []
+        digests = {}
         for name, text in contents.items():
-            (self.run / "bundle" / name).write_text(text)
-            digest = hashlib.sha256(text.encode()).hexdigest()
-            files.append({"name": name, "path": f"bundle/{name}", "sha256": digest})
+            digests[name] = hashlib.sha256(text.encode()).hexdigest()
+            (self.run / "bundle" / digests[name]).write_text(text)
         described = {
-            "files": files,
+            "files": [{"name": name, "sha256": digest} for name, digest in digests.items()],
             "program": "mnist.py",
             "arguments": list(arguments),
             "environment": {"OMP_NUM_THREADS": "2"},
         }
         (self.run / "bundle" / "bundle.json").write_text(json.dumps(described))
-        return files
+        return digests
 
     @contextlib.contextmanager
     def booted(self, **config: Any) -> Iterator[subprocess.Popen[str]]:
@@ -204,8 +204,7 @@ def test_a_daemon_that_is_killed_takes_its_worker_along_and_enrols_again(site: S
 
 
 def test_a_bundle_that_is_not_the_runs_is_not_run(site: Site) -> None:
-    site.bundle("--stay")
-    (site.run / "bundle" / "mnist.py").write_text("trains = False\n")
+    (site.run / "bundle" / site.bundle("--stay")["mnist.py"]).write_text("trains = False\n")
     with site.booted() as process:
         assert site.end(process) == 0
     assert site.farewell is not None and site.farewell.exit_status == RunError.exit_status
@@ -250,12 +249,12 @@ def enrolled(site: Site, signatory: Signatory) -> Callable[[], tuple[str, Assign
 
 
 def test_a_transfer_that_broke_off_is_resumed(site: Site, enrolled: Callable[[], tuple[str, Assignment]]) -> None:
-    site.bundle()
+    digest = site.bundle()["outbox"]
     key, assignment = enrolled()
     work = site.folder / "work"
     work.mkdir()
-    (work / ".outbox.part").write_text("x" * 2_999_000)
-    content = site.run / "bundle" / "outbox"
+    (work / f".{digest}.part").write_text("x" * 2_999_000)
+    content = site.run / "bundle" / digest
     with content.open("r+") as file:  # what was fetched is not fetched again: this would be seen
         file.write("y" * 2_000_000)
     bundle.prepare(assignment, site.server.address, key, work)
@@ -264,11 +263,11 @@ def test_a_transfer_that_broke_off_is_resumed(site: Site, enrolled: Callable[[],
 
 
 def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callable[[], tuple[str, Assignment]]) -> None:
-    site.bundle()
+    digest = site.bundle()["outbox"]
     key, assignment = enrolled()
     work = site.folder / "work"
     work.mkdir()
-    (work / ".outbox.part").write_text("y" * 9_000_000)
+    (work / f".{digest}.part").write_text("y" * 9_000_000)
     (work / "mnist.py").write_text("of an earlier run")
     bundle.prepare(assignment, site.server.address, key, work)
     assert (work / "outbox").read_text() == "x" * 3_000_000
@@ -285,6 +284,6 @@ def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callab
     ],
 )
 def test_a_bundle_that_cannot_be_run(names: list[str], program: str, why: str) -> None:
-    files = tuple(BundleFile(name, f"bundle/{name}", "0" * 64) for name in names)
+    files = tuple(BundleFile(name, "0" * 64) for name in names)
     with pytest.raises(RunError, match=why):
         bundle.check(Assignment("w7", files, program))

@@ -90,8 +90,9 @@ def fleet(tmp_path: Path, provider: Provider) -> Callable[..., Roster]:
         for folder in ("chunks", "bundle"):
             (root / folder).mkdir()
         program = b"print('trains')\n"
-        (root / "bundle" / "mnist.py").write_bytes(program)
-        file = {"name": "mnist.py", "path": "bundle/mnist.py", "sha256": hashlib.sha256(program).hexdigest()}
+        digest = hashlib.sha256(program).hexdigest()
+        (root / "bundle" / digest).write_bytes(program)
+        file = {"name": "mnist.py", "sha256": digest}
         described = {
             "files": [file],
             "program": "mnist.py",

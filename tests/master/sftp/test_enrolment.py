@@ -441,7 +441,7 @@ def test_what_is_too_long_is_not_sent(server: MailServer) -> None:
 
 GOOD = {
     "job": "w7",
-    "files": [{"name": "a.py", "path": "bundle/a.py", "sha256": "0" * 64}],
+    "files": [{"name": "a.py", "sha256": "0" * 64}, {"name": "own/b.py", "sha256": "1" * 64}],
     "program": "a.py",
     "arguments": ["--seed", "0"],
     "environment": {"A": "b"},
@@ -450,7 +450,7 @@ GOOD = {
 
 def test_an_assignment_is_read() -> None:
     assert Assignment.of(GOOD) == Assignment(
-        "w7", (BundleFile("a.py", "bundle/a.py", "0" * 64),), "a.py", ("--seed", "0"), {"A": "b"}
+        "w7", (BundleFile("a.py", "0" * 64), BundleFile("own/b.py", "1" * 64)), "a.py", ("--seed", "0"), {"A": "b"}
     )
 
 
@@ -459,10 +459,10 @@ def test_an_assignment_is_read() -> None:
     [
         {"job": "../w7"}, {"job": 7}, {"files": None}, {"files": [1]}, {"program": None}, {"arguments": [1]},
         {"environment": {"A": 1}}, {"environment": 7},
-        {"files": [{"name": "../a", "path": "bundle/../a", "sha256": "0" * 64}]},
-        {"files": [{"name": "a", "path": "/etc/passwd", "sha256": "0" * 64}]},
-        {"files": [{"name": "a", "path": "bundle/a", "sha256": "short"}]},
-        {"files": [{"name": f"a{i}", "path": f"bundle/a{i}", "sha256": "0" * 64} for i in range(65)]},
+        {"files": [{"name": "../a", "sha256": "0" * 64}]}, {"files": [{"name": "a/../../b", "sha256": "0" * 64}]},
+        {"files": [{"name": "/etc/passwd", "sha256": "0" * 64}]}, {"files": [{"name": "a//b", "sha256": "0" * 64}]},
+        {"files": [{"name": "a", "sha256": "short"}]}, {"files": [{"name": "a", "sha256": "../fleet/fleet.json"}]},
+        {"files": [{"name": f"a{i}", "sha256": "0" * 64} for i in range(65)]},
     ],
 )  # fmt: skip
 def test_what_cannot_be_an_assignment_is_refused(altered: dict[str, Any]) -> None:
