@@ -40,7 +40,7 @@ class Master(Protocol):
 
     def enrol(self, token: str, document: str, signature: str) -> Assignment: ...
 
-    def farewell(self, job: str, exit_status: int, why: str, evicted: bool) -> None: ...
+    def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,7 @@ class Daemon:
         self._heard_s = around.clock()
         self._job: str | None = None
         self._short_lives = 0
+        self._output = ""  # of the last worker
 
     def live(self) -> None:
         """Work until there is nothing more to do. Returns when the instance may be switched off."""
@@ -129,7 +130,7 @@ class Daemon:
             ended = around.run(assignment)
         except OSError as error:
             raise Over(f"the worker cannot be started: {error}", GridmlError.exit_status) from None
-        ended_s = around.clock()
+        ended_s, self._output = around.clock(), ended.output
         leave = self._leave()
         end = WorkerEnd(
             ended.status,
@@ -167,7 +168,7 @@ class Daemon:
             attempt += 1
             try:
                 evicted = leave is not None and leave.evicted
-                around.master.farewell(self._job, over.status, printable(over.why), evicted)
+                around.master.farewell(self._job, over.status, printable(over.why), evicted, self._output)
                 return
             except (Refused, PermissionError) as error:
                 around.log(f"no goodbye: {error}")

@@ -12,6 +12,7 @@ from ami.words import Ended, Words
 from gridml.protocol.text import printable
 
 _LONGEST = 2_000  # characters of a line
+_LINES = 200  # that the master is told at the end, at most
 _REST_S = 2.0  # how long what the worker wrote may follow its end
 
 
@@ -35,7 +36,7 @@ def supervise(
         text=True,
         errors="replace",
     )
-    kept: deque[str] = deque(maxlen=1)
+    kept: deque[str] = deque(maxlen=_LINES)
 
     def listen() -> None:
         assert process.stdout is not None
@@ -48,7 +49,7 @@ def supervise(
     def wait() -> None:
         status = process.wait()
         listener.join(_REST_S)  # something that it started may hold its output for ever
-        words.say(Ended(status, "".join(kept)))
+        words.say(Ended(status, "\n".join(kept)))
 
     listener = threading.Thread(target=listen, daemon=True, name="worker's output")
     listener.start()

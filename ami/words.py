@@ -16,10 +16,15 @@ class Leave:
 
 @dataclass(frozen=True)
 class Ended:
-    """The worker's process has ended, with its exit status and the last line that it wrote."""
+    """The worker's process has ended, with its exit status and the last lines that it wrote."""
 
     status: int
-    last_words: str
+    output: str
+
+    @property
+    def last_words(self) -> str:
+        """The last of the lines."""
+        return self.output.rpartition("\n")[2]
 
 
 class Words:

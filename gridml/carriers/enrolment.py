@@ -20,9 +20,11 @@ from typing import Any
 from gridml.carriers.ssh import TIMEOUT_S, as_oserror, connected, hang_up
 from gridml.carriers.ssh import Address as Address
 from gridml.errors import RunError
+from gridml.protocol.text import printable
 
 USER = SUBSYSTEM = "enrol"
 LONGEST = 64 << 10  # bytes of a line, in either direction
+LONGEST_LOG = 8 << 10  # characters of a worker's log, each of them six bytes of a line at worst
 MOST_FILES = 64  # of a bundle
 BUNDLE = "bundle"  # the folder of a run that holds them
 BUNDLE_DESCRIPTION = "bundle.json"  # in it, what is told with an assignment
@@ -118,9 +120,11 @@ class EnrolmentLine:
         except ValueError as error:
             raise OSError(errno.EPROTO, f"the master's answer is {error}", str(self._address)) from None
 
-    def farewell(self, job: str, exit_status: int, why: str, evicted: bool) -> None:
-        """Say how the worker of `job` ended, and whether this machine is being taken away."""
-        self._ask(job, {"op": "farewell", "exit_status": exit_status, "why": why, "evicted": evicted})
+    def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str = "") -> None:
+        """Say how the worker of `job` ended, whether this machine is being taken away, and the end of what the worker
+        wrote, as much of it as a line takes."""
+        said = {"op": "farewell", "exit_status": exit_status, "why": why, "evicted": evicted}
+        self._ask(job, {**said, "log": printable(log, LONGEST_LOG)})
 
     def _ask(self, user: str, request: Mapping[str, Any]) -> dict[str, Any]:
         paramiko = importlib.import_module("paramiko")

@@ -7,6 +7,7 @@ identity document, and reads and writes the roster (`roster.py`), nothing else. 
 
 from __future__ import annotations
 
+import contextlib
 import json
 import threading
 import time
@@ -17,12 +18,13 @@ from typing import Any
 
 import paramiko
 
-from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, SUBSYSTEM, USER, Assignment, read_line
+from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, LONGEST_LOG, SUBSYSTEM, USER, Assignment, read_line
 from gridml.protocol.text import printable
 from master.decisions.enrolment import RETRY_S, Launched, Request, Verdict, on_request
 from master.sftp.identity import identity_of, signed, token_fits
 from master.sftp.roster import Enrolment, Farewell, FleetFacts, Instance, Roster
 
+LOGS = "logs"  # the run's folder of what workers wrote
 REQUESTS = 4  # on one channel
 LINE_S = 10.0  # within which a request must have come
 
@@ -45,6 +47,7 @@ class Registrar:
 
     def __init__(self, root: Path, clock: Callable[[], float] = time.time) -> None:
         self._roster, self._bundle, self._clock = Roster(root), root / BUNDLE, clock
+        self._logs = root / LOGS
         self._lock = threading.Lock()
 
     @property
@@ -81,7 +84,10 @@ class Registrar:
             case {"op": "farewell", "exit_status": int(status), "why": str(why), "evicted": bool(evicted)} if (
                 entry.instance
             ):
+                log = values.get("log")
                 with self._lock:
+                    if isinstance(log, str):
+                        self._keep_log(entry.user, log)
                     return self._farewell(entry.instance, status, why, evicted)
         return _refused("this is no request that is known here")
 
@@ -133,6 +139,13 @@ class Registrar:
         values |= {name: described[name] for name in ("arguments", "environment") if name in described}
         Assignment.of(values)
         return values
+
+    def _keep_log(self, worker: str, log: str) -> None:
+        """In place of what the worker's machine said before, so that it takes no more room however often it speaks. One
+        that cannot be kept is no reason to refuse the rest."""
+        with contextlib.suppress(OSError):
+            self._logs.mkdir(exist_ok=True)
+            (self._logs / f"{worker}.log").write_text(f"{printable(log, LONGEST_LOG)}\n", encoding="utf-8")
 
     def _farewell(self, id: str, status: int, why: str, evicted: bool) -> dict[str, Any]:
         if not self.is_there(id):

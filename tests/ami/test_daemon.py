@@ -53,6 +53,7 @@ class World:
         self.asked_s: list[float] = []
         self.log: list[str] = []
         self.runs = 0
+        self.output = self.told_output = ""  # of the worker
 
     # the master
 
@@ -64,10 +65,11 @@ class World:
             raise answer
         return answer
 
-    def farewell(self, job: str, exit_status: int, why: str, evicted: bool) -> None:
+    def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str) -> None:
         if self.farewell_error is not None:
             raise self.farewell_error
         self.farewells.append((job, exit_status, why, evicted))
+        self.told_output = log
 
     # EC2
 
@@ -93,7 +95,7 @@ class World:
         seconds, status = self.lives.pop(0)
         began_s = self.clock()
         self.words.hear(seconds)  # a word ends it before its time
-        return Ended(status if self.clock() - began_s >= seconds else 0, "")
+        return Ended(status if self.clock() - began_s >= seconds else 0, self.output)
 
     def live(self) -> None:
         around = Surroundings(
@@ -121,6 +123,14 @@ def test_a_worker_works_to_its_end(world: World) -> None:
     world.live()
     assert world.farewells == [("w7", 0, "the worker ended with status 0", False)]
     assert world.clock() == 1000.0
+
+
+def test_what_the_worker_wrote_comes_home(world: World) -> None:
+    world.output = "no torch here\nUnfit: torch is missing"
+    world.lives = [(5.0, 69)]
+    world.live()
+    assert world.farewells == [("w7", 69, "the worker ended with status 69: Unfit: torch is missing", False)]
+    assert world.told_output == world.output
 
 
 def test_a_notice_ends_the_worker_at_once_and_the_instance_waits_to_be_taken(world: World) -> None:

@@ -36,7 +36,7 @@ class Lines(list[str]):
 def test_a_worker_that_ends_by_itself(tmp_path: Path) -> None:
     lines: list[str] = []
     source = "import sys; print('one'); print('Unfit: no\\x1b torch', file=sys.stderr); sys.exit(69)"
-    assert run(source, tmp_path, Words(), lines) == Ended(69, "Unfit: no\\x1b torch")
+    assert run(source, tmp_path, Words(), lines) == Ended(69, "one\nUnfit: no\\x1b torch")
     assert lines == ["one", "Unfit: no\\x1b torch"]
 
 
@@ -49,7 +49,7 @@ def test_a_notice_lets_it_end_in_order(tmp_path: Path) -> None:
         "print('trains')\n"
         "while True: signal.pause()"
     )
-    assert run(source, tmp_path, words, Lines(words, "trains", notice)) == Ended(0, "pushed")
+    assert run(source, tmp_path, words, Lines(words, "trains", notice)) == Ended(0, "trains\npushed")
     assert words.leave == notice
 
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from gridml.carriers.enrolment import (
     LONGEST,
+    LONGEST_LOG,
     USER,
     Assignment,
     BundleFile,
@@ -183,14 +184,18 @@ def test_a_machine_may_only_not_be_known_yet(roster: Roster, enrol: Callable[...
     assert enrol(key, "i-9").job == "w9"
 
 
-def test_a_machine_says_goodbye(server: MailServer, roster: Roster, enrol: Callable[..., Assignment]) -> None:
+def test_a_machine_says_goodbye(
+    server: MailServer, roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path
+) -> None:
     key = new_key()
     enrol(key)
     line = EnrolmentLine(server.address, key, TIMEOUT_S)
     line.farewell("w7", 0, "the master said \x1b[31mit was enough", evicted=False)
     said = roster.farewell("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (0, False) and "\x1b" not in said.why
-    line.farewell("w7", 143, "the provider takes it", evicted=True)
+    line.farewell("w7", 143, "the provider takes it", evicted=True, log="trains\n\x1b[2J" + 9_000 * "\x00")
+    log = (tmp_path / "logs" / "w7.log").read_text()
+    assert log.startswith("trains\n\\x1b[2J\\x00") and len(log) <= LONGEST_LOG + 1
     said = roster.farewell("i-7")
     assert said is not None and (said.exit_status, said.evicted) == (143, True)
     with pytest.raises(Refused, match="taken away") as refused:  # though its key is the right one
