@@ -24,6 +24,8 @@ class Point:
 
 def draw(points: Sequence[Point], file: Path) -> None:
     """Log-log: down and to the left is better."""
+    from matplotlib.ticker import LogLocator, NullFormatter
+
     panels = list(dict.fromkeys(point.panel for point in points))
     ways = list(dict.fromkeys(point.way for point in points))
     down = math.ceil(len(panels) / ACROSS)
@@ -49,6 +51,10 @@ def draw(points: Sequence[Point], file: Path) -> None:
             )
         axes.set_xscale("log")
         axes.set_yscale("log")
+        for axis in (axes.xaxis, axes.yaxis):
+            axis.set_major_locator(LogLocator(subs=(1.0, 2.0, 5.0)))
+            axis.set_major_formatter("{x:g}")
+            axis.set_minor_formatter(NullFormatter())
         axes.set_title(panels[number], fontsize=9)
         axes.set_xlabel("hours")
         axes.set_ylabel("dollars")
