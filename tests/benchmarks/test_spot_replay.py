@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from benchmarks.spot_replay import GRIDML, SETTINGS, row
 from benchmarks.spot_supply import NOTICE_S, Supply, Window, Windows, from_counts, from_prices, on_demand
-from benchmarks.spot_ways import BOOT_S, Job, alone, restarted, with_gridml
+from benchmarks.spot_ways import BOOT_S, UNFINISHED, Job, Outcome, alone, restarted, with_gridml
 from chunk_model.price_history import Floats
 from chunk_model.trace import Life, Record
 
@@ -111,3 +112,13 @@ def test_gridml_keeps_what_was_trained_before_a_notice() -> None:
 
 def test_on_demand_alone_is_the_work_and_a_boot() -> None:
     assert alone(JOB, 2.0).dollars == pytest.approx(2.0 * (BOOT_S + 6_000) / HOUR)
+
+
+def test_a_row_tells_how_many_finished() -> None:
+    setting, done = SETTINGS[0], [Outcome(2.0, 0.2, 4, 1, 1), Outcome(3.0, 0.1, 6, 2, 0), Outcome(9.0, 0.4, 5, 3, 0)]
+    cells = row(setting, GRIDML, [*done, UNFINISHED])
+    assert (cells["hours"], cells["from to"], cells["$"], cells["$ from to"]) == (3.0, "2-9", 0.2, "0.1-0.4")
+    assert (cells["taken"], cells["finished"]) == (2.0, "3/4")
+    assert cells["of on demand"] == pytest.approx(0.2 / alone(setting.job, setting.full).dollars, abs=1e-3)
+    none = row(setting, GRIDML, [UNFINISHED])
+    assert (none["hours"], none["$"], none["finished"]) == (None, None, "0/1")
