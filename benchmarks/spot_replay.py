@@ -234,6 +234,11 @@ def row(setting: Setting, way: str, outcomes: Sequence[Outcome]) -> dict[str, Ce
 
 def notes(starts: int) -> list[str]:
     return [
+        "read: spot is a tenth to a third of on demand whatever the way. Where nearly all that is wanted can be had "
+        "(g2.2xlarge, us-east-2a) checkpoint and restart in step is a few percent cheaper and sooner than gridml, as "
+        "its scaling costs nothing here; where less can be had (us-east-1f, us-west-2c) gridml, which works with what "
+        "there is, is sooner, and no dearer. One instance is cheapest for a small job, and takes longest for a large "
+        "one. The paper's low bid saves about a tenth, or waits for hours, or for ever",
         f"medians, and the least to the most, of {starts} starts spread evenly over each trace, of those that finished "
         f"within {HORIZON_S / 86_400:.0f} days (column finished); on demand there is one. of on demand: dollars by "
         "those of one instance on demand, which wastes nothing",
@@ -241,6 +246,8 @@ def notes(starts: int) -> list[str]:
         f"exact (checked). Told {NOTICE_S:.0f} s before an instance is gone its worker pushes and leaves; unheard: "
         "none is told. An instance that is taken is replaced as soon as one can be had; gridml works with as many as "
         "there are",
+        "who is told leaves at once and so works two minutes less than it is paid for; who is not loses what it trained "
+        "since its last push, half a minute or so. So notices are worth less here than with rarer pushes",
         f"checkpoint and restart: a save every {SAVE_EVERY_S / 60:.0f} minutes of work, no use of notices; in step: "
         "all begin when as many as wanted can be had at once, and end when one is taken. Favoured: they share the "
         "work evenly, at no cost for the network or for waiting for each other, wait for nothing at an epoch's end, "
