@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 import typer
 
-from gridml.commands import cancel, check, place, plan, report, resume, rollback, scale, simulate, status, watch
+from gridml.commands import ami, cancel, check, place, plan, report, resume, rollback, scale, simulate, status, watch
 from gridml.commands.arguments import JSON, say
 from gridml.errors import GridmlError, UsageError, UserCodeError
 
@@ -79,4 +79,5 @@ def command_line() -> typer.Typer:
     app.command(epilog=plan.EXAMPLE)(plan.plan)
     app.command(epilog=place.EXAMPLE)(place.place)
     app.command(epilog=simulate.EXAMPLE)(simulate.simulate)
+    app.add_typer(ami.application(), name="ami")
     return app

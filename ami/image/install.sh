@@ -5,9 +5,11 @@
 #   packages.txt       what pip installs beside it
 #   constraints.txt    versions, where there is such a file
 #   pip.conf           where packages come from, where there is such a file; PIP_* variables count as well
-# To run it again is harmless. At the end nothing is left that instances must not share.
+# To run it again is harmless. At the end nothing is left that instances must not share, unless it is called as
+# `install.sh --unclean`, by who calls clean.sh afterwards.
 set -eu
 
+unclean=${1-}
 here=$(cd "$(dirname "$0")" && pwd)
 home=/opt/gridml
 say() { echo "gridml image: $*"; }
@@ -52,11 +54,8 @@ install -d /etc/cloud/cloud.cfg.d
 install -m 0644 "$here/90_gridml.cfg" /etc/cloud/cloud.cfg.d/90_gridml.cfg
 systemctl --quiet enable gridml-worker.service
 
-say "removing what instances must not share"
-rm -rf /etc/gridml/instance.json /var/lib/gridml
-rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys
-rm -f /var/lib/systemd/random-seed /var/lib/dbus/machine-id
-: >/etc/machine-id
-cloud-init clean --logs
-apt-get -qq clean
+if [ "$unclean" != --unclean ]; then
+    say "removing what instances must not share"
+    sh "$here/clean.sh"
+fi
 say "done"

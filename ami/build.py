@@ -1,0 +1,247 @@
+"""An image made with plain boto3: an instance runs `install.sh`, switches itself off, and its disk becomes the image.
+
+The staged folder travels through a bucket that is made for it, by links that are signed and end; so the instance needs
+no role, no key and no open port, only a way out to S3. Whatever happens, instance and bucket are removed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import hashlib
+import importlib
+import inspect
+import json
+import secrets
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ami import images, on_builder
+from ami.aws import code_of, in_words
+from ami.images import TAG, Image
+from ami.staging import Additions, packed, stage
+from ami.wheel import version
+from gridml.errors import RunError
+from gridml.protocol.text import printable
+
+BUILDER = "gridml:builder"  # tag of the instance: this build's own name
+USUAL_TYPES = {"x86_64": "t3.medium", "arm64": "t4g.medium"}
+POLL_S = 5.0
+LAUNCH_S = 300.0  # until the builder runs
+SCRIPT_S = 1800.0  # until the script has said how it went: packages are fetched and installed
+STOP_S = 600.0
+IMAGE_S = 1800.0  # until a copy of the disk is complete
+LINKS_S = 3600  # how long the links into the bucket are good for
+_ARCHIVE, _RESULT = "image.tar.gz", "result.json"
+_Found = TypeVar("_Found")
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What image is to be made: on which `base`, the newest Debian 12 if None; of a machine of which `type` (None: one
+    that does) in which `subnet`; on a disk of so many GiB."""
+
+    architecture: str = "x86_64"
+    base: str | None = None
+    type: str | None = None
+    subnet: str | None = None
+    disk_gib: int = 16
+    additions: Additions = field(default_factory=Additions)
+
+
+@dataclass(frozen=True)
+class Time:
+    """How time passes: seconds since an arbitrary start, and a rest."""
+
+    now: Callable[[], float] = time.monotonic
+    rest: Callable[[float], None] = time.sleep
+
+
+def build(ec2: Any, s3: Any, wanted: Wanted, say: Callable[[str], None], clock: Time = Time()) -> Image:
+    """Make an image, and return it. Raises UsageError for what is not there, RunError for what AWS refuses, and for an
+    instance or a script that fails."""
+    base = images.base(ec2, wanted.base, wanted.architecture)
+    with tempfile.TemporaryDirectory(prefix="gridml-image-") as folder:
+        stage(Path(folder), wanted.additions)
+        archive = packed(Path(folder))
+    name = f"gridml-image-{secrets.token_hex(8)}"
+    with _bucket(s3, name, say):
+        with in_words():
+            s3.put_object(Bucket=name, Key=_ARCHIVE, Body=archive)
+            links = [_link(s3, name, _ARCHIVE, "get_object"), _link(s3, name, _RESULT, "put_object")]
+        with _builder(ec2, name, say):
+            id = _launch(ec2, wanted, base, name, user_data(links[0], hashlib.sha256(archive).hexdigest(), links[1]))
+            say(f"instance {id} makes the image on {base.id} ({base.name})")
+            _await(lambda: _state(ec2, id) != "pending", clock, LAUNCH_S, f"instance {id} does not begin to run")
+            result = _await(
+                lambda: _result(ec2, s3, name, id), clock, SCRIPT_S, f"instance {id} does not say how it went"
+            )
+            if result["status"] != 0:
+                raise RunError(
+                    f"install.sh failed on instance {id} (status {result['status']}): {_tail(result['said'])}"
+                )
+            say("it is ready, and switches itself off")
+            _await(lambda: _state(ec2, id) == "stopped", clock, STOP_S, f"instance {id} does not switch itself off")
+            made = _create(ec2, id)
+            say(f"{made} is being copied from its disk")
+            return _await(lambda: _available(ec2, made), clock, IMAGE_S, f"image {made} does not become available")
+
+
+def user_data(archive_url: str, sha256: str, result_url: str) -> str:
+    """What the builder runs at its first boot."""
+    call = f"build({archive_url!r}, {sha256!r}, {result_url!r})"
+    return f"#!/usr/bin/python3\n{inspect.getsource(on_builder)}\n\n{call}\n"
+
+
+@contextlib.contextmanager
+def _bucket(s3: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """A bucket of this account, while inside `with`."""
+    region = s3.meta.region_name
+    place = {} if region == "us-east-1" else {"CreateBucketConfiguration": {"LocationConstraint": region}}
+    with in_words():
+        s3.create_bucket(Bucket=name, **place)
+    try:
+        yield
+    finally:
+        with _said(say, f"bucket {name} is left behind; remove it"):
+            for key in (_ARCHIVE, _RESULT):
+                s3.delete_object(Bucket=name, Key=key)
+            s3.delete_bucket(Bucket=name)
+
+
+@contextlib.contextmanager
+def _builder(ec2: Any, name: str, say: Callable[[str], None]) -> Iterator[None]:
+    """Inside `with` an instance with this tag may be launched. It is found by its tag when it is terminated: the answer
+    to its launch may have been lost."""
+    try:
+        yield
+    finally:
+        with _said(say, f"an instance with the tag {BUILDER}={name} may be left behind; terminate it"):
+            asked = [{"Name": f"tag:{BUILDER}", "Values": [name]}]
+            found = ec2.describe_instances(Filters=asked)["Reservations"]
+            ids = [instance["InstanceId"] for reservation in found for instance in reservation["Instances"]]
+            if ids:
+                ec2.terminate_instances(InstanceIds=ids)
+
+
+@contextlib.contextmanager
+def _said(say: Callable[[str], None], trouble: str) -> Iterator[None]:
+    """What fails while something is removed is said, and does not hide why."""
+    try:
+        with in_words():
+            yield
+    except RunError as error:
+        say(f"{trouble}: {error}")
+
+
+def _launch(ec2: Any, wanted: Wanted, base: Image, name: str, data: str) -> str:
+    tags = [{"Key": BUILDER, "Value": name}, {"Key": "Name", "Value": "gridml image builder"}]
+    disk = {"VolumeSize": wanted.disk_gib, "VolumeType": "gp3", "DeleteOnTermination": True}
+    network = {} if wanted.subnet is None else {"SubnetId": wanted.subnet}
+    with in_words():
+        launched = ec2.run_instances(
+            ImageId=base.id,
+            InstanceType=wanted.type or USUAL_TYPES[wanted.architecture],
+            MinCount=1,
+            MaxCount=1,
+            ClientToken=name,
+            UserData=data,
+            InstanceInitiatedShutdownBehavior="stop",
+            MetadataOptions={"HttpTokens": "required", "HttpPutResponseHopLimit": 1},
+            BlockDeviceMappings=[{"DeviceName": base.device, "Ebs": disk}],
+            TagSpecifications=[{"ResourceType": what, "Tags": tags} for what in ("instance", "volume")],
+            **network,
+        )
+    return str(launched["Instances"][0]["InstanceId"])
+
+
+def _create(ec2: Any, id: str) -> str:
+    made_at = datetime.datetime.now(datetime.UTC)
+    tags = [{"Key": TAG, "Value": version()}, {"Key": "Name", "Value": "gridml worker"}]
+    with in_words():
+        created = ec2.create_image(
+            InstanceId=id,
+            Name=f"gridml-worker-{made_at:%Y%m%d-%H%M%S}",
+            Description=f"Workers of gridml {version()}",
+            TagSpecifications=[{"ResourceType": what, "Tags": tags} for what in ("image", "snapshot")],
+        )
+    return str(created["ImageId"])
+
+
+def _state(ec2: Any, id: str) -> str:
+    """EC2's word for an instance's state; "pending" as long as it does not show it. Raises RunError for one that is
+    gone: nobody but this build may end it."""
+    asked = [{"Name": "instance-id", "Values": [id]}]
+    with in_words():
+        found = ec2.describe_instances(Filters=asked)["Reservations"]
+    values = next((instance for reservation in found for instance in reservation["Instances"]), None)
+    if values is None:
+        return "pending"
+    state = str(values["State"]["Name"])
+    if state in ("shutting-down", "terminated"):
+        why = (
+            values.get("StateReason", {}).get("Message") or values.get("StateTransitionReason") or "no reason is given"
+        )
+        raise RunError(f"instance {id}, which was to make the image, was terminated: {why}. Try again.")
+    return state
+
+
+def _result(ec2: Any, s3: Any, bucket: str, id: str) -> dict[str, Any] | None:
+    """What the script said; None while it runs. Raises RunError when it cannot say anything any more."""
+    stopped = _state(ec2, id) == "stopped"
+    exceptions = importlib.import_module("botocore.exceptions")
+    with in_words():
+        try:
+            content = s3.get_object(Bucket=bucket, Key=_RESULT)["Body"].read()
+        except exceptions.ClientError as error:
+            if code_of(error) not in ("NoSuchKey", "404"):
+                raise
+            content = None
+    if content is not None:
+        values: dict[str, Any] = json.loads(content)
+        return values
+    if stopped:
+        raise RunError(
+            f"instance {id} switched itself off and said nothing: it did not reach S3. Name a --subnet with a way out. "
+            f"The end of its console: {_console(ec2, id)}"
+        )
+    return None
+
+
+def _console(ec2: Any, id: str) -> str:
+    try:
+        with in_words():
+            return _tail(ec2.get_console_output(InstanceId=id).get("Output", ""))
+    except RunError as error:
+        return f"not to be had ({error})"
+
+
+def _available(ec2: Any, id: str) -> Image | None:
+    image = images.find(ec2, id)
+    if image is not None and image.state in ("failed", "error", "invalid", "deregistered"):
+        raise RunError(f"image {id} is {image.state}. Remove it: gridml ami remove {id}")
+    return image if image is not None and image.state == "available" else None
+
+
+def _await(ready: Callable[[], _Found | None], clock: Time, limit_s: float, otherwise: str) -> _Found:
+    """Look every few seconds; return what is found. Raises RunError when it takes longer than `limit_s` seconds."""
+    give_up_s = clock.now() + limit_s
+    while not (found := ready()):
+        if clock.now() >= give_up_s:
+            raise RunError(f"{otherwise} within {limit_s / 60:.0f} minutes. Try again, or another --type.")
+        clock.rest(POLL_S)
+    return found
+
+
+def _link(s3: Any, bucket: str, key: str, call: str) -> str:
+    return str(s3.generate_presigned_url(call, Params={"Bucket": bucket, "Key": key}, ExpiresIn=LINKS_S))
+
+
+def _tail(text: str) -> str:
+    """The last lines of a text, in one."""
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return printable(" | ".join(lines[-8:]) or "nothing", 1_000)

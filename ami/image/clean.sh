@@ -1,0 +1,12 @@
+#!/bin/sh
+# Removes what the instances of one image must not share, and what is of no use to them: the last thing done in a root
+# that becomes an image.
+set -eu
+
+rm -rf /etc/gridml/instance.json /var/lib/gridml
+rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys
+rm -f /var/lib/systemd/random-seed /var/lib/dbus/machine-id
+: >/etc/machine-id
+cloud-init clean --logs
+apt-get -qq clean
+rm -rf /var/lib/apt/lists/*

@@ -1,0 +1,102 @@
+"""The account's images that gridml made: which there are, and how one is removed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ami.aws import in_words
+from gridml.errors import UsageError
+
+TAG = "gridml"  # of images and of their snapshots: the version that they were made with
+DEBIAN = "136693071363"  # the account of the Debian project
+ARCHITECTURES = {"x86_64": "amd64", "arm64": "arm64"}  # as EC2 and as Debian call them
+
+
+@dataclass(frozen=True)
+class Image:
+    """`created` is ISO 8601 in UTC, `state` EC2's own, `device` that of the root."""
+
+    id: str
+    name: str
+    created: str
+    state: str
+    architecture: str
+    version: str
+    device: str
+    snapshots: tuple[str, ...]
+
+
+def own(ec2: Any) -> list[Image]:
+    """The images that gridml made in this region, the newest first. Raises RunError."""
+    return _newest_first(_described(ec2, Owners=["self"], Filters=[{"Name": "tag-key", "Values": [TAG]}]))
+
+
+def base(ec2: Any, asked: str | None, architecture: str) -> Image:
+    """The image to build on: the newest Debian 12, unless another is asked for. Raises UsageError, RunError."""
+    region = ec2.meta.region_name
+    if asked is not None:
+        found = _described(ec2, Filters=[{"Name": "image-id", "Values": [asked]}])
+        if not found:
+            raise UsageError(f"--base {asked} is not there in {region}, or is not shared with you. Name another image.")
+        return found[0]
+    wanted = {
+        "name": f"debian-12-{ARCHITECTURES[architecture]}-*",
+        "virtualization-type": "hvm",
+        "root-device-type": "ebs",
+        "state": "available",
+    }
+    filters = [{"Name": name, "Values": [value]} for name, value in wanted.items()]
+    found = _newest_first(_described(ec2, Owners=[DEBIAN], Filters=filters))
+    if not found:
+        raise UsageError(f"there is no image of Debian 12 in {region}. Name the image to build on: --base ami-....")
+    return found[0]
+
+
+def remove(ec2: Any, ids: Sequence[str]) -> list[Image]:
+    """Remove images of gridml's, with their snapshots, and return them. Raises UsageError where one of them is none,
+    before any is removed, and RunError."""
+    images = {image.id: image for image in own(ec2)}
+    foreign = [id for id in ids if id not in images]
+    if foreign:
+        raise UsageError(
+            f"{', '.join(foreign)} is no image of gridml's in {ec2.meta.region_name}; expected one that gridml ami "
+            "list names."
+        )
+    for id in dict.fromkeys(ids):
+        with in_words():
+            ec2.deregister_image(ImageId=id)
+            for snapshot in images[id].snapshots:
+                ec2.delete_snapshot(SnapshotId=snapshot)
+    return [images[id] for id in dict.fromkeys(ids)]
+
+
+def find(ec2: Any, id: str) -> Image | None:
+    """An image in its present state; None as long as nobody has heard of it. Raises RunError."""
+    return next(iter(_described(ec2, Filters=[{"Name": "image-id", "Values": [id]}])), None)
+
+
+def _described(ec2: Any, **asked: Any) -> list[Image]:
+    with in_words():
+        pages = ec2.get_paginator("describe_images").paginate(**asked)
+        return [_image(values) for page in pages for values in page["Images"]]
+
+
+def _image(values: Any) -> Image:
+    tags = {tag["Key"]: tag["Value"] for tag in values.get("Tags", [])}
+    disks = [mapping.get("Ebs", {}).get("SnapshotId") for mapping in values.get("BlockDeviceMappings", [])]
+    return Image(
+        values["ImageId"],
+        values.get("Name", ""),
+        values.get("CreationDate", ""),
+        values.get("State", ""),
+        values.get("Architecture", ""),
+        tags.get(TAG, ""),
+        values.get("RootDeviceName", "/dev/xvda"),
+        tuple(snapshot for snapshot in disks if snapshot),
+    )
+
+
+def _newest_first(images: list[Image]) -> list[Image]:
+    return sorted(images, key=lambda image: image.created, reverse=True)
