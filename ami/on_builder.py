@@ -30,7 +30,7 @@ def build(archive_url: str, sha256: str, result_url: str) -> None:
         status, said = 1, f"{type(error).__name__}: {error}"
     try:
         result = json.dumps({"status": status, "said": said[-TAIL:]}).encode()
-        request = urllib.request.Request(result_url, data=result, method="PUT")
+        request = urllib.request.Request(result_url, result, {"Content-Type": "application/json"}, method="PUT")
         with urllib.request.urlopen(request, timeout=_TIMEOUT_S):
             pass
     finally:

@@ -63,7 +63,7 @@ def test_cloud_init_understands_the_drop_in() -> None:
 
 
 def test_the_shell_script_is_clean() -> None:
-    done = run(tool("shellcheck"), IMAGE / "install.sh")
+    done = run(tool("shellcheck"), IMAGE / "install.sh", IMAGE / "clean.sh")
     assert done.returncode == 0, done.stdout
 
 
@@ -76,4 +76,5 @@ def test_the_script_wants_root_and_one_wheel(tmp_path: Path) -> None:
 
 def test_the_script_installs_all_that_lies_here() -> None:
     script = (IMAGE / "install.sh").read_text()
-    assert [file.name for file in IMAGE.iterdir() if file.name not in script] == ["worker.pkr.hcl"]
+    forgotten = {file.name for file in IMAGE.iterdir() if f"$here/{file.name}" not in script}
+    assert forgotten == {"install.sh", "worker.pkr.hcl"}
