@@ -260,7 +260,8 @@ def _own_key(path: Path) -> str:
 
 
 def _log(text: str) -> None:
-    print(text, flush=True)
+    sys.stdout.write(f"{text}\n")  # in one piece: threads log, too
+    sys.stdout.flush()
 
 
 if __name__ == "__main__":

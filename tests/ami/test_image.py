@@ -41,7 +41,7 @@ def test_systemd_understands_every_line_of_the_unit(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("line", "broken"),
-    [("KillMode=mixed", "KillMood=mixed"), ("SuccessAction=poweroff", "SuccessAction=sleep")],
+    [("KillMode=mixed", "KillMood=mixed"), ("StartLimitAction=poweroff", "StartLimitAction=sleep")],
 )
 def test_it_would_complain(line: str, broken: str, tmp_path: Path) -> None:
     unit, text = tmp_path / UNIT.name, UNIT.read_text()
