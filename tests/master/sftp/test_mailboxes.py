@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from gridml.carriers.enrolment import EnrolmentLine, new_key
+from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from master.sftp.mailboxes import SftpMailboxes
+from master.sftp.roster import Roster
 from master.sftp.server import OWN
 
 
@@ -78,3 +83,35 @@ def test_no_file_is_longer_than_the_longest_message(mailboxes: SftpMailboxes, tm
         assert (tmp_path / "mail" / "w1" / "message").stat().st_size == 1_000
     finally:
         line.close()
+
+
+def test_a_machine_that_enrolled_reaches_its_mailbox_until_the_master_closes_it(
+    fleet: Callable[..., Roster], provider: Any, tmp_path: Path
+) -> None:
+    """The whole way of a fleet's worker: its mailbox is opened, it enrols, sends, is answered, and is over."""
+    fleet()
+    mailboxes = SftpMailboxes(tmp_path, "127.0.0.1")
+    try:
+        mailboxes.open("w7")
+        told = Credential.read(tmp_path / "sftp" / "w7")
+        assert told.private_key == ""
+        key, document = new_key(), provider.document()
+        assigned = EnrolmentLine(told.address, key, 5.0).enrol(
+            "the token of the fleet", document, provider.sign(document)
+        )
+        line = SftpLine(replace(told, user=assigned.job, private_key=key), 5.0)
+        mailbox = FileMailbox(assigned.job, lambda: SftpLink(line))
+        mailbox.send(1, b"a push")
+        assert [(each.worker, each.payload) for each in mailboxes.collect()] == [("w7", b"a push")]
+        mailboxes.answer("w7", 1, b"an answer")
+        assert mailbox.receive(1) == b"an answer"
+        mailboxes.close("w7")
+        with pytest.raises(OSError):
+            mailbox.send(2, b"a late push")
+        with pytest.raises(OSError):
+            mailbox.send(2, b"a late push")
+        assert mailboxes.collect() == [] and keys(tmp_path) == set()
+        mailbox.close()
+        line.close()
+    finally:
+        mailboxes.stop()
