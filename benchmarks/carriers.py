@@ -11,6 +11,7 @@ is loopback. What arrived is compared with what was sent, each time.
 from __future__ import annotations
 
 import contextlib
+import functools
 import io
 import multiprocessing
 import os
@@ -131,17 +132,26 @@ def mailbox(root: Path, worker: str, credential: Credential | None) -> WorkerMai
 
 
 def _client(root: Path, way: Way, size: int, times: int, told: Connection) -> None:
-    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears the CPU seconds each took."""
+    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears what CPU seconds each took and
+    how often it failed, then of how many mailboxes the content is not what was sent last."""
     payload, sha256 = bytes(os.urandom(size)), bundle.digest((root / "chunks" / f"chunk{SUFFIX}").read_bytes())
     boxes = [mailbox(root, worker, credential) for worker, credential in way.items()]
 
-    def send(box: WorkerMailbox) -> None:
-        for number in range(1, times + 1):
-            box.send(1, payload[number:] + payload[:number])  # each another, so that it has another name
+    def send(box: WorkerMailbox, number: int) -> None:
+        box.send(1, payload[number:] + payload[:number])  # each another, so that it has another name
 
-    def fetch(box: WorkerMailbox) -> None:
-        for _ in range(times):
-            box.fetch("chunk", sha256)  # raises for what is damaged
+    def fetch(box: WorkerMailbox, number: int) -> None:
+        box.fetch("chunk", sha256)  # raises for what is damaged
+
+    def failures(act: Callable[[WorkerMailbox, int], None], box: WorkerMailbox) -> int:
+        failed = 0
+        for number in range(1, times + 1):
+            try:
+                act(box, number)
+            except (OSError, ValueError) as error:
+                failed += 1
+                print(f"{act.__name__}: {error!r}", file=sys.stderr)
+        return failed
 
     with ThreadPoolExecutor(len(boxes)) as threads:
         list(threads.map(lambda box: box.fetch("small", bundle.digest(b"small")), boxes))  # connects
@@ -149,13 +159,10 @@ def _client(root: Path, way: Way, size: int, times: int, told: Connection) -> No
         for act in (send, fetch):
             told.recv()
             before = time.process_time()
-            try:
-                list(threads.map(act, boxes))
-                told.send(time.process_time() - before)
-            except (OSError, ValueError) as error:
-                told.send(f"{act.__name__}: {error}")
+            failed = sum(threads.map(functools.partial(failures, act), boxes))
+            told.send((time.process_time() - before, failed))
     name = message_name("sync", 1, payload[times:] + payload[:times])
-    told.send(all(arrived(root / "mail" / worker, name) for worker in way))
+    told.send(sum(not arrived(root / "mail" / worker, name) for worker in way))
     for box in boxes:
         box.close()
 
@@ -206,9 +213,8 @@ class Watch:
             self.cpu_s()
 
 
-def measure(served: Served, size: int, times: int) -> tuple[list[Transfer], int]:
-    """Return what sending and fetching took, and the most bytes of memory of the server. Raises RuntimeError for any
-    failure."""
+def measure(served: Served, size: int, times: int) -> tuple[list[Transfer], int, int]:
+    """Return what sending and fetching took, the most bytes of memory of the server, and how many transfers failed."""
     workers = list(served.way)
     shares = [workers[i::PROCESSES] for i in range(min(PROCESSES, len(workers)))]
     ends, processes = [], []
@@ -219,7 +225,7 @@ def measure(served: Served, size: int, times: int) -> tuple[list[Transfer], int]
         processes[-1].start()
         far.close()  # so that its end shows
         ends.append(near)
-    watch, transfers = Watch(served.pids), []
+    watch, transfers, failed = Watch(served.pids), list[Transfer](), 0
     try:
         for end in ends:
             end.recv()
@@ -229,17 +235,15 @@ def measure(served: Served, size: int, times: int) -> tuple[list[Transfer], int]
                 end.send("go")
             told = [end.recv() for end in ends]
             seconds = time.monotonic() - began
-            if failed := [each for each in told if isinstance(each, str)]:
-                raise RuntimeError(f"{len(failed)} processes failed: {failed[0]}")
-            transfers.append(Transfer(seconds, sum(told), watch.cpu_s() - before))
-        if not all(end.recv() for end in ends):
-            raise RuntimeError("what arrived is not what was sent")
+            failed += sum(each[1] for each in told)
+            transfers.append(Transfer(seconds, sum(each[0] for each in told), watch.cpu_s() - before))
+        failed += sum(end.recv() for end in ends)
     finally:
         watch.stop()
         for process in processes:
             process.join(60)
             process.kill()
-    return transfers, watch.most
+    return transfers, watch.most, failed
 
 
 def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
@@ -257,7 +261,7 @@ def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
             path.chmod(0o644)  # sshd's sessions are not root's
         Path(folder).chmod(0o755)
         with CARRIERS[carrier](root, workers) as served:
-            (up, down), memory = measure(served, megabytes * MB, times)
+            (up, down), memory, failed = measure(served, megabytes * MB, times)
     carried = megabytes * clients * times
     made: dict[str, Cell] = {"carrier": carrier, "MB": megabytes, "clients": clients}
     for name, transfer in (("up", up), ("down", down)):
@@ -266,7 +270,7 @@ def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
         made[f"server s/GB {name}"] = round(transfer.server_cpu_s / carried * 1000, 2)
         made[f"clients s/GB {name}"] = round(transfer.client_cpu_s / carried * 1000, 2)
     made["server MB"] = round(memory / MB)
-    made["failed"] = 0
+    made["failed"] = failed
     return made
 
 
@@ -275,8 +279,9 @@ def main(carriers: Sequence[str]) -> None:
         "up: a message into a mailbox; down: a published chunk; s/GB: CPU seconds, of all clients together and of the "
         "server's processes; server MB: the most that these had (proportional set size)",
         "clients and server share the machine's cores and loopback; what arrived was compared with its SHA-256",
-        "left out: 100 MB by 50 clients (5 GB each way did not fit beside other work), and chirp, whose server is a "
-        "part of HTCondor",
+        "other work ran on the machine meanwhile, so that rates differ by a third from one time to the next",
+        "left out: 100 MB by 50 clients (those take 10 GB of memory at once), and chirp, whose server is a part of "
+        "HTCondor",
     ]  # fmt: skip
     for carrier in carriers or CARRIERS:
         for megabytes, clients in CASES:
