@@ -11,7 +11,8 @@ BIN := $(VENV)/bin
 # Newer than both files it depends on: the environment is up to date and is used again as it is.
 STAMP := $(VENV)/.installed
 BENCHMARKS := merge memory overhead kills condor_latency condor_evictions condor_chunks \
-              chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps
+              chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
+              carriers
 
 .PHONY: help demo test verify lint pool pool-firewalled pool-down clean
 .DELETE_ON_ERROR:

@@ -132,8 +132,8 @@ def mailbox(root: Path, worker: str, credential: Credential | None) -> WorkerMai
 
 
 def _client(root: Path, way: Way, size: int, times: int, told: Connection) -> None:
-    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears what CPU seconds each took and
-    how often it failed, then of how many mailboxes the content is not what was sent last."""
+    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears what CPU seconds each took
+    and how often it failed, then of how many mailboxes the content is not what was sent last."""
     payload, sha256 = bytes(os.urandom(size)), bundle.digest((root / "chunks" / f"chunk{SUFFIX}").read_bytes())
     boxes = [mailbox(root, worker, credential) for worker, credential in way.items()]
 

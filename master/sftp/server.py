@@ -133,14 +133,15 @@ class MailServer:
         """What this public key lets `user` do, by what lies in the folders at this moment; None for nothing."""
         shown, has_fleet = str(key.get_base64()), self.registrar.has_fleet
         if user == USER:
-            return Entry(user, shown) if has_fleet and key.get_name() == "ssh-ed25519" else None
+            return Entry(user, shown, files=False) if has_fleet and key.get_name() == "ssh-ed25519" else None
         if not _JOB.fullmatch(user):
             return None
         try:
-            private_key = Credential.read(self._folder / user).private_key
             if has_fleet:
                 instance = self.registrar.instance_of(user, shown)
-                return None if instance is None else Entry(user, shown, instance)
+                files = (self._folder / user).exists()
+                return None if instance is None else Entry(user, shown, instance, files)
+            private_key = Credential.read(self._folder / user).private_key
             return Entry(user, shown) if _key(private_key).get_base64() == shown else None
         except (OSError, ValueError, paramiko.SSHException):
             return None
@@ -293,7 +294,7 @@ class _Door(paramiko.ServerInterface):  # type: ignore[misc]
         return True
 
     def _session(self, channel: Any, name: str, entry: Entry) -> Any:
-        if name == "sftp" and entry.user != USER:
+        if name == "sftp" and entry.files:
             return SftpSession(channel, name, self, self._server.view, entry.user)
         if name == SUBSYSTEM and (entry.user == USER or entry.instance is not None):
             return EnrolSession(channel, self, self._server.registrar, entry, self._address)

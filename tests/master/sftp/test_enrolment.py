@@ -297,15 +297,20 @@ def test_of_two_keys_at_once_one_is_the_first(roster: Roster, enrol: Callable[..
     assert kept is not None and kept.public_key == public_half(keys[enrolled.index(True)])
 
 
-def test_a_job_that_is_over_is_refused(server: MailServer, enrol: Callable[..., Assignment]) -> None:
+def test_a_job_that_is_over_has_no_files_and_only_says_goodbye(
+    server: MailServer, roster: Roster, enrol: Callable[..., Assignment]
+) -> None:
     key = new_key()
     enrol(key)
     link = link_of(server, "w7", key)
     assert link.list("mail")
     server.remove("w7")
-    for ask in (lambda: link.list("mail"), lambda: link.list("mail")):
+    for ask in (lambda: link.list("mail"), lambda: link.list("mail"), lambda: link.get("bundle/mnist.py")):
         with pytest.raises(OSError):
             ask()
+    link._line.close()
+    EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 0, "the master said it was over", evicted=False)
+    assert roster.farewell("i-7") is not None  # the machine hears of it first, and says goodbye after that
 
 
 def test_only_a_machine_of_the_job_says_goodbye_for_it(
