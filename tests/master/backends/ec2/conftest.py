@@ -71,7 +71,7 @@ class Aws:
 
         self.client.terminate_instances(InstanceIds=[id])
         instance = ec2_backends["123456789012"][REGION].get_instance(id)
-        instance._state_reason.code = reason
+        instance.state_reason.code = reason
 
 
 class Fleet:
@@ -152,6 +152,14 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
+def an_image(client: Any, name: str = "gridml-worker", architecture: str = "x86_64") -> str:
+    """Make an image as gridml has them; return its id."""
+    root = {"RootDeviceName": "/dev/xvda", "VirtualizationType": "hvm"}
+    image = client.register_image(Name=name, Architecture=architecture, **root)["ImageId"]
+    client.create_tags(Resources=[image], Tags=[{"Key": "gridml", "Value": "0.1.0"}])
+    return str(image)
+
+
 @pytest.fixture
 def aws(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> Iterator[Aws]:
     """An account with an image; what it is asked for is kept, and it can be told to refuse."""
@@ -160,13 +168,10 @@ def aws(monkeypatch: pytest.MonkeyPatch, certificate: Path) -> Iterator[Aws]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
     monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
+    monkeypatch.setenv("MOTO_EC2_LOAD_DEFAULT_AMIS", "false")  # hundreds, of Amazon's
     with moto.mock_aws():
         client = boto3.client("ec2", region_name=REGION)
-        some = client.describe_images(Owners=["amazon"])["Images"][0]["ImageId"]
-        builder = client.run_instances(ImageId=some, MinCount=1, MaxCount=1)["Instances"][0]["InstanceId"]
-        tags = [{"ResourceType": "image", "Tags": [{"Key": "gridml", "Value": "0.1.0"}]}]
-        image = client.create_image(InstanceId=builder, Name="gridml-worker", TagSpecifications=tags)["ImageId"]
-        client.terminate_instances(InstanceIds=[builder])
+        image = an_image(client)
         account = Aws(client, image, certificate)
         _watch(account, monkeypatch)
         yield account
