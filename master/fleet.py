@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -198,9 +199,12 @@ class Fleet:
         self._held.release_due(now)
         if work_left:
             self._retire(now)
-        present, asked = self._workers.count(*PRESENT), self._workers.asked
-        if work_left and present > self._workers.wanted:
-            self._dismiss(now)
+        affords = self._place.backend.affords
+        most = sys.maxsize if affords is None else affords
+        present, asked = self._workers.count(*PRESENT), min(self._workers.asked, most)
+        wanted = min(self._workers.wanted, most)
+        if work_left and present > wanted:
+            self._dismiss(wanted, now)
         if present < asked and now < self._ends.more_from_s:
             return
         queue = self._queue_of_pool(now) if work_left and present < asked else None
@@ -218,19 +222,19 @@ class Fleet:
         for name in names:
             self._place.backend.submit(name)
 
-    def _dismiss(self, now: float) -> None:
+    def _dismiss(self, wanted: int, now: float) -> None:
         """Tell the workers that are too many to leave: they push what they have trained."""
         present = [
             Presence(record.name, record.standing is not Standing.RUNNING, record.speed)
             for record in self._workers
             if record.standing in PRESENT
         ]
-        names, reason = to_dismiss(present, self._workers.wanted)
+        names, reason = to_dismiss(present, wanted)
         with self._ledger.transaction():
             for name in names:
                 self._workers.move(self._workers.of(name), Standing.DISMISSED)
             more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
-            facts = {"workers": len(names), "names": names[:NAMED], "wanted": self._workers.wanted}
+            facts = {"workers": len(names), "names": names[:NAMED], "wanted": wanted}
             self._say(now, "dismissed", f"{', '.join(names[:NAMED])}{more}: {reason}", facts)
         for name in names:
             self._place.backend.cancel(name, grace_s=FAREWELL_S)

@@ -156,6 +156,12 @@ class Backend(ABC):
         """Seconds that a worker may run before the back end ends or holds it, None: as long as its machine lasts."""
         return None
 
+    @property
+    def affords(self) -> int | None:
+        """How many workers there may be for what a run may cost, None: as many as are wanted. Those that are too many
+        are told to leave."""
+        return None
+
     def scale(self, workers: int) -> None:  # noqa: B027
         """Have places for so many workers, where a back end makes them itself. Who is there stays."""
 

@@ -6,6 +6,7 @@ and when it leaves, the master's SSH server writes into the roster; what becomes
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import re
@@ -23,11 +24,13 @@ from master.backends.ec2.bundle import write_bundle
 from master.backends.ec2.cloud import ALIVE, PLACE, RUN, Cloud, Launched, PoolError, Seen, Template
 from master.backends.ec2.errors import CloudError
 from master.backends.ec2.launching import Asked, Launching
+from master.backends.ec2.money import ASK_S, Money, markets_of
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.removal import remove
 from master.backends.ec2.site import Site, find_site
 from master.backends.ec2.states import Cause, Stage, Word, cause_of, end_of, stage_of, word_of
 from master.backends.ec2.user_data import door_of, user_data
+from master.decisions.spending import Spend
 from master.decisions.spot_fleet import boots_too_long, is_out_of_their_reach, overstays
 from master.environment import SteadyClock
 from master.sftp.roster import End, Farewell, FleetFacts, Instance, Roster
@@ -98,6 +101,9 @@ class Ec2(Backend):
         self._to_end: set[str] = set()
         self._events: list[JobEvent] = []
         self._news: list[str] = []
+        self._money = Money(directory.root, self._options, self._clock())
+        self._next_prices_s = float("-inf")
+        self._spend, self._spend_why = Spend.GO_ON, ""
         self._template = ""
         self._asked: Asked | None = None
         self._ending: tuple[str, ...] = ()
@@ -146,6 +152,8 @@ class Ec2(Backend):
             self._hear_launch(now)
             self._hear_look(now)
             self._hear_ends(now)
+            self._hear_prices()
+            self._judge_the_budget(now)
             if now >= self._next_roster_s:
                 self._next_roster_s = now + ROSTER_S
                 self._read_roster(now)
@@ -165,6 +173,11 @@ class Ec2(Backend):
         elif (life := self._lives.get(worker)) is not None:
             life.cancelled, life.ends_s = True, now + (grace_s if life.enrolled else 0.0)
 
+    @property
+    def affords(self) -> int | None:
+        """As the contract says, by `--budget`."""
+        return {Spend.GO_ON: None, Spend.NO_MORE: len(self._lives), Spend.LEAVE: 0}[self._spend]
+
     def news(self) -> list[str]:
         news = [*self._launching.news, *self._news]
         self._launching.news.clear()
@@ -172,7 +185,14 @@ class Ec2(Backend):
         return news
 
     def exhausted(self) -> str | None:
+        if self._spend is not Spend.GO_ON and not self._lives and not self._launching.waiting:
+            return f"the budget ends the run: {self._spend_why}"
         return None if self._lives else self._launching.no_use()
+
+    def more_machines(self, resume: str) -> str:
+        if self._spend is not Spend.GO_ON:
+            return f"What is credited is kept. Go on with more money: {resume} --budget DOLLARS"
+        return f"Offer other --instance-types, --zones or a higher --max-price: {resume}"
 
     def leave(self) -> None:
         """The instances work on, each for as long as it hears from a master, and `--orphan-patience` longer."""
@@ -205,9 +225,13 @@ class Ec2(Backend):
             ids = self._ending = tuple(sorted(self._to_end))
             self._aside.begin("end", lambda: self._cloud.end(ids))
         if not self._aside.busy("launch"):
-            self._asked = asked = self._launching.due(self._template, now)
+            may_launch = self._spend is Spend.GO_ON
+            self._asked = asked = self._launching.due(self._template, now) if may_launch else None
             if asked is not None:
                 self._aside.begin("launch", lambda: self._launch(asked))
+        if now >= self._next_prices_s and not self._aside.busy("prices") and self._lives:
+            self._next_prices_s = now + ASK_S
+            self._aside.begin("prices", lambda: self._cloud.spot_prices(self._site.types, self._money.since))
         wanted = bool(self._lives or self._leaving) or now < self._unsure_until_s
         if wanted and now >= self._next_look_s and not self._aside.busy("look"):
             self._look_begun_s = now
@@ -287,6 +311,20 @@ class Ec2(Backend):
         for life in [*self._lives.values()]:
             if life.instance.id in self._ending:
                 self._end(life, State.EVICTED, "cancelled", now)
+
+    def _hear_prices(self) -> None:
+        answer = self._aside.take("prices")
+        if answer is None:
+            return
+        with contextlib.suppress(CloudError):  # the report then says that it does not know
+            self._money.learn(markets_of(self._site, answer.result()))
+
+    def _judge_the_budget(self, now: float) -> None:
+        spend, why = self._money.judge(len(self._launching.waiting), now)
+        if spend is not self._spend:
+            self._spend, self._spend_why = spend, why
+            if spend is not Spend.GO_ON:
+                self._news.append(f"the budget says: {spend.value}. {why}")
 
     def _take(self, life: _Life, seen: Seen | None, now: float) -> None:
         """What a look says of one worker's instance."""

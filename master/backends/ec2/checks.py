@@ -65,7 +65,7 @@ def checks(region: str | None, image: str | None, certificate: Path | None, addr
     yield _look("image", lambda: _image(cloud, image))
     yield _look("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")
     yield _look("quota", lambda: cloud.spot_quota() or "not known: the credentials need not be allowed to read it")
-    yield _look("certificate", lambda: _certificate(options.identity_certificate))
+    yield _look("certificate", lambda: _certificate(options.identity_certificate, cloud.region))
     yield _look("address", lambda: _address(address))
 
 
@@ -83,9 +83,9 @@ def _image(cloud: Cloud, id: str | None) -> str:
     return f"{image.id} ({image.name}, {image.architecture})"
 
 
-def _certificate(path: Path | None) -> str:
-    read_certificate(path)
-    return str(path)
+def _certificate(path: Path | None, region: str) -> str:
+    read_certificate(path, region)
+    return f"the one of {region} that came with gridml" if path is None else str(path)
 
 
 def _address(address: str | None) -> str:

@@ -9,9 +9,11 @@ import base64
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cached_property
 from typing import Any
 
+from chunk_model.price_history import price_steps
 from gridml.errors import RunError, UsageError
 from master.backends.ec2.errors import DENIED, NOT_SENT, CloudError, in_words
 from master.decisions.spot_fleet import Pool
@@ -220,12 +222,10 @@ class Cloud:
             raise UsageError(f"a subnet of --subnets is not in {self.region}: {error}") from None
         return [Subnet(each["SubnetId"], each["AvailabilityZone"], each["VpcId"]) for each in found]
 
-    def spot_prices(self, types: Collection[str], since: Any) -> dict[Pool, float]:
-        """The last price in dollars an hour of each pool of these types; `since` is a datetime."""
+    def spot_prices(self, types: Collection[str], since: datetime) -> dict[str, list[list[float]]]:
+        """What each market of these types has cost since then, and when it was reached: steps by "TYPE/ZONE"."""
         asked = {"InstanceTypes": list(types), "ProductDescriptions": ["Linux/UNIX"], "StartTime": since}
-        found = self._pages("describe_spot_price_history", "SpotPriceHistory", **asked)
-        newest = sorted(found, key=lambda each: each["Timestamp"])
-        return {Pool(each["InstanceType"], each["AvailabilityZone"]): float(each["SpotPrice"]) for each in newest}
+        return price_steps(self._pages("describe_spot_price_history", "SpotPriceHistory", **asked))
 
     def make_group(self, name: str, vpc: str, tags: Mapping[str, str]) -> str:
         """Return the security group of this name in a VPC, made unless it is there: nothing gets in."""

@@ -57,7 +57,7 @@ def check(
     region: _Region = None,
     image: Annotated[str | None, typer.Option(metavar="AMI", help="Otherwise the newest.", show_default=False)] = None,
     identity_certificate: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The region's certificate (RSA).", show_default=False)
+        Path | None, typer.Option(metavar="FILE", help="Otherwise the region's own.", show_default=False)
     ] = None,
     address: Annotated[
         str | None, typer.Option(metavar="HOST[:PORT]", help="Where instances reach this machine.", show_default=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from gridml.model.program import load
 from master.backends.ec2.cloud import Cloud
+from master.backends.ec2.money import offers
 from master.backends.ec2.options import Ec2Options
-from master.backends.ec2.site import find_site, spot_prices
+from master.backends.ec2.site import find_site
+from master.decisions.spending import estimated
 from master.store.settings import Settings
 
 
@@ -24,12 +26,7 @@ def describe(settings: Settings, cloud: Cloud) -> str:
     ]
     if options.max_price is not None:
         lines.append(f"at most         ${options.max_price:g} for an hour of an instance")
-    if options.budget is not None:
-        lines.append(f"budget          ${options.budget:g}")
-    prices = {} if options.on_demand else spot_prices(cloud, site)
-    if prices:
-        cheapest, dearest = min(prices.values()), max(prices.values())
-        count = settings.workers
-        lines.append(f"spot prices     ${cheapest:.4f} to ${dearest:.4f} an hour at this moment")
-        lines.append(f"                ${count * cheapest:.4f} to ${count * dearest:.4f} an hour for {count} instances")
-    return "\n".join(lines)
+    if options.on_demand:
+        return "\n".join(lines)
+    estimate = estimated(offers(cloud, site, options), settings.workers, budget=options.budget)
+    return "\n".join([*lines, *estimate.lines()])

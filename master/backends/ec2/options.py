@@ -101,7 +101,7 @@ class Ec2Options(BackendOptions):
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The region's public certificate (RSA) with which AWS signs identity documents; see docs/ec2.md.",
+            help="A certificate (RSA) by which instances are known; otherwise the region's, as it came with gridml.",
             show_default=False,
         ),
     ] = None

@@ -24,7 +24,7 @@ class Ec2Plugin(BackendPlugin):
         verb="launch",
         help="Train a program on spot instances of Amazon EC2.\n\nThe instances connect to this machine, so it must be "
         "where they can reach it. When the run ends, all that it made is removed.",
-        example="gridml launch examples/mnist.py --instances 4 --region eu-central-1 --identity-certificate rsa.pem",
+        example="gridml launch examples/mnist.py --instances 4 --region eu-central-1",
         workers=4,
         workers_help="Instances at once, a worker on each.",
     )
@@ -39,10 +39,11 @@ class Ec2Plugin(BackendPlugin):
         return False
 
     def check(self, settings: Settings) -> None:
-        from master.backends.ec2.site import check_budget, find_site
+        from master.backends.ec2.money import check_affordable
+        from master.backends.ec2.site import find_site
 
         options, cloud = Ec2Options.among(settings.options), self._cloud(settings)
-        check_budget(cloud, options, find_site(cloud, options))
+        check_affordable(cloud, find_site(cloud, options), options)
 
     def describe(self, settings: Settings, directory: RunDirectory, *, foreground: bool) -> str:
         from master.backends.ec2.dry_run import describe

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from gridml.errors import RunError, UsageError
 from master.backends.ec2.cloud import Cloud, Image, InstanceType, Subnet
+from master.backends.ec2.identity_certificates import certificate_of
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
 from master.decisions.spot_fleet import Pool
 
@@ -38,8 +38,8 @@ class Site:
 def find_site(cloud: Cloud, options: Ec2Options) -> Site:
     """Look up what a run on EC2 needs. Raises UsageError for an option that names what is not there, RunError where
     AWS refuses, or what is needed is missing."""
-    certificate = read_certificate(options.identity_certificate)
     account, region = cloud.account(), cloud.region
+    certificate = read_certificate(options.identity_certificate, region)
     types = cloud.instance_types(options.instance_types) if options.instance_types else []
     image = an_image(cloud, options.image, {architecture for each in types for architecture in each.architectures})
     types = types or cloud.instance_types(USUAL_TYPES.get(image.architecture, ()))
@@ -50,33 +50,16 @@ def find_site(cloud: Cloud, options: Ec2Options) -> Site:
     return Site(account, region, image, names, vcpus.pop() if len(vcpus) == 1 else None, subnets, vpc, certificate)
 
 
-def check_budget(cloud: Cloud, options: Ec2Options, site: Site) -> None:
-    """Raise UsageError for a budget that does not pay for an hour of one instance, as far as prices are known."""
-    if options.budget is None:
-        return
-    prices = {pool: price for pool, price in spot_prices(cloud, site).items() if pool in site.pools}
-    if options.max_price is not None:
-        prices = {pool: price for pool, price in prices.items() if price <= options.max_price} or prices
-    cheapest = min(prices, key=lambda pool: prices[pool], default=None)
-    if cheapest is not None and options.budget < prices[cheapest]:
-        raise UsageError(
-            f"--budget is ${options.budget:g}, and the cheapest instance-hour costs ${prices[cheapest]:.4f} "
-            f"({cheapest}). Give at least that, and some for each of the --instances; or name cheaper --instance-types."
-        )
-
-
-def spot_prices(cloud: Cloud, site: Site) -> dict[Pool, float]:
-    """Return the present price in dollars an hour of each pool, of those that have one."""
-    prices = cloud.spot_prices(site.types, datetime.now(UTC) - timedelta(hours=1))
-    return {pool: price for pool, price in prices.items() if pool.zone in site.subnets}
-
-
-def read_certificate(path: Path | None) -> str:
-    """Return a certificate as it is in its file (PEM). Raises UsageError for none, or one without an RSA key."""
+def read_certificate(path: Path | None, region: str) -> str:
+    """Return the certificate in a file (PEM), or the region's own as it came with gridml. Raises UsageError where there
+    is none, or it has no RSA key."""
     if path is None:
+        if (known := certificate_of(region)) is not None:
+            return known
         raise UsageError(
-            "no --identity-certificate is given: the file with the region's RSA certificate, by which the master "
-            f"knows its instances. Copy it from {CERTIFICATES} (the one called RSA, not DSA or RSA-2048)."
+            f"gridml came without the certificate of {region}, by which the master knows its instances. Copy it from "
+            f"{CERTIFICATES} (the one called RSA, not DSA or RSA-2048) into a file and give that: "
+            "--identity-certificate FILE."
         )
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey

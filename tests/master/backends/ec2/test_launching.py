@@ -1,0 +1,113 @@
+"""What is done where EC2 gives fewer instances than it is asked for, told by errors that moto never has by itself."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from gridml.errors import RunError
+from master.backends.base import State
+
+ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
+
+
+def types_asked(asked: dict[str, Any]) -> set[str]:
+    return {override["InstanceType"] for override in asked["LaunchTemplateConfigs"][0]["Overrides"]}
+
+
+def no_capacity(fleet: Any, *types: str, code: str = "InsufficientInstanceCapacity") -> None:
+    fleet.aws.pool_errors = {(type_, zone): code for type_, zone in itertools.product(types, ZONES)}
+
+
+def test_pools_without_capacity_are_left_alone_and_others_tried(fleet: Any) -> None:
+    no_capacity(fleet, "c5.xlarge", "m5.xlarge")
+    fleet.submit("w1")
+    assert fleet.states("w1") == [State.QUEUED] and not fleet.backend._lives
+    (said,) = fleet.news
+    assert "has no spare capacity" in said and "InsufficientInstanceCapacity" in said and "in 30 s" in said
+    fleet.polls(4, 5.0)
+    assert len(fleet.aws.asked("CreateFleet")) == 1
+    no_capacity(fleet, "c5.xlarge")
+    fleet.polls(3, 5.0)
+    first, second = fleet.aws.asked("CreateFleet")
+    assert first["ClientToken"] != second["ClientToken"]
+    assert list(fleet.backend._lives) == ["w1"]
+    fleet.submit("w2")
+    assert types_asked(fleet.aws.asked("CreateFleet")[-1]) == {"m5.xlarge"}
+    assert len(fleet.news) == 1
+
+
+def test_pauses_grow(fleet: Any) -> None:
+    no_capacity(fleet, "c5.xlarge", "m5.xlarge")
+    fleet.submit("w1")
+    asked_s = []
+    for _ in range(400):
+        before = len(fleet.aws.asked("CreateFleet"))
+        fleet.poll(5.0)
+        if len(fleet.aws.asked("CreateFleet")) > before:
+            asked_s.append(fleet.now)
+    pauses = [after - before for before, after in itertools.pairwise(asked_s)]
+    assert pauses == pytest.approx([60.0, 120.0, 240.0, 480.0, 900.0][: len(pauses)], abs=5.0) and len(pauses) >= 4
+
+
+def test_what_is_had_is_kept_and_the_rest_asked_for_again(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = fleet.backend._cloud.launch
+    monkeypatch.setattr(fleet.backend._cloud, "launch", lambda request: (launch(request)[0][:1], []))
+    fleet.submit("w1", "w2")
+    assert list(fleet.backend._lives) == ["w1"] and fleet.backend._launching.waiting == ["w2"]
+    monkeypatch.undo()
+    fleet.polls(5, 5.0)
+    assert list(fleet.backend._lives) == ["w1", "w2"]
+
+
+def test_a_quota_that_is_used_up_is_said_and_asked_again(fleet: Any) -> None:
+    no_capacity(fleet, "c5.xlarge", "m5.xlarge", code="MaxSpotInstanceCountExceeded")
+    fleet.submit("w1")
+    fleet.polls(3, 5.0)
+    said = " ".join(fleet.news)
+    assert "quota" in said and "Service Quotas" in said and "--instances" in said
+    fleet.aws.pool_errors = {}
+    fleet.polls(10, 5.0)
+    assert list(fleet.backend._lives) == ["w1"]
+
+
+def test_a_quota_told_of_the_request_as_a_whole(fleet: Any) -> None:
+    fleet.aws.refusals["CreateFleet"] = ("MaxSpotInstanceCountExceeded", "Max spot instance count exceeded")
+    fleet.submit("w1")
+    assert "Service Quotas" in fleet.news[0]
+
+
+def test_pools_that_the_region_does_not_have_end_the_wait(fleet: Any) -> None:
+    no_capacity(fleet, "c5.xlarge", "m5.xlarge", code="Unsupported")
+    fleet.submit("w1")
+    assert "none of the 12 pools gives instances" in fleet.backend.exhausted()
+    assert "--instance-types" in fleet.backend.more_machines("gridml resume r")
+
+
+def test_a_launch_that_is_not_allowed_ends_the_run(fleet: Any) -> None:
+    fleet.aws.refusals["CreateFleet"] = ("UnauthorizedOperation", "You are not authorized")
+    with pytest.raises(RunError, match=r"do not allow ec2:CreateFleet"):
+        fleet.submit("w1")
+
+
+def test_a_request_whose_answer_was_lost_is_sent_again_with_its_token(fleet: Any) -> None:
+    fleet.aws.refusals["CreateFleet"] = ("InternalError", "an internal error")
+    fleet.submit("w1")
+    fleet.aws.refusals.clear()
+    fleet.polls(5, 5.0)
+    tokens = [asked["ClientToken"] for asked in fleet.aws.asked("CreateFleet")]
+    assert len(tokens) == 2 and len(set(tokens)) == 1
+    assert list(fleet.backend._lives) == ["w1"]
+
+
+def test_the_price_is_capped_where_that_is_asked_for(aws: Any, tmp_path: Any, fleet: Any) -> None:
+    from dataclasses import replace
+
+    fleet.backend.leave()
+    fleet.settings = replace(fleet.settings, options=aws.options(paper=True))
+    fleet.backend = fleet.another()
+    fleet.submit("w1")
+    overrides = aws.asked("CreateFleet")[0]["LaunchTemplateConfigs"][0]["Overrides"]
+    assert {(each["InstanceType"], each["MaxPrice"]) for each in overrides} == {("c1.xlarge", "0.1")}
