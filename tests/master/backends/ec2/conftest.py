@@ -157,6 +157,9 @@ def an_image(client: Any, name: str = "gridml-worker", architecture: str = "x86_
     root = {"RootDeviceName": "/dev/xvda", "VirtualizationType": "hvm"}
     image = client.register_image(Name=name, Architecture=architecture, **root)["ImageId"]
     client.create_tags(Resources=[image], Tags=[{"Key": "gridml", "Value": "0.1.0"}])
+    from moto.ec2.models import ec2_backends
+
+    ec2_backends["123456789012"][REGION].amis[image].architecture = architecture  # which moto forgets
     return str(image)
 
 

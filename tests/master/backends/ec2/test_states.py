@@ -1,0 +1,50 @@
+"""One table from what EC2 and a worker say to what became of it."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+
+from master.backends.base import State
+from master.backends.ec2.states import ENDS, Cause, Stage, Word, end_of
+from master.sftp.roster import Farewell
+
+
+def test_the_table_knows_every_case() -> None:
+    assert set(ENDS) == set(itertools.product(Stage, Cause, Word))
+
+
+@pytest.mark.parametrize(("stage", "cause", "word"), list(itertools.product(Stage, Cause, Word)))
+def test_what_holds_for_every_case(stage: Stage, cause: Cause, word: Word) -> None:
+    end = ENDS[stage, cause, word]
+    if word is Word.TAKEN or (cause is Cause.TAKEN and (stage is Stage.GONE or word is not Word.NONE)):
+        assert end is State.EVICTED  # never finished, whatever its status
+    if end is State.FINISHED:
+        assert word is Word.DONE
+    if word is Word.FAILED:
+        assert end in (State.LOST, State.EVICTED)
+    assert (end is None) == (stage is Stage.THERE and word is Word.NONE)
+
+
+@pytest.mark.parametrize(
+    ("state", "reason", "farewell", "end"),
+    [
+        ("pending", "pending", None, None),
+        ("running", "", None, None),
+        ("a state that is new", "", None, None),
+        ("running", "", Farewell("i-1", 0, "", 1.0), State.FINISHED),
+        ("running", "", Farewell("i-1", 78, "", 1.0), State.LOST),
+        ("running", "", Farewell("i-1", 0, "", 1.0, evicted=True), State.EVICTED),
+        ("shutting-down", "Server.SpotInstanceTermination", None, State.EVICTED),
+        ("terminated", "Server.SpotInstanceTermination", Farewell("i-1", 0, "", 1.0), State.EVICTED),
+        ("terminated", "Client.InstanceInitiatedShutdown", Farewell("i-1", 0, "", 1.0), State.FINISHED),
+        ("terminated", "Client.InstanceInitiatedShutdown", None, State.LOST),
+        ("terminated", "Client.UserInitiatedShutdown", None, State.EVICTED),
+        ("terminated", "Server.InternalError", None, State.LOST),
+        ("terminated", "a reason that is new", None, State.LOST),
+        ("stopped", "Server.SpotInstanceStop", None, State.EVICTED),
+    ],
+)
+def test_what_ec2_says(state: str, reason: str, farewell: Farewell | None, end: State | None) -> None:
+    assert end_of(state, reason, farewell) is end
