@@ -33,7 +33,7 @@ from master.backends.ec2.user_data import door_of, user_data
 from master.decisions.spending import Spend
 from master.decisions.spot_fleet import boots_too_long, is_out_of_their_reach, overstays
 from master.environment import SteadyClock
-from master.sftp.roster import End, Farewell, FleetFacts, Instance, Roster
+from master.sftp.roster import FOLDER, End, Farewell, FleetFacts, Instance, Roster
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
@@ -41,7 +41,7 @@ LOOK_S = 5.0  # between two questions of how the instances stand
 SOON_S = 1.0  # the same, when a worker has said goodbye
 ROSTER_S = 0.25  # between two looks into the roster
 UNSEEN_S = 120.0  # for which EC2 may not yet list an instance that it launched
-TOKEN = "fleet-token"  # file of the run directory; only its owner reads it
+TOKEN = "token"  # file beside the roster; only its owner reads it
 """What instances show when they enrol. A later master starts more of them with the same."""
 
 
@@ -421,7 +421,8 @@ def _site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
 def _founded(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
     """What the run's instances must show, and the token: made by its first master, and kept. Raises RunError where the
     run belongs to another account or region."""
-    facts, path = roster.facts, directory.root / TOKEN
+    facts, path = roster.facts, directory.root / FOLDER / TOKEN
+    path.parent.mkdir(mode=0o700, exist_ok=True)
     if facts is not None and (facts.account, facts.region) != (site.account, site.region):
         raise RunError(
             f"{directory.root} has its instances in {facts.region} of account {facts.account}, and the credentials are "

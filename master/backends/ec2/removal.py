@@ -49,13 +49,15 @@ def made_by(cloud: Cloud, run: str | None = None) -> Made:
 def remove(cloud: Cloud, run: str, rest: Callable[[float], None], looks: int = LOOKS) -> tuple[Made, Made]:
     """Remove what a run has; return what that was, and what is left after so many looks. Raises CloudError."""
     found = left = made_by(cloud, run)
-    for _ in range(looks):
-        cloud.end([each.id for each in left.instances if each.state != GOING])
-        gone = [cloud.remove_template(each.id) for each in left.templates]
-        gone += [cloud.remove_group(each.id) for each in left.groups]
-        if not left or (all(gone) and not left.instances):
+    for look in range(looks):
+        if not left:
             break
-        if left.instances:
+        if look:
             rest(BETWEEN_S)
+        cloud.end([each.id for each in left.instances if each.state != GOING])
+        for template in left.templates:
+            cloud.remove_template(template.id)
+        for group in left.groups:  # stays while an instance has it
+            cloud.remove_group(group.id)
         left = made_by(cloud, run)
-    return found, made_by(cloud, run) if found else Made()
+    return found, left

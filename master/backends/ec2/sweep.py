@@ -40,7 +40,8 @@ def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None
     lock = MasterLock(directory)  # a master that begins meanwhile ends at once
     try:
         found = removed(cloud, facts.run, rest)
-        mark_cancelled(directory)
+        if found:
+            mark_cancelled(directory)
         return str(found) or None
     finally:
         lock.release()

@@ -93,7 +93,7 @@ def test_the_host_key_that_instances_are_told_is_the_servers(fleet: Any) -> None
 
 def test_the_token_is_in_no_repr_and_in_a_file_that_only_its_owner_reads(fleet: Any) -> None:
     fleet.submit("w1")
-    path = fleet.directory.root / "fleet-token"
+    path = fleet.directory.root / "fleet" / "token"
     assert path.stat().st_mode & 0o777 == 0o600
     token = path.read_text()
     texts = [repr(vars(fleet.backend._launching)), repr(fleet.settings), repr(fleet.events), repr(fleet.roster.facts)]
