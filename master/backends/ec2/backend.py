@@ -405,11 +405,11 @@ class Ec2(Backend):
         self._roster.keep(End(id, now, why, taken=taken))
         self._leaving[id] = (now, word is Word.TAKEN)
         status = None if life.farewell is None or state is State.EVICTED else life.farewell.exit_status
-        event = JobEvent(
-            now, life.worker, state, id if life.enrolled else "", why, exit_code=status, cancelled=cancelled
+        graceful = None if state is State.EVICTED else False  # it was, if the worker took its leave
+        where = id if life.enrolled else ""
+        self._events.append(
+            JobEvent(now, life.worker, state, where, why, graceful, exit_code=status, cancelled=cancelled)
         )
-        graceful = life.farewell is not None if state is State.EVICTED else False
-        self._events.append(replace(event, graceful=graceful))
 
 
 def _site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:

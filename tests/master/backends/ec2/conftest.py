@@ -52,6 +52,7 @@ class Aws:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     refusals: dict[str, tuple[str, str]] = field(default_factory=dict)  # by operation: code and message
     pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
+    capacity: int | None = None  # how many instances there may be
 
     def options(self, **changed: Any) -> Ec2Options:
         return Ec2Options(**{"region": REGION, "identity_certificate": self.certificate, **changed})
@@ -123,10 +124,14 @@ class Fleet:
         assert instance is not None
         return instance.id
 
-    def enrol(self, *workers: str) -> None:
+    def enrol_quietly(self, worker: str) -> None:
         """What the master's server writes when an instance has enrolled."""
+        self.roster.keep(Enrolment(self.id(worker), "AAAA", "192.0.2.9", self.now))
+
+    def enrol(self, *workers: str) -> None:
+        """Enrol the instances of workers, and have the back end see it."""
         for worker in workers:
-            self.roster.keep(Enrolment(self.id(worker), "AAAA", "192.0.2.9", self.now))
+            self.enrol_quietly(worker)
         self.polls(2)
 
     def farewell(self, worker: str, status: int = 0, *, evicted: bool = False, why: str = "") -> None:
@@ -194,11 +199,26 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
         if operation in account.refusals:
             code, message = account.refusals[operation]
             raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
+        if operation == "CreateFleet" and account.capacity is not None:
+            parameters = _within_capacity(account, parameters)
         if operation == "CreateFleet" and account.pool_errors:
             return _with_pool_errors(account, lambda given: call(client, operation, given), parameters)
         return call(client, operation, parameters)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", watched)
+
+
+def _within_capacity(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
+    """The same request for as many instances as there is room for; where there is none, no pool has any."""
+    found = account.client.describe_instances(Filters=[{"Name": "instance-state-name", "Values": ["running"]}])
+    room = (account.capacity or 0) - sum(len(each["Instances"]) for each in found["Reservations"])
+    target = parameters["TargetCapacitySpecification"]
+    zones = [each["AvailabilityZone"] for each in account.client.describe_subnets()["Subnets"]]
+    types = {each["InstanceType"] for each in parameters["LaunchTemplateConfigs"][0]["Overrides"]}
+    none_left = {(type_, zone): "InsufficientInstanceCapacity" for type_ in types for zone in zones}
+    account.pool_errors = {} if room > 0 else none_left
+    fewer = {**target, "TotalTargetCapacity": min(target["TotalTargetCapacity"], max(room, 1))}
+    return {**parameters, "TargetCapacitySpecification": fewer}
 
 
 def _with_pool_errors(account: Aws, call: Callable[[dict[str, Any]], Any], parameters: dict[str, Any]) -> Any:

@@ -121,13 +121,13 @@ def test_a_worker_that_leaves_with_another_status_is_lost(fleet: Any, status: in
     assert "no numpy" in end.detail
 
 
-def test_who_was_told_that_it_is_taken_is_evicted_with_grace(fleet: Any) -> None:
+def test_who_was_told_that_it_is_taken_is_evicted_and_left_to_ec2(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.farewell("w1", 0, evicted=True)
     fleet.polls(8)
     end = fleet.end("w1")
-    assert (end.state, end.graceful, end.exit_code, end.cancelled) == (EVICTED, True, None, False)
+    assert (end.state, end.graceful, end.exit_code, end.cancelled) == (EVICTED, None, None, False)
     assert fleet.roster.end(fleet.id("w1")).taken
     fleet.polls(20, 5.0)  # its notice: EC2 takes it, and an hour that it interrupts is free
     assert not fleet.aws.asked("TerminateInstances")
@@ -135,13 +135,13 @@ def test_who_was_told_that_it_is_taken_is_evicted_with_grace(fleet: Any) -> None
     assert fleet.aws.asked("TerminateInstances") == [{"InstanceIds": [fleet.id("w1")]}]
 
 
-def test_an_instance_that_ec2_takes_without_notice_is_an_eviction_without_grace(fleet: Any) -> None:
+def test_an_instance_that_ec2_takes_without_notice_is_an_eviction(fleet: Any) -> None:
     fleet.submit("w1")
     fleet.enrol("w1")
     fleet.aws.take(fleet.id("w1"))
     fleet.polls(8, 1.0)
     end = fleet.end("w1")
-    assert (end.state, end.graceful, end.cancelled) == (EVICTED, False, False)
+    assert (end.state, end.graceful, end.cancelled) == (EVICTED, None, False)
     assert fleet.roster.end(fleet.id("w1")).taken
 
 
@@ -218,7 +218,7 @@ def test_cancel_ends_an_instance_at_once(fleet: Any) -> None:
     fleet.backend.cancel("w1")
     fleet.polls(3)
     end = fleet.end("w1")
-    assert (end.state, end.cancelled, end.graceful) == (EVICTED, True, False)
+    assert (end.state, end.cancelled) == (EVICTED, True)
     assert fleet.aws.states(fleet.backend.run)[fleet.id("w1")] == "terminated"
     assert not fleet.roster.end(fleet.id("w1")).taken
 
@@ -226,6 +226,7 @@ def test_cancel_ends_an_instance_at_once(fleet: Any) -> None:
 def test_cancel_with_grace_lets_a_worker_leave(fleet: Any) -> None:
     fleet.submit("w1", "w2")
     fleet.enrol("w1", "w2")
+    told_s = fleet.now
     fleet.backend.cancel("w1", grace_s=60.0)
     fleet.backend.cancel("w2", grace_s=60.0)
     fleet.polls(10, 5.0)
@@ -233,7 +234,10 @@ def test_cancel_with_grace_lets_a_worker_leave(fleet: Any) -> None:
     fleet.farewell("w1", 0)
     fleet.polls(10, 5.0)
     ends = fleet.end("w1"), fleet.end("w2")
-    assert [(end.state, end.cancelled, end.graceful) for end in ends] == [(EVICTED, True, True), (EVICTED, True, False)]
+    assert [(end.state, end.cancelled, end.time_s - told_s < 60.0) for end in ends] == [
+        (EVICTED, True, True),
+        (EVICTED, True, False),
+    ]
 
 
 def test_cancel_of_a_worker_that_waits_and_of_one_that_nobody_knows(fleet: Any) -> None:
