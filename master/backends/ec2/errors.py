@@ -63,7 +63,7 @@ def in_words(service: str, region: str) -> Iterator[None]:
             NOT_SENT,
             passing=False,
         ) from None
-    except (exceptions.HTTPClientError, OSError) as error:
+    except (exceptions.ConnectionError, exceptions.HTTPClientError, OSError) as error:
         raise CloudError(
             f"AWS is out of reach in {region}: {_said(error)}. See that the region is right, that this machine is "
             "online, and what AWS_ENDPOINT_URL says if it is set.",

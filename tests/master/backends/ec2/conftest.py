@@ -52,6 +52,7 @@ class Aws:
     calls: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     refusals: dict[str, tuple[str, str]] = field(default_factory=dict)  # by operation: code and message
     pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
+    prices: dict[str, float] = field(default_factory=dict)  # by type: dollars an hour; of others 0.07
     capacity: int | None = None  # how many instances there may be
 
     def options(self, **changed: Any) -> Ec2Options:
@@ -199,6 +200,8 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
         if operation in account.refusals:
             code, message = account.refusals[operation]
             raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
+        if operation == "DescribeSpotPriceHistory" and not parameters.get("DryRun"):
+            return _history(account, parameters)
         if operation == "CreateFleet" and account.capacity is not None:
             parameters = _within_capacity(account, parameters)
         if operation == "CreateFleet" and account.pool_errors:
@@ -206,6 +209,22 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
         return call(client, operation, parameters)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", watched)
+
+
+def _history(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
+    """A price of each pool at the time from which on prices are asked for; moto has constant ones, of 2006."""
+    zones = [each["AvailabilityZone"] for each in account.client.describe_subnets()["Subnets"]]
+    entries = [
+        {
+            "InstanceType": type_,
+            "AvailabilityZone": zone,
+            "SpotPrice": f"{account.prices.get(type_, 0.07):.6f}",
+            "Timestamp": parameters["StartTime"],
+        }
+        for type_ in parameters["InstanceTypes"]
+        for zone in zones
+    ]
+    return {"SpotPriceHistory": entries}
 
 
 def _within_capacity(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -120,8 +120,8 @@ def test_a_zone_and_a_subnet_that_are_not_there(launch: Callable[..., Answer]) -
 
 
 def test_a_budget_below_an_instance_hour(launch: Callable[..., Answer]) -> None:
-    said = mistake(launch(budget="0.0001"))
-    assert "--budget is $0.0001, less than one instance-hour" in said
+    said = mistake(launch(budget="0.05"))
+    assert "--budget is $0.05, less than one instance-hour, which is $0.07" in said
 
 
 @pytest.mark.parametrize(
