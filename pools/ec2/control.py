@@ -1,0 +1,111 @@
+"""How a command that runs inside a local EC2 plays the provider: a small HTTP service on loopback, and its client.
+
+Instances cannot reach it: they have namespaces of their own.
+"""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+from pools.ec2.cloud import NOTICE_S, Cloud, Event, UnknownInstance
+
+PORT = 5001
+VARIABLE = "GRIDML_LOCAL_EC2"
+"""The environment variable that tells a command inside where the service is."""
+LOOK_S = 0.05
+
+
+class Control:
+    """Play the provider of the local EC2 whose control service is at `url`, as VARIABLE has it.
+
+    What is asked of an instance that never booted raises UnknownInstance.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def interrupt(self, id: str, notice_s: float = NOTICE_S) -> None:
+        self._ask("interrupt", id=id, notice_s=notice_s)
+
+    def rebalance(self, id: str) -> None:
+        self._ask("rebalance", id=id)
+
+    def crash(self, id: str) -> None:
+        self._ask("crash", id=id)
+
+    def refuse(self, times: int = 1) -> None:
+        self._ask("refuse", times=times)
+
+    def mute(self, times: int = 1) -> None:
+        self._ask("mute", times=times)
+
+    def events(self) -> list[Event]:
+        """All that happened so far, oldest first."""
+        return [Event(**each) for each in self._ask("events")]
+
+    def wait(self, true: Callable[[list[Event]], bool], limit_s: float) -> list[Event]:
+        """Return the events as soon as something is true of them. Raises TimeoutError with what there was instead."""
+        deadline = time.monotonic() + limit_s
+        while not true(events := self.events()):
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"not within {limit_s:g} s; there was: {events}")
+            time.sleep(LOOK_S)
+        return events
+
+    def _ask(self, what: str, **values: Any) -> Any:
+        request = urllib.request.Request(f"{self._url}/{what}", json.dumps(values).encode(), method="POST")
+        try:
+            with urllib.request.urlopen(request, timeout=60) as answer:
+                return json.load(answer)
+        except urllib.error.HTTPError as error:
+            raise UnknownInstance(json.load(error)) from None
+
+
+@contextmanager
+def served(cloud: Cloud) -> Iterator[str]:
+    """Serve a cloud's control while inside `with`; its URL."""
+    deeds: Mapping[str, Callable[..., Any]] = {
+        "interrupt": cloud.interrupt,
+        "rebalance": cloud.rebalance,
+        "crash": cloud.crash,
+        "refuse": cloud.refuse,
+        "mute": cloud.mute,
+        "events": lambda: [asdict(event) for event in list(cloud.events)],
+    }
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", PORT), type("Handler", (_Handler,), {"deeds": deeds}))
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{PORT}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+class _Handler(http.server.BaseHTTPRequestHandler):
+    deeds: Mapping[str, Callable[..., Any]]
+
+    def do_POST(self) -> None:
+        values = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        try:
+            status, answer = 200, self.deeds[self.path.strip("/")](**values)
+        except UnknownInstance as error:
+            status, answer = 404, str(error)
+        body = json.dumps(answer).encode()
+        self.send_response(status)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Says nothing."""

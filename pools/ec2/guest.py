@@ -1,0 +1,110 @@
+"""One booted Debian: systemd-nspawn on layers that nobody changes, with a layer of its own on top, in memory."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import subprocess
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from pools.ec2.machine import call
+
+POWER_BUTTON = "SIGRTMIN+4"  # systemd powers off when it gets it
+# cloud-init reads no DMI tables in a container. A hypervisor's UUID that begins with "ec2", as Xen has it, makes it take
+# the metadata service for Amazon's, and use tokens. /sys is read-only, so it is laid anew with that in it.
+_INIT = """
+mount --make-rprivate /
+mkdir -p /run/old /run/new
+mount --rbind /sys /run/old
+mount -t tmpfs -o mode=755 tmpfs /run/new
+cd /run/new
+for folder in block bus class dev devices firmware fs kernel module power; do
+    [ -d /run/old/$folder ] && mkdir $folder && mount --rbind /run/old/$folder $folder
+done
+mkdir hypervisor
+echo "$1" > hypervisor/uuid
+cd /
+mount --move /run/new /sys
+umount -l /run/old
+mount -o remount,bind,ro /sys
+rmdir /run/old /run/new
+mkdir -p /run/systemd/journald.conf.d
+printf '[Journal]\\nForwardToConsole=yes\\nMaxLevelConsole=info\\n' > /run/systemd/journald.conf.d/console.conf
+exec /lib/systemd/systemd
+"""
+
+
+class Guest:
+    """A machine that boots `layers` (uppermost first), in the network namespace of file `network`.
+
+    `folder` is for what it writes, in memory; `console` gets all that its journal says.
+    """
+
+    def __init__(self, name: str, layers: Sequence[Path], folder: Path, network: Path, console: Path) -> None:
+        self.name = name
+        self.ended = threading.Event()
+        self._folder = folder
+        self._over = threading.Lock()
+        root = _mounted(layers, folder)
+        command = [
+            *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--machine={name}", f"--directory={root}"),
+            *(f"--network-namespace-path={network}", f"--hostname={name}", "--resolv-conf=off", "--console=read-only"),
+            *("--link-journal=no", f"--kill-signal={POWER_BUTTON}"),
+            *("/bin/sh", "-euc", _INIT, "init", f"ec2{secrets.token_hex(15)}"),
+        ]
+        with console.open("wb") as output:
+            self._process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        threading.Thread(target=self._wait, name=f"guest {name}", daemon=True).start()
+
+    def power_off(self, patience_s: float) -> bool:
+        """Press the power button; what is on after `patience_s` seconds is killed. True where it went by itself."""
+        with contextlib.suppress(ProcessLookupError):
+            self._process.send_signal(signal.SIGTERM)  # nspawn hands the power button on
+        went = self.ended.wait(patience_s)
+        self.kill()
+        return went
+
+    def kill(self) -> None:
+        """Cut the power: every process of the guest ends at once. Idempotent."""
+        if self._process.poll() is None:
+            for child in _children(self._process.pid):  # first process of its namespace: the others die with it
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(child, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                self._process.kill()
+        self.ended.wait()
+
+    def remove(self) -> None:
+        """Let go of what it wrote, once it has ended."""
+        call(["umount", "--lazy", self._folder / "root"])
+        call(["umount", "--lazy", self._folder])
+        self._folder.rmdir()
+
+    def _wait(self) -> None:
+        self._process.wait()
+        self.ended.set()
+
+
+def _mounted(layers: Sequence[Path], folder: Path) -> Path:
+    folder.mkdir(parents=True)
+    call(["mount", "-t", "tmpfs", "-o", "mode=755", "none", folder])
+    for name in ("root", "upper", "work"):
+        (folder / name).mkdir()
+    (folder / "upper").chmod(0o755)
+    lower = ":".join(str(layer) for layer in layers)
+    options = f"lowerdir={lower},upperdir={folder}/upper,workdir={folder}/work"
+    call(["mount", "-t", "overlay", "-o", options, "overlay", folder / "root"])
+    return folder / "root"
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+    except FileNotFoundError:
+        return []

@@ -1,0 +1,157 @@
+"""One instance of a local EC2: what moto has of it, and the guest that is booted for it.
+
+moto says which instances there are and hears what became of them; nobody else keeps their states.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import contextlib
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from gridml.testing.imds import InstanceFacts
+from pools.ec2 import network
+from pools.ec2.guest import Guest
+
+ACCOUNT = "123456789012"  # moto's
+REGION = "us-east-1"
+TAKEN = ("Server.SpotInstanceTermination", "Instance terminated due to spot interruption")
+SWITCHED_OFF = ("Client.InstanceInitiatedShutdown", "Instance initiated shutdown")
+ASKED = ("Client.UserInitiatedShutdown", "User initiated shutdown")
+_DEFAULT_BEHAVIOUR = "stop"
+
+
+@dataclass(frozen=True)
+class Ground:
+    """What all instances stand on: the layers they boot, and folders for what they write and for their consoles."""
+
+    layers: Sequence[Path]
+    memory: Path
+    consoles: Path
+
+
+class Instance:
+    """A guest for moto's instance `known`, in the cloud whose backend is `moto`. It boots when `boot` is called.
+
+    `happened(what, id)` is told what becomes of it. One that is `mute` boots with its cable cut.
+    """
+
+    def __init__(self, known: Any, moto: Any, ground: Ground, happened: Callable[[str, str], None], mute: bool) -> None:
+        self.id: str = known.id
+        self.address: str = known.private_ip
+        self.interruption: tuple[str, str] | None = None
+        self.rebalance: str | None = None
+        self.leaving = False  # its end has been asked for
+        self._known, self._moto, self._ground, self._happened, self._mute = known, moto, ground, happened, mute
+        self._name = f"ip-{self.address.replace('.', '-')}"
+        self._namespace = self.id[:15]
+        self._guest: Guest | None = None
+        self._ending = threading.Lock()
+        self._ended = False
+
+    @property
+    def wanted(self) -> bool:
+        """Whether moto says that it runs."""
+        return str(self._known.state) in ("pending", "running")
+
+    @property
+    def off(self) -> bool:
+        """Whether its guest went off by itself."""
+        return not self._ended and self._guest is not None and self._guest.ended.is_set()
+
+    def facts(self) -> InstanceFacts:
+        """What the metadata service says of it now."""
+        return InstanceFacts(
+            id=self.id,
+            type=self._known.instance_type,
+            zone=self._known.availability_zone,
+            region=REGION,
+            image=self._known.image_id,
+            account=ACCOUNT,
+            address=self.address,
+            launched=when(self._known.launch_time.replace(tzinfo=UTC)),
+            lifecycle="spot" if self._known.lifecycle == "spot" else "on-demand",
+            user_data=_decoded(self._known.user_data),
+            interruption=self.interruption,
+            rebalance=self.rebalance,
+        )
+
+    def boot(self) -> None:
+        """Switch it on, unless it has been ended already. Raises NoLocalEc2."""
+        with self._ending:
+            if self._ended:
+                return
+            place = network.plug(self._namespace, self.address, connected=not self._mute)
+            memory, console = self._ground.memory / self.id, self._ground.consoles / f"{self.id}.console"
+            self._guest = Guest(self._name, self._ground.layers, memory, place, console)
+        self._happened("boots with its network cut" if self._mute else "boots", self.id)
+
+    def end(self, reason: tuple[str, str], patience_s: float, word: str) -> None:
+        """Switch it off, giving it `patience_s` seconds, and tell moto that it is gone and why. Idempotent."""
+        with self._ending:
+            if self._ended:
+                return
+            self._ended = True
+            guest, self._guest = self._guest, None
+            # Whoever asks moto meanwhile hears that it is on its way.
+            if self.wanted and patience_s:
+                self._known._state.name, self._known._state.code = "shutting-down", 32
+                self._say_why(reason)
+            if guest is not None:
+                if patience_s:
+                    guest.power_off(patience_s)
+                guest.kill()
+                network.unplug(self._namespace)
+                guest.remove()
+            self._settle(reason)
+        self._happened(word, self.id)
+
+    def _settle(self, reason: tuple[str, str]) -> None:
+        """Make moto's record what EC2's would be."""
+        if reason == SWITCHED_OFF and self._behaviour() == "stop":
+            self._known.stop()
+        elif str(self._known.state) != "terminated":
+            self._known.terminate()
+        self._say_why(reason)
+        if reason == TAKEN:
+            for request in self._moto.spot_instance_requests.values():
+                if getattr(request, "instance", None) is self._known:
+                    request.state = "closed"
+
+    def _say_why(self, reason: tuple[str, str]) -> None:
+        code, message = reason
+        self._known.state_reason.code, self._known.state_reason.message = code, f"{code}: {message}"
+        initiator = "Service" if reason == TAKEN else "User"
+        self._known._reason = f"{initiator} initiated ({datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC)"
+
+    def _behaviour(self) -> str:
+        """What a power-off does to it. moto forgets what a fleet's launch template says of that."""
+        fleet = self._moto.get_fleet(self._known._spot_fleet_id or self._known._fleet_id or "")
+        for configuration in fleet.launch_template_configs if fleet else ():
+            with contextlib.suppress(KeyError, TypeError):
+                version = self._moto._get_template_from_args(configuration["LaunchTemplateSpecification"])
+                return str(version.data.get("InstanceInitiatedShutdownBehavior", _DEFAULT_BEHAVIOUR))
+        return str(self._known.instance_initiated_shutdown_behavior or _DEFAULT_BEHAVIOUR)
+
+
+def when(moment: datetime) -> str:
+    """A time as EC2 writes it."""
+    return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _decoded(user_data: Any) -> bytes | None:
+    """User data as the instance sees them; moto keeps them as they came, sometimes in a list."""
+    text = user_data[0] if isinstance(user_data, list) and user_data else user_data
+    if not text:
+        return None
+    raw = text if isinstance(text, bytes) else str(text).encode()
+    try:
+        return base64.b64decode(raw, validate=True)
+    except binascii.Error:
+        return raw

@@ -1,0 +1,200 @@
+"""The Debian that instances boot, made once and kept in a cache folder in layers.
+
+Below lies Debian with cloud-init and what the image has beside gridml: minutes of work, seldom changed. Above lies what
+the image's own `install.sh` makes of it, with the wheel of this checkout: seconds of work. A layer's name says what it
+was made from, and it gets that name when it is whole.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from pools.ec2.host_packages import PipSettings, debian_mirror, pip_settings
+from pools.ec2.machine import BUILDING, TOOLS, NoLocalEc2, call, lacking
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+IMAGE = CHECKOUT / "ami" / "image"
+CONSTRAINTS = CHECKOUT / "constraints.txt"
+MAKING = "GRIDML_MAKE_ROOT"
+"""The environment variable that, set to 1, lets tests make a root that is not in the cache."""
+SUITE = "bookworm"
+PACKAGES = (
+    *("systemd", "systemd-sysv", "dbus", "udev", "libpam-systemd", "cloud-init", "openssh-server"),
+    *("iproute2", "ca-certificates", "python3", "python3-venv"),
+)
+VENV = "/opt/gridml/venv"  # where install.sh puts gridml
+_WHEELED = ("gridml", "master", "remote", "ami", "chunk_model")
+_Say = Callable[[str], None]
+
+_DEBIAN = """
+debootstrap --variant=minbase --include=ca-certificates "$SUITE" "$MADE" "$MIRROR"
+# Instances have no name server: one that does not answer would cost each of them half a minute.
+: > "$MADE/etc/resolv.conf"
+: > "$MADE/etc/machine-id"
+mount -t proc proc "$MADE/proc"
+mount --rbind /dev "$MADE/dev"
+mount --bind /etc/resolv.conf "$MADE/etc/resolv.conf"
+export DEBIAN_FRONTEND=noninteractive LC_ALL=C
+chroot "$MADE" apt-get update -q
+chroot "$MADE" apt-get install -q -y --no-install-recommends $PACKAGES
+chroot "$MADE" apt-get clean
+rm -rf "$MADE"/var/lib/apt/lists/*
+"""
+_PYTHON = """
+chroot "$MADE" python3 -m venv "$VENV"
+cp "$CONSTRAINTS" "$MADE/tmp/constraints.txt"
+chroot "$MADE" "$VENV/bin/pip" install -q --no-cache-dir -c /tmp/constraints.txt $REQUIREMENTS
+rm "$MADE/tmp/constraints.txt"
+"""
+_INSTALL = """
+cp -r "$IMAGE" "$MADE/tmp/image"
+cp "$WHEEL" "$CONSTRAINTS" "$MADE/tmp/image/"
+chroot "$MADE" sh /tmp/image/install.sh
+rm -rf "$MADE/tmp/image"
+"""
+
+
+@dataclass(frozen=True)
+class Root:
+    """Folders for an overlay file system, uppermost first."""
+
+    layers: tuple[Path, ...]
+
+
+def cached(cache: Path | None = None) -> Root | None:
+    """The root of this checkout, if it is in the cache folder; otherwise None."""
+    root = _planned(_folder(cache))
+    return root if all(layer.is_dir() for layer in root.layers) else None
+
+
+def prepare(cache: Path | None = None, say: _Say = print) -> Root:
+    """The root of this checkout, made now where it is not in the cache folder. Raises NoLocalEc2.
+
+    `cache` is otherwise `ec2` in the folder that GRIDML_CACHE names, or in ~/.cache/gridml. `say` is told what is done.
+    """
+    root = _planned(_folder(cache))
+    upper, lower = root.layers
+    if not lower.is_dir():
+        say("Debian and gridml's dependencies are installed for instances to boot; this takes minutes, once.")
+        _make(lower, _lower)
+    if not upper.is_dir():
+        say("The image's install.sh is run, with the wheel of this checkout.")
+        _make(upper, lambda made: _upper(made, lower))
+    return root
+
+
+def _folder(cache: Path | None) -> Path:
+    return cache or Path(os.environ.get("GRIDML_CACHE") or Path.home() / ".cache" / "gridml") / "ec2"
+
+
+def _planned(folder: Path) -> Root:
+    lower = _hash([SUITE, *PACKAGES, VENV, _DEBIAN, _PYTHON, *_requirements(), *_pins()])
+    upper = _hash([lower, _INSTALL, *_contents(IMAGE, CHECKOUT / "pyproject.toml", *(CHECKOUT / n for n in _WHEELED))])
+    return Root((folder / f"gridml-{upper}", folder / f"debian-{lower}"))
+
+
+def _hash(parts: Iterable[str | bytes]) -> str:
+    """What names a layer: the parts that it is made from, each with its length, so that none runs into the next."""
+    digest = hashlib.sha256()
+    for part in parts:
+        content = part.encode() if isinstance(part, str) else part
+        digest.update(b"%d:" % len(content) + content)
+    return digest.hexdigest()[:16]
+
+
+def _contents(*places: Path) -> Iterable[str | bytes]:
+    for place in places:
+        for path in [place] if place.is_file() else sorted(place.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                yield str(path.relative_to(CHECKOUT))
+                yield path.read_bytes()
+
+
+def _requirements() -> list[str]:
+    """What the image has beside gridml, one requirement each."""
+    lines = (line.partition("#")[0].strip() for line in (IMAGE / "packages.txt").read_text().splitlines())
+    return [line for line in lines if line]
+
+
+def _pins() -> list[str]:
+    """The versions that are pinned of these; those of other packages make no other root."""
+    names = {re.split("[<>=~!; ]", line)[0] for line in _requirements()}
+    return [line for line in CONSTRAINTS.read_text().splitlines() if line.partition("==")[0].strip() in names]
+
+
+def _make(final: Path, fill: Callable[[Path], None]) -> None:
+    """Make a layer under a temporary name; whoever else made it meanwhile made the same."""
+    missing = lacking({**TOOLS, "debootstrap": "debootstrap"})
+    if missing:
+        raise NoLocalEc2(missing)
+    final.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=final.parent, prefix=".making-", ignore_cleanup_errors=True) as work:
+        made = Path(work) / "layer"
+        made.mkdir()
+        fill(made)
+        if not final.is_dir():
+            made.rename(final)
+
+
+def _lower(made: Path) -> None:
+    settings = pip_settings()
+    variables = {
+        **{"SUITE": SUITE, "MIRROR": debian_mirror(), "PACKAGES": " ".join(PACKAGES), "VENV": VENV},
+        **{"CONSTRAINTS": str(CONSTRAINTS), "REQUIREMENTS": " ".join(_requirements())},
+    }
+    _run(made, f"{_DEBIAN}{_shown(settings)}{_PYTHON}", variables, settings)
+
+
+def _upper(made: Path, lower: Path) -> None:
+    settings = pip_settings()
+    with tempfile.TemporaryDirectory() as work:
+        scratch = made.parent / "scratch"
+        whole = made.parent / "whole"
+        scratch.mkdir()
+        whole.mkdir()
+        options = f"lowerdir={lower},upperdir={made},workdir={scratch}"
+        mounted = f'mount -t overlay -o "{options}" overlay "$MADE"\nmount -t proc proc "$MADE/proc"\n'
+        mounted += 'mount --rbind /dev "$MADE/dev"\nmount --bind /etc/resolv.conf "$MADE/etc/resolv.conf"\n'
+        variables = {"IMAGE": str(IMAGE), "CONSTRAINTS": str(CONSTRAINTS), "WHEEL": str(_wheel(Path(work)))}
+        _run(whole, f"{mounted}{_shown(settings)}{_INSTALL}", variables, settings)
+        made.chmod(0o755)
+
+
+def _wheel(folder: Path) -> Path:
+    """Build the wheel of this checkout."""
+    call([sys.executable, "-m", "pip", "wheel", "-q", "--no-deps", "--wheel-dir", folder, CHECKOUT])
+    return next(folder.glob("*.whl"))
+
+
+def _shown(settings: PipSettings) -> str:
+    """Lines of shell that show pip in `$MADE` what it is told to look at: read-only, and only until it is done."""
+    lines = []
+    for path in settings.paths:
+        make = f'mkdir -p "$MADE{path}"' if path.is_dir() else f'mkdir -p "$MADE{path.parent}"; touch "$MADE{path}"'
+        lines.append(f'{make}; mount --bind "{path}" "$MADE{path}"; mount -o remount,bind,ro "$MADE{path}"\n')
+    return "".join(lines)
+
+
+def _run(made: Path, script: str, variables: dict[str, str], settings: PipSettings) -> None:
+    """Run shell lines in namespaces of their own: what they mount is gone when they end."""
+    environment = {
+        **{name: value for name, value in os.environ.items() if not name.startswith("PIP_")},
+        **settings.variables,
+        **variables,
+        "MADE": str(made),
+        "PATH": f"{os.environ.get('PATH', '')}:/usr/sbin:/usr/bin:/sbin:/bin",
+    }
+    done = subprocess.run(
+        [*BUILDING, "sh", "-euc", script], env=environment, capture_output=True, text=True, errors="replace"
+    )
+    if done.returncode:
+        said = f"{done.stdout}{done.stderr}".strip().splitlines()[-15:]
+        raise NoLocalEc2("the root for instances cannot be made: " + " | ".join(said))
