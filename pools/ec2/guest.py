@@ -14,8 +14,8 @@ from pathlib import Path
 from pools.ec2.machine import call
 
 POWER_BUTTON = "SIGRTMIN+4"  # systemd powers off when it gets it
-# cloud-init reads no DMI tables in a container. A hypervisor's UUID that begins with "ec2", as Xen has it, makes it take
-# the metadata service for Amazon's, and use tokens. /sys is read-only, so it is laid anew with that in it.
+# cloud-init reads no DMI tables in a container. A hypervisor's UUID that begins with "ec2", as Xen has it, makes it use
+# the metadata service, with tokens. /sys is read-only, so it is laid anew with that in it.
 _INIT = """
 mount --make-rprivate /
 mkdir -p /run/old /run/new

@@ -10,9 +10,11 @@ from __future__ import annotations
 import hashlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +34,8 @@ PACKAGES = (
 )
 VENV = "/opt/gridml/venv"  # where install.sh puts gridml
 _WHEELED = ("gridml", "master", "remote", "ami", "chunk_model")
+_UPPER = "gridml-"
+_KEPT_S = 7 * 86_400.0
 _Say = Callable[[str], None]
 
 _DEBIAN = """
@@ -69,10 +73,9 @@ class Root:
     layers: tuple[Path, ...]
 
 
-def cached(cache: Path | None = None) -> Root | None:
-    """The root of this checkout, if it is in the cache folder; otherwise None."""
-    root = _planned(_folder(cache))
-    return root if all(layer.is_dir() for layer in root.layers) else None
+def made_within_seconds(cache: Path | None = None) -> bool:
+    """Whether the part of the root that takes minutes is in the cache folder."""
+    return _planned(_folder(cache)).layers[-1].is_dir()
 
 
 def prepare(cache: Path | None = None, say: _Say = print) -> Root:
@@ -88,6 +91,8 @@ def prepare(cache: Path | None = None, say: _Say = print) -> Root:
     if not upper.is_dir():
         say("The image's install.sh is run, with the wheel of this checkout.")
         _make(upper, lambda made: _upper(made, lower))
+    os.utime(upper)
+    _remove_old(upper.parent)
     return root
 
 
@@ -98,7 +103,14 @@ def _folder(cache: Path | None) -> Path:
 def _planned(folder: Path) -> Root:
     lower = _hash([SUITE, *PACKAGES, VENV, _DEBIAN, _PYTHON, *_requirements(), *_pins()])
     upper = _hash([lower, _INSTALL, *_contents(IMAGE, CHECKOUT / "pyproject.toml", *(CHECKOUT / n for n in _WHEELED))])
-    return Root((folder / f"gridml-{upper}", folder / f"debian-{lower}"))
+    return Root((folder / f"{_UPPER}{upper}", folder / f"debian-{lower}"))
+
+
+def _remove_old(folder: Path) -> None:
+    """Remove upper layers that nobody used for long: each change of gridml makes one."""
+    for layer in folder.glob(f"{_UPPER}*"):
+        if time.time() - layer.stat().st_mtime > _KEPT_S:
+            shutil.rmtree(layer, ignore_errors=True)
 
 
 def _hash(parts: Iterable[str | bytes]) -> str:

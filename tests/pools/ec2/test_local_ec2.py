@@ -1,0 +1,165 @@
+"""A local EC2: its instances boot, are told, taken, crashed and ended as on the real one, and nothing is left of it."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.padding import PKCS1v15
+from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from pools.ec2 import inside, root
+from pools.ec2.machine import unavailable
+
+pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
+SCENARIO = Path(__file__).parent / "scenario.py"
+LIMIT_S = 240
+ROLES = ("taken", "crashed", "switched_off", "ended")
+
+
+@pytest.fixture(scope="module")
+def layers() -> root.Root:
+    """What instances boot, where this machine can boot it."""
+    reason = unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    if not root.made_within_seconds() and os.environ.get(root.MAKING) != "1":
+        pytest.skip(f"the root that instances boot is not in the cache; {root.MAKING}=1 makes it, which takes minutes")
+    return root.prepare()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("ec2")
+
+
+@pytest.fixture(scope="module")
+def facts(layers: root.Root, folder: Path) -> dict[str, Any]:
+    """What came of the scenario."""
+    command = inside.command(layers, folder, [sys.executable, str(SCENARIO)])
+    done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
+    consoles = "".join(path.read_text(errors="replace")[-3000:] for path in folder.glob("consoles/*"))
+    assert done.returncode == 0, f"{done.stderr}\n{consoles}"
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def told(facts: Mapping[str, Any], role: str, what: str) -> list[dict[str, Any]]:
+    return [each for each in facts["told"] if each["id"] == facts["roles"][role] and each["what"] == what]
+
+
+def happened(facts: Mapping[str, Any], role: str, what: str) -> float:
+    """When it happened, in seconds since 1970; it happened once."""
+    (at_s,) = [each["at_s"] for each in facts["events"] if each["id"] == facts["roles"][role] and each["what"] == what]
+    return float(at_s)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_instance_boots_and_cloud_init_does_what_its_user_data_say(facts: dict[str, Any], role: str) -> None:
+    (booted,) = told(facts, role, "booted")
+    assert booted["file"] == "by cloud-init"
+    assert booted["at_s"] - happened(facts, role, "is launched") < LIMIT_S
+
+
+def test_the_metadata_service_answers_nobody_without_a_token(facts: dict[str, Any]) -> None:
+    (booted,) = told(facts, "taken", "booted")
+    assert (booted["without_token"], booted["foreign_token"], booted["notice"]) == (401, 401, 404)
+
+
+def test_each_instance_has_an_identity_document_that_the_cloud_signed(facts: dict[str, Any]) -> None:
+    key = x509.load_pem_x509_certificate(facts["certificate"].encode()).public_key()
+    assert isinstance(key, RSAPublicKey)
+    documents = [told(facts, role, "booted")[0] for role in ROLES]
+    for booted in documents:
+        signature = base64.b64decode(booted["signature"])
+        key.verify(signature, booted["document"].encode(), PKCS1v15(), SHA256())
+        assert json.loads(booted["document"])["instanceId"] == booted["id"]
+
+
+def test_an_interrupted_instance_hears_of_it_and_is_taken_when_it_was_said(facts: dict[str, Any]) -> None:
+    said = json.loads(told(facts, "taken", "notice")[0]["said"])
+    assert said["action"] == "terminate"
+    told_s, taken_s = (
+        happened(facts, "taken", "is told that it will be taken in 4 s"),
+        happened(facts, "taken", "is taken"),
+    )
+    assert 4 <= taken_s - told_s < 30
+    assert told(facts, "taken", "alive")[-1]["at_s"] - told_s > 1, "it lives on after its notice"
+    assert facts["described"][facts["roles"]["taken"]] == ["terminated", "Server.SpotInstanceTermination"]
+
+
+def test_a_recommendation_is_heard(facts: dict[str, Any]) -> None:
+    assert "noticeTime" in told(facts, "ended", "rebalance")[0]["said"]
+
+
+def test_a_crashed_instance_is_gone_at_once_without_a_notice(facts: dict[str, Any]) -> None:
+    began_s, ended_s = facts["crash"]
+    assert ended_s - began_s < 5
+    assert not told(facts, "crashed", "notice")
+    last_s = max(each["at_s"] for each in facts["told"] if each["id"] == facts["roles"]["crashed"])
+    assert last_s < ended_s + 1, "what it sent before may be read a moment later"
+    assert max(each["at_s"] for each in facts["told"]) > ended_s + 1
+    assert facts["described"][facts["roles"]["crashed"]] == ["terminated", "Server.SpotInstanceTermination"]
+
+
+def test_a_power_off_from_inside_terminates_the_instance(facts: dict[str, Any]) -> None:
+    happened(facts, "switched_off", "switched itself off")
+    assert facts["described"][facts["roles"]["switched_off"]] == ["terminated", "Client.InstanceInitiatedShutdown"]
+
+
+def test_a_terminated_instance_goes_away(facts: dict[str, Any]) -> None:
+    assert facts["described"][facts["roles"]["ended"]] == ["terminated", "Client.UserInitiatedShutdown"]
+
+
+def test_a_mute_instance_runs_and_reaches_nobody(facts: dict[str, Any]) -> None:
+    happened(facts, "mute", "boots with its network cut")
+    assert not told(facts, "mute", "booted")
+    assert facts["described"][facts["roles"]["mute"]][0] == "running"
+
+
+def test_capacity_is_lacking_as_often_as_was_said_and_a_token_counts_once(facts: dict[str, Any]) -> None:
+    assert facts["refused"] == [["InsufficientInstanceCapacity"], []]
+    assert facts["again"] == [facts["roles"][role] for role in ROLES]
+
+
+def test_prices_move(facts: dict[str, Any]) -> None:
+    assert facts["prices"]
+    assert all(0 < price < 1 for price in facts["prices"])
+
+
+def test_what_has_ended_leaves_neither_namespace_nor_mount(facts: dict[str, Any]) -> None:
+    assert facts["namespaces"] == [facts["roles"]["mute"][:15]]
+    assert all(facts["roles"]["mute"] in mount for mount in facts["mounts"])
+
+
+def test_nothing_is_left_on_the_machine(facts: dict[str, Any], folder: Path) -> None:
+    assert "/run/instances" not in Path("/proc/mounts").read_text()
+    assert not any(id[:15] in os.listdir("/run/netns") for id in facts["roles"].values() if Path("/run/netns").is_dir())
+    left = [p.info for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())]
+    assert not left
+
+
+def test_a_cloud_whose_command_is_killed_dies_as_a_whole(layers: root.Root, folder: Path) -> None:
+    """Its first process is killed with no chance to tidy up; the namespaces end, and with them all that is in them."""
+    place = folder / "killed"
+    command = inside.command(
+        layers, place, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+    )
+    with subprocess.Popen(command, env=inside.environment(), stdout=subprocess.PIPE, text=True) as cloud:
+        assert cloud.stdout is not None
+        assert cloud.stdout.readline() == "up\n"
+        theirs = psutil.Process(cloud.pid).children(recursive=True)
+        assert len(theirs) >= 2
+        cloud.kill()
+        _, alive = psutil.wait_procs(theirs, timeout=30)
+    assert not alive
