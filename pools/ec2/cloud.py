@@ -43,7 +43,10 @@ class UnknownInstance(Exception):
 
 
 class Cloud:
-    """Keeps guests as moto has instances. `folder` gets the consoles and the certificate."""
+    """Keeps guests as moto has instances. `folder` gets the consoles and the certificate.
+
+    Whatever image an instance is launched from, it boots `root`; `image` is one as `gridml ami build` leaves it.
+    """
 
     def __init__(self, root: Root, folder: Path) -> None:
         self.certificate = folder / "identity.pem"
@@ -96,6 +99,7 @@ class Cloud:
         signatory = Signatory()
         self.certificate.write_text(signatory.certificate)
         self._moto = ec2_backends[ACCOUNT][REGION]
+        self.image = _image(self._moto)
         self._api = Api(DomainDispatcherApplication(create_backend_app), SpotPrices(), self.happened)
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         calls = make_server(network.GATEWAY, PORT, self._api, threaded=True, request_handler=MotoRequestHandler)
@@ -156,3 +160,11 @@ class Cloud:
             instance.boot()
         except Exception as error:  # it shows where people look: nobody waits for this thread
             self.happened(f"does not boot: {error}", instance.id)
+
+
+def _image(moto: Any) -> str:
+    """Register an image of this account, tagged as gridml's. moto forgets what a call says of the machine."""
+    image = moto.register_image(name="gridml-local")
+    image.architecture, image.virtualization_type = "x86_64", "hvm"
+    image.add_tag("gridml", "image")
+    return str(image.id)

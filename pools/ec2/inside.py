@@ -40,26 +40,13 @@ def _main(arguments: Sequence[str]) -> int:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     cloud = Cloud(Root(tuple(layers)), folder)
     with cloud.up(), served(cloud) as control:
-        image = _register_image(URL, REGION)
         variables = {
             **_without_credentials(os.environ),
             **{"AWS_ENDPOINT_URL": URL, "AWS_DEFAULT_REGION": REGION, "AWS_EC2_METADATA_DISABLED": "true"},
             **{"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"},
-            **{VARIABLE: control, IMAGE_VARIABLE: image, CERTIFICATE_VARIABLE: str(cloud.certificate)},
+            **{VARIABLE: control, IMAGE_VARIABLE: cloud.image, CERTIFICATE_VARIABLE: str(cloud.certificate)},
         }
         return subprocess.run(arguments[split + 1 :], env=variables).returncode
-
-
-def _register_image(url: str, region: str) -> str:
-    """An image as `gridml ami build` leaves one: owned by this account, and tagged."""
-    import boto3
-
-    keys = {"aws_access_key_id": "testing", "aws_secret_access_key": "testing"}
-    ec2 = boto3.client("ec2", endpoint_url=url, region_name=region, **keys)
-    about = {"Architecture": "x86_64", "RootDeviceName": "/dev/xvda", "VirtualizationType": "hvm"}
-    image = str(ec2.register_image(Name="gridml-local", **about)["ImageId"])
-    ec2.create_tags(Resources=[image], Tags=[{"Key": "gridml", "Value": "image"}])
-    return image
 
 
 def _without_credentials(variables: Mapping[str, str]) -> dict[str, str]:
