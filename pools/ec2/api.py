@@ -20,6 +20,7 @@ PORT = 5000
 NO_CAPACITY = "InsufficientInstanceCapacity"
 USUAL_PRICE = 0.05  # dollars an hour, of a type that nobody gave a price
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
+_OVERRIDES = {"InstanceType": "instanceType", "SubnetId": "subnetId", "AvailabilityZone": "availabilityZone"}
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
 _Form = Mapping[str, str]
 
@@ -101,12 +102,17 @@ class Api:
 
 def _no_capacity(form: _Form) -> str:
     """An answer to CreateFleet that has an error for each pool that was asked for, and no instance."""
-    types = sorted({value for name, value in form.items() if name.endswith(".InstanceType")}) or ["any"]
+    overrides: dict[str, dict[str, str]] = {}
+    for name, value in form.items():
+        pool, separator, key = name.rpartition(".")
+        if separator and ".Overrides." in name and key in _OVERRIDES:
+            overrides.setdefault(pool, {})[key] = value
     errors = [
         f"<item><errorCode>{NO_CAPACITY}</errorCode><errorMessage>There is no Spot capacity available that matches "
-        "your request.</errorMessage><lifecycle>spot</lifecycle><launchTemplateAndOverrides><overrides><instanceType>"
-        f"{escape(type)}</instanceType></overrides></launchTemplateAndOverrides></item>"
-        for type in types
+        "your request.</errorMessage><lifecycle>spot</lifecycle><launchTemplateAndOverrides><overrides>"
+        f"{''.join(f'<{_OVERRIDES[key]}>{escape(value)}</{_OVERRIDES[key]}>' for key, value in each.items())}"
+        "</overrides></launchTemplateAndOverrides></item>"
+        for each in overrides.values()
     ]
     fleet = f"<fleetId>fleet-{secrets.token_hex(16)}</fleetId>"
     return _answer("CreateFleet", f"{fleet}<errorSet>{''.join(errors)}</errorSet><fleetInstanceSet/>")
