@@ -25,12 +25,14 @@ from typing import Any
 from benchmarks.table import Cell, write
 from master.sftp.roster import Instance, Roster
 from pools.ec2 import inside, root
+from pools.ec2.cloud import Event
 from pools.ec2.control import VARIABLE, Control
 from pools.ec2.machine import NoLocalEc2, unavailable
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "mnist.py"
 INSTANCES, NOTICE_S, BOOT_PATIENCE_S = 4, 120.0, 60.0
-LIMIT_S = 3600.0
+LIMIT_S, OFF_S = 3600.0, 60.0
+OFF = ("is taken", "is gone", "switched itself off", "is terminated as asked")
 TYPES = "t2.small,t2.micro"  # of one vCPU: each worker uses one thread
 LEAST_ACCURACY = 0.99
 # What is done to a worker, and at which share of the run.
@@ -88,6 +90,7 @@ def play(folder: Path) -> None:
         subprocess.run([*_GRIDML, "report", str(run), "--json"], check=True, capture_output=True, text=True).stdout
     )
     left = left_on_ec2()
+    provider.wait(all_off, OFF_S)
     rows = lives(run, provider, deeds)
     write(
         "local_ec2",
@@ -100,7 +103,7 @@ def play(folder: Path) -> None:
             f"exit status {status}; the first fleet found no capacity; left on EC2: {left or 'nothing'}",
             "first ping s: from launch to enrolment; last push s: from the notice to the last credit; off s: from the "
             "notice to the end of the instance, which EC2 takes two minutes later unless the run is over",
-            "not credited: vertices that the worker trained and nobody had credited when it was gone",
+            "trained in vain: vertices that the worker's heartbeats told of, and that were not credited to it",
         ],
     )
     interrupted = [row for row in rows if row["fate"] == "interrupted"]
@@ -109,7 +112,7 @@ def play(folder: Path) -> None:
         *([f"left on EC2: {left}"] if left else []),
         *(["credits are not exact"] if report["duplicated"] or report["lost"] else []),
         *(["accuracy"] if report["epochs"][-1]["metrics"]["accuracy"] < LEAST_ACCURACY else []),
-        *(["an interrupted worker lost work"] if any(row["not credited"] for row in interrupted) else []),
+        *(["an interrupted worker lost work"] if any(row["trained in vain"] for row in interrupted) else []),
         *(["nobody was mute"] if not any(row["fate"] == "mute" for row in rows) else []),
     ]
     if wrong:
@@ -148,19 +151,23 @@ def oldest(run: Path, deeds: Sequence[Deed]) -> Instance | None:
     return roster.instance(min(there)[1]) if there else None
 
 
+def all_off(events: Sequence[Event]) -> bool:
+    """Whether each guest that was ever launched is switched off."""
+    return {e.id for e in events if e.what == "is launched"} <= {e.id for e in events if e.what in OFF}
+
+
 def lives(run: Path, provider: Control, deeds: Sequence[Deed]) -> list[dict[str, Cell]]:
     """A row for each instance."""
     roster, fates = Roster(run), {deed.instance.id: deed for deed in deeds}
     events = provider.events()
     launched = {event.id: event.at_s for event in events if event.what == "is launched"}
-    over = ("is taken", "is gone", "switched itself off", "is terminated as asked")
-    off = {event.id: event.at_s for event in events if event.what in over}
+    off = {event.id: event.at_s for event in events if event.what in OFF}
     mute = {event.id for event in events if "network cut" in event.what}
     rows: list[dict[str, Cell]] = []
     for id in sorted(roster.ids(), key=lambda each: launched[each]):
         instance, enrolment, deed = roster.instance(id), roster.enrolment(id), fates.get(id)
         assert instance is not None
-        trained, kept, last_s = work_of(run, instance.worker)
+        kept, lost, last_s = work_of(run, instance.worker)
         noticed = deed is not None and deed.fate == "interrupted"
         rows.append(
             {
@@ -169,19 +176,26 @@ def lives(run: Path, provider: Control, deeds: Sequence[Deed]) -> list[dict[str,
                 "first ping s": enrolment.enrolled_s - launched[id] if enrolment else None,
                 "last push s": last_s - deed.at_s if deed and noticed and last_s else None,
                 "off s": off[id] - deed.at_s if deed and id in off else None,
-                "trained": trained,
-                "not credited": trained - kept,
+                "credited": kept,
+                "trained in vain": lost,
             }
         )
     return rows
 
 
 def work_of(run: Path, worker: str) -> tuple[int, int, float | None]:
-    """Vertices that a worker trained, those credited to it, and when the last was: seconds since 1970."""
+    """Vertices that a worker was credited with, those that its heartbeats told of and that ended with its leases, and
+    when the last was credited: seconds since 1970, None for none."""
     with closing(sqlite3.connect(f"file:{run / 'ledger.db'}?mode=ro", uri=True)) as ledger:
-        trained, kept = ledger.execute("SELECT trained, credited FROM workers WHERE worker = ?", (worker,)).fetchone()
-        (last_s,) = ledger.execute("SELECT max(at_s) FROM credits WHERE worker = ?", (worker,)).fetchone()
-    return int(trained), int(kept), last_s
+        kept, last_s = ledger.execute(
+            "SELECT coalesce(sum(stop - start), 0), max(at_s) FROM credits WHERE worker = ?", (worker,)
+        ).fetchone()
+        (lost,) = ledger.execute(
+            "SELECT coalesce(sum(max(0, trained - (upto - start))), 0) FROM leases"
+            " WHERE worker = ? AND closed_s IS NOT NULL",
+            (worker,),
+        ).fetchone()
+    return int(kept), int(lost), last_s
 
 
 def left_on_ec2() -> str:

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from pools.ec2.control_groups import ControlGroup
 from pools.ec2.machine import call
 
 POWER_BUTTON = "SIGRTMIN+4"  # systemd powers off when it gets it
@@ -48,7 +49,7 @@ class Guest:
         self.name = name
         self.ended = threading.Event()
         self._folder = folder
-        self._over = threading.Lock()
+        self._group = ControlGroup(folder.name)
         root = _mounted(layers, folder)
         command = [
             *("systemd-nspawn", "--quiet", "--register=no", "--keep-unit", f"--machine={name}", f"--directory={root}"),
@@ -58,7 +59,11 @@ class Guest:
         ]
         with console.open("wb") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+                self._group.within(command),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         threading.Thread(target=self._wait, name=f"guest {name}", daemon=True).start()
 
@@ -85,6 +90,7 @@ class Guest:
         call(["umount", "--lazy", self._folder / "root"])
         call(["umount", "--lazy", self._folder])
         self._folder.rmdir()
+        self._group.remove()
 
     def _wait(self) -> None:
         self._process.wait()

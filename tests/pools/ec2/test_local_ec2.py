@@ -147,6 +147,8 @@ def test_nothing_is_left_on_the_machine(facts: dict[str, Any], folder: Path) -> 
     assert not any(id[:15] in os.listdir("/run/netns") for id in facts["roles"].values() if Path("/run/netns").is_dir())
     left = [p.info for p in psutil.process_iter(["cmdline"]) if str(folder) in " ".join(p.info["cmdline"] or ())]
     assert not left
+    groups = [name for _, folders, _ in os.walk("/sys/fs/cgroup") for name in folders]
+    assert not any(id in name for id in facts["roles"].values() for name in groups)
 
 
 def test_a_cloud_whose_command_is_killed_dies_as_a_whole(layers: root.Root, folder: Path) -> None:
