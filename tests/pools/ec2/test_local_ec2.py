@@ -19,7 +19,6 @@ from cryptography.hazmat.primitives.asymmetric.rsa import RSAPublicKey
 from cryptography.hazmat.primitives.hashes import SHA256
 
 from pools.ec2 import inside, root
-from pools.ec2.machine import unavailable
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(900)]
 SCENARIO = Path(__file__).parent / "scenario.py"
@@ -28,25 +27,14 @@ ROLES = ("taken", "crashed", "switched_off", "ended")
 
 
 @pytest.fixture(scope="module")
-def layers() -> root.Root:
-    """What instances boot, where this machine can boot it."""
-    reason = unavailable()
-    if reason is not None:
-        pytest.skip(reason)
-    if not root.made_within_seconds() and os.environ.get(root.MAKING) != "1":
-        pytest.skip(f"the root that instances boot is not in the cache; {root.MAKING}=1 makes it, which takes minutes")
-    return root.prepare()
-
-
-@pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("ec2")
 
 
 @pytest.fixture(scope="module")
-def facts(layers: root.Root, folder: Path) -> dict[str, Any]:
+def facts(bootable: root.Root, folder: Path) -> dict[str, Any]:
     """What came of the scenario."""
-    command = inside.command(layers, folder, [sys.executable, str(SCENARIO)])
+    command = inside.command(bootable, folder, [sys.executable, str(SCENARIO)])
     done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
     consoles = "".join(path.read_text(errors="replace")[-3000:] for path in folder.glob("consoles/*"))
     assert done.returncode == 0, f"{done.stderr}\n{consoles}"
@@ -151,11 +139,11 @@ def test_nothing_is_left_on_the_machine(facts: dict[str, Any], folder: Path) -> 
     assert not any(id in name for id in facts["roles"].values() for name in groups)
 
 
-def test_a_cloud_whose_command_is_killed_dies_as_a_whole(layers: root.Root, folder: Path) -> None:
+def test_a_cloud_whose_command_is_killed_dies_as_a_whole(bootable: root.Root, folder: Path) -> None:
     """Its first process is killed with no chance to tidy up; the namespaces end, and with them all that is in them."""
     place = folder / "killed"
     command = inside.command(
-        layers, place, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
+        bootable, place, [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)"]
     )
     with subprocess.Popen(command, env=inside.environment(), stdout=subprocess.PIPE, text=True) as cloud:
         assert cloud.stdout is not None

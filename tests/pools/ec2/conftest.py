@@ -1,0 +1,21 @@
+"""What instances boot, for the tests that boot some."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from pools.ec2 import root
+from pools.ec2.machine import unavailable
+
+
+@pytest.fixture(scope="session")
+def bootable() -> root.Root:
+    """The root of this checkout, where this machine can boot it."""
+    reason = unavailable()
+    if reason is not None:
+        pytest.skip(reason)
+    if not root.made_within_seconds() and os.environ.get(root.MAKING) != "1":
+        pytest.skip(f"the root that instances boot is not in the cache; {root.MAKING}=1 makes it, which takes minutes")
+    return root.prepare()
