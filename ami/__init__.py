@@ -1,2 +1,1 @@
-"""What goes onto an EC2 image. The name is held here so that the five packages install together; the image is not
-built yet."""
+"""The image that EC2 instances boot: the daemon that runs a worker there, and how the image is made."""

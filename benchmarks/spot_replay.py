@@ -246,8 +246,8 @@ def notes(starts: int) -> list[str]:
         f"exact (checked). Told {NOTICE_S:.0f} s before an instance is gone its worker pushes and leaves; unheard: "
         "none is told. An instance that is taken is replaced as soon as one can be had; gridml works with as many as "
         "there are",
-        "who is told leaves at once and so works two minutes less than it is paid for; who is not loses what it trained "
-        "since its last push, half a minute or so. So notices are worth less here than with rarer pushes",
+        "who is told leaves at once and so works two minutes less than it is paid for; who is not loses what it "
+        "trained since its last push, half a minute or so. So notices are worth less here than with rarer pushes",
         f"checkpoint and restart: a save every {SAVE_EVERY_S / 60:.0f} minutes of work, no use of notices; in step: "
         "all begin when as many as wanted can be had at once, and end when one is taken. Favoured: they share the "
         "work evenly, at no cost for the network or for waiting for each other, wait for nothing at an epoch's end, "

@@ -9,8 +9,8 @@ A caller needs four calls, all pure, with times in seconds since 1970 and prices
 
 `prices` maps "TYPE/ZONE" to steps [[time, price], ...] in order of time; a price holds until the next step.
 `chunk_model.price_history.price_steps` makes them of DescribeSpotPriceHistory, `master.sftp.fleet_costs` keeps them and
-makes stays of a roster. EC2 bills Linux by the second, 60 seconds at least, at the price in effect; an instance that it
-takes back within its first hour is free, one that its user ends is not.
+makes stays of a roster. An instance is billed by the second, 60 seconds at least, at the price in effect; one that its
+provider takes back within its first hour is free, one that its user ends is not: Amazon's rules.
 """
 
 from __future__ import annotations

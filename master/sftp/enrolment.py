@@ -31,8 +31,8 @@ LINE_S = 10.0  # within which a request must have come
 
 @dataclass(frozen=True)
 class Entry:
-    """Who came in with which public key: `USER` to enrol, or a job; `instance` is the machine that enrolled for it. With
-    no `files`, as when its job is over, it has only goodbye to say."""
+    """Who came in with which public key: `USER` to enrol, or a job; `instance` is the machine that enrolled for it.
+    With no `files`, as when its job is over, it has only goodbye to say."""
 
     user: str
     public_key: str

@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from gridml.testing.imds import ImdsServer, InstanceFacts, Signatory
+from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from pools.ec2 import network
 from pools.ec2.api import PORT, Api, SpotPrices
 from pools.ec2.instances import ACCOUNT, ASKED, REGION, SWITCHED_OFF, TAKEN, Ground, Instance, when

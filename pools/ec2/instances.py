@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from gridml.testing.imds import InstanceFacts
+from pools.ec2.imds import InstanceFacts
 from pools.ec2 import network
 from pools.ec2.guest import Guest
 

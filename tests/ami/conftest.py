@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gridml.testing.imds import ImdsServer, InstanceFacts, Signatory
+from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from gridml.testing.virtual_clock import VirtualClock
 
 

@@ -20,7 +20,7 @@ import pytest
 from ami import bundle
 from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentLine, new_key
 from gridml.errors import RunError
-from gridml.testing.imds import ImdsServer, InstanceFacts, Signatory
+from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
 

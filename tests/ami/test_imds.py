@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives import hashes
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
 from ami.imds import Imds, Interruption
-from gridml.testing.imds import ImdsServer, Signatory
+from pools.ec2.imds import ImdsServer, Signatory
 
 
 def client(cloud: Any) -> Imds:

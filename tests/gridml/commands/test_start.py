@@ -149,7 +149,7 @@ def test_what_is_not_declared_is_no_option() -> None:
 
 def test_every_back_end_says_how_it_is_begun() -> None:
     verbs = {name: plugin.command.verb for name, plugin in BACKENDS.all().items() if plugin.command is not None}
-    assert verbs == {"local": "run", "condor": "submit"}
+    assert verbs == {"local": "run", "condor": "submit", "ec2": "launch"}
 
 
 def called(*arguments: str, monkeypatch: pytest.MonkeyPatch, folder: Path) -> Any:

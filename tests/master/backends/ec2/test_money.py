@@ -27,6 +27,7 @@ def thrifty(fleet: Any) -> Any:
 
 def test_prices_are_kept_of_the_markets_that_instances_come_from(fleet: Any) -> None:
     fleet.submit("w1")
+    fleet.enrol("w1")
     fleet.polls(3)
     prices = kept_prices(fleet.directory.root)
     assert set(prices) == {f"{type_}/us-east-1{zone}" for type_ in ("c5.xlarge", "m5.xlarge") for zone in "abcdef"}
