@@ -1,7 +1,7 @@
 """Lives from how often a provider says that it takes machines back: a share of them a month.
 
-Amazon's Spot Instance Advisor gives such a share for each type in bands, "<5%", "5-10%" and so on: how much capacity was
-reclaimed within the trailing month. It says nothing of when, so the law is the one without memory.
+Amazon's Spot Instance Advisor gives such a share for each type in bands, "<5%", "5-10%" and so on: how much capacity
+was reclaimed within the trailing month. It says nothing of when, so the law is the one without memory.
 """
 
 from __future__ import annotations

@@ -16,9 +16,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from pools.ec2 import network
 from pools.ec2.api import PORT, Api, SpotPrices
+from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from pools.ec2.instances import ACCOUNT, ASKED, REGION, SWITCHED_OFF, TAKEN, Ground, Instance, when
 from pools.ec2.root import Root
 

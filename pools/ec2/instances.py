@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from pools.ec2.imds import InstanceFacts
 from pools.ec2 import network
 from pools.ec2.guest import Guest
+from pools.ec2.imds import InstanceFacts
 
 ACCOUNT = "123456789012"  # moto's
 REGION = "us-east-1"

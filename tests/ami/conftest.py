@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from gridml.testing.virtual_clock import VirtualClock
+from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 
 
 class Cloud:

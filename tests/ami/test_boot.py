@@ -20,9 +20,9 @@ import pytest
 from ami import bundle
 from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentLine, new_key
 from gridml.errors import RunError
-from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
+from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
 
 pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
