@@ -1,10 +1,11 @@
-"""`gridml launch` on instances that really boot: one is taken and replaced, its work is kept, and all is removed."""
+"""`gridml launch` on instances that really boot: taken and replaced, outliving their master, removed at the end."""
 
 from __future__ import annotations
 
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,39 +25,75 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def outcome(bootable: root.Root, folder: Path, programs: Path) -> dict[str, Any]:
-    command = inside.command(
-        bootable, folder, [sys.executable, str(SCRIPT), str(programs / "slow_count.py"), str(folder)]
-    )
-    done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
-    assert done.returncode == 0, done.stderr
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+def play(bootable: root.Root, folder: Path) -> Callable[[str], dict[str, Any]]:
+    """Play one of the script's runs in a local EC2 of its own; its folder is called as it is."""
+
+    def played(name: str) -> dict[str, Any]:
+        place = folder / name
+        place.mkdir()
+        command = inside.command(bootable, place, [sys.executable, str(SCRIPT), name, str(place)])
+        done = subprocess.run(command, env=inside.environment(), capture_output=True, text=True, timeout=LIMIT_S)
+        assert done.returncode == 0, done.stderr
+        found: dict[str, Any] = json.loads(done.stdout)
+        return found
+
+    return played
 
 
-def test_the_run_ends_with_every_vertex_credited_once(outcome: dict[str, Any]) -> None:
-    report = outcome["report"]
-    assert (outcome["status"], report["status"]) == (0, "finished")
-    assert (report["credited"], report["duplicated"], report["lost"]) == (VERTICES, 0, 0)
+@pytest.fixture(scope="module")
+def taken(play: Callable[[str], dict[str, Any]]) -> dict[str, Any]:
+    return play("taken")
 
 
-def test_who_is_interrupted_says_goodbye_and_nothing_that_it_trained_is_lost(outcome: dict[str, Any]) -> None:
-    status, evicted = outcome["farewell"]
+def is_exact(report: dict[str, Any]) -> bool:
+    credits = (report["credited"], report["duplicated"], report["lost"])
+    return report["status"] == "finished" and credits == (VERTICES, 0, 0)
+
+
+def test_the_run_ends_with_every_vertex_credited_once(taken: dict[str, Any]) -> None:
+    assert taken["status"] == 0
+    assert is_exact(taken["report"])
+
+
+def test_who_is_interrupted_says_goodbye_and_nothing_that_it_trained_is_lost(taken: dict[str, Any]) -> None:
+    status, evicted = taken["farewell"]
     assert (status, evicted) == (0, True)
-    credited, in_vain, _ = outcome["work"]
+    credited, in_vain, _ = taken["work"]
     assert credited > 0
     assert in_vain == 0
 
 
-def test_who_is_interrupted_is_replaced(outcome: dict[str, Any]) -> None:
-    assert outcome["report"]["lives"] >= 3
+def test_who_is_interrupted_is_replaced(taken: dict[str, Any]) -> None:
+    assert taken["report"]["lives"] >= 3
 
 
-def test_nothing_of_the_run_is_left_on_ec2(outcome: dict[str, Any]) -> None:
+def test_nothing_of_the_run_is_left_on_ec2(taken: dict[str, Any]) -> None:
+    assert taken["left"] == ""
+
+
+def test_no_console_shows_the_fleets_token(taken: dict[str, Any], folder: Path) -> None:
+    consoles = list(folder.glob("taken/consoles/*.console"))
+    assert consoles
+    assert not [path for path in consoles if taken["token"].encode() in path.read_bytes()]
+
+
+def test_a_later_master_goes_on_with_the_instances_of_one_that_was_killed(
+    play: Callable[[str], dict[str, Any]],
+) -> None:
+    outcome = play("resumed")
+    assert outcome["status"] == 0
+    assert is_exact(outcome["report"])
+    assert len(outcome["launched"]) == 2
     assert outcome["left"] == ""
 
 
-def test_no_console_shows_the_fleets_token(outcome: dict[str, Any], folder: Path) -> None:
-    consoles = list(folder.glob("consoles/*.console"))
-    assert consoles
-    assert not [path for path in consoles if outcome["token"].encode() in path.read_bytes()]
+def test_a_run_whose_master_was_killed_can_be_cancelled(play: Callable[[str], dict[str, Any]]) -> None:
+    assert play("cancelled") == {"status": 0, "left": ""}
+
+
+def test_instances_whose_master_is_gone_end_themselves(play: Callable[[str], dict[str, Any]]) -> None:
+    outcome = play("orphaned")
+    assert len(outcome["by_themselves"]) == 2
+    assert not [id for id in outcome["by_themselves"] if id in outcome["before"]]
+    assert outcome["before"] != ""  # what they were launched from
+    assert (outcome["status"], outcome["left"]) == (0, "")
