@@ -232,7 +232,7 @@ class Sftp(Carrier):
     job_file = "sftp/{job}"  # the job's credential
     modules = ("paramiko",)
     install = "pip install 'gridml[sftp]'"
-    hint = "Where this machine may not connect there, give another --sftp HOST:PORT, or leave --carrier sftp out."
+    hint = "Where this machine may not connect there, give another --address HOST:PORT, or leave --carrier sftp out."
     mailboxes = "master.sftp.mailboxes:SftpMailboxes"
 
     def connect(self, job: str, directory: Path | None) -> Connection:
@@ -249,8 +249,8 @@ class Sftp(Carrier):
         wrong = None if nearby else unreachable(host, asked=address is not None)
         if wrong is not None:
             raise UsageError(
-                f"--carrier sftp would tell workers to connect to {host}, {wrong}. Give the name or the address by "
-                "which the pool's machines reach this one: --sftp HOST[:PORT]."
+                f"workers would be told to connect to {host}, {wrong}. Give the name or the address by which "
+                "they reach this machine: --address HOST[:PORT]."
             )
 
 
@@ -274,7 +274,7 @@ def host_and_port(text: str) -> tuple[str, int]:
     match = _ADDRESS.fullmatch(text)
     port = int(match[3] or 0) if match else 0
     if match is None or port > 65535 or match[3] == "0":
-        raise UsageError(f"--sftp is {text!r}; expected HOST or HOST:PORT where workers reach this machine.")
+        raise UsageError(f"--address is {text!r}; expected HOST or HOST:PORT where workers reach this machine.")
     return match[1] or match[2], port
 
 

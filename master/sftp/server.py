@@ -310,7 +310,7 @@ def _listen(host: str, port: int, last: int) -> socket.socket:
             failure = error
     raise RunError(
         f"the SFTP server cannot listen at port {port} for {host}: {failure.strerror}. Name a port that is free, or "
-        f"none for any, with --sftp HOST[:PORT]."
+        f"none for any, with --address HOST[:PORT]."
     ) from failure
 
 

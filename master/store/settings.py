@@ -153,7 +153,7 @@ class Settings:
         carrier = CARRIERS.find(self.carrier)
         if self.address is not None and not carrier.has_address:
             having = " or ".join(name for name in allowed if CARRIERS.find(name).has_address)
-            raise UsageError(f"got --sftp without --carrier {having}; expected both, or neither.")
+            raise UsageError(f"got --address without --carrier {having}; expected both, or neither.")
         carrier.check_address(self.address)
 
     @property

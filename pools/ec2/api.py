@@ -1,11 +1,13 @@
 """The calls of a local EC2: moto answers them, but for those where EC2 does what moto does not.
 
-Those are: a token that a client sends again gets the first answer again; capacity may be lacking; prices move.
+Those are: a token that a client sends again gets the first answer again; capacity may be lacking; prices move; there is
+a price list.
 """
 
 from __future__ import annotations
 
 import itertools
+import json
 import secrets
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -19,6 +21,7 @@ from xml.sax.saxutils import escape
 PORT = 5000
 NO_CAPACITY = "InsufficientInstanceCapacity"
 USUAL_PRICE = 0.05  # dollars an hour, of a type that nobody gave a price
+FULL = 3.0
 _NAMESPACE = "http://ec2.amazonaws.com/doc/2016-11-15/"
 _OVERRIDES = {"InstanceType": "instanceType", "SubnetId": "subnetId", "AvailabilityZone": "availabilityZone"}
 _Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
@@ -61,6 +64,8 @@ class Api:
         length = int(environ.get("CONTENT_LENGTH") or 0)
         body = environ["wsgi.input"].read(length) if length else b""
         environ["wsgi.input"] = BytesIO(body)
+        if environ.get("HTTP_X_AMZ_TARGET", "").endswith(".GetProducts"):
+            return _json(start_response, self._products(json.loads(body)))
         form = dict(parse_qsl(body.decode(errors="replace"), keep_blank_values=True))
         if form.get("Action") == "DescribeSpotPriceHistory":
             return _xml(start_response, self._price_history(form))
@@ -84,6 +89,13 @@ class Api:
         first, headers, body = self._answers[token]
         start_response(first, headers)
         return [body]
+
+    def _products(self, question: Mapping[str, Any]) -> dict[str, Any]:
+        """The price list's entry for a type: on demand it costs `FULL` times what it usually costs on the spot."""
+        type = next(each["Value"] for each in question["Filters"] if each["Field"] == "instanceType")
+        price = {"unit": "Hrs", "pricePerUnit": {"USD": f"{FULL * self._prices.usual.get(type, USUAL_PRICE):.10f}"}}
+        product = {"serviceCode": "AmazonEC2", "terms": {"OnDemand": {"1": {"priceDimensions": {"1": price}}}}}
+        return {"FormatVersion": "aws_v1", "PriceList": [json.dumps(product)]}
 
     def _price_history(self, form: _Form) -> str:
         now = datetime.now(UTC)
@@ -126,6 +138,12 @@ def _answer(action: str, content: str) -> str:
 def _xml(start_response: Callable[..., Any], text: str) -> list[bytes]:
     body = text.encode()
     start_response("200 OK", [("Content-Type", "text/xml;charset=UTF-8"), ("Content-Length", str(len(body)))])
+    return [body]
+
+
+def _json(start_response: Callable[..., Any], content: Mapping[str, Any]) -> list[bytes]:
+    body = json.dumps(content).encode()
+    start_response("200 OK", [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))])
     return [body]
 
 

@@ -326,7 +326,7 @@ def test_a_worker_of_another_carrier_does_without_paramiko() -> None:
 def test_a_place_where_no_worker_can_reach_the_master_is_refused(address: str, why: str) -> None:
     with pytest.raises(UsageError, match=re.escape(why)) as refused:
         Sftp().check_advertised(address, nearby=False)
-    assert "--sftp HOST[:PORT]" in str(refused.value)
+    assert "--address HOST[:PORT]" in str(refused.value)
     Sftp().check_advertised(address, nearby=True)
 
 

@@ -516,7 +516,7 @@ def test_a_damaged_key_of_the_server_is_made_anew(server: MailServer, root: Path
 def test_a_port_that_was_asked_for_and_is_taken_is_an_error(root: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(RunError, match=rf"port {port} .*in use.*--sftp"):
+        with pytest.raises(RunError, match=rf"port {port} .*in use.*--address"):
             MailServer(root, f"127.0.0.1:{port}")
 
 
@@ -561,14 +561,14 @@ def submitted(**values: str) -> Settings:
     "text", ["", ":22", "host:", "host:0", "host:65536", "host:ssh", "::1", "a b", "sftp://host", "u@h"]
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="--sftp"):
+    with pytest.raises(UsageError, match="--address"):
         submitted(carrier="sftp", address=text)
 
 
 def test_the_options_fit_together() -> None:
     with pytest.raises(UsageError, match="--carrier"):
         submitted(carrier="pigeon")
-    with pytest.raises(UsageError, match="--sftp without"):
+    with pytest.raises(UsageError, match="--address without"):
         submitted(address="host")
 
 

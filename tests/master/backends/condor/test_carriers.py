@@ -80,7 +80,7 @@ def evictions(root: Path) -> int:
 
 def test_a_run_by_sftp_ends_exactly_and_leaves_no_key_behind(condor_pool: Pool, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    with submitted(condor_pool, root, "--carrier", "sftp", "--sftp", "127.0.0.1") as running:
+    with submitted(condor_pool, root, "--carrier", "sftp", "--address", "127.0.0.1") as running:
         wait_until(lambda: credited(condor_pool, root) > 0 or running.poll() is not None, "a first credit")
         jobs = condor_pool.tool("condor_q", "-constraint", f'GridmlRun == "{root}"', "-long").stdout
         keys = [path for path in (root / "sftp").iterdir() if "." not in path.name]
@@ -98,7 +98,7 @@ def test_a_run_by_sftp_ends_exactly_and_leaves_no_key_behind(condor_pool: Pool, 
 @pytest.mark.parametrize("how", [[], ["-fast"]], ids=["with grace", "without grace"])
 def test_a_run_by_sftp_ends_exactly_in_spite_of_evictions(condor_pool: Pool, tmp_path: Path, how: list[str]) -> None:
     root = tmp_path / "run"
-    with submitted(condor_pool, root, "--carrier", "sftp", "--sftp", "127.0.0.1") as running:
+    with submitted(condor_pool, root, "--carrier", "sftp", "--address", "127.0.0.1") as running:
         wait_until(lambda: credited(condor_pool, root) > 0, "a first credit")
         told = condor_pool.tool("condor_vacate_job", *how, "-constraint", f'GridmlRun == "{root}"')
         assert told.returncode == 0, told.stderr
@@ -109,7 +109,7 @@ def test_a_run_by_sftp_ends_exactly_in_spite_of_evictions(condor_pool: Pool, tmp
 
 def test_workers_find_a_master_again_that_was_killed(condor_pool: Pool, tmp_path: Path) -> None:
     root = tmp_path / "run"
-    asked = ["--carrier", "sftp", "--sftp", "127.0.0.1", "--run-dir", str(root), *ASKED]
+    asked = ["--carrier", "sftp", "--address", "127.0.0.1", "--run-dir", str(root), *ASKED]
     said = gridml(condor_pool, "submit", str(PROGRAM), *asked)
     assert said.returncode == 0, said.stderr
     wait_until(lambda: credited(condor_pool, root) > 0, "a first credit")
@@ -138,7 +138,7 @@ def test_a_worker_that_cannot_reach_the_master_says_so(condor_pool: Pool, tmp_pa
     command = [sys.executable, "-c", code, "--name", "w1", "--program", str(PROGRAM), "--carrier", "sftp"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=LIMIT_S)
     assert done.returncode == RunError.exit_status, done
-    assert "cannot be reached" in done.stderr and "192.0.2.1:9" in done.stderr and "--sftp HOST:PORT" in done.stderr
+    assert "cannot be reached" in done.stderr and "192.0.2.1:9" in done.stderr and "--address HOST:PORT" in done.stderr
 
 
 def test_a_file_too_large_for_one_chirp_command_travels_both_ways(condor_pool: Pool, tmp_path: Path) -> None:
@@ -186,10 +186,10 @@ def test_a_pool_of_other_machines_is_not_told_of_loopback(condor_pool: Pool, tmp
         config.write_text(condor_pool.config.read_text() + f"NETWORK_INTERFACE = {own}\n")
         command = [sys.executable, "-c", "from gridml.cli import main; main()", "submit", str(PROGRAM), "--dry-run"]
         done = subprocess.run(
-            [*command, "--carrier", "sftp", "--sftp", "127.0.0.1"],
+            [*command, "--carrier", "sftp", "--address", "127.0.0.1"],
             env={**condor_pool.environment(), "CONDOR_CONFIG": str(config), "COLUMNS": "300"},
             capture_output=True,
             text=True,
         )
         assert (done.returncode == UsageError.exit_status) is refused, done.stderr
-        assert ("--sftp HOST[:PORT]" in done.stderr) is refused
+        assert ("--address HOST[:PORT]" in done.stderr) is refused
