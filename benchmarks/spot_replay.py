@@ -21,7 +21,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict, dataclass
 from functools import cache
 
-from benchmarks.spot_plot import Point, draw
+from benchmarks.spot_plot import Panel, draw
 from benchmarks.spot_supply import (
     HORIZON_S,
     NOTICE_S,
@@ -45,43 +45,51 @@ SAVE_EVERY_S = 600.0  # about Young's optimum, the root of 2 · 5 s · 10 h
 # The paper bid $0.10 for a c1.xlarge, which was $0.52 on demand in 2015.
 PAPER_BID = 0.10 / 0.52
 SPOT_V100, FULL_V100 = 0.918, 3.06  # dollars an hour of p3.2xlarge, SkyPilot's catalogue of us-east-1
+BETWEEN_REGIONS, FROM_EC2 = 0.02, 0.09  # dollars a GB (10^9 bytes)
 ZONES = ("us-east-1f", "us-east-2a", "us-west-2c")
+COUNTED = (*((zone,) for zone in ZONES), ZONES)  # one zone, or all at once
 
 
 def mnist(images_per_s: float) -> Job:
-    return Job("MNIST", 60_000, 20, 1 / images_per_s, push_s=0.1, travel_s=0.1, merge_s=0.01, save_s=1.0)
+    return Job("MNIST", 60_000, 20, 1 / images_per_s, push_s=0.1, travel_s=0.1, merge_s=0.01, push_mb=0.25, save_s=1.0)
 
 
 def imagenet(images_per_s: float) -> Job:
-    return Job("ImageNet", 1_281_167, 90, 1 / images_per_s, push_s=1.0, travel_s=2.5, merge_s=0.9, save_s=5.0)
+    return Job(
+        "ImageNet", 1_281_167, 90, 1 / images_per_s, push_s=1.0, travel_s=2.5, merge_s=0.9, push_mb=100.0, save_s=5.0
+    )
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A job on `instances` of a type, in the markets of a trace: of prices, or of counts in `zone`."""
+    """A job on `instances` of a type, in the markets of a trace: of prices, or of counts in some `zones`."""
 
     job: Job
     kind: str
     instances: int
     full: float  # dollars an hour on demand
-    zone: str = ""
+    zones: tuple[str, ...] = ()
 
     @property
     def trace(self) -> str:
-        return f"{self.kind} {self.zone}" if self.zone else f"{self.kind} us-east-1, 2015"
+        where = "three zones" if self.zones == ZONES else ", ".join(self.zones) or "us-east-1, 2015"
+        return f"{self.kind} {where}"
 
     @property
     def prices(self) -> dict[str, Series]:
         return _prices(self.kind)
 
     def starts(self, count: int) -> list[float]:
-        return count_starts(_counts(self.zone), count) if self.zone else price_starts(self.prices, count)
+        if self.zones:
+            return count_starts([_counts(zone) for zone in self.zones], count)
+        return price_starts(self.prices, count)
 
     def supply(self, start_s: float) -> Supply:
         """What gridml and checkpoint-and-restart are offered: the cheapest market up to the full price, which is EC2's
         own default."""
-        if self.zone:
-            return from_counts(f"{self.kind}/{self.zone}", _counts(self.zone), start_s, SPOT_V100, self.full)
+        if self.zones:
+            records = {f"{self.kind}/{zone}": _counts(zone) for zone in self.zones}
+            return from_counts(records, start_s, SPOT_V100, self.full)
         return from_prices(self.prices, start_s, self.instances, self.full, self.full)
 
     def bid(self, start_s: float, number: int) -> Supply:
@@ -102,8 +110,9 @@ def _counts(zone: str) -> Record:
 
 SETTINGS = (
     Setting(mnist(333), "c3.xlarge", 4, 0.21),
+    *(Setting(mnist(10_000), "p3.2xlarge", 4, FULL_V100, zones) for zones in COUNTED),
     Setting(imagenet(100), "g2.2xlarge", 16, 0.65),
-    *(Setting(job, "p3.2xlarge", 4, FULL_V100, zone) for job in (mnist(10_000), imagenet(360)) for zone in ZONES),
+    *(Setting(imagenet(360), "p3.2xlarge", 4, FULL_V100, zones) for zones in COUNTED),
 )
 ALONE, FLEET = "on demand, one instance", "on demand, gridml"
 ONE, STEP = "checkpoint and restart, one", "checkpoint and restart, all in step"
@@ -162,7 +171,7 @@ def main() -> None:
         for way in reversed(WAYS)
         for setting in SETTINGS
         for number, start_s in enumerate(setting.starts(options.starts))
-        if (way not in (ALONE, FLEET) or number == 0) and not (way == PAPER and setting.zone)
+        if (way not in (ALONE, FLEET) or number == 0) and not (way == PAPER and setting.zones)
     ]
     cases.sort(key=lambda case: (case.setting.job.work_s > LONG_S, case.number % 2))  # half of it says most
     played = {} if options.again else _played()
@@ -191,12 +200,18 @@ def report(outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]], starts: in
     """Write the table and the plot."""
     ordered = [(setting, way) for setting in SETTINGS for way in WAYS if (setting, way) in outcomes]
     rows = [row(setting, way, outcomes[setting, way]) for setting, way in ordered]
-    points = [
-        Point(f"{setting.job.name}, {setting.instances} × {setting.trace}", way, *spread(outcomes[setting, way]))
-        for setting, way in ordered
-    ]
-    draw(points, RESULTS / "spot_replay.png")
+    draw([panel(setting, outcomes) for setting in SETTINGS], WAYS, (FLEET, UNTOLD, GRIDML), RESULTS / "spot_replay.png")
     write("spot_replay", "Recorded spot markets replayed: hours and dollars of two jobs", rows, notes(starts))
+
+
+def panel(setting: Setting, outcomes: Mapping[tuple[Setting, str], Sequence[Outcome]]) -> Panel:
+    played = {way: outcomes[setting, way] for way in WAYS if (setting, way) in outcomes}
+    return Panel(
+        setting.job.name,
+        f"{setting.instances} × {setting.trace}",
+        {way: [(each.hours, each.dollars) for each in found if each.finished] for way, found in played.items()},
+        {way: len(found) for way, found in played.items()},
+    )
 
 
 def spread(outcomes: Sequence[Outcome]) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
@@ -209,6 +224,11 @@ def spread(outcomes: Sequence[Outcome]) -> tuple[tuple[float, float, float], tup
         (min(hours), statistics.median(hours), max(hours)),
         (min(dollars), statistics.median(dollars), max(dollars)),
     )
+
+
+def traffic(job: Job, outcome: Outcome) -> float:
+    """Dollars for what went from one region to another: each push and its answer."""
+    return outcome.far * 2 * job.push_mb / 1e3 * BETWEEN_REGIONS
 
 
 def row(setting: Setting, way: str, outcomes: Sequence[Outcome]) -> dict[str, Cell]:
@@ -225,6 +245,7 @@ def row(setting: Setting, way: str, outcomes: Sequence[Outcome]) -> dict[str, Ce
         "from to": f"{hours[0]:.3g}-{hours[2]:.3g}" if known else "",
         "$": round(dollars[1], 4) if known else None,
         "$ from to": f"{dollars[0]:.3g}-{dollars[2]:.3g}" if known else "",
+        "traffic $": round(statistics.median(traffic(setting.job, each) for each in done), 4) if known else None,
         "of on demand": round(dollars[1] / full, 3) if known else None,
         "taken": round(statistics.mean(each.taken for each in done), 1) if known else None,
         "free": round(statistics.mean(each.free for each in done), 1) if known else None,

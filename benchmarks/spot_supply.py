@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -51,36 +51,47 @@ class Supply:
         return all(place is self.places[0] for place in self.places)
 
     def together(self, instances: int) -> list[Window]:
-        """When so many could be had at once, as a job needs them whose instances work in step: in one market, or
-        wherever all places are at that moment."""
-        if self.alike:
+        """When so many could be had at once, as a job needs them whose instances work in step: all in one market, and
+        in another one when that does not hold them any more."""
+        if self.alike and instances <= len(self.places):
             return list(self.places[0])
+        windows = [window for place in self.places for window in place]
         if instances == 1:
-            return self._one_after_the_other()
-        changes = sorted(
-            (at_s, change)
-            for windows in self.places
-            for window in windows
-            for at_s, change in ((window.opens_s, 1), (window.closes_s, -1))
+            return _one_after_the_other(windows)
+        markets = dict.fromkeys(window.market for window in windows)
+        return _one_after_the_other(
+            [
+                window
+                for market in markets
+                for window in _at_once([each for each in windows if each.market == market], instances)
+            ]
         )
-        found, present, since_s = [], 0, math.nan
-        for at_s, change in changes:
-            before, present = present, present + change
-            if before < instances <= present:
-                since_s = at_s
-            elif present < instances <= before and at_s > since_s:
-                found.append(Window(self.places[0][0].market, since_s, at_s))
-        return found
 
-    def _one_after_the_other(self) -> list[Window]:
-        """Windows as one instance takes them: that which has been open longest, until it closes."""
-        windows = sorted((window for place in self.places for window in place), key=lambda window: window.opens_s)
-        taken: list[Window] = []
-        for window in windows:
-            since_s = max(window.opens_s, taken[-1].closes_s if taken else 0.0)
-            if window.closes_s > since_s:
-                taken.append(Window(window.market, since_s, window.closes_s))
-        return taken
+
+def _at_once(windows: Iterable[Window], instances: int) -> Iterator[Window]:
+    """Yield when so many windows of one market are open."""
+    changes = sorted(
+        (at_s, change, window.market)
+        for window in windows
+        for at_s, change in ((window.opens_s, 1), (window.closes_s, -1))
+    )
+    present, since_s = 0, math.nan
+    for at_s, change, market in changes:
+        before, present = present, present + change
+        if before < instances <= present:
+            since_s = at_s
+        elif present < instances <= before and at_s > since_s:
+            yield Window(market, since_s, at_s)
+
+
+def _one_after_the_other(windows: Iterable[Window]) -> list[Window]:
+    """Windows as they are taken by who needs one at a time: that which has been open longest, until it closes."""
+    taken: list[Window] = []
+    for window in sorted(windows, key=lambda window: window.opens_s):
+        since_s = max(window.opens_s, taken[-1].closes_s if taken else 0.0)
+        if window.closes_s > since_s:
+            taken.append(Window(window.market, since_s, window.closes_s))
+    return taken
 
 
 @dataclass(frozen=True)
@@ -179,20 +190,28 @@ def count_trace(name: str) -> Record:
     return read_record(Path(os.environ["GRIDML_DATA"]) / "spot" / "skypilot" / name)
 
 
-def count_starts(record: Record, count: int) -> list[float]:
-    """Return moments to begin at, evenly spread over a trace that begins anew where it ends."""
-    return [record.end_s * k / count for k in range(count)]
+def count_starts(records: Iterable[Record], count: int) -> list[float]:
+    """Return moments to begin at, evenly spread over what all traces cover, each of which begins anew where it ends."""
+    end_s = min(record.end_s for record in records)
+    return [end_s * k / count for k in range(count)]
 
 
-def from_counts(market: str, record: Record, start_s: float, price: float, on_demand: float) -> Supply:
-    """Return what could be had from `start_s` on, of a trace that is repeated until the horizon."""
+def from_counts(records: Mapping[str, Record], start_s: float, price: float, on_demand: float) -> Supply:
+    """Return what could be had from `start_s` on in all markets, each with a trace that is repeated until the horizon.
+    A place stays in its market."""
+    places = [place for market, record in records.items() for place in _places(_repeated(market, record, start_s))]
+    return Supply(tuple(places), {market: [(0.0, price)] for market in records}, on_demand)
+
+
+def _places(windows: Iterable[Window]) -> list[tuple[Window, ...]]:
+    """Windows in as few places as hold one at a time: each in the first that is free."""
     places: list[list[Window]] = []
-    for window in sorted(_repeated(market, record, start_s), key=lambda window: window.opens_s):
-        place = next((each for each in places if each[-1].closes_s <= window.opens_s), None)  # the first that is free
+    for window in sorted(windows, key=lambda window: window.opens_s):
+        place = next((each for each in places if each[-1].closes_s <= window.opens_s), None)
         if place is None:
             places.append(place := [])
         place.append(window)
-    return Supply(tuple(tuple(place) for place in places), {market: [(0.0, price)]}, on_demand)
+    return [tuple(place) for place in places]
 
 
 def _repeated(market: str, record: Record, start_s: float) -> list[Window]:

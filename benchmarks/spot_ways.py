@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 import shutil
 import tempfile
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
 from pathlib import Path
+from string import ascii_lowercase
 
 from benchmarks.spot_supply import HORIZON_S, Supply, Window, Windows
 from chunk_model.costs import Costs
@@ -28,7 +30,8 @@ HOUR_S = 3600.0
 @dataclass(frozen=True)
 class Job:
     """`images` an epoch, `image_s` of one instance for each; a push keeps the worker for `push_s`, travels for
-    `travel_s` and keeps the master for `merge_s`; a checkpoint is written, or read, in `save_s`."""
+    `travel_s` and keeps the master for `merge_s`; it and its answer are `push_mb` (10^6 bytes) each; a checkpoint is
+    written, or read, in `save_s`."""
 
     name: str
     images: int
@@ -37,6 +40,7 @@ class Job:
     push_s: float
     travel_s: float
     merge_s: float
+    push_mb: float
     save_s: float
 
     @property
@@ -47,13 +51,17 @@ class Job:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a way took; `hours` is infinite where it did not finish. `free` of the `taken` instances cost nothing."""
+    """What a way took; `hours` is infinite where it did not finish. `free` of the `taken` instances cost nothing.
+    Of gridml's `pushes` some came from `far`: not from the region that most came from. Zero where they are not counted.
+    """
 
     hours: float
     dollars: float
     instances: int = 0
     taken: int = 0
     free: int = 0
+    pushes: int = 0
+    far: int = 0
 
     @property
     def finished(self) -> bool:
@@ -107,27 +115,32 @@ def with_gridml(job: Job, supply: Supply, instances: int, *, notice: bool = True
             print(error, flush=True)
             return UNFINISHED
         assert report.duplicated == report.lost == 0 and report.credited == job.images * job.epochs
-        return billed(supply, _stays(folder / "run", script), report.wall_s)
+        stays, pushes = _stays(folder / "run", script)
+        outcome = billed(supply, stays, report.wall_s)
+        return replace(outcome, pushes=pushes.total(), far=pushes.total() - max(pushes.values()))
     finally:
         shutil.rmtree(folder)
 
 
-def _stays(root: Path, script: Windows) -> list[Stay]:
-    """Return the instances that workers were on. One that is taken is paid until it is gone, though its worker has left
-    by then."""
-    stays = []
+def _stays(root: Path, script: Windows) -> tuple[list[Stay], Counter[str]]:
+    """Return the instances that workers were on, and the credited pushes of each region. An instance that is taken is
+    paid until it is gone, though its worker has left by then."""
+    stays: list[Stay] = []
+    pushes: Counter[str] = Counter()
     with opened(root) as ledger:
         rows = ledger.execute(
-            "SELECT machine, started_s, ended_s, state, cancelled FROM workers WHERE started_s IS NOT NULL"
+            "SELECT machine, started_s, ended_s, state, cancelled, count(credits.worker) FROM workers "
+            "LEFT JOIN credits USING (worker) WHERE started_s IS NOT NULL GROUP BY worker"
         ).fetchall()
-    for machine, started_s, ended_s, state, cancelled in rows:
+    for machine, started_s, ended_s, state, cancelled, pushed in rows:
         launched_s = started_s - START_S
         window = script.window(int(machine.removeprefix("slot-")) - 1, launched_s)
         assert window is not None, f"{machine} was not open at {launched_s}"
         taken = state == State.EVICTED and not cancelled
         gone_s = window.closes_s if taken else None if ended_s is None else ended_s - START_S
         stays.append(_stay(window, launched_s, gone_s, taken=taken))
-    return stays
+        pushes[stays[-1].zone.rstrip(ascii_lowercase)] += pushed  # us-east-1f is in us-east-1
+    return stays, pushes
 
 
 def _stay(window: Window, launched_s: float, ended_s: float | None, *, taken: bool) -> Stay:
