@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks.spot_plot import draw
-from benchmarks.spot_replay import GRIDML, SETTINGS, STEP, panel, row
+from benchmarks.spot_replay import GRIDML, SETTINGS, STEP, panel, row, sooner, traffic
 from benchmarks.spot_supply import NOTICE_S, Supply, Window, Windows, count_starts, from_counts, from_prices, on_demand
 from benchmarks.spot_ways import BOOT_S, UNFINISHED, Job, Outcome, alone, restarted, with_gridml
 from chunk_model.price_history import Floats
@@ -194,6 +194,17 @@ def test_a_row_tells_how_many_finished() -> None:
     assert cells["of on demand"] == pytest.approx(0.2 / alone(setting.job, setting.full).dollars, abs=1e-3)
     none = row(setting, GRIDML, [UNFINISHED])
     assert (none["hours"], none["$"], none["finished"]) == (None, None, "0/1")
+
+
+def test_gridml_is_cheaper_only_with_its_traffic_between_regions() -> None:
+    setting = SETTINGS[-1]  # 100 MB a push
+    assert traffic(setting.job, Outcome(20.0, 80.0, pushes=2_000, far=1_000)) == pytest.approx(1_000 * 0.2 * 0.02)
+    ours = [Outcome(20.0, 80.0, pushes=2_000, far=1_000), Outcome(20.0, 80.0, pushes=2_000)]
+    theirs = [Outcome(21.0, 83.0), Outcome(19.0, 83.0)]
+    outcomes = {(setting, GRIDML): ours, (setting, STEP): theirs}
+    assert sooner(outcomes, setting) == "ImageNet, p3.2xlarge three zones: sooner 1, cheaper 1 of 2"
+    cells = row(setting, GRIDML, ours)
+    assert (cells["$"], cells["traffic $"]) == (80.0, 2.0)
 
 
 def test_the_plot_takes_ways_of_which_some_or_all_never_finished(tmp_path: Path) -> None:
