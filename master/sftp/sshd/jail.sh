@@ -49,10 +49,12 @@ admit() {
     owner=$(stat -c %u "$run/mail/$mailbox")
     [ "$owner" -ne 0 ] || fail "the run directory is root's; let a master that is not root make it"
     getent group "$GROUP" >/dev/null || groupadd --system "$GROUP"
-    # '*' is no password's hash, so none fits; '!' would be a locked account, which sshd turns away.
-    getent passwd "$account" >/dev/null ||
+    if [ "$(id -u "$account" 2>/dev/null)" != "$owner" ]; then # none, or one that a run of somebody else's left
+        if getent passwd "$account" >/dev/null; then userdel "$account"; fi
+        # '*' is no password's hash, so none fits; '!' would be a locked account, which sshd turns away.
         useradd --non-unique --uid "$owner" --gid "$GROUP" --home-dir / --no-create-home --shell /usr/sbin/nologin \
             --password '*' "$account"
+    fi
     install -d -m 755 "$JAILS" "$jail" "$jail/mail" "$jail/mail/$mailbox" "$jail/chunks" "$KEYS"
     bind "$run/mail/$mailbox" "$jail/mail/$mailbox" ""
     bind "$run/chunks" "$jail/chunks" ,ro
@@ -76,16 +78,28 @@ close() {
     take "$JAILS/gridml-${1%%.*}/mail/$1"
 }
 
+end_connections() { # by their title, for the number is the master's, too; sshd is sshd-session from OpenSSH 9.8 on
+    title="^sshd(-session)?: $1[@ ]"
+    for _ in $(seq 50); do
+        pkill -f "$title" || return 0
+        sleep 0.1
+    done
+    pkill -KILL -f "$title" || true
+}
+
 dismiss() {
     named "$1"
     account=gridml-$1
     jail=$JAILS/$account
     rm -f "$KEYS/$account"
-    pkill -f "^sshd: ${account}[@ ]" || true # its connections; by their title, for the number is the master's, too
+    end_connections "$account"
     for folder in "$jail"/mail/* "$jail/chunks" "$jail/bundle" "$jail/mail" "$jail"; do
         take "$folder"
     done
-    if getent passwd "$account" >/dev/null; then userdel "$account"; fi
+    if getent passwd "$account" >/dev/null; then
+        # 8: a process has the account's number, as the master has. The account then stays, and lets nobody in.
+        userdel "$account" 2>/dev/null || [ $? -eq 8 ] || fail "account $account cannot be removed"
+    fi
 }
 
 case "$#:${1-}" in

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import io
 import os
+import shutil
+import signal
 import socket
 import subprocess
 from collections.abc import Callable, Iterator
@@ -201,6 +203,49 @@ def test_who_is_dismissed_is_out(link: SftpLink, jails: Jails, root: Path, sshd:
             ask()
     assert (root / "mail" / "w7" / "message").exists()  # only its mount is gone
     assert SftpLink(jails.lines["w70"]).list("mail") == ["w70"]
+
+
+def test_a_job_is_dismissed_while_its_master_runs(link: SftpLink, jails: Jails, root: Path, sshd: Sshd) -> None:
+    """The account has the number of the master, which runs on; userdel takes that for a login."""
+    with subprocess.Popen(["sleep", "600"], user=OWNER) as master:
+        try:
+            sshd.dismiss("w7")
+            for user in (link._line.credential.user, "root"):
+                with pytest.raises(PermissionError):
+                    SftpLink(SftpLine(replace(link._line.credential, user=user), TIMEOUT_S)).list("mail")
+            assert master.poll() is None
+            jails.lines.pop("w7")
+            jails.open("w7")  # the account that stayed is used again
+            assert SftpLink(jails.lines["w7"]).list("mail") == ["w7"]
+        finally:
+            master.kill()
+
+
+@pytest.mark.parametrize("program", ["sshd", "sshd-session"])  # the second from OpenSSH 9.8 on
+def test_the_connections_of_a_dismissed_job_end(program: str, sshd: Sshd) -> None:
+    title = f"{program}: gridml-w6@internal-sftp"
+    with subprocess.Popen([title, "600"], executable=shutil.which("sleep")) as connection:
+        try:
+            sshd.dismiss("w60")
+            assert connection.poll() is None
+            sshd.dismiss("w6")
+            assert connection.wait(TIMEOUT_S) == -signal.SIGTERM
+        finally:
+            connection.kill()
+
+
+def test_an_account_that_another_owners_run_left_is_made_anew(jails: Jails, root: Path, sshd: Sshd) -> None:
+    jails.open("w7")
+    with subprocess.Popen(["sleep", "600"], user=OWNER) as master:
+        try:
+            sshd.dismiss("w7")
+        finally:
+            master.kill()
+    os.chown(root / "mail" / "w7", OWNER + 1, OWNER)
+    sshd.admit(root, "w7", public_half(jails.lines["w7"].credential.private_key))
+    link = SftpLink(jails.lines["w7"])
+    link.write("mail/w7/message", b"x")
+    assert (root / "mail" / "w7" / "message").stat().st_uid == OWNER + 1
 
 
 def test_an_interrupted_put_goes_on_there_too(link: SftpLink, root: Path) -> None:
