@@ -25,7 +25,8 @@ FILES = 8  # that a session may have open at once
 LARGEST_READ = 1 << 20  # bytes: paramiko copies an answer once for each of its packets
 _DENIED: int = paramiko.SFTP_PERMISSION_DENIED
 _READ_ONLY = (("chunks",), ("bundle",))
-_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_EXCL | os.O_APPEND
+# Without O_APPEND: the system would write to a file's end wherever a client says, and the quota counts by what it says.
+_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_EXCL
 _STATUS = {
     errno.ENOENT: paramiko.SFTP_NO_SUCH_FILE,
     errno.ENOTDIR: paramiko.SFTP_NO_SUCH_FILE,

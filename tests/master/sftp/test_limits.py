@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import socket
@@ -133,6 +134,20 @@ def test_a_sparse_file_is_refused(session: Any, root: Path, offset: int) -> None
     with pytest.raises(OSError):
         session.truncate("mail/w7/message", offset)
     assert (root / "mail/w7/message").stat().st_size == 0
+
+
+def test_what_is_appended_counts(session: Any, root: Path) -> None:
+    """Where a file is open for appending, the system writes to its end, whatever the place that is asked for."""
+    handle = session.open("mail/w7/message", "a")
+    with contextlib.suppress(OSError):
+        for _ in range(2 * MESSAGES):
+            session._request(paramiko.sftp.CMD_WRITE, handle.handle, paramiko.sftp.int64(0), b"x" * LONGEST)
+    assert (root / "mail/w7/message").stat().st_size <= LONGEST
+    with session.open("mail/w7/message", "w") as file:
+        file.write(b"one")
+    with session.open("mail/w7/message", "a") as file:  # as a client means it
+        file.write(b", two")
+    assert (root / "mail/w7/message").read_bytes() == b"one, two"
 
 
 def test_a_mailbox_holds_so_many_bytes_in_all_sessions_together(server: MailServer, session: Any, root: Path) -> None:
