@@ -19,6 +19,7 @@ from typing import Any
 import paramiko
 
 from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, LONGEST_LOG, SUBSYSTEM, USER, Assignment, read_line
+from gridml.errors import GridmlError
 from gridml.protocol.text import printable
 from master.decisions.enrolment import RETRY_S, Launched, Request, Verdict, on_request
 from master.sftp.identity import identity_of, signed, token_fits
@@ -72,7 +73,7 @@ class Registrar:
 
     def answer(self, line: bytes, entry: Entry, address: str) -> dict[str, Any]:
         """The answer to a request of who came in so, from `address`. Raises OSError where the roster cannot be read or
-        written."""
+        written, LedgerError where it is damaged."""
         try:
             values = json.loads(line)
         except (ValueError, RecursionError):
@@ -177,7 +178,7 @@ class EnrolSession(paramiko.SubsystemHandler):  # type: ignore[misc]
     def _answer(self, line: bytes) -> Mapping[str, Any]:
         try:
             return self._registrar.answer(line, self._entry, self._address)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):  # the roster's or the bundle's; it may pass
+        except (OSError, GridmlError, ValueError, KeyError, TypeError, AttributeError):  # the roster's, the bundle's
             return _refused("the master cannot read or write what it knows of its fleet", RETRY_S)
 
 

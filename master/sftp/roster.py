@@ -4,7 +4,7 @@ All instances of a fleet share what they are started with, so none has a key at 
 it is (`enrolment.py`). What is known of them lies in files of the folder `fleet` of the run directory, which are the
 only truth: a back end writes which instances there are and which have ended, the master's SSH server who enrolled and
 who said goodbye, and a master that takes over reads them all. Each file has one writer, and is there whole or not at
-all.
+all. Whoever reads one that is damaged gets a LedgerError.
 """
 
 from __future__ import annotations
@@ -17,10 +17,13 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gridml.errors import LedgerError
+
 FOLDER = "fleet"
 _FLEET = "fleet.json"
 _ID = re.compile(r"[A-Za-z0-9-]{1,64}")
 _Record = TypeVar("_Record", "Instance", "Enrolment", "Farewell", "End")
+_Held = TypeVar("_Held")
 
 
 @dataclass(frozen=True)
@@ -102,8 +105,7 @@ class Roster:
     @property
     def facts(self) -> FleetFacts | None:
         """What instances must show; None where the run has no fleet, or not yet."""
-        values = _read(self._folder / _FLEET)
-        return None if values is None else FleetFacts(**values)
+        return _read(self._folder / _FLEET, FleetFacts)
 
     def keep(self, record: Instance | Enrolment | Farewell | End) -> None:
         """Keep what became of an instance, durably. Raises OSError, ValueError for what is no instance's id."""
@@ -138,8 +140,7 @@ class Roster:
         return self._record(End, id)
 
     def _record(self, kind: type[_Record], id: str) -> _Record | None:
-        values = _read(self._path(kind, id)) if _ID.fullmatch(id) else None
-        return None if values is None else kind(**values)
+        return _read(self._path(kind, id), kind) if _ID.fullmatch(id) else None
 
     def _path(self, kind: type[Any], id: str) -> Path:
         return self._folder / f"{id}.{_SUFFIX[kind]}"
@@ -155,9 +156,10 @@ class Roster:
         temporary.replace(path)
 
 
-def _read(path: Path) -> dict[str, Any] | None:
+def _read(path: Path, kind: type[_Held]) -> _Held | None:
     try:
-        values: dict[str, Any] = json.loads(path.read_text())
+        return kind(**json.loads(path.read_text()))
     except FileNotFoundError:
         return None
-    return values
+    except (ValueError, TypeError, RecursionError) as error:
+        raise LedgerError(f"{path} is damaged ({error}). Move it away, and resume the run: gridml resume") from error

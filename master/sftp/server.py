@@ -31,7 +31,7 @@ import paramiko
 from gridml.carriers.enrolment import SUBSYSTEM, USER, new_key
 from gridml.carriers.sftp import Credential, host_and_port
 from gridml.carriers.ssh import TIMEOUT_S, Address, hang_up, keep_alive, prepare
-from gridml.errors import RunError, UsageError
+from gridml.errors import LedgerError, RunError, UsageError
 from master.sftp.enrolment import EnrolSession, Entry, Registrar
 from master.sftp.jail import Jail, View
 from master.sftp.quota import Quota, Room
@@ -131,19 +131,20 @@ class MailServer:
 
     def admits(self, user: str, key: Any) -> Entry | None:
         """What this public key lets `user` do, by what lies in the folders at this moment; None for nothing."""
-        shown, has_fleet = str(key.get_base64()), self.registrar.has_fleet
-        if user == USER:
-            return Entry(user, shown, files=False) if has_fleet and key.get_name() == "ssh-ed25519" else None
+        shown = str(key.get_base64())
         if not _JOB.fullmatch(user):
             return None
         try:
+            has_fleet = self.registrar.has_fleet
+            if user == USER:
+                return Entry(user, shown, files=False) if has_fleet and key.get_name() == "ssh-ed25519" else None
             if has_fleet:
                 instance = self.registrar.instance_of(user, shown)
                 files = (self._folder / user).exists()
                 return None if instance is None else Entry(user, shown, instance, files)
             private_key = Credential.read(self._folder / user).private_key
             return Entry(user, shown) if _key(private_key).get_base64() == shown else None
-        except (OSError, ValueError, paramiko.SSHException):
+        except (OSError, ValueError, LedgerError, paramiko.SSHException):
             return None
 
     def view(self, door: Any, job: str) -> View:
@@ -205,7 +206,12 @@ class MailServer:
 
     def _has_ended(self, connection: _Connection) -> bool:
         entry = connection.door.entry
-        return entry is not None and entry.instance is not None and not self.registrar.is_there(entry.instance)
+        if entry is None or entry.instance is None:
+            return False
+        try:
+            return not self.registrar.is_there(entry.instance)
+        except (OSError, LedgerError):  # too many open files, or a damaged one: it is looked at again
+            return False
 
     def _receive(self, connection: socket.socket, address: str) -> None:
         """Answer a connection on threads of its own. Of too many strangers the first must go, of the address that most

@@ -30,7 +30,7 @@ from gridml.carriers.enrolment import (
 )
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from gridml.carriers.ssh import connected, hang_up
-from gridml.errors import UsageError
+from gridml.errors import LedgerError, UsageError
 from gridml.testing.virtual_clock import VirtualClock
 from master.sftp.enrolment import REQUESTS
 from master.sftp.roster import End, Instance, Roster
@@ -524,3 +524,22 @@ def test_the_roster_out_of_order_is_no_refusal_for_ever(
     with pytest.raises(Refused, match="cannot read") as refused:
         enrol(new_key())
     assert refused.value.retry_s
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"id": "i-7"}', '{"of": "a later gridml"}'])
+def test_a_damaged_file_of_one_machine_shuts_no_other_out(
+    server: MailServer, roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path, content: str
+) -> None:
+    """Whether a machine has ended is looked at while connections are accepted, which must not end with that."""
+    key, other = new_key(), new_key()
+    enrol(key)
+    link = link_of(server, "w7", key)
+    assert link.list("mail")
+    (tmp_path / "fleet" / "i-7.ended.json").write_text(content)
+    with pytest.raises(LedgerError, match=r"i-7\.ended\.json is damaged"):
+        roster.end("i-7")
+    assert enrol(other, "i-8").job == "w8" and link.list("mail") == ["w7"]
+    enrolled = link_of(server, "w8", other)
+    assert enrolled.list("mail") == ["w8"]
+    for each in (link, enrolled):
+        each._line.close()
