@@ -3,9 +3,11 @@
     python -m benchmarks.carriers [CARRIER ...]
 
 Workers' own mailboxes, in processes of their own, send a message (up) and fetch a chunk (down), all at once: on a disk
-that they share (`directory`), by SFTP to the server in a master (`sftp`) and to OpenSSH's sshd with the configuration
-that ships (`sshd`; as root only). Everything is on one machine, so client and server share its cores, and the network
-is loopback. What arrived is compared with what was sent, each time.
+that they share (`directory`), as jobs of an HTCondor pool through their starters and shadows (`chirp`), by SFTP to the
+server in a master (`sftp`) and to OpenSSH's sshd with the configuration that ships (`sshd`; as root only). Everything
+is on one machine, so client and server share its cores, and the network is loopback. What arrived is compared with what
+was sent, each time. A case that the machine has no room for, or that takes longer than LIMIT_S, is left out, and the
+notes say so.
 """
 
 from __future__ import annotations
@@ -13,45 +15,37 @@ from __future__ import annotations
 import contextlib
 import functools
 import io
-import multiprocessing
+import itertools
 import os
+import shutil
 import sys
 import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import Any
 
+from benchmarks.carriers_chirp import chirp
+from benchmarks.carriers_clients import SMALL, SPAWN, Served, Work, processes
 from benchmarks.table import Cell, write
-from gridml.carriers.base import WorkerMailbox
-from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
+from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import new_key
-from gridml.carriers.file_link import FileMailbox
-from gridml.carriers.mailbox_files import SUFFIX, message_files, message_name
-from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from gridml.carriers.mailbox_files import message_files
+from gridml.carriers.sftp import Credential
 from gridml.protocol import bundle
+from pools.release import NoCondor
 from pools.sshd import NoSshd, private_sshd
 
 MB = 1_000_000
-CASES = ((1, 1), (1, 10), (1, 50), (25, 1), (25, 10), (25, 50), (100, 1), (100, 10))  # MB of a message, clients
+SIZES, CLIENTS = (1, 25, 100), (1, 10, 50)  # MB of a message; how many send at once
 AT_LEAST = 50  # MB, each way: small messages are sent repeatedly
-PROCESSES = 4  # of clients, at most; more clients share one, a thread each
+LIMIT_S = 240.0  # for a case, once its clients are connected
+COPIES = 3  # of what is under way, that memory must have room for: a client has two as it puts one together
 OWNER = 54321  # of the run directory behind sshd, which lets nobody in to one of root's
 SAMPLE_S = 0.2
-SPAWN = multiprocessing.get_context("spawn")
-Way = Mapping[str, Credential | None]  # by worker, how it gets to its mailbox; None by the disk
-
-
-@dataclass(frozen=True)
-class Served:
-    """A run directory and how workers get to it; `pids` are the processes that serve it, without their children."""
-
-    root: Path
-    way: Way
-    pids: Sequence[int]
 
 
 @dataclass(frozen=True)
@@ -63,12 +57,16 @@ class Transfer:
     server_cpu_s: float
 
 
+class LeftOut(Exception):
+    """A case was not measured, and why."""
+
+
 # --- servers
 
 
 @contextlib.contextmanager
 def directory(root: Path, workers: Sequence[str]) -> Iterator[Served]:
-    yield Served(root, dict.fromkeys(workers), ())
+    yield Served(root, functools.partial(processes, root, dict.fromkeys(workers)))
 
 
 @contextlib.contextmanager
@@ -80,7 +78,7 @@ def embedded(root: Path, workers: Sequence[str]) -> Iterator[Served]:
     try:
         near.recv()
         credentials = {worker: Credential.read(root / "sftp" / worker) for worker in workers}
-        yield Served(root, credentials, (process.pid or 0,))
+        yield Served(root, functools.partial(processes, root, credentials), (process.pid or 0,))
         near.send("over")
         process.join(60)
     finally:
@@ -111,77 +109,26 @@ def sshd(root: Path, workers: Sequence[str]) -> Iterator[Served]:
             key = new_key()
             account = found.admit(root, worker, paramiko.Ed25519Key(file_obj=io.StringIO(key)).get_base64())
             credentials[worker] = Credential("127.0.0.1", found.port, found.host_key, account, key)
-        yield Served(root, credentials, (found.pid,))
+        yield Served(root, functools.partial(processes, root, credentials), (found.pid,))
 
 
 CARRIERS: Mapping[str, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Served]]] = {
     "directory": directory,
+    "chirp": chirp,
     "sftp": embedded,
     "sshd": sshd,
 }
-
-
-# --- clients
-
-
-def mailbox(root: Path, worker: str, credential: Credential | None) -> WorkerMailbox:
-    if credential is None:
-        return DirectoryMailbox(root, worker)
-    line = SftpLine(credential, timeout_s=120.0)
-    return FileMailbox(worker, lambda: SftpLink(line))
-
-
-def _client(root: Path, way: Way, size: int, times: int, told: Connection) -> None:
-    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears what CPU seconds each took
-    and how often it failed, then of how many mailboxes the content is not what was sent last."""
-    payload, sha256 = bytes(os.urandom(size)), bundle.digest((root / "chunks" / f"chunk{SUFFIX}").read_bytes())
-    boxes = [mailbox(root, worker, credential) for worker, credential in way.items()]
-
-    def send(box: WorkerMailbox, number: int) -> None:
-        box.send(1, payload[number:] + payload[:number])  # each another, so that it has another name
-
-    def fetch(box: WorkerMailbox, number: int) -> None:
-        box.fetch("chunk", sha256)  # raises for what is damaged
-
-    def failures(act: Callable[[WorkerMailbox, int], None], box: WorkerMailbox) -> int:
-        failed = 0
-        for number in range(1, times + 1):
-            try:
-                act(box, number)
-            except (OSError, ValueError) as error:
-                failed += 1
-                print(f"{act.__name__}: {error!r}", file=sys.stderr)
-        return failed
-
-    with ThreadPoolExecutor(len(boxes)) as threads:
-        list(threads.map(lambda box: box.fetch("small", bundle.digest(b"small")), boxes))  # connects
-        told.send("ready")
-        for act in (send, fetch):
-            told.recv()
-            before = time.process_time()
-            failed = sum(threads.map(functools.partial(failures, act), boxes))
-            told.send((time.process_time() - before, failed))
-    name = message_name("sync", 1, payload[times:] + payload[:times])
-    told.send(sum(not arrived(root / "mail" / worker, name) for worker in way))
-    for box in boxes:
-        box.close()
-
-
-def arrived(folder: Path, name: str) -> bool:
-    """Whether a mailbox holds one message, of this name, and its content is what the name says."""
-    found = message_files(os.listdir(folder), "sync")
-    return [each.name for each in found] == [name] and bundle.digest((folder / name).read_bytes()) == found[0].sha256
 
 
 # --- what it took
 
 
 class Watch:
-    """What processes and all below them take. CPU seconds are kept by process, so that only
-    what one took after the last look before its end is lost."""
+    """What the processes of a server take. CPU seconds are kept by process, so that only what one took after the last
+    look before its end is lost."""
 
-    def __init__(self, pids: Sequence[int]) -> None:
-        self._pids, self.most = pids, 0  # bytes of memory (proportional set size), at any look
+    def __init__(self, served: Served) -> None:
+        self._served, self.most = served, 0  # bytes of memory (proportional set size), at any look
         self._ticks: dict[int, int] = {}
         self._looking, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._go_on)
@@ -190,19 +137,24 @@ class Watch:
     def cpu_s(self) -> float:
         """CPU seconds so far."""
         with self._looking:
-            memory, found = 0, list(self._pids)
+            memory, found = 0, list(self._served.pids)
             while found:
                 pid = found.pop()
                 with contextlib.suppress(OSError):  # it has ended meanwhile
-                    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-                    self._ticks[pid] = int(fields[11]) + int(fields[12])
-                    rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
-                    memory += next(
-                        int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Pss:")
-                    )
                     found += map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+                    memory += self._look(pid)
             self.most = max(self.most, memory)
             return sum(self._ticks.values()) / os.sysconf("SC_CLK_TCK")
+
+    def _look(self, pid: int) -> int:
+        """Return a process's bytes of memory; none where it is not the server's."""
+        program, _, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+        if self._served.programs and program not in self._served.programs:
+            return 0
+        fields = rest.split()
+        self._ticks[pid] = int(fields[11]) + int(fields[12])
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+        return next(int(line.split()[1]) << 10 for line in rollup.splitlines() if line.startswith("Pss:"))
 
     def stop(self) -> None:
         self._over.set()
@@ -213,55 +165,71 @@ class Watch:
             self.cpu_s()
 
 
-def measure(served: Served, size: int, times: int) -> tuple[list[Transfer], int, int]:
-    """Return what sending and fetching took, the most bytes of memory of the server, and how many transfers failed."""
-    workers = list(served.way)
-    shares = [workers[i::PROCESSES] for i in range(min(PROCESSES, len(workers)))]
-    ends, processes = [], []
-    for share in shares:
-        near, far = SPAWN.Pipe()
-        way = {worker: served.way[worker] for worker in share}
-        processes.append(SPAWN.Process(target=_client, args=(served.root, way, size, times, far)))
-        processes[-1].start()
-        far.close()  # so that its end shows
-        ends.append(near)
-    watch, transfers, failed = Watch(served.pids), list[Transfer](), 0
-    try:
+def measure(served: Served, work: Work) -> tuple[list[Transfer], int, int]:
+    """Return what sending and fetching took, the most bytes of memory of the server, and how many transfers failed.
+    Raises LeftOut."""
+    transfers, failed = list[Transfer](), 0
+    with served.clients(work) as ends:
         for end in ends:
             end.recv()
-        for _ in range(2):
-            before, began = watch.cpu_s(), time.monotonic()
-            for end in ends:
-                end.send("go")
-            told = [end.recv() for end in ends]
-            seconds = time.monotonic() - began
-            failed += sum(each[1] for each in told)
-            transfers.append(Transfer(seconds, sum(each[0] for each in told), watch.cpu_s() - before))
-        failed += sum(end.recv() for end in ends)
-    finally:
-        watch.stop()
-        for process in processes:
-            process.join(60)
-            process.kill()
+        deadline = time.monotonic() + LIMIT_S
+        watch = Watch(served)
+        try:
+            for _ in range(2):
+                before, began = watch.cpu_s(), time.monotonic()
+                for end in ends:
+                    end.send("go")
+                told = [_heard(end, deadline) for end in ends]
+                seconds = time.monotonic() - began
+                failed += sum(each[1] for each in told)
+                transfers.append(Transfer(seconds, sum(each[0] for each in told), watch.cpu_s() - before))
+        finally:
+            watch.stop()
+        for end in ends:
+            for worker, name in _heard(end, deadline).items():
+                failed += not arrived(served.root / "mail" / worker, name)
     return transfers, watch.most, failed
 
 
+def _heard(end: Connection, deadline: float) -> Any:
+    if not end.poll(max(0.0, deadline - time.monotonic())):
+        raise LeftOut(f"it took longer than {LIMIT_S:g} s")
+    return end.recv()
+
+
+def arrived(folder: Path, name: str) -> bool:
+    """Whether a mailbox holds one message, of this name, and its content is what the name says."""
+    found = message_files(os.listdir(folder), "sync")
+    return [each.name for each in found] == [name] and bundle.digest((folder / name).read_bytes()) == found[0].sha256
+
+
+def check_room(folder: Path, size: int) -> None:
+    """Raises LeftOut where memory or the disk of `folder` have no room for `size` bytes under way."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
+    for what, needed, there in (("memory", COPIES * size, free), ("disk", 2 * size, shutil.disk_usage(folder).free)):
+        if there < needed:
+            raise LeftOut(f"it takes up to {needed / 1e9:.3g} GB of {what}, and {there / 1e9:.3g} GB are free")
+
+
 def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
+    """Raises LeftOut, NoCondor and NoSshd."""
     times = max(1, AT_LEAST // (megabytes * clients))
     workers = [f"w{number}" for number in range(clients)]
     with tempfile.TemporaryDirectory(prefix="carriers-") as folder:
-        root = Path(folder) / "run"
+        check_room(Path(folder), megabytes * MB * clients)
+        root, chunk = Path(folder) / "run", os.urandom(megabytes * MB)
         root.mkdir()
         mailboxes = DirectoryMailboxes(root)
         for worker in workers:
             mailboxes.open(worker)
-        mailboxes.publish("chunk", os.urandom(megabytes * MB))
-        mailboxes.publish("small", b"small")
+        mailboxes.publish("chunk", chunk)
+        mailboxes.publish("small", SMALL)
         for path in (root / "chunks").iterdir():
             path.chmod(0o644)  # sshd's sessions are not root's
         Path(folder).chmod(0o755)
         with CARRIERS[carrier](root, workers) as served:
-            (up, down), memory, failed = measure(served, megabytes * MB, times)
+            (up, down), memory, failed = measure(served, Work(megabytes * MB, times, bundle.digest(chunk)))
     carried = megabytes * clients * times
     made: dict[str, Cell] = {"carrier": carrier, "MB": megabytes, "clients": clients}
     for name, transfer in (("up", up), ("down", down)):
@@ -278,18 +246,19 @@ def main(carriers: Sequence[str]) -> None:
     rows, notes = [], [
         "up: a message into a mailbox; down: a published chunk; s/GB: CPU seconds, of all clients together and of the "
         "server's processes; server MB: the most that these had (proportional set size)",
+        "chirp: each client is a job of a pool on this machine; its server is the job's starter and shadow",
         "clients and server share the machine's cores and loopback; what arrived was compared with its SHA-256",
-        "other work ran on the machine meanwhile, so that rates differ by a third from one time to the next",
-        "left out: 100 MB by 50 clients (those take 10 GB of memory at once), and chirp, whose server is a part of "
-        "HTCondor",
     ]  # fmt: skip
     for carrier in carriers or CARRIERS:
-        for megabytes, clients in CASES:
+        for megabytes, clients in itertools.product(SIZES, CLIENTS):
             try:
                 rows.append(row(carrier, megabytes, clients))
-            except NoSshd as error:
+            except (NoSshd, NoCondor) as error:
                 notes.append(f"no {carrier}: {error}")
                 break
+            except LeftOut as error:
+                notes.append(f"left out: {carrier}, {megabytes} MB by {clients} clients: {error}")
+                continue
             print(rows[-1], flush=True)
     write("carriers", "What carriers carry", rows, notes)
 

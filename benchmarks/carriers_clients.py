@@ -1,0 +1,122 @@
+"""What the clients of `benchmarks.carriers` do, whatever carries it, and who starts them."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import multiprocessing
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+from gridml.carriers.base import WorkerMailbox
+from gridml.carriers.directory import DirectoryMailbox
+from gridml.carriers.file_link import FileMailbox
+from gridml.carriers.mailbox_files import message_name
+from gridml.carriers.sftp import Credential, SftpLine, SftpLink
+from gridml.protocol import bundle
+
+PROCESSES = 4  # of clients that are no jobs, at most; more share one, a thread each
+SMALL = b"small"  # the content of a chunk that a client fetches first, so that it is connected
+ENDS_S = 60.0  # within which a client ends that has said all
+SPAWN = multiprocessing.get_context("spawn")
+Way = Mapping[str, Credential | None]  # by worker, how it gets to its mailbox; None by the disk
+
+
+@dataclass(frozen=True)
+class Work:
+    """Send messages of `size` bytes, one after the other, and then fetch the published chunk as often."""
+
+    size: int
+    times: int
+    sha256: str  # of the chunk
+
+
+Clients = Callable[[Work], contextlib.AbstractContextManager[Sequence[Connection]]]
+"""Starts the clients of all workers, which are connected to their mailboxes when they have said "ready"."""
+
+
+@dataclass(frozen=True)
+class Served:
+    """A run directory and the clients that reach it. The server is `pids` and all below them or, where programs are
+    named, those among these that run one of them."""
+
+    root: Path
+    clients: Clients
+    pids: Sequence[int] = ()
+    programs: frozenset[str] = frozenset()
+
+
+def client(boxes: Mapping[str, WorkerMailbox], work: Work, told: Connection) -> None:
+    """Some clients, a thread each: `told` says when to send, and when to fetch, and hears what CPU seconds each took
+    and how often it failed, then by worker the name of the message that it sent last.
+
+    All send the same: none looks at what others have, and so a process holds a message once."""
+    payload = os.urandom(work.size)
+    messages = [payload[number:] + payload[:number] for number in range(1, work.times)] + [payload]
+
+    def send(box: WorkerMailbox, number: int) -> None:
+        box.send(1, messages[number])  # each another, so that it has another name
+
+    def fetch(box: WorkerMailbox, number: int) -> None:
+        box.fetch("chunk", work.sha256)  # raises for what is damaged
+
+    def failures(act: Callable[[WorkerMailbox, int], None], box: WorkerMailbox) -> int:
+        failed = 0
+        for number in range(work.times):
+            try:
+                act(box, number)
+            except (OSError, ValueError) as error:
+                failed += 1
+                print(f"{act.__name__}: {error!r}", file=sys.stderr)
+        return failed
+
+    with ThreadPoolExecutor(len(boxes)) as threads:
+        list(threads.map(lambda box: box.fetch("small", bundle.digest(SMALL)), boxes.values()))
+        told.send("ready")
+        for act in (send, fetch):
+            told.recv()
+            before = time.process_time()
+            failed = sum(threads.map(functools.partial(failures, act), boxes.values()))
+            told.send((time.process_time() - before, failed))
+    told.send(dict.fromkeys(boxes, message_name("sync", 1, payload)))
+    for box in boxes.values():
+        box.close()
+
+
+@contextlib.contextmanager
+def processes(root: Path, way: Way, work: Work) -> Iterator[Sequence[Connection]]:
+    """Clients on this machine that share a few processes."""
+    workers = list(way)
+    ends, started = [], []
+    for share in (workers[i::PROCESSES] for i in range(min(PROCESSES, len(workers)))):
+        near, far = SPAWN.Pipe()
+        ways = {worker: way[worker] for worker in share}
+        started.append(SPAWN.Process(target=_process, args=(root, ways, work, far)))
+        started[-1].start()
+        far.close()  # so that its end shows
+        ends.append(near)
+    try:
+        yield ends
+        for process in started:
+            process.join(ENDS_S)
+    finally:
+        for process in started:
+            process.kill()
+            process.join()
+
+
+def _process(root: Path, way: Way, work: Work, told: Connection) -> None:
+    client({worker: _mailbox(root, worker, credential) for worker, credential in way.items()}, work, told)
+
+
+def _mailbox(root: Path, worker: str, credential: Credential | None) -> WorkerMailbox:
+    if credential is None:
+        return DirectoryMailbox(root, worker)
+    line = SftpLine(credential, timeout_s=120.0)
+    return FileMailbox(worker, lambda: SftpLink(line))
