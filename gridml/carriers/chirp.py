@@ -24,10 +24,10 @@ from gridml.errors import RunError
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
 SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
-LARGEST = 1 << 28  # bytes of a file that travels in one command; the shadow refuses more
-PIECE = 1 << 24  # bytes that a larger file travels in at a time: starter and shadow hold a piece each in memory
+PIECE = 1 << 23  # bytes that one command carries: starter and shadow hold them up to three times in memory each
 _LONGEST_LINE = 5120
 CONFIG = "GRIDML_CHIRP_CONFIG"  # the back end says with it where the starter wrote host, port and cookie
+_SIZE = 7  # where a file's size stands in what stat says: device, inode, mode, links, user, group, device, size, ...
 _OWNERS = 0o600  # the mode of what is written; the protocol wants it in decimal
 _ERRORS = {
     -1: errno.EACCES,
@@ -54,16 +54,14 @@ class ChirpLink(FileLink):
     """A connection to the job's Chirp proxy.
 
     `config` holds host, port and cookie, as the starter writes it. Paths are relative to the directory the job was
-    submitted from. Files up to `largest` bytes travel in one command, larger ones in pieces of `piece` bytes.
+    submitted from. Larger files travel in pieces of `piece` bytes.
     """
 
-    def __init__(
-        self, config: Path, timeout_s: float = TIMEOUT_S, *, largest: int = LARGEST, piece: int = PIECE
-    ) -> None:
+    def __init__(self, config: Path, timeout_s: float = TIMEOUT_S, *, piece: int = PIECE) -> None:
         host, port, self._cookie = config.read_text().split()
         self._address = host, int(port)
         self._timeout_s = timeout_s
-        self._largest, self._piece = largest, piece
+        self._piece = piece
         self._socket: socket.socket | None = None
         self._rest = b""  # received, not yet used
         self._lock = threading.Lock()
@@ -73,14 +71,17 @@ class ChirpLink(FileLink):
             return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
     def get(self, path: str) -> bytes:
-        with self._exchange(path):
-            try:
-                with self._patient(LARGEST):  # nothing comes before the starter has it all
-                    return self._read(self._ask(f"getfile {_quoted(path)}"))
-            except _Refused as refused:
-                if refused.number != errno.EFBIG:
-                    raise
-            return self._get_in_pieces(path)
+        parts: list[bytes] = []
+        with self._exchange(path), self._opened(path, "r", 0) as (file, missing):
+            # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
+            while missing > 0:
+                with self._patient(self._piece):
+                    part = self._read(self._ask(f"read {file} {min(missing, self._piece)}"))
+                if not part:
+                    break  # it has become shorter
+                parts.append(part)
+                missing -= len(part)
+        return b"".join(parts)
 
     def put(self, path: str, payload: bytes) -> None:
         with self._exchange(path):
@@ -139,7 +140,7 @@ class ChirpLink(FileLink):
 
     def _store(self, path: str, payload: bytes) -> None:
         """Send a file that the server agrees to take; it answers when the shadow has it, over any line there is."""
-        if len(payload) > self._largest:
+        if len(payload) > self._piece:
             self._put_in_pieces(path, payload)
             return
         self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
@@ -154,31 +155,22 @@ class ChirpLink(FileLink):
             raise OSError(errno.EIO, f"{taken} of {len(payload)} bytes arrived")
 
     def _put_in_pieces(self, path: str, payload: bytes) -> None:
-        with self._opened(path, "wct", _OWNERS) as file:  # write, create, truncate
+        with self._opened(path, "wct", _OWNERS) as (file, _):  # write, create, truncate
             rest = memoryview(payload)
             while rest:  # a piece is never empty: the starter takes that for an error of its own, and ends
                 piece, rest = rest[: self._piece], rest[self._piece :]
                 self._send(f"write {file} {len(piece)}\n".encode())
                 self._send_whole(piece)
 
-    def _get_in_pieces(self, path: str) -> bytes:
-        parts: list[bytes] = []
-        with self._opened(path, "r", 0) as file:
-            # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
-            while True:
-                with self._patient(self._piece):
-                    part = self._read(self._ask(f"read {file} {self._piece}"))
-                if not part:
-                    return b"".join(parts)
-                parts.append(part)
-
     @contextlib.contextmanager
-    def _opened(self, path: str, flags: str, mode: int) -> Iterator[int]:
-        """A file of the shadow's, by its number."""
+    def _opened(self, path: str, flags: str, mode: int) -> Iterator[tuple[int, int]]:
+        """A file of the shadow's, by its number, and how many bytes it has."""
         file = self._ask(f"open {_quoted(path)} {flags} {mode}")
-        self._line()  # what stat says of it
+        status = self._line().split()
+        if len(status) <= _SIZE:
+            raise ValueError(f"got {len(status)} numbers of a file's stat, expected 13")
         try:
-            yield file
+            yield file, int(status[_SIZE])
         except _Refused:
             self._ask(f"close {file}")
             raise

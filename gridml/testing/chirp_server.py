@@ -10,9 +10,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO, cast
 
-from gridml.carriers.chirp import LARGEST
-
 COOKIE = "c00k1e"
+LARGEST = 1 << 28  # bytes that one command carries; a real proxy refuses more
 NOT_AUTHENTICATED, DOES_NOT_EXIST, TOO_BIG, INVALID, BAD_FILE = -1, -3, -5, -8, -12
 _MODES = {"r": "rb", "wct": "wb"}
 
@@ -50,11 +49,6 @@ class _Handler(socketserver.StreamRequestHandler):
         if command == "getdir":
             data = "\n".join(os.listdir(root / words[0])).encode()
             return len(data), data
-        if command == "getfile":
-            if (root / words[0]).stat().st_size > server.largest:
-                return TOO_BIG, b""
-            data = (root / words[0]).read_bytes()
-            return len(data), data
         if command == "putfile":
             if int(words[2]) > server.largest:
                 return TOO_BIG, b""
@@ -65,7 +59,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if command == "open":
             file = cast(BinaryIO, (root / words[0]).open(_MODES[words[1]]))
             self._files[file.fileno()] = file
-            return file.fileno(), (" ".join(str(value) for value in os.fstat(file.fileno())) + "\n").encode()
+            return file.fileno(), _status(file.fileno()).encode()
         if command in ("read", "write", "close"):
             return self._with_file(command, *map(int, words))
         if command == "rename":
@@ -78,6 +72,8 @@ class _Handler(socketserver.StreamRequestHandler):
 
     def _with_file(self, command: str, number: int, length: int = 0) -> tuple[int, bytes]:
         data = self.rfile.read(length) if command == "write" else b""
+        if length > cast(_Server, self.server).largest:
+            return TOO_BIG, b""
         file = self._files.pop(number, None) if command == "close" else self._files.get(number)
         if file is None:
             return BAD_FILE, b""
@@ -90,11 +86,19 @@ class _Handler(socketserver.StreamRequestHandler):
         return len(data), data
 
 
+def _status(file: int) -> str:
+    """What stat says, in the protocol's order."""
+    said = os.fstat(file)
+    values = (said.st_dev, said.st_ino, said.st_mode, said.st_nlink, said.st_uid, said.st_gid, said.st_rdev,
+              said.st_size, said.st_blksize, said.st_blocks, said.st_atime, said.st_mtime, said.st_ctime)  # fmt: skip
+    return " ".join(str(int(value)) for value in values) + "\n"
+
+
 @contextmanager
 def proxy(root: Path, config: Path, *, largest: int = LARGEST) -> Iterator[None]:
     """Serve `root` on loopback while inside `with`; `config` gets host, port and cookie, as from the starter.
 
-    Files of more than `largest` bytes are refused where they are to travel in one command.
+    What is to carry more than `largest` bytes in one command is refused.
     """
     with _Server(("127.0.0.1", 0), _Handler) as server:
         server.root, server.largest = root, largest

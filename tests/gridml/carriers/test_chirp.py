@@ -63,11 +63,11 @@ def test_a_file_is_written_in_one_command(link: ChirpLink, tmp_path: Path) -> No
     assert (tmp_path / "heartbeat").read_bytes() == (2).to_bytes(8, "little")
 
 
-@pytest.mark.parametrize("count", [0, 99, 100, 101, 130, 1_000, 1_001])
-def test_a_file_too_large_for_one_command_travels_in_pieces(tmp_path: Path, config: Path, count: int) -> None:
+@pytest.mark.parametrize("count", [0, 99, 100, 101, 130, 200, 1_000, 1_001])
+def test_no_command_carries_more_than_a_piece(tmp_path: Path, config: Path, count: int) -> None:
     payload = bytes(i % 251 for i in range(count))
     with proxy(tmp_path, config, largest=100):
-        link = ChirpLink(config, timeout_s=5, largest=100, piece=30)
+        link = ChirpLink(config, timeout_s=5, piece=100)
         link.put("message", payload)
         assert (tmp_path / "message").read_bytes() == payload
         assert link.get("message") == payload
@@ -79,7 +79,7 @@ def test_a_file_too_large_for_one_command_travels_in_pieces(tmp_path: Path, conf
 
 def test_a_large_file_that_is_refused_is_an_error_and_the_connection_is_good(tmp_path: Path, config: Path) -> None:
     with proxy(tmp_path, config, largest=100):
-        link = ChirpLink(config, timeout_s=5, largest=100)
+        link = ChirpLink(config, timeout_s=5, piece=100)
         with pytest.raises(FileNotFoundError):
             link.put("no/such/folder", bytes(101))
         before = link._socket
@@ -89,7 +89,7 @@ def test_a_large_file_that_is_refused_is_an_error_and_the_connection_is_good(tmp
 
 
 def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) -> None:
-    answers = {"cookie": b"0\n", "open": b"7\n1 2 3\n", "write": b"-6\n", "close": b"0\n"}
+    answers = {"cookie": b"0\n", "open": b"7\n" + b"0 " * 13 + b"\n", "write": b"-6\n", "close": b"0\n"}
     commands = []
 
     def full(connection: socket.socket) -> None:
@@ -102,7 +102,7 @@ def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) ->
                 connection.sendall(answers[commands[-1]])
 
     with server(full, config):
-        link = ChirpLink(config, timeout_s=5, largest=100)
+        link = ChirpLink(config, timeout_s=5, piece=100)
         with pytest.raises(OSError, match="space") as caught:
             link.put("box/message", bytes(101))
         link.close()
@@ -135,7 +135,7 @@ def test_a_full_disk_is_reported_as_one(config: Path) -> None:
     assert caught.value.errno == errno.ENOSPC
 
 
-@pytest.mark.parametrize("nonsense", [b"", b"0\n", b"0\n10\nabc", b"nonsense\n"])
+@pytest.mark.parametrize("nonsense", [b"", b"0\n", b"0\n10\nabc", b"nonsense\n", b"0\n7 7\n"])
 def test_a_connection_that_ends_or_makes_no_sense_is_an_error_not_a_wait(nonsense: bytes, config: Path) -> None:
     def answer(connection: socket.socket) -> None:
         connection.recv(100)
