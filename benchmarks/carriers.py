@@ -6,8 +6,7 @@ Workers' own mailboxes, in processes of their own, send a message (up) and fetch
 that they share (`directory`), as jobs of an HTCondor pool through their starters and shadows (`chirp`), by SFTP to the
 server in a master (`sftp`) and to OpenSSH's sshd with the configuration that ships (`sshd`; as root only). Everything
 is on one machine, so client and server share its cores, and the network is loopback. What arrived is compared with what
-was sent, each time. A case that the machine has no room for, or that takes longer than LIMIT_S, is left out, and the
-notes say so.
+was sent, each time. Of a case that the machine has no room for, or that takes longer than LIMIT_S, the notes say so.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.carriers_chirp import chirp
-from benchmarks.carriers_clients import SMALL, SPAWN, Served, Work, processes
+from benchmarks.carriers_clients import SMALL, SPAWN, NotMeasured, Served, Work, processes
 from benchmarks.table import Cell, write
 from gridml.carriers.directory import DirectoryMailboxes
 from gridml.carriers.enrolment import new_key
@@ -42,7 +41,7 @@ from pools.sshd import NoSshd, private_sshd
 MB = 1_000_000
 SIZES, CLIENTS = (1, 25, 100), (1, 10, 50)  # MB of a message; how many send at once
 AT_LEAST = 50  # MB, each way: small messages are sent repeatedly
-LIMIT_S = 240.0  # for a case, once its clients are connected
+LIMIT_S = 300.0  # for a case, once its clients are started
 COPIES = 3  # of what is under way, that memory must have room for: a client has two as it puts one together
 OWNER = 54321  # of the run directory behind sshd, which lets nobody in to one of root's
 SAMPLE_S = 0.2
@@ -55,10 +54,6 @@ class Transfer:
     seconds: float
     client_cpu_s: float
     server_cpu_s: float
-
-
-class LeftOut(Exception):
-    """A case was not measured, and why."""
 
 
 # --- servers
@@ -167,33 +162,39 @@ class Watch:
 
 def measure(served: Served, work: Work) -> tuple[list[Transfer], int, int]:
     """Return what sending and fetching took, the most bytes of memory of the server, and how many transfers failed.
-    Raises LeftOut."""
-    transfers, failed = list[Transfer](), 0
+    Raises NotMeasured."""
     with served.clients(work) as ends:
-        for end in ends:
-            end.recv()
-        deadline = time.monotonic() + LIMIT_S
         watch = Watch(served)
         try:
-            for _ in range(2):
-                before, began = watch.cpu_s(), time.monotonic()
-                for end in ends:
-                    end.send("go")
-                told = [_heard(end, deadline) for end in ends]
-                seconds = time.monotonic() - began
-                failed += sum(each[1] for each in told)
-                transfers.append(Transfer(seconds, sum(each[0] for each in told), watch.cpu_s() - before))
+            transfers, failed, sent = _transfers(watch, ends)
+        except (EOFError, ConnectionError):
+            raise NotMeasured("a client has ended; what it said is above") from None
         finally:
             watch.stop()
-        for end in ends:
-            for worker, name in _heard(end, deadline).items():
-                failed += not arrived(served.root / "mail" / worker, name)
+        failed += sum(not arrived(served.root / "mail" / worker, name) for worker, name in sent.items())
     return transfers, watch.most, failed
 
 
+def _transfers(watch: Watch, ends: Sequence[Connection]) -> tuple[list[Transfer], int, dict[str, str]]:
+    """Return what sending and fetching took, how many transfers failed, and by worker the last message's name."""
+    transfers, failed, deadline = list[Transfer](), 0, time.monotonic() + LIMIT_S
+    for end in ends:
+        _heard(end, deadline)
+    for _ in range(2):
+        before, began = watch.cpu_s(), time.monotonic()
+        for end in ends:
+            end.send("go")
+        told = [_heard(end, deadline) for end in ends]
+        seconds = time.monotonic() - began
+        failed += sum(each[1] for each in told)
+        transfers.append(Transfer(seconds, sum(each[0] for each in told), watch.cpu_s() - before))
+    return transfers, failed, {worker: name for end in ends for worker, name in _heard(end, deadline).items()}
+
+
 def _heard(end: Connection, deadline: float) -> Any:
+    """What a client says next. Raises NotMeasured where that takes too long, EOFError where the client has ended."""
     if not end.poll(max(0.0, deadline - time.monotonic())):
-        raise LeftOut(f"it took longer than {LIMIT_S:g} s")
+        raise NotMeasured(f"it took longer than {LIMIT_S:g} s")
     return end.recv()
 
 
@@ -204,16 +205,16 @@ def arrived(folder: Path, name: str) -> bool:
 
 
 def check_room(folder: Path, size: int) -> None:
-    """Raises LeftOut where memory or the disk of `folder` have no room for `size` bytes under way."""
+    """Raises NotMeasured where memory or the disk of `folder` have no room for `size` bytes under way."""
     lines = Path("/proc/meminfo").read_text().splitlines()
     free = next(int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:"))
     for what, needed, there in (("memory", COPIES * size, free), ("disk", 2 * size, shutil.disk_usage(folder).free)):
         if there < needed:
-            raise LeftOut(f"it takes up to {needed / 1e9:.3g} GB of {what}, and {there / 1e9:.3g} GB are free")
+            raise NotMeasured(f"it takes up to {needed / 1e9:.3g} GB of {what}, and {there / 1e9:.3g} GB are free")
 
 
 def row(carrier: str, megabytes: int, clients: int) -> dict[str, Cell]:
-    """Raises LeftOut, NoCondor and NoSshd."""
+    """Raises NotMeasured, NoCondor and NoSshd."""
     times = max(1, AT_LEAST // (megabytes * clients))
     workers = [f"w{number}" for number in range(clients)]
     with tempfile.TemporaryDirectory(prefix="carriers-") as folder:
@@ -256,8 +257,8 @@ def main(carriers: Sequence[str]) -> None:
             except (NoSshd, NoCondor) as error:
                 notes.append(f"no {carrier}: {error}")
                 break
-            except LeftOut as error:
-                notes.append(f"left out: {carrier}, {megabytes} MB by {clients} clients: {error}")
+            except NotMeasured as error:
+                notes.append(f"not measured: {carrier}, {megabytes} MB by {clients} clients: {error}")
                 continue
             print(rows[-1], flush=True)
     write("carriers", "What carriers carry", rows, notes)

@@ -17,14 +17,15 @@ from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Client, Connection
 from pathlib import Path
 
-from benchmarks.carriers_clients import ENDS_S, Served, Work, client
+from benchmarks.carriers_clients import NotMeasured, Served, Work, client
 from gridml.carriers.chirp import ChirpWorker
+from master.backends.condor.submit_description import word
 from pools.daemons import pid
 from pools.pool import Pool, personal
 
 PROGRAMS = frozenset({"condor_starter", "condor_shadow"})
 STARTS_S = 180.0  # within which all jobs must run
-ROOMY = "MEMORY = 100000\n"  # MB; nobody looks whether it is there
+ROOMY = "MEMORY = 1000000\n"  # MB, so that it is for the benchmark to see whether there is room
 SUBMIT = """
 universe = vanilla
 executable = {python}
@@ -39,7 +40,7 @@ request_memory = 1000
 request_disk = 1MB
 log = {own}/log
 error = {own}/$(worker).err
-output = {own}/$(worker).out
+stream_error = True
 queue worker in ({workers})
 """
 
@@ -57,33 +58,30 @@ def chirp(root: Path, workers: Sequence[str]) -> Iterator[Served]:
 @contextlib.contextmanager
 def _jobs(pool: Pool, root: Path, own: Path, workers: Sequence[str], work: Work) -> Iterator[Sequence[Connection]]:
     description, meeting = own / "submit", own / "socket"
-    code = Path(__file__).parents[1]
-    description.write_text(
-        SUBMIT.format(
-            python=sys.executable, work=work, meeting=meeting, code=code, root=root, own=own, workers=" ".join(workers)
-        )
-    )
+    places = {"meeting": meeting, "root": root, "own": own, "code": word(str(Path(__file__).parents[1]))}
+    description.write_text(SUBMIT.format(python=sys.executable, work=work, workers=" ".join(workers), **places))
     with contextlib.ExitStack() as stack:
         listening = stack.enter_context(socket.socket(socket.AF_UNIX))
         listening.bind(str(meeting))
         listening.listen(len(workers))
         submitted = pool.tool("condor_submit", str(description))
         if submitted.returncode:
-            raise RuntimeError(f"condor_submit failed: {submitted.stderr}")
+            raise NotMeasured(f"condor_submit failed: {submitted.stderr}")
         stack.callback(_say_errors, own)
-        ends, deadline = [], time.monotonic() + STARTS_S
+        ends, deadline = list[Connection](), time.monotonic() + STARTS_S
         for _ in workers:
             listening.settimeout(max(0.1, deadline - time.monotonic()))
-            accepted, _address = listening.accept()  # raises TimeoutError
+            try:
+                accepted, _ = listening.accept()
+            except TimeoutError:
+                raise NotMeasured(f"{len(ends)} of {len(workers)} jobs ran within {STARTS_S:g} s") from None
             accepted.setblocking(True)
             ends.append(stack.enter_context(Connection(accepted.detach())))
         yield ends
-        for end in ends:
-            with contextlib.suppress(EOFError):  # it has ended
-                end.poll(ENDS_S) and end.recv()
 
 
 def _say_errors(own: Path) -> None:
+    """Print what jobs said of what went wrong."""
     for said in sorted(own.glob("*.err")):
         print(said.read_text(), end="", file=sys.stderr)
 

@@ -37,8 +37,13 @@ class Work:
     sha256: str  # of the chunk
 
 
+class NotMeasured(Exception):
+    """A case was not measured, and why."""
+
+
 Clients = Callable[[Work], contextlib.AbstractContextManager[Sequence[Connection]]]
-"""Starts the clients of all workers, which are connected to their mailboxes when they have said "ready"."""
+"""Starts the clients of all workers, which are connected to their mailboxes when they have said "ready". Raises
+NotMeasured where they do not start."""
 
 
 @dataclass(frozen=True)
