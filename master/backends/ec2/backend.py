@@ -24,7 +24,7 @@ from master.backends.ec2.bundle import write_bundle
 from master.backends.ec2.cloud import ALIVE, PLACE, RUN, Cloud, Launched, PoolError, Seen, Template
 from master.backends.ec2.errors import CloudError
 from master.backends.ec2.launching import Asked, Launching
-from master.backends.ec2.money import ASK_S, Money
+from master.backends.ec2.money import ASK_S, Money, markets_of
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.removal import remove
 from master.backends.ec2.site import Site, find_site
@@ -231,7 +231,7 @@ class Ec2(Backend):
                 self._aside.begin("launch", lambda: self._launch(asked))
         if now >= self._next_prices_s and not self._aside.busy("prices") and self._lives:
             self._next_prices_s = now + ASK_S
-            self._aside.begin("prices", self._money.question(self._cloud, self._site))
+            self._aside.begin("prices", lambda: self._cloud.spot_prices(self._site.types, self._money.since))
         wanted = bool(self._lives or self._leaving) or now < self._unsure_until_s
         if wanted and now >= self._next_look_s and not self._aside.busy("look"):
             self._look_begun_s = now
@@ -270,8 +270,7 @@ class Ec2(Backend):
             self._to_end.update(each.id for each in spare)
             self._known.update(each.id for each in launched)
             for worker, each in given:
-                full = self._money.full_price(each.pool.type)
-                instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now, full)
+                instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now)
                 self._roster.keep(instance)
                 self._lives[worker] = _Life(worker, instance)
         if self._launching.denied and not self._lives:
@@ -318,12 +317,7 @@ class Ec2(Backend):
         if answer is None:
             return
         with contextlib.suppress(CloudError):  # the report then says that it does not know
-            self._money.learn(answer.result())
-        for life in self._lives.values():
-            full = self._money.full_price(life.instance.type)
-            if full and not life.instance.on_demand:
-                life.instance = replace(life.instance, on_demand=full)
-                self._roster.keep(life.instance)
+            self._money.learn(markets_of(self._site, answer.result()))
 
     def _judge_the_budget(self, now: float) -> None:
         spend, why = self._money.judge(len(self._launching.waiting), now)
@@ -342,8 +336,7 @@ class Ec2(Backend):
             life.seen, life.running = True, seen.state == "running"
             state, reason = seen.state, seen.reason
             if (seen.type, seen.zone) != (life.instance.type, life.instance.zone):
-                full = self._money.full_price(seen.type)
-                life.instance = replace(life.instance, type=seen.type, zone=seen.zone, on_demand=full)
+                life.instance = replace(life.instance, type=seen.type, zone=seen.zone)
                 self._roster.keep(life.instance)
         if life.farewell is None:
             life.farewell = self._roster.farewell(life.instance.id)  # said before its machine went

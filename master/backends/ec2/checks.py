@@ -10,7 +10,6 @@ from typing import Any
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import GridmlError
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.errors import CloudError
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
 from master.backends.ec2.site import read_certificate
 
@@ -65,7 +64,6 @@ def checks(region: str | None, image: str | None, certificate: Path | None, addr
         yield Check(action, refused is None, refused or "allowed")
     yield _look("image", lambda: _image(cloud, image))
     yield _look("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")
-    yield _look("full prices", lambda: _full_prices(cloud))
     yield _look("quota", lambda: cloud.spot_quota() or "not known: the credentials need not be allowed to read it")
     yield _look("certificate", lambda: _certificate(options.identity_certificate, cloud.region))
     yield _look("address", lambda: _address(address))
@@ -83,15 +81,6 @@ def _image(cloud: Cloud, id: str | None) -> str:
 
     image = an_image(cloud, id)
     return f"{image.id} ({image.name}, {image.architecture})"
-
-
-def _full_prices(cloud: Cloud) -> str:
-    """No run needs them: without them reports say nothing of what a run would have cost on demand."""
-    try:
-        known = cloud.full_prices(USUAL_TYPES["x86_64"][:1])
-    except CloudError as error:
-        return f"not known: {error}"
-    return ", ".join(f"{type} ${price:g}/h" for type, price in known.items()) or "the price list says nothing"
 
 
 def _certificate(path: Path | None, region: str) -> str:

@@ -15,7 +15,6 @@ from typing import Any
 
 from chunk_model.price_history import price_steps
 from gridml.errors import RunError, UsageError
-from master.backends.ec2 import price_list
 from master.backends.ec2.errors import DENIED, NOT_SENT, CloudError, in_words
 from master.decisions.spot_fleet import Pool
 
@@ -147,7 +146,7 @@ class Cloud:
     def _client(self) -> Any:
         return self._connected("ec2")
 
-    def _connected(self, service: str, region: str | None = None) -> Any:
+    def _connected(self, service: str) -> Any:
         from botocore.config import Config
 
         if self._session.region_name is None:
@@ -160,8 +159,8 @@ class Cloud:
             retries={"mode": "standard", "total_max_attempts": ATTEMPTS},
             user_agent_extra="gridml",
         )
-        with in_words(service, region or self._session.region_name):
-            return self._session.client(service, region_name=region, config=config)
+        with in_words(service, self._session.region_name):
+            return self._session.client(service, config=config)
 
     def _in_words(self) -> AbstractContextManager[None]:
         return in_words("ec2", self._session.region_name)
@@ -227,16 +226,6 @@ class Cloud:
         """What each market of these types has cost since then, and when it was reached: steps by "TYPE/ZONE"."""
         asked = {"InstanceTypes": list(types), "ProductDescriptions": ["Linux/UNIX"], "StartTime": since}
         return price_steps(self._pages("describe_spot_price_history", "SpotPriceHistory", **asked))
-
-    def full_prices(self, types: Iterable[str]) -> dict[str, float]:
-        """What these types cost on demand, dollars an hour; those that the price list does not have are left out."""
-        client, found = self._connected("pricing", price_list.REGION), {}
-        for type in types:
-            with in_words("pricing", price_list.REGION):
-                products = client.get_products(**price_list.question(type, self.region))["PriceList"]
-            if (price := price_list.full_price(products)) is not None:
-                found[type] = price
-        return found
 
     def make_group(self, name: str, vpc: str, tags: Mapping[str, str]) -> str:
         """Return the security group of this name in a VPC, made unless it is there: nothing gets in."""

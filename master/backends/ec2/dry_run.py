@@ -26,8 +26,7 @@ def describe(settings: Settings, cloud: Cloud) -> str:
     ]
     if options.max_price is not None:
         lines.append(f"at most         ${options.max_price:g} for an hour of an instance")
-    found = offers(cloud, site, options)
-    if options.on_demand and not found:
-        return "\n".join([*lines, "what that costs is not known: the credentials do not allow pricing:GetProducts"])
-    estimate = estimated(found, settings.workers, budget=options.budget)
+    if options.on_demand:
+        return "\n".join(lines)
+    estimate = estimated(offers(cloud, site, options), settings.workers, budget=options.budget)
     return "\n".join([*lines, *estimate.lines()])

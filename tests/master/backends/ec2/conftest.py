@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -54,7 +53,6 @@ class Aws:
     refusals: dict[str, tuple[str, str]] = field(default_factory=dict)  # by operation: code and message
     pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
     prices: dict[str, float] = field(default_factory=dict)  # by type: dollars an hour; of others 0.07
-    full_price: float = 0.17  # of every type, dollars an hour
     capacity: int | None = None  # how many instances there may be
 
     def options(self, **changed: Any) -> Ec2Options:
@@ -204,8 +202,6 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
             raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
         if operation == "DescribeSpotPriceHistory" and not parameters.get("DryRun"):
             return _history(account, parameters)
-        if operation == "GetProducts":  # which moto does not have
-            return {"FormatVersion": "aws_v1", "PriceList": [_product(account.full_price)]}
         if operation == "CreateFleet" and account.capacity is not None:
             parameters = _within_capacity(account, parameters)
         if operation == "CreateFleet" and account.pool_errors:
@@ -213,23 +209,6 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
         return call(client, operation, parameters)
 
     monkeypatch.setattr(BaseClient, "_make_api_call", watched)
-
-
-def _product(dollars: float) -> str:
-    """A product as Amazon's price list has it, shortened: on demand and, at half of that, reserved."""
-
-    def term(unit: str, price: float) -> dict[str, Any]:
-        dimension = {"unit": unit, "beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": f"{price:.10f}"}}
-        return {"offerTermCode": "JRTCKXETXF", "priceDimensions": {"ABC.DEF.6YS6EN2CT7": dimension}}
-
-    terms = {"OnDemand": {"ABC.DEF": term("Hrs", dollars)}, "Reserved": {"ABC.GHI": term("Hrs", dollars / 2)}}
-    return json.dumps({"product": {"productFamily": "Compute Instance"}, "serviceCode": "AmazonEC2", "terms": terms})
-
-
-@pytest.fixture
-def product() -> Callable[[float], str]:
-    """Makes a product that costs so many dollars an hour on demand."""
-    return _product
 
 
 def _history(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,6 @@ from master.backends.ec2.money import check_affordable
 from master.backends.ec2.site import find_site
 from master.decisions.spending import spent
 from master.sftp.fleet_costs import kept_prices, stays
-from master.views.money import read_money
 
 
 @pytest.fixture
@@ -35,46 +34,6 @@ def test_prices_are_kept_of_the_markets_that_instances_come_from(fleet: Any) -> 
     fleet.polls(10, 360.0)
     assert len(fleet.aws.asked("DescribeSpotPriceHistory")) >= 5
     assert spent([stay for _, stay in stays(fleet.roster)], kept_prices(fleet.directory.root), fleet.now) > 0
-
-
-def test_what_instances_would_cost_on_demand_is_kept_with_them(fleet: Any) -> None:
-    fleet.submit("w1")
-    fleet.enrol("w1")
-    fleet.polls(3)
-    fleet.submit("w2")
-    assert [stay.on_demand for _, stay in stays(fleet.roster)] == [0.17, 0.17]
-    money = read_money(fleet.directory.root, None, fleet.now + 3600.0)
-    assert money is not None and money.on_demand is not None
-    assert money.on_demand / money.dollars == pytest.approx(0.17 / 0.07, rel=0.01)
-
-
-def test_a_run_goes_on_where_nobody_may_ask_for_full_prices(fleet: Any) -> None:
-    fleet.aws.refusals["GetProducts"] = ("AccessDeniedException", "not authorized to perform: pricing:GetProducts")
-    fleet.submit("w1")
-    fleet.enrol("w1")
-    fleet.polls(3)
-    money = read_money(fleet.directory.root, None, fleet.now + 3600.0)
-    assert money is not None
-    assert money.on_demand is None and money.dollars > 0
-
-
-def test_instances_at_the_full_price_cost_that(fleet: Any) -> None:
-    fleet.backend.leave()
-    fleet.settings = replace(fleet.settings, options=replace(fleet.settings.options, on_demand=True))
-    fleet.backend = fleet.another()
-    fleet.submit("w1")
-    fleet.enrol("w1")
-    fleet.polls(3)
-    assert kept_prices(fleet.directory.root) == {}
-    money = read_money(fleet.directory.root, None, fleet.now + 3600.0)
-    assert money is not None
-    assert money.dollars == money.on_demand == pytest.approx(0.17, rel=0.01)
-
-
-def test_a_budget_of_a_run_at_the_full_price_is_held_against_that(aws: Any) -> None:
-    options, cloud = aws.options(on_demand=True, budget=0.1), Cloud("us-east-1")
-    with pytest.raises(UsageError, match=r"less than one instance-hour, which is \$0.17"):
-        check_affordable(cloud, find_site(cloud, options), options)
 
 
 def test_without_a_budget_any_number_is_afforded(fleet: Any) -> None:
