@@ -35,7 +35,11 @@ class Refusal(StrEnum):
     QUOTA = "the account's quota is used up"
     UNSUITED = "it has no such pool"
     DENIED = "the credentials do not allow it"
+    MISSING = "it is asked for with what is not there"
     OTHER = "it gives another reason"
+
+
+OF_NO_USE = (Refusal.DENIED, Refusal.MISSING)  # in no pool, and at no time
 
 
 @dataclass(frozen=True)
@@ -49,7 +53,7 @@ class Refused:
     @property
     def for_good(self) -> bool:
         """Whether asking again would change nothing."""
-        return self.times > 0 and self.because in (Refusal.UNSUITED, Refusal.DENIED)
+        return self.times > 0 and self.because in (Refusal.UNSUITED, *OF_NO_USE)
 
 
 def after_refusal(before: Refused, because: Refusal, now: float, *, of_account: bool = False) -> tuple[Refused, str]:

@@ -192,6 +192,8 @@ class Ec2(Backend):
     def more_machines(self, resume: str) -> str:
         if self._spend is not Spend.GO_ON:
             return f"What is credited is kept. Go on with more money: {resume} --budget DOLLARS"
+        if self._launching.denied:
+            return f"Mend that, then go on: {resume}"
         return f"Offer other --instance-types, --zones or a higher --max-price: {resume}"
 
     def leave(self) -> None:
@@ -273,8 +275,6 @@ class Ec2(Backend):
                 instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now)
                 self._roster.keep(instance)
                 self._lives[worker] = _Life(worker, instance)
-        if self._launching.denied and not self._lives:
-            raise RunError(f"EC2 launches no instances: {self._launching.denied}")
 
     def _hear_look(self, now: float) -> None:
         answer = self._aside.take("look")

@@ -188,12 +188,14 @@ class Cloud:
         ]
         return sorted(images, key=lambda image: image.created, reverse=True)
 
-    def instance_types(self, names: Sequence[str]) -> list[InstanceType]:
-        """What is known of these types. Raises UsageError for one that the region does not have."""
+    def instance_types(self, names: Sequence[str], *, all_of_them: bool = True) -> list[InstanceType]:
+        """What is known of these types. Raises UsageError for one that the region does not have, unless it need not
+        have `all_of_them`."""
         if not names:
             return []  # EC2 would describe all
+        wanted = {"InstanceTypes": list(names)} if all_of_them else {"Filters": [_filter("instance-type", names)]}
         try:
-            found = self._pages("describe_instance_types", "InstanceTypes", InstanceTypes=list(names))
+            found = self._pages("describe_instance_types", "InstanceTypes", **wanted)
         except CloudError as error:
             if not error.code.startswith("InvalidInstanceType"):
                 raise
@@ -237,7 +239,9 @@ class Cloud:
         except CloudError as error:
             if error.code != "InvalidGroup.Duplicate":
                 raise
-        return next(kept.id for kept in self.groups(tags[RUN]))
+        if found := self.groups(tags[RUN]):
+            return found[0].id
+        raise CloudError(f"EC2 has the security group {name} and does not list it yet.", "NotListedYet", passing=True)
 
     def groups(self, run: str | None = None) -> list[Kept]:
         """The security groups of a run, or of all."""
@@ -284,7 +288,7 @@ class Cloud:
 
     def launch(self, request: FleetRequest) -> tuple[list[Launched], list[PoolError]]:
         """Launch at once as many instances as can be had, and say why there are no more."""
-        price = {} if request.max_price is None else {"MaxPrice": f"{request.max_price:.6f}".rstrip("0")}
+        price = {} if request.max_price is None else {"MaxPrice": f"{request.max_price:.6f}".rstrip("0").rstrip(".")}
         zones = {subnet: zone for zone, subnet in request.subnets.items()}
         kind = "on-demand" if request.on_demand else "spot"
         strategy: dict[str, Any] = {"OnDemandOptions": {"AllocationStrategy": "lowest-price"}}

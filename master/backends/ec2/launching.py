@@ -12,6 +12,7 @@ from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.refusals import refusal_of
 from master.backends.ec2.site import Site
 from master.decisions.spot_fleet import (
+    OF_NO_USE,
     Pool,
     Refusal,
     Refused,
@@ -49,6 +50,7 @@ class Launching:
         self._account = Refused()
         self._answered = 0  # requests of this master
         self._again: Asked | None = None  # nobody knows whether it was heard
+        self._unsuited = ""  # what EC2 said of a pool that it does not have
         self._told: set[Refusal | str] = set()
 
     def due(self, template: str, now: float) -> Asked | None:
@@ -102,14 +104,19 @@ class Launching:
             self._again, self._answered = None, self._answered + 1
             because = refusal_of(error.code)
         if because in (Refusal.CAPACITY, Refusal.PRICE, Refusal.UNSUITED):
-            self._take_refusals([PoolError(pool, error.code, str(error)) for pool in asked.request.pools], 0, now)
+            refused = [PoolError(pool, error.code, str(error)) for pool in asked.request.pools]
+            self._take_refusals(refused, len(asked.workers), now)
             return
         self._leave_account_alone(because, str(error), now)
 
     def no_use(self) -> str | None:
         """Why none of those that wait will ever get an instance, None while one may."""
+        if not self.waiting:
+            return None
+        if self.denied:
+            return f"EC2 launches no instances: {self.denied}"
         none_left, reason = no_pool_left(self._site.pools, self._refused)
-        return reason if none_left and self.waiting else None
+        return f"{reason} ({self._unsuited})" if none_left else None
 
     def _token(self, workers: Sequence[str], now: float) -> str:
         """Of at most 64 characters. `now` tells this master's requests from those of one before it."""
@@ -122,14 +129,17 @@ class Launching:
         by_kind: dict[Refusal, list[PoolError]] = {}
         for error in errors:
             by_kind.setdefault(refusal_of(error.code), []).append(error)
-        if Refusal.DENIED in by_kind and not any_launched:
-            self._leave_account_alone(Refusal.DENIED, _with_code(by_kind[Refusal.DENIED][0]), now)
+        final = next((because for because in OF_NO_USE if because in by_kind), None)
+        if final is not None and not any_launched:
+            self._leave_account_alone(final, _with_code(by_kind[final][0]), now)
             return
         for because, of_kind in by_kind.items():
             said = ""
             for pool in {error.pool for error in of_kind if error.pool is not None}:
                 before = self._refused.get(pool, Refused())
                 self._refused[pool], said = after_refusal(before, because, now)
+            if because is Refusal.UNSUITED:
+                self._unsuited = _with_code(of_kind[0])
             if said and missing:
                 self._tell(because, f"EC2 gives no instances of {_pools(of_kind)}: {said} ({_with_code(of_kind[0])})")
         of_account, _ = concerns_account(by_kind)
@@ -155,6 +165,8 @@ class Launching:
 
 
 def _with_code(error: PoolError) -> str:
+    if error.code in error.message:  # as CloudError says it
+        return error.message
     return f"{error.code}: {error.message}".strip(": ") or "no reason is given"
 
 

@@ -29,6 +29,9 @@ _REFUSALS: Mapping[str, Refusal] = {
     "AccessDenied": Refusal.DENIED,
     "AuthFailure.ServiceLinkedRoleCreationNotPermitted": Refusal.DENIED,
     "OptInRequired": Refusal.DENIED,
+    "InvalidAMIID.NotFound": Refusal.MISSING,
+    "InvalidKeyPair.NotFound": Refusal.MISSING,
+    "InvalidSubnetID.NotFound": Refusal.MISSING,
 }
 
 

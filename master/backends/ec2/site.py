@@ -42,7 +42,7 @@ def find_site(cloud: Cloud, options: Ec2Options) -> Site:
     certificate = read_certificate(options.identity_certificate, region)
     types = cloud.instance_types(options.instance_types) if options.instance_types else []
     image = an_image(cloud, options.image, {architecture for each in types for architecture in each.architectures})
-    types = types or cloud.instance_types(USUAL_TYPES.get(image.architecture, ()))
+    types = types or cloud.instance_types(USUAL_TYPES.get(image.architecture, ()), all_of_them=False)
     usable = _usable(types, image, options)
     subnets, vpc = _subnets(cloud.subnets(options.subnets), options, region)
     vcpus = {each.vcpus for each in usable}
@@ -109,8 +109,8 @@ def _usable(types: Sequence[InstanceType], image: Image, options: Ec2Options) ->
         )
     if not types:
         raise UsageError(
-            f"the image {image.id} is for {image.architecture!r}; expected one of {', '.join(USUAL_TYPES)}. Name "
-            "another --image, or --instance-types."
+            f"the image {image.id} is for {image.architecture!r}, and the region has none of the types that gridml "
+            "asks for by itself. Name --instance-types, or another --image."
         )
     return [each for each in types if each.name not in wrong]
 

@@ -110,6 +110,15 @@ def test_a_type_that_does_not_exist(launch: Callable[..., Answer]) -> None:
     assert "there is no such instance type in us-east-1: zz9.huge" in said
 
 
+def test_a_region_need_not_have_all_of_the_usual_types(
+    launch: Callable[..., Answer], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    usual = {"x86_64": ("zz9.xlarge", "c5.xlarge")}
+    monkeypatch.setattr("master.backends.ec2.site.USUAL_TYPES", usual)
+    told = launch(**{"dry_run": ""})
+    assert told.status == 0 and "types           c5.xlarge\n" in told.out, told
+
+
 def test_a_type_that_does_not_run_the_image(launch: Callable[..., Answer]) -> None:
     assert "c6g.xlarge is arm64" in mistake(launch(instance_types="c6g.xlarge"))
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gridml.errors import RunError
 from master.backends.base import State
 
 ZONES = [f"us-east-1{letter}" for letter in "abcdef"]
@@ -86,10 +86,54 @@ def test_pools_that_the_region_does_not_have_end_the_wait(fleet: Any) -> None:
     assert "--instance-types" in fleet.backend.more_machines("gridml resume r")
 
 
+def test_why_a_request_is_refused_as_a_whole_is_said(fleet: Any) -> None:
+    fleet.aws.refusals["CreateFleet"] = ("InvalidParameterValue", "User data is limited to 16384 bytes")
+    fleet.submit("w1")
+    assert "User data is limited to 16384 bytes" in fleet.news[0]
+    assert "User data is limited to 16384 bytes" in fleet.backend.exhausted()
+
+
 def test_a_launch_that_is_not_allowed_ends_the_run(fleet: Any) -> None:
     fleet.aws.refusals["CreateFleet"] = ("UnauthorizedOperation", "You are not authorized")
-    with pytest.raises(RunError, match=r"do not allow ec2:CreateFleet"):
-        fleet.submit("w1")
+    fleet.submit("w1")
+    assert "do not allow ec2:CreateFleet" in fleet.backend.exhausted()
+    assert fleet.backend.more_machines("gridml resume r") == "Mend that, then go on: gridml resume r"
+
+
+def test_a_launch_that_is_no_longer_allowed_ends_the_run_with_its_last_instance(fleet: Any) -> None:
+    fleet.submit("w1")
+    fleet.enrol("w1")
+    fleet.aws.refusals["CreateFleet"] = ("UnauthorizedOperation", "You are not authorized")
+    fleet.submit("w2")
+    assert fleet.backend.exhausted() is None  # w1 works
+    fleet.farewell("w1", 0)
+    fleet.polls(8)
+    assert "do not allow ec2:CreateFleet" in fleet.backend.exhausted()
+
+
+def test_a_key_pair_that_is_not_there_ends_the_run(fleet: Any) -> None:
+    no_capacity(fleet, "c5.xlarge", "m5.xlarge", code="InvalidKeyPair.NotFound")
+    fleet.submit("w1")
+    assert "InvalidKeyPair.NotFound" in fleet.backend.exhausted()
+
+
+def test_a_group_that_is_there_and_not_yet_listed_is_asked_for_again(fleet: Any) -> None:
+    fleet.aws.refusals["CreateSecurityGroup"] = ("InvalidGroup.Duplicate", "the group already exists")
+    fleet.submit("w1")
+    assert "does not list it yet" in fleet.news[0]
+    fleet.aws.refusals.clear()
+    fleet.polls(5, 5.0)
+    assert list(fleet.backend._lives) == ["w1"]
+
+
+@pytest.mark.parametrize(("dollars", "text"), [(0.1, "0.1"), (1.0, "1"), (10.0, "10"), (0.0324, "0.0324")])
+def test_a_price_is_written_as_a_number(fleet: Any, dollars: float, text: str) -> None:
+    fleet.backend.leave()
+    fleet.settings = replace(fleet.settings, options=replace(fleet.settings.options, max_price=dollars))
+    fleet.backend = fleet.another()
+    fleet.submit("w1")
+    overrides = fleet.aws.asked("CreateFleet")[0]["LaunchTemplateConfigs"][0]["Overrides"]
+    assert {each["MaxPrice"] for each in overrides} == {text}
 
 
 def test_a_request_whose_answer_was_lost_is_sent_again_with_its_token(fleet: Any) -> None:
@@ -103,8 +147,6 @@ def test_a_request_whose_answer_was_lost_is_sent_again_with_its_token(fleet: Any
 
 
 def test_the_price_is_capped_where_that_is_asked_for(aws: Any, tmp_path: Any, fleet: Any) -> None:
-    from dataclasses import replace
-
     fleet.backend.leave()
     fleet.settings = replace(fleet.settings, options=aws.options(paper=True))
     fleet.backend = fleet.another()
