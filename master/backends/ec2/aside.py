@@ -24,9 +24,12 @@ class Aside:
         self._calls[name] = self._executor.submit(call)
 
     def take(self, name: str) -> Future[Any] | None:
-        """The answer of a call that is done, once; None while there is none."""
+        """The answer of a call that is done, once; None while there is none, and for one that was forgotten."""
         call = self._calls.get(name)
-        return self._calls.pop(name) if call is not None and call.done() else None
+        if call is None or not call.done():
+            return None
+        del self._calls[name]
+        return None if call.cancelled() else call
 
     def close(self) -> None:
         """Wait for the call that has begun, forget those that have not. Idempotent."""

@@ -7,42 +7,36 @@ and when it leaves, the master's SSH server writes into the roster; what becomes
 from __future__ import annotations
 
 import contextlib
-import hashlib
-import os
-import re
-import secrets
-import socket
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from gridml.errors import RunError, UsageError
-from master.backends.base import Backend, JobEvent, State, in_words
+from master.backends.base import Backend, JobEvent, State
 from master.backends.ec2.aside import Aside
 from master.backends.ec2.bundle import write_bundle
-from master.backends.ec2.cloud import ALIVE, PLACE, RUN, Cloud, Launched, PoolError, Seen, Template
+from master.backends.ec2.cloud import PLACE, RUN, Cloud, Seen
+from master.backends.ec2.ends import in_full, is_there, note_end, note_unwatched_end, was_taken
 from master.backends.ec2.errors import CloudError
+from master.backends.ec2.founding import founded, place_of, site_of
 from master.backends.ec2.launching import Asked, Launching
 from master.backends.ec2.money import ASK_S, Money, markets_of
 from master.backends.ec2.options import Ec2Options
-from master.backends.ec2.removal import remove
-from master.backends.ec2.site import Site, find_site
-from master.backends.ec2.states import Cause, Stage, Word, cause_of, end_of, stage_of, word_of
+from master.backends.ec2.removal import BETWEEN_S, remove
+from master.backends.ec2.states import Stage, Word, end_of, stage_of, word_of
 from master.backends.ec2.user_data import door_of, user_data
 from master.decisions.spending import Spend
 from master.decisions.spot_fleet import boots_too_long, is_out_of_their_reach, overstays
 from master.environment import SteadyClock
-from master.sftp.roster import FOLDER, End, Farewell, FleetFacts, Instance, Roster
+from master.sftp.roster import End, Farewell, Instance, Roster
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 
 LOOK_S = 5.0  # between two questions of how the instances stand
 SOON_S = 1.0  # the same, when a worker has said goodbye
 ROSTER_S = 0.25  # between two looks into the roster
-UNSEEN_S = 120.0  # for which EC2 may not yet list an instance that it launched
-TOKEN = "token"  # file beside the roster; only its owner reads it
-"""What instances show when they enrol. A later master starts more of them with the same."""
+UNSEEN_S = 120.0  # for which EC2 may not yet list an instance that it launched, or leave one out that it has listed
 
 
 def _thread() -> Executor:
@@ -62,7 +56,7 @@ class World:
 @dataclass
 class _Life:
     """A worker's instance from its launch on. `ends_s` is when it is terminated at the latest, because the master wants
-    it to end; `said_s` when its goodbye was read."""
+    it to end; `said_s` when its goodbye was read; `listed_s` when EC2 last listed it."""
 
     worker: str
     instance: Instance
@@ -72,7 +66,16 @@ class _Life:
     said_s: float = 0.0
     cancelled: bool = False
     ends_s: float = float("inf")
-    seen: bool = False
+    listed_s: float | None = None
+
+
+@dataclass
+class _Leaving:
+    """An instance whose worker has ended at `since_s`, and that was `told` or not that EC2 takes it."""
+
+    since_s: float
+    told: bool
+    listed_s: float | None = None
 
 
 class Ec2(Backend):
@@ -84,9 +87,9 @@ class Ec2(Backend):
         self._options = Ec2Options.among(settings.options)
         self._cloud, self._clock, self._rest = world.cloud, world.clock, world.rest
         self._roster = Roster(directory.root)
-        self._site = _site_of(self._cloud, self._options, self._roster)
+        self._site = site_of(self._cloud, self._options, self._roster)
         self._door = door_of(directory.root, settings.address)
-        facts, token = _founded(directory, self._roster, self._site)
+        facts, token = founded(directory, self._roster, self._site)
         self.run = facts.run
         tags = {RUN: self.run, PLACE: place_of(directory)}
         self._tags: Mapping[str, str] = {**tags, "Name": f"gridml {directory.place.name}"[:200]}
@@ -95,7 +98,7 @@ class Ec2(Backend):
         self._launching = Launching(self.run, self._site, self._options, self._tags)
         self._aside = Aside(world.executor())
         self._lives: dict[str, _Life] = {}  # by worker, those that have not ended
-        self._leaving: dict[str, tuple[float, bool]] = {}  # instances of workers that left: since when, and if taken
+        self._leaving: dict[str, _Leaving] = {}  # by id
         self._known: set[str] = {id for id in self._roster.ids()}
         self._names: set[str] = set()
         self._to_end: set[str] = set()
@@ -107,33 +110,40 @@ class Ec2(Backend):
         self._template = ""
         self._asked: Asked | None = None
         self._ending: tuple[str, ...] = ()
-        self._look_begun_s = self._next_look_s = self._next_roster_s = float("-inf")
+        self._look_begun_s = self._next_look_s = self._next_roster_s = self._next_end_s = float("-inf")
         self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._known)
 
         self._unsure_until_s = float("-inf")  # until then instances may show that nobody knows of
-        self._told_out_of_reach = self._told_blind = self._closed = False
+        self._told_out_of_reach = self._told_blind = self._told_powerless = self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the tags tell which instances there are, the roster whose they are."""
-        seen = {each.id: each for each in self._cloud.instances(self.run, states=ALIVE)}
-        now = self._clock()
-        alive = {id for id, each in seen.items() if stage_of(each.state) is Stage.THERE}
+        seen, now = self._seen(), self._clock()
+        alive = {id for id, each in seen.items() if is_there(each)}
+        self._unsure_until_s = now + UNSEEN_S
         for id in sorted(self._known):
             instance = self._roster.instance(id)
             if instance is None:
                 continue
             self._names.add(instance.worker)
-            if keep and id in alive and self._roster.end(id) is None:
+            late = id not in seen and now - instance.launched_s < UNSEEN_S
+            end = self._roster.end(id)
+            if keep and end is None and (id in alive or late):
                 enrolled = self._roster.enrolment(id) is not None
-                self._lives[instance.worker] = _Life(instance.worker, instance, enrolled, running=True, seen=True)
+                running = id in alive and seen[id].state == "running"
+                listed_s = now if id in alive else None
+                life = _Life(instance.worker, instance, enrolled, running, listed_s=listed_s)
+                self._lives[instance.worker] = life
                 state = State.RUNNING if enrolled else State.QUEUED
                 self._events.append(JobEvent(now, instance.worker, state, machine=id if enrolled else ""))
-            elif self._roster.end(id) is None:
-                self._roster.keep(End(id, now, "its master had ended", taken=_taken(seen.get(id))))
+            elif keep and end is not None and id in alive:
+                self._leaving[id] = _Leaving(end.ended_s, end.taken, now)
+            else:
+                note_unwatched_end(self._roster, id, seen, now, "its master had ended")
         if not keep:
             remove(self._cloud, self.run, self._rest, looks=1)
             return []
-        kept = {life.instance.id for life in self._lives.values()}
+        kept = {life.instance.id for life in self._lives.values()} | {*self._leaving}
         self._to_end |= alive - kept  # of a master that had no time to write them down
         return [*self._lives]
 
@@ -198,8 +208,10 @@ class Ec2(Backend):
 
     def leave(self) -> None:
         """The instances work on, each for as long as it hears from a master, and `--orphan-patience` longer."""
-        self._closed = True
-        self._aside.close()
+        if not self._closed:
+            self._closed = True
+            self._aside.close()
+            self._hear_launch(self._clock())  # what was launched while nobody listened is a worker's, too
 
     def close(self) -> None:
         """Removes everything, and waits until it is gone. Raises RunError for what is left, or where EC2 refuses."""
@@ -209,52 +221,50 @@ class Ec2(Backend):
         now = self._clock()
         for worker in [*self._launching.waiting]:
             self.cancel(worker)
+        late = self._to_end | {life.instance.id for life in self._lives.values() if life.listed_s is None}
+        for life in [*self._lives.values()]:
+            life.cancelled = True
+            self._end(life, State.EVICTED, "ended with the run", now)
         try:
+            self._wait_until_listed(late)
             _, left = remove(self._cloud, self.run, self._rest)
+            seen = self._seen()
         except CloudError as error:
             raise RunError(f"{error} {_sweep(self.run)}") from error
-        finally:
-            for life in [*self._lives.values()]:
-                life.cancelled = True
-                self._end(life, State.EVICTED, "ended with the run", now)
+        for id in [*self._leaving]:
+            self._see_off(id, seen.get(id), now)
         if left:
             raise RunError(f"on EC2 there is still {left} of this run. {_sweep(self.run)}")
 
     # What AWS is asked
 
+    def _seen(self) -> dict[str, Seen]:
+        return {each.id: each for each in self._cloud.instances(self.run)}
+
+    def _wait_until_listed(self, late: set[str]) -> None:
+        """What EC2 does not list yet is found by nobody who removes it."""
+        until_s = self._clock() + UNSEEN_S
+        while late and self._clock() < until_s:
+            late = late - self._seen().keys()
+            if late:
+                self._rest(BETWEEN_S)
+
     def _ask(self, now: float) -> None:
-        if self._to_end and not self._aside.busy("end"):
+        if self._to_end and now >= self._next_end_s and not self._aside.busy("end"):
             ids = self._ending = tuple(sorted(self._to_end))
             self._aside.begin("end", lambda: self._cloud.end(ids))
         if not self._aside.busy("launch"):
             may_launch = self._spend is Spend.GO_ON
             self._asked = asked = self._launching.due(self._template, now) if may_launch else None
             if asked is not None:
-                self._aside.begin("launch", lambda: self._launch(asked))
+                self._aside.begin("launch", lambda: self._launching.launch(self._cloud, self._user_data, asked))
         if now >= self._next_prices_s and not self._aside.busy("prices") and self._lives:
             self._next_prices_s = now + ASK_S
             self._aside.begin("prices", lambda: self._cloud.spot_prices(self._site.types, self._money.since))
         wanted = bool(self._lives or self._leaving) or now < self._unsure_until_s
         if wanted and now >= self._next_look_s and not self._aside.busy("look"):
             self._look_begun_s = now
-            self._aside.begin("look", lambda: self._cloud.instances(self.run))
-
-    def _launch(self, asked: Asked) -> tuple[str, list[Launched], list[PoolError]]:
-        """On the thread; what instances are launched from is made before the first."""
-        name = asked.request.template or self._make_template()
-        launched, errors = self._cloud.launch(replace(asked.request, template=name))
-        return name, launched, errors
-
-    def _make_template(self) -> str:
-        """A template's name has a digest of what is in it: one of an earlier master with another address is another."""
-        group = self._options.security_group
-        group = group or self._cloud.make_group(f"gridml-{self.run}", self._site.vpc, self._tags)
-        template = Template("", self._site.image.id, self._user_data, group, self._options.key_name)
-        values = [template.image, template.user_data, template.security_group, template.key_name or ""]
-        digest = hashlib.sha256("\0".join(values).encode()).hexdigest()[:12]
-        named = replace(template, name=f"gridml-{self.run}-{digest}")
-        self._cloud.make_template(named, self._tags)
-        return named.name
+            self._aside.begin("look", self._seen)
 
     # What AWS answers
 
@@ -282,7 +292,7 @@ class Ec2(Backend):
             return
         self._next_look_s = now + LOOK_S
         try:
-            seen = {each.id: each for each in answer.result()}
+            seen: dict[str, Seen] = answer.result()
         except CloudError as error:
             if not self._told_blind:
                 self._told_blind = True
@@ -293,8 +303,8 @@ class Ec2(Backend):
             self._take(life, seen.get(life.instance.id), now)
         for id in [*self._leaving]:
             self._see_off(id, seen.get(id), now)
-        if not self._aside.busy("launch"):
-            there = {id for id, each in seen.items() if stage_of(each.state) is Stage.THERE}
+        if not self._aside.busy("launch") and not self._launching.unanswered:
+            there = {id for id, each in seen.items() if is_there(each)}
             ours = {life.instance.id for life in self._lives.values()} | {*self._leaving}
             self._to_end |= there - ours
 
@@ -305,8 +315,12 @@ class Ec2(Backend):
         try:
             answer.result()
         except CloudError as error:
-            self._news.append(f"EC2 does not end instances, and is asked again: {error}")
+            self._next_end_s = now + LOOK_S
+            if not self._told_powerless:
+                self._told_powerless = True
+                self._news.append(f"EC2 does not end instances, and is asked again: {error}")
             return
+        self._told_powerless = False
         self._to_end.difference_update(self._ending)
         for life in [*self._lives.values()]:
             if life.instance.id in self._ending:
@@ -329,11 +343,11 @@ class Ec2(Backend):
     def _take(self, life: _Life, seen: Seen | None, now: float) -> None:
         """What a look says of one worker's instance."""
         if seen is None:
-            if not life.seen and now - life.instance.launched_s < UNSEEN_S:
+            if now - (life.listed_s or life.instance.launched_s) < UNSEEN_S:
                 return
             state, reason = "terminated", ""
         else:
-            life.seen, life.running = True, seen.state == "running"
+            life.listed_s, life.running = now, seen.state == "running"
             state, reason = seen.state, seen.reason
             if (seen.type, seen.zone) != (life.instance.type, life.instance.zone):
                 life.instance = replace(life.instance, type=seen.type, zone=seen.zone)
@@ -344,19 +358,21 @@ class Ec2(Backend):
             return  # the look is older than the goodbye, which EC2 may have caused
         end = end_of(state, reason, life.farewell)
         if end is not None:
-            self._end(life, end, _why(state, reason, life.farewell), now, seen)
+            self._end(life, end, in_full(state, reason, life.farewell), now, seen)
 
     def _see_off(self, id: str, seen: Seen | None, now: float) -> None:
         """Look whether an instance is gone whose worker has ended; one that stays too long is terminated."""
-        since_s, told_taken = self._leaving[id]
+        leaving = self._leaving[id]
+        if seen is not None:
+            leaving.listed_s = now
+        elif now - (leaving.listed_s or leaving.since_s) < UNSEEN_S and not self._closed:
+            return
         if seen is not None and seen.state.startswith("stop"):
             self._to_end.add(id)  # a disk is still paid for
         if seen is None or stage_of(seen.state) is Stage.GONE:
             del self._leaving[id]
-            end = self._roster.end(id)
-            if end is not None:
-                self._roster.keep(replace(end, ended_s=now, taken=end.taken or _taken(seen)))
-        elif overstays(since_s, now, told_taken=told_taken)[0]:
+            note_end(self._roster, id, seen, now)
+        elif overstays(leaving.since_s, now, told_taken=leaving.told)[0]:
             self._to_end.add(id)
 
     # What instances say
@@ -398,12 +414,12 @@ class Ec2(Backend):
     def _end(self, life: _Life, state: State, why: str, now: float, seen: Seen | None = None) -> None:
         """Tell of a worker's end, and refuse its instance from now on."""
         del self._lives[life.worker]
-        id, word = life.instance.id, word_of(life.farewell)
-        taken = _taken(seen) or word is Word.TAKEN
+        id, told = life.instance.id, word_of(life.farewell) is Word.TAKEN
+        taken = was_taken(seen, told=told)
         cancelled = life.cancelled and not taken
         state = State.EVICTED if cancelled else state
         self._roster.keep(End(id, now, why, taken=taken))
-        self._leaving[id] = (now, word is Word.TAKEN)
+        self._leaving[id] = _Leaving(now, told, life.listed_s)
         status = None if life.farewell is None or state is State.EVICTED else life.farewell.exit_status
         graceful = None if state is State.EVICTED else False  # it was, if the worker took its leave
         where = id if life.enrolled else ""
@@ -412,56 +428,5 @@ class Ec2(Backend):
         )
 
 
-def _site_of(cloud: Cloud, options: Ec2Options, roster: Roster) -> Site:
-    """Where the run's instances are: those of a later master have the image of the first, unless its user says."""
-    facts = roster.facts
-    return find_site(cloud, options if facts is None else replace(options, image=options.image or facts.image))
-
-
-def _founded(directory: RunDirectory, roster: Roster, site: Site) -> tuple[FleetFacts, str]:
-    """What the run's instances must show, and the token: made by its first master, and kept. Raises RunError where the
-    run belongs to another account or region."""
-    facts, path = roster.facts, directory.root / FOLDER / TOKEN
-    path.parent.mkdir(mode=0o700, exist_ok=True)
-    if facts is not None and (facts.account, facts.region) != (site.account, site.region):
-        raise RunError(
-            f"{directory.root} has its instances in {facts.region} of account {facts.account}, and the credentials are "
-            f"of {site.account} in {site.region}. Use those of {facts.account}."
-        )
-    token = path.read_text() if facts is not None and path.exists() else secrets.token_urlsafe(32)
-    if not path.exists():
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            file.write(token)
-    name = re.sub(r"[^A-Za-z0-9-]+", "-", directory.place.name).strip("-")[:60]
-    facts = FleetFacts(
-        run=f"{name}-{secrets.token_hex(4)}" if facts is None else facts.run,
-        token_sha256=hashlib.sha256(token.encode()).hexdigest(),
-        account=site.account,
-        region=site.region,
-        image=site.image.id,
-        certificate=site.certificate,
-    )
-    roster.found(facts)
-    return facts, token
-
-
-def place_of(directory: RunDirectory) -> str:
-    """Return where a run lies, as a tag says it."""
-    return re.sub(r"[^A-Za-z0-9 _.:/=+@-]", "-", f"{socket.gethostname()}:{directory.place}")[:256]
-
-
 def _sweep(run: str) -> str:
     return f"Remove it later: gridml ec2 sweep --run {run} --yes"
-
-
-def _taken(seen: Seen | None) -> bool:
-    return seen is not None and stage_of(seen.state) is Stage.GONE and cause_of(seen.reason) is Cause.TAKEN
-
-
-def _why(state: str, reason: str, farewell: Farewell | None) -> str:
-    """How a worker ended, for a person."""
-    of_machine = f"the instance is {state}: {cause_of(reason)}{f' ({reason})' if reason else ''}"
-    if farewell is None:
-        return of_machine
-    said = f"{in_words(farewell.exit_status)}, {farewell.why}" if farewell.why else in_words(farewell.exit_status)
-    return said if stage_of(state) is Stage.THERE else f"{said}; {of_machine}"

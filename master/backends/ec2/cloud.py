@@ -6,6 +6,7 @@ boto3 is imported when the first call is made.
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")  # states
 CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3
 _SPOT_VCPUS = "L-34B43A08"  # the code of the quota "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
 _PAGE = 100  # instances that are ended in one call
+_MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Subnet:
 @dataclass(frozen=True)
 class Seen:
     """An instance as EC2 describes it; `reason` is the code of why it came into this state. `launched_s` is seconds
-    since 1970."""
+    since 1970, and so is `ended_s`, None where EC2 does not say when it came into this state."""
 
     id: str
     state: str
@@ -69,6 +71,7 @@ class Seen:
     launched_s: float
     run: str
     place: str
+    ended_s: float | None = None
 
 
 @dataclass(frozen=True)
@@ -403,7 +406,14 @@ def _seen(each: Mapping[str, Any]) -> Seen:
         each.get("Placement", {}).get("AvailabilityZone", ""),
         each["LaunchTime"].timestamp(),
         *_run_and_place(each),
+        _moment_in(each.get("StateTransitionReason") or ""),
     )
+
+
+def _moment_in(reason: str) -> float | None:
+    """When a state began, of "User initiated (2026-04-01 12:00:00 GMT)"."""
+    found = _MOMENT.search(reason)
+    return None if found is None else datetime.fromisoformat(f"{found[1]}+00:00").timestamp()
 
 
 def _run_and_place(each: Mapping[str, Any]) -> tuple[str, str]:

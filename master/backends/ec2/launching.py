@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from master.backends.ec2.cloud import FleetRequest, Launched, PoolError
+from master.backends.ec2.cloud import Cloud, FleetRequest, Launched, PoolError, Template
 from master.backends.ec2.errors import CloudError
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.refusals import refusal_of
@@ -75,6 +75,28 @@ class Launching:
             on_demand=self._options.on_demand,
         )
         return Asked(request, workers)
+
+    @property
+    def unanswered(self) -> bool:
+        """Whether nobody knows of the last request what it launched."""
+        return self._again is not None
+
+    def launch(self, cloud: Cloud, user_data: str, asked: Asked) -> tuple[str, list[Launched], list[PoolError]]:
+        """Ask EC2, which takes a while. What instances are launched from is made before the first; its name is in the
+        answer, for the next request. Raises CloudError."""
+        name = asked.request.template or self._make_template(cloud, user_data)
+        return name, *cloud.launch(replace(asked.request, template=name))
+
+    def _make_template(self, cloud: Cloud, user_data: str) -> str:
+        """A template's name has a digest of what is in it: one of an earlier master with another address is another."""
+        group = self._options.security_group
+        group = group or cloud.make_group(f"gridml-{self._run}", self._site.vpc, self._tags)
+        template = Template("", self._site.image.id, user_data, group, self._options.key_name)
+        values = [template.image, template.user_data, template.security_group, template.key_name or ""]
+        digest = hashlib.sha256("\0".join(values).encode()).hexdigest()[:12]
+        named = replace(template, name=f"gridml-{self._run}-{digest}")
+        cloud.make_template(named, self._tags)
+        return named.name
 
     def answered(
         self, asked: Asked, launched: Sequence[Launched], errors: Sequence[PoolError], now: float

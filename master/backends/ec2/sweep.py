@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gridml.errors import GridmlError, RunError
 from master.backends.ec2.cloud import Cloud
+from master.backends.ec2.ends import note_unwatched_end
 from master.backends.ec2.removal import Made, made_by, remove
 from master.decisions.sweeping import Remains, may_be_swept
 from master.sftp.roster import Roster
@@ -39,12 +40,21 @@ def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None
         return None
     lock = MasterLock(directory)  # a master that begins meanwhile ends at once
     try:
+        roster = Roster(directory.root)
         found = removed(cloud, facts.run, rest)
+        _note_ends(cloud, facts.run, roster)
         if found:
             mark_cancelled(directory)
         return str(found) or None
     finally:
         lock.release()
+
+
+def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
+    """Keep when the instances ended, or the report would count them as paid for until now."""
+    seen, now = {each.id: each for each in cloud.instances(run)}, time.time()
+    for id in roster.ids():
+        note_unwatched_end(roster, id, seen, now, "removed while no master drove the run")
 
 
 def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Made:

@@ -54,6 +54,7 @@ class Aws:
     pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
     prices: dict[str, float] = field(default_factory=dict)  # by type: dollars an hour; of others 0.07
     capacity: int | None = None  # how many instances there may be
+    unlisted: bool = False  # whether instances are there and not described yet
 
     def options(self, **changed: Any) -> Ec2Options:
         return Ec2Options(**{"region": REGION, "identity_certificate": self.certificate, **changed})
@@ -67,13 +68,36 @@ class Aws:
         found = self.client.describe_instances(Filters=[{"Name": "tag:gridml:run", "Values": [run]}])
         return {i["InstanceId"]: i["State"]["Name"] for r in found["Reservations"] for i in r["Instances"]}
 
-    def take(self, id: str, reason: str = "Server.SpotInstanceTermination") -> None:
+    def take(self, id: str, reason: str = "Server.SpotInstanceTermination", *, at_s: float | None = None) -> None:
         """End an instance for a reason of EC2's, which moto never has by itself."""
         from moto.ec2.models import ec2_backends
 
         self.client.terminate_instances(InstanceIds=[id])
         instance = ec2_backends["123456789012"][REGION].get_instance(id)
         instance.state_reason.code = reason
+        if at_s is not None:
+            at = datetime.datetime.fromtimestamp(at_s, datetime.UTC)
+            instance._reason = f"Service initiated ({at:%Y-%m-%d %H:%M:%S} GMT)"
+
+
+class NotYet(Executor):
+    """Calls are made when they are looked for last, at the end."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[Future[Any], Callable[..., Any]]] = []
+
+    def submit(self, call: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        self.calls.append((answer := Future(), call))
+        return answer
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """The first call is made, as one that has begun is; the others are forgotten."""
+        for number, (answer, call) in enumerate(self.calls):
+            if number:
+                answer.cancel()
+                answer.set_running_or_notify_cancel()
+            else:
+                answer.set_result(call())
 
 
 class Fleet:
@@ -95,10 +119,14 @@ class Fleet:
         self.roster = Roster(root)
         self.backend = self.another()
 
-    def another(self) -> Ec2:
+    def another(self, executor: Callable[[], Executor] = AtOnce) -> Ec2:
         """A back end of the next master."""
-        world = World(Cloud(REGION), clock=lambda: self.now, rest=self.rest, executor=AtOnce)
+        world = World(Cloud(REGION), clock=lambda: self.now, rest=self.rest, executor=executor)
         return Ec2(self.settings, self.directory, world)
+
+    def another_that_is_slow(self) -> Ec2:
+        """A back end of the next master, whose calls are not made before it ends."""
+        return self.another(NotYet)
 
     def rest(self, seconds: float) -> None:
         self.now += seconds
@@ -202,6 +230,8 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
             raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
         if operation == "DescribeSpotPriceHistory" and not parameters.get("DryRun"):
             return _history(account, parameters)
+        if operation == "DescribeInstances" and account.unlisted:
+            return {"Reservations": []}
         if operation == "CreateFleet" and account.capacity is not None:
             parameters = _within_capacity(account, parameters)
         if operation == "CreateFleet" and account.pool_errors:

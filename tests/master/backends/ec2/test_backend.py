@@ -135,6 +135,7 @@ def test_who_was_told_that_it_is_taken_is_evicted_and_left_to_ec2(fleet: Any) ->
     assert not fleet.aws.asked("TerminateInstances")
     fleet.polls(25, 5.0)
     assert fleet.aws.asked("TerminateInstances") == [{"InstanceIds": [fleet.id("w1")]}]
+    assert not fleet.roster.end(fleet.id("w1")).taken  # EC2 did not take it after all, and it is paid for
 
 
 def test_an_instance_that_ec2_takes_without_notice_is_an_eviction(fleet: Any) -> None:
@@ -323,6 +324,127 @@ def test_a_later_master_inherits_who_lives(fleet: Any) -> None:
     assert fleet.states("w1") == [RUNNING, FINISHED] and fleet.states("w2") == [QUEUED, RUNNING]
     with pytest.raises(UsageError, match="w3"):
         fleet.backend.submit("w3")
+
+
+def test_a_later_master_learns_when_and_how_instances_ended_that_nobody_watched(fleet: Any) -> None:
+    fleet.submit("w1", "w2")
+    fleet.enrol("w1", "w2")
+    fleet.backend.leave()
+    taken_s = fleet.now + 600.0
+    fleet.aws.take(fleet.id("w1"), at_s=taken_s)
+    fleet.aws.take(fleet.id("w2"), "Client.InstanceInitiatedShutdown", at_s=taken_s + 60.0)
+    fleet.now += 36_000.0
+    fleet.backend = fleet.another()
+    assert fleet.backend.inherit(keep=True) == []
+    ends = [fleet.roster.end(fleet.id(worker)) for worker in ("w1", "w2")]
+    assert [end.ended_s for end in ends] == pytest.approx([taken_s, taken_s + 60.0], abs=1.0)
+    assert [end.taken for end in ends] == [True, False]
+
+
+def test_a_later_master_leaves_to_ec2_what_was_told_that_it_is_taken(fleet: Any) -> None:
+    fleet.submit("w1")
+    fleet.enrol("w1")
+    fleet.farewell("w1", 0, evicted=True)
+    fleet.polls(8)
+    fleet.backend.leave()
+    fleet.backend = fleet.another()
+    assert fleet.backend.inherit(keep=True) == []
+    fleet.polls(4, 5.0)
+    assert not fleet.aws.asked("TerminateInstances")
+    fleet.aws.take(fleet.id("w1"))
+    fleet.polls(4, 5.0)
+    assert fleet.roster.end(fleet.id("w1")).taken
+
+
+def test_a_later_master_waits_for_an_instance_that_is_not_listed_yet(fleet: Any) -> None:
+    fleet.aws.unlisted = True
+    fleet.submit("w1")
+    fleet.backend.leave()
+    fleet.backend = fleet.another()
+    assert fleet.backend.inherit(keep=True) == ["w1"]
+    fleet.polls(4, 5.0)
+    fleet.aws.unlisted = False
+    fleet.enrol("w1")
+    fleet.events.clear()
+    fleet.polls(40, 5.0)
+    assert fleet.events == []
+
+
+def test_an_instance_that_one_look_leaves_out_lives(fleet: Any) -> None:
+    fleet.submit("w1")
+    fleet.enrol("w1")
+    fleet.polls(4, 5.0)
+    fleet.aws.unlisted = True
+    fleet.polls(4, 5.0)
+    fleet.aws.unlisted = False
+    fleet.polls(4, 5.0)
+    assert fleet.states("w1") == [QUEUED, RUNNING] and not fleet.aws.asked("TerminateInstances")
+
+
+def test_what_is_launched_while_a_master_leaves_is_its_workers(fleet: Any) -> None:
+    fleet.backend.leave()
+    fleet.backend = fleet.another_that_is_slow()
+    fleet.backend.submit("w1")
+    fleet.poll()
+    fleet.backend.leave()
+    id = fleet.id("w1")
+    assert fleet.aws.states(fleet.backend.run) == {id: "running"}
+    fleet.backend = fleet.another()
+    assert fleet.backend.inherit(keep=True) == ["w1"]
+
+
+def test_close_ends_instances_that_are_not_listed_yet(fleet: Any, aws: Any) -> None:
+    fleet.backend.leave()
+    group = aws.client.describe_security_groups()["SecurityGroups"][0]["GroupId"]  # a run's own would show them
+    fleet.settings = replace(fleet.settings, options=replace(fleet.settings.options, security_group=group))
+    fleet.backend = fleet.another()
+    aws.unlisted = True
+    fleet.submit("w1")
+    id = fleet.id("w1")
+
+    def rest(seconds: float) -> None:
+        fleet.now += seconds
+        aws.unlisted = False
+
+    fleet.backend._rest = rest
+    fleet.backend.close()
+    assert aws.states(fleet.backend.run) == {id: "terminated"}
+
+
+def test_who_is_told_that_it_is_taken_and_ended_with_the_run_is_paid_for(fleet: Any) -> None:
+    fleet.submit("w1")
+    fleet.enrol("w1")
+    fleet.farewell("w1", 0, evicted=True)
+    fleet.polls(8)
+    fleet.backend.close()
+    assert not fleet.roster.end(fleet.id("w1")).taken
+
+
+def test_what_ec2_does_not_end_is_asked_for_again_after_a_while_and_told_once(fleet: Any) -> None:
+    fleet.submit("w1")
+    fleet.enrol("w1")
+    fleet.aws.refusals["TerminateInstances"] = ("RequestLimitExceeded", "Request limit exceeded.")
+    fleet.backend.cancel("w1")
+    fleet.polls(40)
+    assert 2 <= len(fleet.aws.asked("TerminateInstances")) <= 5
+    assert len(fleet.news) == 1 and "RequestLimitExceeded" in fleet.news[0]
+    fleet.aws.refusals.clear()
+    fleet.polls(4, 5.0)
+    assert fleet.end("w1").cancelled
+
+
+def test_what_a_request_launched_that_was_not_answered_is_not_ended(fleet: Any) -> None:
+    fleet.submit("w1")
+    fleet.polls(2, 5.0)
+    fleet.aws.refusals["CreateFleet"] = ("InternalError", "an internal error")
+    fleet.submit("w2")
+    tags = [{"ResourceType": "instance", "Tags": [{"Key": "gridml:run", "Value": fleet.backend.run}]}]
+    fleet.aws.client.run_instances(ImageId=fleet.aws.image, MinCount=1, MaxCount=1, TagSpecifications=tags)
+    fleet.polls(2, 5.0)
+    assert not fleet.aws.asked("TerminateInstances")  # it may be w2's: the same request with its token tells
+    fleet.aws.refusals.clear()
+    fleet.polls(8, 5.0)
+    assert list(fleet.backend._lives) == ["w1", "w2"]
 
 
 def test_a_later_master_that_keeps_none_ends_them(fleet: Any) -> None:

@@ -90,6 +90,7 @@ def test_cancel_of_a_run_without_a_master_removes_what_it_has(dead: Any, make_le
     with opened(dead.directory.root) as ledger:
         assert read_facts(ledger)["status"] == RunStatus.CANCELLED
     assert withdraw(Cloud("us-east-1"), dead.directory, dead.rest) is None
+    assert all(dead.roster.end(dead.id(worker)) is not None for worker in ("w1", "w2"))  # nothing is paid any more
 
 
 def test_a_run_that_a_master_holds_is_not_withdrawn(dead: Any) -> None:
