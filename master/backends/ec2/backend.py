@@ -14,9 +14,10 @@ from dataclasses import dataclass, field, replace
 
 from gridml.errors import RunError, UsageError
 from master.backends.base import Backend, JobEvent, State
+from master.backends.ec2.answers import Seen
 from master.backends.ec2.aside import Aside
 from master.backends.ec2.bundle import write_bundle
-from master.backends.ec2.cloud import PLACE, RUN, Cloud, Seen
+from master.backends.ec2.cloud import PLACE, RUN, Cloud
 from master.backends.ec2.ends import in_full, is_there, note_end, note_unwatched_end, was_taken
 from master.backends.ec2.errors import CloudError
 from master.backends.ec2.founding import founded, place_of, site_of

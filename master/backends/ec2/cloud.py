@@ -9,13 +9,23 @@ import base64
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from functools import cached_property
 from typing import Any
 
 from chunk_model.price_history import price_steps
 from gridml.errors import RunError, UsageError
+from master.backends.ec2.answers import (
+    FleetRequest,
+    Image,
+    InstanceType,
+    Kept,
+    Launched,
+    PoolError,
+    Seen,
+    Subnet,
+    Template,
+)
 from master.backends.ec2.errors import DENIED, NOT_SENT, CloudError, in_words
 from master.decisions.spot_fleet import Pool
 
@@ -27,106 +37,6 @@ CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3
 _SPOT_VCPUS = "L-34B43A08"  # the code of the quota "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
 _PAGE = 100  # instances that are ended in one call
 _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
-
-
-@dataclass(frozen=True)
-class Image:
-    """A machine image, and what it runs on: x86_64 or arm64."""
-
-    id: str
-    name: str
-    architecture: str
-    created: str
-
-
-@dataclass(frozen=True)
-class InstanceType:
-    """What a type has and where it can be used. `spot` says whether there are spot instances of it."""
-
-    name: str
-    vcpus: int
-    architectures: tuple[str, ...]
-    spot: bool
-
-
-@dataclass(frozen=True)
-class Subnet:
-    """A part of a network, in one zone."""
-
-    id: str
-    zone: str
-    vpc: str
-
-
-@dataclass(frozen=True)
-class Seen:
-    """An instance as EC2 describes it; `reason` is the code of why it came into this state. `launched_s` is seconds
-    since 1970, and so is `ended_s`, None where EC2 does not say when it came into this state."""
-
-    id: str
-    state: str
-    reason: str
-    type: str
-    zone: str
-    launched_s: float
-    run: str
-    place: str
-    ended_s: float | None = None
-
-
-@dataclass(frozen=True)
-class Kept:
-    """What else a run has left behind: a launch template or a security group, and where the run lies."""
-
-    id: str
-    run: str
-    place: str
-
-
-@dataclass(frozen=True)
-class Template:
-    """What the instances of a run are launched from. `user_data` is not shown: it holds the fleet's token."""
-
-    name: str
-    image: str
-    user_data: str
-    security_group: str
-    key_name: str | None
-
-    def __repr__(self) -> str:
-        return f"Template({self.name!r})"
-
-
-@dataclass(frozen=True)
-class FleetRequest:
-    """`count` instances from any of the pools, each pool in its zone's subnet; `max_price` in dollars an hour. The same
-    `token` with the same request launches once, however often it is sent."""
-
-    template: str
-    count: int
-    pools: tuple[Pool, ...]
-    subnets: Mapping[str, str]
-    token: str
-    tags: Mapping[str, str]
-    max_price: float | None = None
-    on_demand: bool = False
-
-
-@dataclass(frozen=True)
-class Launched:
-    """An instance that a fleet request brought."""
-
-    id: str
-    pool: Pool
-
-
-@dataclass(frozen=True)
-class PoolError:
-    """Why a pool gave nothing; without a pool, why the account got nothing."""
-
-    pool: Pool | None
-    code: str
-    message: str
 
 
 class Cloud:

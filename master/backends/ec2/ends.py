@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from master.backends.base import in_words
-from master.backends.ec2.cloud import Seen
+from master.backends.ec2.answers import Seen
 from master.backends.ec2.states import Cause, Stage, cause_of, stage_of
 from master.sftp.roster import End, Farewell, Roster
 

@@ -6,7 +6,8 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from master.backends.ec2.cloud import Cloud, FleetRequest, Launched, PoolError, Template
+from master.backends.ec2.answers import FleetRequest, Launched, PoolError, Template
+from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.errors import CloudError
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.refusals import refusal_of

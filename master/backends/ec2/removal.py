@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from master.backends.ec2.cloud import ALIVE, Cloud, Kept, Seen
+from master.backends.ec2.answers import Kept, Seen
+from master.backends.ec2.cloud import ALIVE, Cloud
 
 GOING = "shutting-down"  # no longer paid for
 LOOKS, BETWEEN_S = 60, 5.0  # how often it is looked whether the last instances are gone, and how many seconds between

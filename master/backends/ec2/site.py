@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import RunError, UsageError
-from master.backends.ec2.cloud import Cloud, Image, InstanceType, Subnet
+from master.backends.ec2.answers import Image, InstanceType, Subnet
+from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.identity_certificates import certificate_of
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
 from master.decisions.spot_fleet import Pool
