@@ -37,7 +37,7 @@ WORTH_S = 900.0  # that one more instance must be able to stay, or its boot is w
 @dataclass(frozen=True)
 class Stay:
     """An instance from its launch to its end, None while it lives; `taken` where its provider took it back unasked.
-    `on_demand` is the full price of its type, 0 where nobody knows it."""
+    `on_demand` is the full price of its type, 0 where nobody knows it; it is paid unless the market is `spot`."""
 
     type: str
     zone: str
@@ -45,6 +45,7 @@ class Stay:
     ended_s: float | None = None
     taken: bool = False
     on_demand: float = 0.0
+    spot: bool = True
 
     @property
     def market(self) -> str:
@@ -59,7 +60,7 @@ class Basis(Enum):
     """What a charge rests on."""
 
     HISTORY = "history"
-    ON_DEMAND = "on demand"  # its market has no history: the full price, which no spot price exceeds
+    ON_DEMAND = "on demand"  # it is of no spot market, or that has no history: the full price, which is the highest
     NOTHING = "nothing"  # nor does anybody know the full price: it is not counted
 
 
@@ -99,11 +100,11 @@ def charge(stay: Stay, steps: Steps | None, now_s: float) -> Charge:
     seconds = stay.seconds(now_s)
     billed_s = max(LEAST_S, seconds)
     on_demand = stay.on_demand * billed_s / HOUR_S
-    if steps:
+    if steps and stay.spot:
         dollars, basis = dollars_between(steps, stay.launched_s, stay.launched_s + billed_s), Basis.HISTORY
     else:
         dollars, basis = on_demand, Basis.ON_DEMAND if stay.on_demand else Basis.NOTHING
-    free = stay.taken and stay.ended_s is not None and seconds < HOUR_S
+    free = stay.taken and stay.spot and stay.ended_s is not None and seconds < HOUR_S
     return Charge(0.0 if free else dollars, on_demand, seconds, free, basis)
 
 
@@ -154,6 +155,16 @@ def may_spend(purse: Purse) -> tuple[Spend, str]:
     if more > 0 and left / more * HOUR_S <= LEAVE_S + WORTH_S:
         return Spend.NO_MORE, f"{told}; with one more the rest would last {left / more * 60:.0f} min at ${more:.2f}/h"
     return Spend.GO_ON, told if lasts_s == math.inf else f"{told}; the rest lasts {lasts_s / HOUR_S:.1f} h at least"
+
+
+def affordable(purse: Purse) -> int:
+    """Return how many more instances can each stay for as long as it takes to boot, to work a while, and to leave; 0
+    where nobody knows what one costs."""
+    if purse.another <= 0:
+        return 0
+    hours = (LEAVE_S + WORTH_S) / HOUR_S
+    left = purse.budget - purse.spent - (purse.rate + purse.under_way) * hours
+    return max(0, int(left / (purse.another * hours)))
 
 
 def check_budget(budget: float, hour: float, at_most: float) -> None:

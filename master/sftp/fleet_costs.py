@@ -36,6 +36,7 @@ def _stay(instance: Instance, roster: Roster) -> Stay:
         None if end is None else end.ended_s,
         end is not None and end.taken,
         instance.on_demand,
+        instance.spot,
     )
 
 

@@ -41,8 +41,8 @@ class FleetFacts:
 
 @dataclass(frozen=True)
 class Instance:
-    """An instance that the fleet launched for worker `worker`; seconds since 1970. `on_demand` is its full price
-    in dollars an hour, 0 where nobody knows it."""
+    """An instance that the fleet launched for worker `worker`; seconds since 1970. `on_demand` is the full price of its
+    type in dollars an hour, 0 where nobody knows it; it is paid unless the instance is of the `spot` market."""
 
     id: str
     worker: str
@@ -50,6 +50,7 @@ class Instance:
     zone: str
     launched_s: float
     on_demand: float = 0.0
+    spot: bool = True
 
 
 @dataclass(frozen=True)

@@ -123,8 +123,8 @@ def _together(parts: Sequence[float | None]) -> float | None:
 
 def _assumed(charges: Sequence[tuple[Stay, Charge]], prices: Prices) -> list[str]:
     told = [
-        "billed by the second at the spot price then in effect, 60 s at least, from the launch on; free if taken "
-        "within the first hour; disks, traffic and the machine of the master are not in it"
+        "billed by the second, 60 s at least, from the launch on, spot instances at the price then in effect and free "
+        "if taken within the first hour; disks, traffic and the machine of the master are not in it"
     ]
     if living := sum(stay.ended_s is None for stay, _ in charges):
         told.append(f"{living} not known to have ended, billed until now")
@@ -135,7 +135,9 @@ def _assumed(charges: Sequence[tuple[Stay, Charge]], prices: Prices) -> list[str
         (Basis.ON_DEMAND, "no price history: counted at the full price"),
         (Basis.NOTHING, "no price at all: not counted"),
     ):
-        without = {stay.market for stay, cost in charges if cost.basis is basis}
+        without = {
+            stay.market for stay, cost in charges if cost.basis is basis and (stay.spot or basis is Basis.NOTHING)
+        }
         if without:
             told.append(f"{', '.join(sorted(without))}: {words}")
     return told

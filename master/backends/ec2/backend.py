@@ -6,7 +6,6 @@ and when it leaves, the master's SSH server writes into the roster; what becomes
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
@@ -22,7 +21,7 @@ from master.backends.ec2.ends import in_full, is_there, note_end, note_unwatched
 from master.backends.ec2.errors import CloudError
 from master.backends.ec2.founding import founded, place_of, site_of
 from master.backends.ec2.launching import Asked, Launching
-from master.backends.ec2.money import ASK_S, Money, markets_of
+from master.backends.ec2.money import Money
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.removal import BETWEEN_S, remove
 from master.backends.ec2.states import Stage, Word, end_of, stage_of, word_of
@@ -106,7 +105,6 @@ class Ec2(Backend):
         self._events: list[JobEvent] = []
         self._news: list[str] = []
         self._money = Money(directory.root, self._options, self._clock())
-        self._next_prices_s = float("-inf")
         self._spend, self._spend_why = Spend.GO_ON, ""
         self._template = ""
         self._asked: Asked | None = None
@@ -115,7 +113,8 @@ class Ec2(Backend):
         self._any_enrolled = any(self._roster.enrolment(id) is not None for id in self._known)
 
         self._unsure_until_s = float("-inf")  # until then instances may show that nobody knows of
-        self._told_out_of_reach = self._told_blind = self._told_powerless = self._closed = False
+        self._told_out_of_reach = self._told_blind = self._told_powerless = False
+        self._told_no_prices = self._closed = False
 
     def inherit(self, *, keep: bool) -> list[str]:
         """As the contract says: the tags tell which instances there are, the roster whose they are."""
@@ -163,7 +162,7 @@ class Ec2(Backend):
             self._hear_launch(now)
             self._hear_look(now)
             self._hear_ends(now)
-            self._hear_prices()
+            self._hear_prices(now)
             self._judge_the_budget(now)
             if now >= self._next_roster_s:
                 self._next_roster_s = now + ROSTER_S
@@ -256,12 +255,13 @@ class Ec2(Backend):
             self._aside.begin("end", lambda: self._cloud.end(ids))
         if not self._aside.busy("launch"):
             may_launch = self._spend is Spend.GO_ON
-            self._asked = asked = self._launching.due(self._template, now) if may_launch else None
+            most = self._money.affords if may_launch else 0
+            self._asked = asked = self._launching.due(self._template, now, most)
             if asked is not None:
                 self._aside.begin("launch", lambda: self._launching.launch(self._cloud, self._user_data, asked))
-        if now >= self._next_prices_s and not self._aside.busy("prices") and self._lives:
-            self._next_prices_s = now + ASK_S
-            self._aside.begin("prices", lambda: self._cloud.spot_prices(self._site.types, self._money.since))
+        wanted = bool(self._lives) or self._options.budget is not None
+        if wanted and not self._aside.busy("prices") and self._money.due(now):
+            self._aside.begin("prices", lambda: self._money.ask(self._cloud, self._site))
         wanted = bool(self._lives or self._leaving) or now < self._unsure_until_s
         if wanted and now >= self._next_look_s and not self._aside.busy("look"):
             self._look_begun_s = now
@@ -282,8 +282,10 @@ class Ec2(Backend):
             given, spare = self._launching.answered(asked, launched, errors, now)
             self._to_end.update(each.id for each in spare)
             self._known.update(each.id for each in launched)
+            self._money.launched(len(launched))
             for worker, each in given:
-                instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now)
+                full, spot = self._money.full_price(each.pool.type), not self._options.on_demand
+                instance = Instance(each.id, worker, each.pool.type, each.pool.zone, now, full, spot)
                 self._roster.keep(instance)
                 self._lives[worker] = _Life(worker, instance)
 
@@ -327,15 +329,24 @@ class Ec2(Backend):
             if life.instance.id in self._ending:
                 self._end(life, State.EVICTED, "cancelled", now)
 
-    def _hear_prices(self) -> None:
+    def _hear_prices(self, now: float) -> None:
         answer = self._aside.take("prices")
         if answer is None:
             return
-        with contextlib.suppress(CloudError):  # the report then says that it does not know
-            self._money.learn(markets_of(self._site, answer.result()))
+        try:
+            self._money.learn(answer.result())
+        except CloudError as error:
+            self._money.ask_again(now)
+            if not self._told_no_prices:
+                self._told_no_prices = True
+                held = "" if self._options.budget is None else " Without a price, nothing is launched within --budget."
+                self._news.append(f"what instances cost is not known, and asked again: {error}{held}")
+            return
+        self._told_no_prices = False
 
     def _judge_the_budget(self, now: float) -> None:
-        spend, why = self._money.judge(len(self._launching.waiting), now)
+        under_way = len(self._asked.workers) if self._asked is not None and self._aside.busy("launch") else 0
+        spend, why = self._money.judge(under_way, now)
         if spend is not self._spend:
             self._spend, self._spend_why = spend, why
             if spend is not Spend.GO_ON:
@@ -351,7 +362,8 @@ class Ec2(Backend):
             life.listed_s, life.running = now, seen.state == "running"
             state, reason = seen.state, seen.reason
             if (seen.type, seen.zone) != (life.instance.type, life.instance.zone):
-                life.instance = replace(life.instance, type=seen.type, zone=seen.zone)
+                full = self._money.full_price(seen.type)
+                life.instance = replace(life.instance, type=seen.type, zone=seen.zone, on_demand=full)
                 self._roster.keep(life.instance)
         if life.farewell is None:
             life.farewell = self._roster.farewell(life.instance.id)  # said before its machine went

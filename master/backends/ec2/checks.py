@@ -10,6 +10,7 @@ from typing import Any
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import GridmlError
 from master.backends.ec2.cloud import Cloud
+from master.backends.ec2.errors import CloudError
 from master.backends.ec2.options import USUAL_TYPES, Ec2Options
 from master.backends.ec2.site import read_certificate
 
@@ -65,6 +66,7 @@ def checks(region: str | None, image: str | None, certificate: Path | None, addr
     yield _look("image", lambda: _image(cloud, image))
     yield _look("network", lambda: f"{len(cloud.subnets(()))} zones with a default subnet")
     yield _look("quota", lambda: cloud.spot_quota() or "not known: the credentials need not be allowed to read it")
+    yield _look("prices", lambda: _full_price(cloud))
     yield _look("certificate", lambda: _certificate(options.identity_certificate, cloud.region))
     yield _look("address", lambda: _address(address))
 
@@ -81,6 +83,14 @@ def _image(cloud: Cloud, id: str | None) -> str:
 
     image = an_image(cloud, id)
     return f"{image.id} ({image.name}, {image.architecture})"
+
+
+def _full_price(cloud: Cloud) -> str:
+    type_ = USUAL_TYPES["x86_64"][0]
+    try:
+        return f"an hour of {type_} on demand is ${cloud.full_prices([type_])[type_]:.4g}"
+    except (CloudError, KeyError):
+        return "on demand not known: reports then do not compare, and --on-demand goes with no --budget"
 
 
 def _certificate(path: Path | None, region: str) -> str:

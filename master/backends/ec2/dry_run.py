@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from gridml.model.program import load
 from master.backends.ec2.cloud import Cloud
-from master.backends.ec2.money import offers
+from master.backends.ec2.money import full_prices, offers
 from master.backends.ec2.options import Ec2Options
 from master.backends.ec2.site import find_site
 from master.decisions.spending import estimated
@@ -27,6 +29,14 @@ def describe(settings: Settings, cloud: Cloud) -> str:
     if options.max_price is not None:
         lines.append(f"at most         ${options.max_price:g} for an hour of an instance")
     if options.on_demand:
-        return "\n".join(lines)
+        return "\n".join([*lines, _on_demand(full_prices(cloud, site), settings.workers)])
     estimate = estimated(offers(cloud, site, options), settings.workers, budget=options.budget)
     return "\n".join([*lines, *estimate.lines()])
+
+
+def _on_demand(full: Mapping[str, float], instances: int) -> str:
+    if not full:
+        return "what that costs is not known: the credentials do not allow pricing:GetProducts"
+    cheapest, dearest = min(full, key=full.__getitem__), max(full, key=full.__getitem__)
+    low, high = instances * full[cheapest], instances * full[dearest]
+    return f"{instances} instances: ${low:.4g}/h as {cheapest}, ${high:.4g}/h as {dearest}"

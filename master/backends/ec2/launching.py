@@ -54,8 +54,8 @@ class Launching:
         self._unsuited = ""  # what EC2 said of a pool that it does not have
         self._told: set[Refusal | str] = set()
 
-    def due(self, template: str, now: float) -> Asked | None:
-        """What is to be asked for now, None while there is nothing, or it is of no use."""
+    def due(self, template: str, now: float, most: int) -> Asked | None:
+        """What is to be asked for now, of `most` instances; None while there is nothing, or it is of no use."""
         if not self.waiting:
             self._again = None
             return None
@@ -64,7 +64,9 @@ class Launching:
             return None
         if self._again is not None:
             return self._again
-        workers = tuple(self.waiting[:MOST_AT_ONCE])
+        workers = tuple(self.waiting[: min(most, MOST_AT_ONCE)])
+        if not workers:
+            return None
         request = FleetRequest(
             template=template,
             count=len(workers),

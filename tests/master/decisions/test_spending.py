@@ -13,10 +13,12 @@ from master.decisions.spending import (
     HOUR_S,
     LEAST_S,
     LEAVE_S,
+    WORTH_S,
     Basis,
     Purse,
     Spend,
     Stay,
+    affordable,
     charge,
     check_budget,
     dollars_between,
@@ -92,6 +94,15 @@ def test_leaving_comes_before_the_money_is_gone() -> None:
     assert may_spend(Purse(10.0, 9.9, 2.0))[0] is Spend.LEAVE
     assert may_spend(Purse(10.0, 9.9, 0.5, under_way=1.5))[0] is Spend.LEAVE, "what is asked for is paid, too"
     assert may_spend(Purse(10.0, 10.0, 0.0))[0] is Spend.LEAVE
+
+
+def test_as_many_instances_are_affordable_as_can_stay_a_while() -> None:
+    hours = (LEAVE_S + WORTH_S) / HOUR_S
+    assert affordable(Purse(1.0, 0.0, 0.0, another=0.2)) == int(1.0 / (0.2 * hours))
+    assert affordable(Purse(1.0, 0.5, 0.0, another=0.2)) == int(0.5 / (0.2 * hours))
+    assert affordable(Purse(1.0, 0.0, 3.5, another=0.2)) == 0, "those that are there have it"
+    assert affordable(Purse(1.0, 0.0, 0.0)) == 0, "nobody knows what one costs"
+    assert affordable(Purse(1.0, 2.0, 0.0, another=0.2)) == 0
 
 
 @given(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
@@ -53,6 +54,7 @@ class Aws:
     refusals: dict[str, tuple[str, str]] = field(default_factory=dict)  # by operation: code and message
     pool_errors: dict[tuple[str, str], str] = field(default_factory=dict)  # by type and zone: code
     prices: dict[str, float] = field(default_factory=dict)  # by type: dollars an hour; of others 0.07
+    full_price: float | None = 0.2  # dollars an hour on demand, of every type; None: the price list has none
     capacity: int | None = None  # how many instances there may be
     unlisted: bool = False  # whether instances are there and not described yet
 
@@ -146,7 +148,7 @@ class Fleet:
     def submit(self, *workers: str) -> None:
         for worker in workers:
             self.backend.submit(worker)
-        self.polls(2)
+        self.polls(3)
 
     def id(self, worker: str) -> str:
         instance = self.roster.of_worker(worker)
@@ -228,6 +230,8 @@ def _watch(account: Aws, monkeypatch: pytest.MonkeyPatch) -> None:
         if operation in account.refusals:
             code, message = account.refusals[operation]
             raise ClientError({"Error": {"Code": code, "Message": message}}, operation)
+        if operation == "GetProducts":
+            return _price_list(account)
         if operation == "DescribeSpotPriceHistory" and not parameters.get("DryRun"):
             return _history(account, parameters)
         if operation == "DescribeInstances" and account.unlisted:
@@ -255,6 +259,15 @@ def _history(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
         for zone in zones
     ]
     return {"SpotPriceHistory": entries}
+
+
+def _price_list(account: Aws) -> dict[str, Any]:
+    """As the price list answers: products as text, and among them one that is reserved and costs nothing an hour."""
+    if account.full_price is None:
+        return {"PriceList": []}
+    units = [{"pricePerUnit": {"USD": f"{dollars:.10f}"}, "unit": "Hrs"} for dollars in (account.full_price, 0.0)]
+    products = [{"terms": {"OnDemand": {"A": {"priceDimensions": {"A.1": unit}}}}} for unit in units]
+    return {"PriceList": [json.dumps(product) for product in products]}
 
 
 def _within_capacity(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:

@@ -14,6 +14,9 @@ from master.backends.ec2.money import check_affordable
 from master.backends.ec2.site import find_site
 from master.decisions.spending import spent
 from master.sftp.fleet_costs import kept_prices, stays
+from master.views.money import read_money
+
+BEGAN_S = 1_800_000_000.0
 
 
 @pytest.fixture
@@ -77,6 +80,79 @@ def test_nothing_is_launched_when_the_budget_allows_no_more(thrifty: Any) -> Non
     fleet.submit("w3")
     fleet.polls(5, 2.0)
     assert len(fleet.aws.asked("CreateFleet")) == asked
+
+
+def on_demand(fleet: Any, **changed: Any) -> Any:
+    fleet.backend.leave()
+    fleet.settings = replace(fleet.settings, options=replace(fleet.settings.options, on_demand=True, **changed))
+    fleet.backend = fleet.another()
+    return fleet
+
+
+def test_what_on_demand_would_have_cost_is_known(fleet: Any) -> None:
+    fleet.submit("w1")  # launched before the price list was read
+    fleet.polls(3)
+    fleet.submit("w2")
+    money = read_money(fleet.directory.root, None, fleet.now)
+    assert [life.on_demand for life in money.lives] == pytest.approx([0.2 / 60.0] * 2)  # a minute at least
+    assert money.dollars == pytest.approx(2 * 0.07 / 60.0)
+
+
+def test_instances_on_demand_are_paid_in_full(fleet: Any) -> None:
+    fleet.submit("w1")  # a spot instance, whose prices are kept
+    on_demand(fleet).backend.inherit(keep=True)
+    fleet.submit("w2")
+    fleet.enrol("w1", "w2")
+    fleet.polls(10, 360.0)
+    w1, w2 = read_money(fleet.directory.root, None, fleet.now).lives
+    assert w1.dollars / w1.seconds == pytest.approx(0.07 / 3600.0)
+    assert w2.dollars / w2.seconds == pytest.approx(0.2 / 3600.0)
+
+
+def test_a_budget_on_demand_is_held_at_the_full_price(fleet: Any) -> None:
+    on_demand(fleet, budget=1.0)
+    fleet.submit("w1", "w2")
+    fleet.enrol("w1", "w2")
+    while fleet.backend.affords != 0:
+        fleet.poll(60.0)
+        assert fleet.now < BEGAN_S + 8 * 3600.0
+    paid = spent([stay for _, stay in stays(fleet.roster)], {}, fleet.now)
+    assert 0.9 < paid < 1.0
+
+
+def test_no_more_instances_are_asked_for_than_the_budget_can_keep(fleet: Any) -> None:
+    fleet.backend.leave()
+    fleet.settings = replace(fleet.settings, options=replace(fleet.settings.options, budget=0.25))
+    fleet.backend = fleet.another()
+    fleet.submit(*(f"w{n}" for n in range(1, 41)))  # for all of them it would last not two minutes
+    fleet.polls(5)
+    assert len(fleet.backend._lives) == 3  # a third of an hour each, at the full price of $0.20 at most
+    assert fleet.backend.exhausted() is None
+
+
+def test_without_prices_nothing_is_launched_within_a_budget(thrifty: Any) -> None:
+    fleet = thrifty
+    fleet.aws.full_price = None
+    fleet.aws.refusals["DescribeSpotPriceHistory"] = ("RequestLimitExceeded", "Request limit exceeded.")
+    fleet.submit("w1")
+    fleet.polls(10, 5.0)
+    assert not fleet.aws.asked("CreateFleet")
+    (said,) = fleet.news
+    assert "RequestLimitExceeded" in said and "nothing is launched within --budget" in said
+    fleet.aws.refusals.clear()
+    fleet.polls(10, 5.0)
+    assert list(fleet.backend._lives) == ["w1"]
+
+
+def test_a_budget_that_nobody_can_hold_is_refused(aws: Any) -> None:
+    aws.full_price = None
+    cloud, options = Cloud("us-east-1"), aws.options(instance_types=("c5.xlarge",), budget=5.0, on_demand=True)
+    site = find_site(cloud, options)
+    with pytest.raises(UsageError, match="pricing:GetProducts"):
+        check_affordable(cloud, site, options)
+    aws.full_price = 6.0
+    with pytest.raises(UsageError, match=r"\$5, less than one instance-hour, which is \$6"):
+        check_affordable(cloud, site, options)
 
 
 def test_a_budget_that_pays_for_no_hour_is_refused(aws: Any) -> None:

@@ -15,7 +15,7 @@ from master.backends.ec2.plugin import Ec2Plugin
 from master.backends.ec2.sweep import find
 from master.store.rundir import RunDirectory
 
-SERVICES = {"GetCallerIdentity": "sts", "GetServiceQuota": "servicequotas"}
+SERVICES = {"GetCallerIdentity": "sts", "GetServiceQuota": "servicequotas", "GetProducts": "pricing"}
 IMPLIED = {
     "ec2:CreateTags": "what is made is tagged in the call that makes it",
     "iam:CreateServiceLinkedRole": "EC2 makes it with the first spot instance of an account",
@@ -50,7 +50,9 @@ def test_every_call_is_allowed_and_nothing_else(fleet: Any, aws: Any, tmp_path: 
 
 def test_the_check_asks_for_every_permission_that_ec2_can_be_asked_for(fleet: Any) -> None:
     needs_a_thing = {"ec2:DeleteLaunchTemplate", "ec2:DeleteSecurityGroup", "ec2:TerminateInstances", "ec2:CreateTags"}
-    asked_otherwise = {"ec2:DescribeImages", "servicequotas:GetServiceQuota", "sts:GetCallerIdentity"}
+    asked_otherwise = {
+        *("ec2:DescribeImages", "servicequotas:GetServiceQuota", "sts:GetCallerIdentity", "pricing:GetProducts"),
+    }
     others = needs_a_thing | asked_otherwise | {"iam:CreateServiceLinkedRole"}
     assert set(ec2_checks.PERMISSIONS) == allowed() - others
 
