@@ -6,7 +6,6 @@ boto3 is imported when the first call is made.
 from __future__ import annotations
 
 import base64
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
@@ -16,6 +15,7 @@ from typing import Any
 
 from chunk_model.price_history import price_steps
 from gridml.errors import RunError, UsageError
+from master.backends.ec2 import price_list
 from master.backends.ec2.answers import (
     FleetRequest,
     Image,
@@ -36,8 +36,6 @@ IMAGE = "gridml"  # the tag of images that `gridml ami build` makes
 ALIVE = ("pending", "running", "shutting-down", "stopping", "stopped")  # states in which an instance is still there
 CONNECT_S, ANSWER_S, ATTEMPTS = 10, 60, 3
 _SPOT_VCPUS = "L-34B43A08"  # the code of the quota "All Standard (A, C, D, H, I, M, R, T, Z) Spot Instance Requests"
-PRICE_LIST = "us-east-1"  # where the price list of all regions is
-_PLAIN = {"operatingSystem": "Linux", "tenancy": "Shared", "preInstalledSw": "NA", "capacitystatus": "Used"}
 _PAGE = 100  # instances that are ended in one call
 _MOMENT = re.compile(r"\((\d{4}-\d\d-\d\d \d\d:\d\d:\d\d) (?:GMT|UTC)\)")
 
@@ -147,15 +145,12 @@ class Cloud:
 
     def full_prices(self, types: Collection[str]) -> dict[str, float]:
         """Dollars an hour on demand by type; those that the price list has not are left out."""
-        client, found = self._connected("pricing", PRICE_LIST, attempts=1), {}  # nobody waits for it
+        client, found = self._connected("pricing", price_list.REGION, attempts=1), {}  # nobody waits for it
         for type_ in types:
-            filters = [{"Type": "TERM_MATCH", "Field": field, "Value": value} for field, value in _PLAIN.items()]
-            for field, value in (("instanceType", type_), ("regionCode", self.region)):
-                filters.append({"Type": "TERM_MATCH", "Field": field, "Value": value})
-            with in_words("pricing", PRICE_LIST):
-                listed = client.get_products(ServiceCode="AmazonEC2", Filters=filters)["PriceList"]
-            if prices := [price for each in listed if (price := _dollars(each)) > 0]:
-                found[type_] = min(prices)
+            with in_words("pricing", price_list.REGION):
+                listed = client.get_products(**price_list.question(type_, self.region))["PriceList"]
+            if (price := price_list.full_price(listed)) is not None:
+                found[type_] = price
         return found
 
     def make_group(self, name: str, vpc: str, tags: Mapping[str, str]) -> str:
@@ -358,16 +353,6 @@ def _filter(name: str, values: Iterable[str]) -> dict[str, Any]:
 def _tagged(kinds: Iterable[str], tags: Mapping[str, str]) -> list[dict[str, Any]]:
     pairs = [{"Key": key, "Value": value} for key, value in tags.items()]
     return [{"ResourceType": kind, "Tags": pairs} for kind in kinds]
-
-
-def _dollars(product: str) -> float:
-    """Dollars an hour on demand, of a product of the price list; 0 where it has no such price."""
-    try:
-        terms = json.loads(product)["terms"]["OnDemand"].values()
-        units = [each["pricePerUnit"] for term in terms for each in term["priceDimensions"].values()]
-        return max((float(unit.get("USD", 0)) for unit in units), default=0.0)
-    except (ValueError, KeyError, AttributeError, TypeError):
-        return 0.0
 
 
 def _after_bracket(text: str) -> str:

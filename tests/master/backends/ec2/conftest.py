@@ -262,12 +262,28 @@ def _history(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
 
 
 def _price_list(account: Aws) -> dict[str, Any]:
-    """As the price list answers: products as text, and among them one that is reserved and costs nothing an hour."""
-    if account.full_price is None:
-        return {"PriceList": []}
-    units = [{"pricePerUnit": {"USD": f"{dollars:.10f}"}, "unit": "Hrs"} for dollars in (account.full_price, 0.0)]
-    products = [{"terms": {"OnDemand": {"A": {"priceDimensions": {"A.1": unit}}}}} for unit in units]
-    return {"PriceList": [json.dumps(product) for product in products]}
+    """As the price list, which moto does not have, answers."""
+    return {
+        "FormatVersion": "aws_v1",
+        "PriceList": [] if account.full_price is None else [_product(account.full_price)],
+    }
+
+
+def _product(dollars: float) -> str:
+    """A product of the price list, shortened: its price on demand and, at half of that, reserved."""
+
+    def term(unit: str, price: float) -> dict[str, Any]:
+        dimension = {"unit": unit, "beginRange": "0", "endRange": "Inf", "pricePerUnit": {"USD": f"{price:.10f}"}}
+        return {"offerTermCode": "JRTCKXETXF", "priceDimensions": {"ABC.DEF.6YS6EN2CT7": dimension}}
+
+    terms = {"OnDemand": {"ABC.DEF": term("Hrs", dollars)}, "Reserved": {"ABC.GHI": term("Hrs", dollars / 2)}}
+    return json.dumps({"product": {"productFamily": "Compute Instance"}, "serviceCode": "AmazonEC2", "terms": terms})
+
+
+@pytest.fixture
+def product() -> Callable[[float], str]:
+    """Makes a product that costs so many dollars an hour on demand."""
+    return _product
 
 
 def _within_capacity(account: Aws, parameters: dict[str, Any]) -> dict[str, Any]:
