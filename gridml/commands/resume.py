@@ -47,6 +47,7 @@ _COMMON = {
     "chunk_bytes": _Changeable("chunk_bytes", str, "Bytes of a chunk that gridml chooses, at most.", metavar="SIZE"),
     "push_every": _Changeable("push_every", int, "Vertices between two pushes of a worker."),
     "steps_each": _Changeable("steps_each", int, "Batches a worker should train in the run."),
+    "address": _Changeable("address", str, "Where workers of now on reach this machine.", metavar="HOST[:PORT]"),
     "silence": _Changeable("silent_s", float, "Seconds without a sign of life, then leases go to others."),
     "spot_checks": _Changeable("spot_checks", float, "Share of the pushes that is checked."),
 }
@@ -135,6 +136,7 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     """Return the settings of a run with what is `asked` for, by the names of options. Raises UsageError for what its
     back end does not have, and for values that make no sense."""
     from master.backends.registry import BACKENDS
+    from master.mailboxes import check_carrier
     from master.store.settings import parse_bytes, parse_chunk
 
     plugin = BACKENDS.find(settings.backend)
@@ -155,4 +157,6 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     after = replace(settings, options=replace(plugin.options.among(settings.options), **options), **common)
     if asked:
         plugin.check(after)
+    if "address" in asked:
+        check_carrier(after, nearby=plugin.nearby())
     return after

@@ -6,11 +6,13 @@ import base64
 import hashlib
 import json
 from dataclasses import replace
+from inspect import signature
 from typing import Any
 
 import pytest
 
 from gridml.carriers.enrolment import new_key
+from gridml.commands.resume import changed, resume_command
 from gridml.errors import RunError, UsageError
 from master.backends.base import State
 
@@ -457,6 +459,21 @@ def test_a_later_master_that_keeps_none_ends_them(fleet: Any) -> None:
     fleet.polls(4)
     assert fleet.events == []
     assert set(fleet.aws.states(fleet.backend.run).values()) == {"terminated"}
+
+
+def test_a_run_is_resumed_with_an_address_that_instances_can_reach(fleet: Any) -> None:
+    assert "address" in signature(resume_command()).parameters
+    fleet.submit("w1")
+    fleet.backend.leave()
+    with pytest.raises(UsageError, match=r"127\.0\.0\.1.*--address"):
+        changed(fleet.settings, {"address": "127.0.0.1:2222"})
+    fleet.settings = changed(fleet.settings, {"address": "192.0.2.8:2222"})
+    fleet.backend = fleet.another()
+    fleet.submit("w2")
+    told = [
+        base64.b64decode(each["LaunchTemplateData"]["UserData"]) for each in fleet.aws.asked("CreateLaunchTemplate")
+    ]
+    assert [b"192.0.2.8" in text for text in told] == [False, True]
 
 
 def test_a_run_of_another_account_is_refused(fleet: Any, monkeypatch: pytest.MonkeyPatch) -> None:

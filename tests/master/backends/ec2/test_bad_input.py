@@ -142,6 +142,12 @@ def test_an_address_where_no_instance_reaches_the_master(
     assert said in mistake(launch(address=address))
 
 
+def test_how_long_instances_last_is_told_by_the_share_that_is_taken_a_month(launch: Callable[..., Answer]) -> None:
+    told = launch(lifetime="interruptions(5-10%)", dry_run="")
+    assert told.status == 0, told
+    assert "expected 0.001 to 0.99" in mistake(launch(lifetime="interruptions(500%)"))
+
+
 def test_a_certificate_that_is_none(launch: Callable[..., Answer], tmp_path: Path) -> None:
     path = tmp_path / "rsa.pem"
     assert "No such file" in mistake(launch(identity_certificate=str(path)))
