@@ -56,10 +56,10 @@ def test_what_is_had_is_kept_and_the_rest_asked_for_again(fleet: Any, monkeypatc
     launch = fleet.backend._cloud.launch
     monkeypatch.setattr(fleet.backend._cloud, "launch", lambda request: (launch(request)[0][:1], []))
     fleet.submit("w1", "w2")
-    assert list(fleet.backend._lives) == ["w1"] and fleet.backend._launching.waiting == ["w2"]
-    monkeypatch.undo()
     fleet.polls(5, 5.0)
     assert list(fleet.backend._lives) == ["w1", "w2"]
+    targets = [asked["TargetCapacitySpecification"] for asked in fleet.aws.asked("CreateFleet")]
+    assert [target["TotalTargetCapacity"] for target in targets] == [2, 1]
 
 
 def test_a_quota_that_is_used_up_is_said_and_asked_again(fleet: Any) -> None:
