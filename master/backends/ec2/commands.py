@@ -34,7 +34,7 @@ def sweep(
     """
     from chunk_model.lifetime import LifetimeError, parse_duration
     from master.backends.ec2.cloud import Cloud
-    from master.backends.ec2.sweep import find, removed
+    from master.backends.ec2.sweep import find, swept
 
     try:
         older_than_s = parse_duration(older_than)
@@ -48,7 +48,7 @@ def sweep(
         if not each.swept:
             _say(f"{each.run}: {each.made}; stays: {each.reason}")
         elif yes:
-            _say(f"{each.run}: removed {removed(cloud, each.run)}")
+            _say(f"{each.run}: removed {swept(cloud, each)}")
         else:
             _say(f"{each.run}: {each.made}; would be removed with --yes: {each.reason}")
 

@@ -22,12 +22,14 @@ from master.store.rundir import MasterLock, RunDirectory
 
 @dataclass(frozen=True)
 class Found:
-    """What one run has on EC2, whether it may be removed, and why."""
+    """What one run has on EC2, whether it may be removed, and why. `root` is its directory, None where it is of another
+    machine."""
 
     run: str
     made: Made
     swept: bool
     reason: str
+    root: Path | None
 
 
 def withdraw(cloud: Cloud, directory: RunDirectory, rest: Callable[[float], None] = time.sleep) -> str | None:
@@ -57,6 +59,16 @@ def _note_ends(cloud: Cloud, run: str, roster: Roster) -> None:
         note_unwatched_end(roster, id, seen, now, "removed while no master drove the run")
 
 
+def swept(cloud: Cloud, found: Found) -> Made:
+    """Remove what a run has left; return what that was. Raises RunError for what is left all the same."""
+    made = removed(cloud, found.run)
+    if found.root is not None:
+        roster = Roster(found.root)
+        if (facts := roster.facts) is not None and facts.run == found.run:
+            _note_ends(cloud, found.run, roster)
+    return made
+
+
 def removed(cloud: Cloud, run: str, rest: Callable[[float], None] = time.sleep) -> Made:
     """Remove what a run has; return what that was. Raises RunError for what is left."""
     found, left = remove(cloud, run, rest)
@@ -73,10 +85,12 @@ def find(cloud: Cloud, run: str | None, older_than_s: float, now: float) -> list
         made = everything.of(name)
         host, _, path = place.partition(":")
         here = host == socket.gethostname()
-        driven = _driver(Path(path)) if here else None
+        root = Path(path) if here else None
+        driven = None if root is None else _driver(root)
         ages = [now - each.launched_s for each in made.instances]
         remains = Remains(name, host, here, driven, min(ages, default=None))
-        found.append(Found(name, made, *may_be_swept(remains, named=run is not None, older_than_s=older_than_s)))
+        verdict = may_be_swept(remains, named=run is not None, older_than_s=older_than_s)
+        found.append(Found(name, made, *verdict, root))
     return found
 
 

@@ -51,6 +51,7 @@ def test_a_sweep_shows_and_removes_only_when_it_is_told_to(dead: Any, capsys: py
     sweep("--yes")
     assert f"{dead.backend.run}: removed 2 instances" in capsys.readouterr().out
     assert left(dead) == 0
+    assert all(dead.roster.end(dead.id(worker)) is not None for worker in ("w1", "w2"))  # nothing is paid any more
     sweep("--yes")
     assert "Nothing of gridml's is left in us-east-1" in capsys.readouterr().out
 
