@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gridml.carriers.ssh import TIMEOUT_S, as_oserror, connected, hang_up
+from gridml.carriers.ssh import TIMEOUT_S, as_oserror, connected, hang_up, subsystem
 from gridml.carriers.ssh import Address as Address
 from gridml.errors import RunError
 from gridml.protocol.text import printable
@@ -134,9 +134,7 @@ class EnrolmentLine:
         with as_oserror(paramiko, str(self._address)):
             transport = connected(self._address, user, self._private_key, self._timeout_s)
             try:
-                channel = transport.open_session(timeout=self._timeout_s)
-                channel.settimeout(self._timeout_s)
-                channel.invoke_subsystem(SUBSYSTEM)
+                channel = subsystem(transport, SUBSYSTEM, self._timeout_s)
                 channel.sendall(line)
                 answer = read_line(channel, self._timeout_s)
             finally:

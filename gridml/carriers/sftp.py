@@ -24,7 +24,7 @@ from typing import Any
 
 from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
-from gridml.carriers.ssh import TIMEOUT_S, Address, as_oserror, connected, hang_up
+from gridml.carriers.ssh import TIMEOUT_S, Address, as_oserror, connected, hang_up, subsystem
 from gridml.errors import RunError, UsageError
 
 READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
@@ -83,10 +83,7 @@ class SftpLine:
                 self._transport = None  # nothing is left of it when the next line fails
                 self._transport = connected(wanted.address, wanted.user, wanted.private_key, self.timeout_s)
             try:
-                channel = self._transport.open_session(timeout=self.timeout_s)
-                channel.settimeout(self.timeout_s)
-                channel.invoke_subsystem("sftp")
-                return paramiko.SFTPClient(channel)
+                return paramiko.SFTPClient(subsystem(self._transport, "sftp", self.timeout_s))
             except BaseException:
                 self._hang_up()
                 raise

@@ -11,6 +11,7 @@ import io
 import logging
 import os
 import socket
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -54,11 +55,40 @@ def connected(address: Address, user: str, private_key: str, timeout_s: float = 
         transport.start_client(timeout=timeout_s)
         if transport.get_remote_server_key().get_base64() != address.host_key:
             raise PermissionError(errno.EACCES, "another server answers there: its key is not the master's")
-        transport.auth_publickey(user, paramiko.Ed25519Key(file_obj=io.StringIO(private_key)))
+        _authenticate(transport, user, paramiko.Ed25519Key(file_obj=io.StringIO(private_key)), timeout_s)
     except BaseException:
         hang_up(transport)
         raise
     return transport
+
+
+def _authenticate(transport: Any, user: str, key: Any, timeout_s: float) -> None:
+    """Show a key. For paramiko a connection that breaks meanwhile, and an answer that does not come, are refusals, too;
+    here only what the server says is one."""
+    paramiko = importlib.import_module("paramiko")
+    answered = threading.Event()
+    transport.auth_publickey(user, key, answered)
+    if not answered.wait(timeout_s):
+        raise TimeoutError
+    if not transport.is_authenticated():
+        if not transport.is_active():
+            raise EOFError
+        raise transport.get_exception() or paramiko.AuthenticationException("it does not know it")
+
+
+def subsystem(transport: Any, name: str, timeout_s: float) -> Any:
+    """Return a new paramiko.Channel of a transport, on which a subsystem answers. For that answer paramiko would wait
+    for ever, as of a master that is stopped and not gone. Raises what paramiko raises."""
+    channel = transport.open_session(timeout=timeout_s)
+    channel.settimeout(timeout_s)
+    limit = threading.Timer(timeout_s, channel.close)
+    limit.daemon = True
+    limit.start()
+    try:
+        channel.invoke_subsystem(name)
+    finally:
+        limit.cancel()
+    return channel
 
 
 def prepare(transport: Any, timeout_s: float) -> None:

@@ -32,6 +32,7 @@ from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from gridml.carriers.ssh import connected, hang_up
 from gridml.errors import LedgerError, UsageError
 from gridml.testing.virtual_clock import VirtualClock
+from master.sftp import server as mail_server
 from master.sftp.enrolment import REQUESTS
 from master.sftp.roster import End, Instance, Roster
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
@@ -326,6 +327,45 @@ def test_only_a_machine_of_the_job_says_goodbye_for_it(
     with pytest.raises(Refused, match="no request"):
         line.farewell(USER, 0, "", False)
     assert roster.farewell("i-7") is None and roster.farewell("i-8") is None
+
+
+def test_a_connection_that_breaks_while_a_key_is_shown_is_no_refusal(
+    server: MailServer, enrol: Callable[..., Assignment], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A goodbye that was refused is not repeated; one that was not heard is."""
+    key = new_key()
+    enrol(key)
+    admits = server.admits
+
+    def break_off(user: str, shown: Any) -> Any:
+        for connection in server._connections:
+            hang_up(connection.transport)
+        return admits(user, shown)
+
+    monkeypatch.setattr(server, "admits", break_off)
+    with pytest.raises(ConnectionError):
+        EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 0, "", False)
+
+
+@pytest.mark.parametrize("where", ["admits", "_session"])
+def test_a_server_that_is_stopped_is_given_up(server: MailServer, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """It is there, and its system says so, but it does not answer: while a key is shown, or for the subsystem."""
+    goes_on = threading.Event()
+    owner: Any = server if where == "admits" else mail_server._Door
+    answer = getattr(owner, where)
+
+    def stopped(*arguments: Any) -> Any:
+        goes_on.wait(LIMIT_S)
+        return answer(*arguments)
+
+    monkeypatch.setattr(owner, where, stopped)
+    try:
+        with ThreadPoolExecutor(1) as thread:
+            asked = thread.submit(EnrolmentLine(server.address, new_key(), 0.5).enrol, TOKEN, "", "")
+            error = asked.exception(LIMIT_S / 2)
+    finally:
+        goes_on.set()
+    assert isinstance(error, TimeoutError | ConnectionError), error
 
 
 # --- what user `enrol` can do besides: nothing
