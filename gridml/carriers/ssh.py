@@ -77,11 +77,12 @@ def _authenticate(transport: Any, user: str, key: Any, timeout_s: float) -> None
 
 
 def subsystem(transport: Any, name: str, timeout_s: float) -> Any:
-    """Return a new paramiko.Channel of a transport, on which a subsystem answers. For that answer paramiko would wait
-    for ever, as of a master that is stopped and not gone. Raises what paramiko raises."""
+    """Return a new paramiko.Channel of a transport, on which a subsystem answers; where none does in time the transport
+    is ended. paramiko itself would wait for ever, as for a master that is stopped and not gone. Raises what paramiko
+    raises."""
     channel = transport.open_session(timeout=timeout_s)
     channel.settimeout(timeout_s)
-    limit = threading.Timer(timeout_s, channel.close)
+    limit = threading.Timer(timeout_s, hang_up, (transport,))
     limit.daemon = True
     limit.start()
     try:
