@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,9 +24,11 @@ def supervise(
     words: Words,
     grace_s: float,
     log: Callable[[str], None],
+    clock: Callable[[], float] = time.monotonic,
 ) -> Ended:
     """Run a worker to its end. When the instance is to leave it gets SIGTERM at once, and `grace_s` seconds later, if
-    it still runs, SIGKILL. What it writes goes to `log` by lines. Raises OSError where it cannot be started."""
+    it still runs, SIGKILL; to be told again to leave does not prolong that. What it writes goes to `log` by lines.
+    Raises OSError where it cannot be started."""
     process = subprocess.Popen(
         [*command],
         cwd=folder,
@@ -55,12 +58,13 @@ def supervise(
     listener.start()
     threading.Thread(target=wait, daemon=True, name="worker's end").start()
     leaving = False
-    while not isinstance(word := words.hear(grace_s if leaving else None), Ended):
-        if word is None:
+    kill_s: float | None = None  # when it is killed
+    while not isinstance(word := words.hear(None if kill_s is None else max(0.0, kill_s - clock())), Ended):
+        if kill_s is not None and clock() >= kill_s:
             log(f"the worker did not end within {grace_s:.0f} s of SIGTERM: it is killed")
             process.kill()
-            leaving = False  # its end comes now
+            kill_s = None  # its end comes now
         elif not leaving:
-            leaving = True
+            leaving, kill_s = True, clock() + grace_s
             process.terminate()
     return word

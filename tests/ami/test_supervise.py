@@ -61,6 +61,29 @@ def test_one_that_does_not_heed_it_is_killed(tmp_path: Path) -> None:
     assert "it is killed" in lines[-1]
 
 
+def test_who_is_told_twice_has_no_more_time(tmp_path: Path) -> None:
+    """A notice, and later the system's own shutdown: it is killed when the first one's grace is over."""
+
+    class Timed(Words):
+        """Each time that the rest of the grace is waited for the system goes down again, half a minute later."""
+
+        now_s = 0.0
+
+        def hear(self, within_s: float | None = None) -> Leave | Ended | None:
+            if within_s is None:
+                return super().hear()
+            rests.append(within_s)
+            self.now_s += min(30.0, within_s)
+            return Leave("the instance is shutting down")
+
+    words, rests = Timed(), list[float]()
+    source = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf'); signal.pause()"
+    lines = Lines(words, "deaf", Leave("spot interruption", evicted=True))
+    command, environment = [sys.executable, "-uc", source], {"PATH": os.environ["PATH"]}
+    ended = supervise(command, tmp_path, environment, words, 75.0, lines.append, lambda: words.now_s)
+    assert ended.status == -9 and rests == [75.0, 45.0, 15.0]
+
+
 def test_what_was_said_before_it_began_counts(tmp_path: Path) -> None:
     words = Words()
     words.say(Leave("the instance is shutting down"))
