@@ -84,7 +84,7 @@ def _fetch(sftp: Any, file: BundleFile, folder: Path, source: str) -> None:
 def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
     paramiko = importlib.import_module("paramiko")
     try:
-        kept = part.open("ab")
+        kept = part.open("ab", buffering=0)  # so that nothing is left to be written when it is closed
     except OSError as error:
         raise StorageError(f"{part.name} cannot be written: {error}") from error
     with kept:
@@ -97,7 +97,9 @@ def _fetch_rest(sftp: Any, path: str, part: Path, source: str) -> None:
                 content = theirs.read(READ)
             while content:
                 try:
-                    kept.write(content)
+                    rest = memoryview(content)
+                    while rest:
+                        rest = rest[kept.write(rest) :]
                 except OSError as error:
                     raise StorageError(f"{part.name} cannot be written: {error}") from error
                 with as_oserror(paramiko, f"{source} {path}"):

@@ -7,6 +7,7 @@ switched off from inside is terminated. What to do next is decided in `decisions
 from __future__ import annotations
 
 import argparse
+import contextlib
 import random
 import signal
 import sys
@@ -26,7 +27,7 @@ from ami.sd_notify import notify
 from ami.supervise import supervise
 from ami.watch import Watch
 from ami.words import Ended, Leave, Words
-from gridml.carriers.enrolment import Assignment, EnrolmentLine, Refused, new_key
+from gridml.carriers.enrolment import Assignment, EnrolmentLine, Refused, is_key, new_key
 from gridml.errors import GridmlError
 from gridml.protocol.text import printable
 
@@ -251,12 +252,15 @@ def _surroundings(instance: Instance, folder: Path, imds_address: str) -> Surrou
 
 
 def _own_key(path: Path) -> str:
-    """The instance's private key: made at its first boot, and the same after a restart. Raises OSError."""
-    try:
-        return path.read_text()
-    except FileNotFoundError:
-        bundle.write_secret(path, new_key())
-        return path.read_text()
+    """The instance's private key: made at its first boot, and the same after a restart. One that a crash left damaged
+    is made anew: if it has enrolled, the instance is told so and ends, and need not ask in vain. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        kept = path.read_text(errors="replace")
+        if is_key(kept):
+            return kept
+    made = new_key()
+    bundle.write_secret(path, made)
+    return made
 
 
 def _log(text: str) -> None:

@@ -24,7 +24,7 @@ from gridml.protocol.text import printable
 
 USER = SUBSYSTEM = "enrol"
 LONGEST = 64 << 10  # bytes of a line, in either direction
-LONGEST_LOG = 8 << 10  # characters of a worker's log, each of them six bytes of a line at worst
+LONGEST_LOG = 8 << 10  # characters of a worker's log, each of them four bytes of a line at worst
 MOST_FILES = 64  # of a bundle
 BUNDLE = "bundle"  # the folder of a run that holds them
 BUNDLE_DESCRIPTION = "bundle.json"  # in it, what is told with an assignment
@@ -99,6 +99,17 @@ def new_key() -> str:
     return str(private.decode())
 
 
+def is_key(text: str) -> bool:
+    """Whether a text is a private key as `new_key` makes them."""
+    serialization = importlib.import_module("cryptography.hazmat.primitives.serialization")
+    ed25519 = importlib.import_module("cryptography.hazmat.primitives.asymmetric.ed25519")
+    unsupported = importlib.import_module("cryptography.exceptions").UnsupportedAlgorithm
+    try:
+        return isinstance(serialization.load_ssh_private_key(text.encode(), None), ed25519.Ed25519PrivateKey)
+    except (ValueError, TypeError, unsupported):
+        return False
+
+
 class EnrolmentLine:
     """What a machine with key `private_key` says to the master at `address`: each request on a connection of its own,
     which takes `timeout_s` seconds at each step at most.
@@ -123,12 +134,12 @@ class EnrolmentLine:
     def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str = "") -> None:
         """Say how the worker of `job` ended, whether this machine is being taken away, and the end of what the worker
         wrote, as much of it as a line takes."""
-        said = {"op": "farewell", "exit_status": exit_status, "why": why, "evicted": evicted}
+        said = {"op": "farewell", "exit_status": exit_status, "why": printable(why), "evicted": evicted}
         self._ask(job, {**said, "log": printable(log, LONGEST_LOG)})
 
     def _ask(self, user: str, request: Mapping[str, Any]) -> dict[str, Any]:
         paramiko = importlib.import_module("paramiko")
-        line = json.dumps(request).encode() + b"\n"
+        line = json.dumps(request, ensure_ascii=False).encode() + b"\n"  # of what is escaped a sign takes twelve bytes
         if len(line) > LONGEST:
             raise ValueError(f"got a request of {len(line)} bytes, expected {LONGEST} at most")
         with as_oserror(paramiko, str(self._address)):

@@ -19,7 +19,7 @@ import pytest
 
 from ami import bundle
 from gridml.carriers.enrolment import Assignment, BundleFile, EnrolmentLine, new_key
-from gridml.errors import RunError
+from gridml.errors import RunError, StorageError
 from master.sftp.roster import Farewell, FleetFacts, Instance, Roster
 from master.sftp.server import MailServer
 from pools.ec2.imds import ImdsServer, InstanceFacts, Signatory
@@ -272,6 +272,29 @@ def test_a_beginning_that_was_wrong_is_fetched_anew(site: Site, enrolled: Callab
     bundle.prepare(assignment, site.server.address, key, work)
     assert (work / "outbox").read_text() == "x" * 3_000_000
     assert (work / "mnist.py").read_text() == "trains = True\n"
+
+
+@pytest.mark.parametrize("name", ["mnist.py", "outbox"])  # of a few bytes, and of many
+def test_a_disk_that_is_full_is_no_master_out_of_reach(
+    site: Site, enrolled: Callable[[], tuple[str, Assignment]], name: str
+) -> None:
+    """Whose folder cannot hold the bundle leaves; it does not ask for it for ever."""
+    digest = site.bundle()[name]
+    key, assignment = enrolled()
+    work = site.folder / "work"
+    work.mkdir()
+    (work / f".{digest}.part").symlink_to("/dev/full")
+    with pytest.raises(StorageError, match="No space left"):
+        bundle.prepare(assignment, site.server.address, key, work)
+
+
+@pytest.mark.parametrize("damage", ["", "-----BEGIN OPENSSH PRIVATE KEY-----\n"])
+def test_a_key_that_a_crash_left_damaged_is_made_anew(site: Site, damage: str) -> None:
+    site.bundle()
+    (site.folder / "key").write_text(damage)
+    with site.booted(orphan_s=5.0) as process:
+        assert site.end(process) == 0, site.output
+    assert site.farewell is not None and "Unfit" in site.farewell.why
 
 
 @pytest.mark.parametrize(

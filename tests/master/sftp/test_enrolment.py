@@ -31,6 +31,7 @@ from gridml.carriers.enrolment import (
 from gridml.carriers.sftp import Credential, SftpLine, SftpLink
 from gridml.carriers.ssh import connected, hang_up
 from gridml.errors import LedgerError, UsageError
+from gridml.protocol.text import MESSAGE
 from gridml.testing.virtual_clock import VirtualClock
 from master.sftp import server as mail_server
 from master.sftp.enrolment import REQUESTS
@@ -202,6 +203,17 @@ def test_a_machine_says_goodbye(
     with pytest.raises(Refused, match="taken away") as refused:  # though its key is the right one
         enrol(key)
     assert refused.value.retry_s is None
+
+
+def test_a_goodbye_fits_into_a_line_whatever_the_worker_wrote(
+    server: MailServer, roster: Roster, enrol: Callable[..., Assignment], tmp_path: Path
+) -> None:
+    key, log, why = new_key(), "\N{ROCKET}" * LONGEST_LOG, "\N{ROCKET}" * MESSAGE  # twelve bytes each as JSON
+    enrol(key)
+    EnrolmentLine(server.address, key, TIMEOUT_S).farewell("w7", 1, why, evicted=False, log=f"{log}the end")
+    said = roster.farewell("i-7")
+    assert said is not None and said.why == why
+    assert (tmp_path / "logs" / "w7.log").read_text(encoding="utf-8").endswith("the end\n")
 
 
 # --- who may not
