@@ -28,6 +28,7 @@ pytestmark = pytest.mark.real
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 60.0
 TOKEN = "t0ken-of-the-fleet"
+SHOWN = ("cmdline", "environ")  # of a process, in /proc
 LAUNCHED_S = 1_775_044_800.0  # as the identity document has it: 2026-04-01T12:00:00Z
 # Stands where the packed worker does: says what it was given, and waits to be told to stop.
 WORKER = """
@@ -175,6 +176,22 @@ def test_a_notice_lets_the_worker_push_and_the_instance_wait(site: Site) -> None
     farewell = site.farewell
     assert farewell is not None and farewell.evicted and farewell.exit_status == 0
     assert farewell.why == "spot interruption: terminate at 2026-04-01T12:02:00Z"
+
+
+def test_secrets_stand_in_no_argument_list_and_no_environment(site: Site) -> None:
+    """Of the daemon and of its worker, as every user of the machine, or the worker's user, sees them."""
+    site.bundle("--stay")
+    with site.booted() as process:
+        site.read_until(process, "the worker trains")
+        children = Path(f"/proc/{process.pid}/task").glob("*/children")  # of each of its threads
+        worker = " ".join(each.read_text() for each in children).split()
+        assert worker
+        shown = [Path(f"/proc/{pid}/{what}").read_bytes() for pid in (process.pid, *worker) for what in SHOWN]
+        process.terminate()
+        assert site.end(process) == 0
+    secrets = [TOKEN, "PRIVATE KEY", *(site.folder / "key").read_text().splitlines()[1:-1]]
+    assert any(b"ami.daemon" in text for text in shown) and any(b"gridml.pyz" in text for text in shown)
+    assert not [secret for secret in secrets if any(secret.encode() in text for text in shown)]
 
 
 def test_who_is_to_be_taken_does_not_enrol(site: Site) -> None:
