@@ -16,8 +16,10 @@ from pathlib import Path
 TAIL = 4_000  # characters of what the script said that are told
 _TIMEOUT_S = 60
 # cloud-init still writes when its last script has ended, and keeps the user data: it goes when cloud-init has gone.
+# What cannot be cleaned does not switch itself off, and so becomes no image.
 _LAST = (
-    "timeout 300 cloud-init status --wait >/dev/null 2>&1; sh {folder}/clean.sh; rm -rf {folder}; systemctl poweroff"
+    "timeout 300 cloud-init status --wait >/dev/null 2>&1; "
+    "sh {folder}/clean.sh && rm -rf {folder} && systemctl poweroff"
 )
 
 

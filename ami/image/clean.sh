@@ -5,6 +5,7 @@ set -eu
 
 rm -rf /etc/gridml/instance.json /var/lib/gridml
 rm -f /etc/ssh/ssh_host_*_key /etc/ssh/ssh_host_*_key.pub /root/.ssh/authorized_keys /home/*/.ssh/authorized_keys
+rm -rf /var/log/journal/*
 rm -f /var/lib/systemd/random-seed /var/lib/dbus/machine-id
 : >/etc/machine-id
 cloud-init clean --logs

@@ -25,12 +25,12 @@ from gridml.protocol.text import printable
 USER = SUBSYSTEM = "enrol"
 LONGEST = 64 << 10  # bytes of a line, in either direction
 LONGEST_LOG = 8 << 10  # characters of a worker's log, each of them four bytes of a line at worst
-MOST_FILES = 64  # of a bundle
+MOST_FILES = 256  # of a bundle; their names and digests fit into a line
 BUNDLE = "bundle"  # the folder of a run that holds them
 BUNDLE_DESCRIPTION = "bundle.json"  # in it, what is told with an assignment
 _JOB = re.compile(r"[A-Za-z0-9_-]{1,100}")
 _PART = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,199}"
-_FILE = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}")
+FILE_NAME = re.compile(rf"{_PART}(?:/{_PART}){{0,15}}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -71,7 +71,7 @@ class Assignment:
                 len(files) <= MOST_FILES
                 and _JOB.fullmatch(values["job"])
                 and all(isinstance(text, str) for text in texts)
-                and all(_FILE.fullmatch(each.name) and _SHA256.fullmatch(each.sha256) for each in files)
+                and all(FILE_NAME.fullmatch(each.name) and _SHA256.fullmatch(each.sha256) for each in files)
             )
         except (KeyError, TypeError, AttributeError, ValueError) as error:
             raise ValueError(f"not an assignment: {error!r}") from None

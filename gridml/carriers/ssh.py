@@ -131,7 +131,7 @@ def as_oserror(paramiko: Any, what: str) -> Iterator[None]:
         yield
     except paramiko.AuthenticationException as error:
         raise PermissionError(errno.EACCES, f"the master's server refused this job's key: {error}", what) from error
-    except (paramiko.SSHException, EOFError) as error:
+    except (paramiko.SSHException, paramiko.SFTPError, EOFError) as error:
         raise ConnectionResetError(errno.ECONNRESET, str(error) or os.strerror(errno.ECONNRESET), what) from error
     except TimeoutError as error:
         raise TimeoutError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT), what) from error

@@ -8,7 +8,8 @@ import json
 from dataclasses import asdict
 from pathlib import Path
 
-from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, BundleFile
+from gridml.carriers.enrolment import BUNDLE, BUNDLE_DESCRIPTION, FILE_NAME, MOST_FILES, BundleFile
+from gridml.errors import UsageError
 from gridml.protocol import bundle, outbox
 from master.backends.ec2.site import Site
 from master.store.rundir import RunDirectory
@@ -22,10 +23,7 @@ def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> Non
     folder.mkdir(exist_ok=True)
     code = folder / CODE
     write_code(code)
-    sources = {CODE: code}
-    for entry in program_entries(settings.program, directory):
-        paths = sorted(entry.rglob("*.py")) if entry.is_dir() else [entry]
-        sources |= {path.relative_to(entry.parent).as_posix(): path for path in paths}
+    sources = {CODE: code, **_modules(settings.program, directory)}
     files = [_keep(name, path.read_bytes(), folder) for name, path in sources.items()]
     described = {
         "files": [asdict(file) for file in files],
@@ -38,6 +36,29 @@ def write_bundle(settings: Settings, directory: RunDirectory, site: Site) -> Non
     for path in folder.iterdir():
         if path.name not in kept:
             path.unlink()
+
+
+def _modules(program: Path, directory: RunDirectory) -> dict[str, Path]:
+    """The program and what it imports from beside it, by their paths from there, the program's own file first. Raises
+    UsageError for what no instance would take, before any is paid for."""
+    found: dict[str, Path] = {}
+    for entry in program_entries(program, directory):
+        paths = sorted(entry.rglob("*.py")) if entry.is_dir() else [entry]
+        found |= {path.relative_to(entry.parent).as_posix(): path for path in paths if _can_be_imported(path, entry)}
+    odd = next((name for name in found if not FILE_NAME.fullmatch(name)), None)
+    if odd is not None:
+        raise UsageError(f"instances do not take a file called {odd!r}; expected letters, digits, '_', '-' and '.'.")
+    if len(found) >= MOST_FILES:
+        raise UsageError(
+            f"{program.name} and what it imports from beside it are {len(found)} files; expected fewer than "
+            f"{MOST_FILES}. Make a package of them, and give it to gridml ami build with --package."
+        )
+    return found
+
+
+def _can_be_imported(path: Path, entry: Path) -> bool:
+    """Whether a file can be a module; folders of tools, such as .ipynb_checkpoints, have others."""
+    return path == entry or all(part.isidentifier() for part in path.relative_to(entry).with_suffix("").parts)
 
 
 def _keep(name: str, payload: bytes, folder: Path) -> BundleFile:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from gridml.carriers.enrolment import (
     LONGEST,
     LONGEST_LOG,
+    MOST_FILES,
     USER,
     Assignment,
     BundleFile,
@@ -524,7 +525,7 @@ def test_an_assignment_is_read() -> None:
         {"files": [{"name": "../a", "sha256": "0" * 64}]}, {"files": [{"name": "a/../../b", "sha256": "0" * 64}]},
         {"files": [{"name": "/etc/passwd", "sha256": "0" * 64}]}, {"files": [{"name": "a//b", "sha256": "0" * 64}]},
         {"files": [{"name": "a", "sha256": "short"}]}, {"files": [{"name": "a", "sha256": "../fleet/fleet.json"}]},
-        {"files": [{"name": f"a{i}", "sha256": "0" * 64} for i in range(65)]},
+        {"files": [{"name": f"a{i}", "sha256": "0" * 64} for i in range(MOST_FILES + 1)]},
     ],
 )  # fmt: skip
 def test_what_cannot_be_an_assignment_is_refused(altered: dict[str, Any]) -> None:

@@ -153,3 +153,16 @@ def test_a_cloud_whose_command_is_killed_dies_as_a_whole(bootable: root.Root, fo
         cloud.kill()
         _, alive = psutil.wait_procs(theirs, timeout=30)
     assert not alive
+
+
+def test_the_image_holds_no_secret_and_nothing_of_the_machine_that_made_it(bootable: root.Root) -> None:
+    image, debian = bootable.layers  # what the image's own scripts made, over the Debian that they were run in
+    names = {path.relative_to(image).as_posix() for path in image.rglob("*") if path.is_file() and path.stat().st_size}
+    assert "etc/systemd/system/gridml-worker.service" in names
+    secret = ("ssh_host_", "authorized_keys", "gridml/instance.json", "random-seed", "machine-id", "pip.conf", ".netrc")
+    assert not [name for name in names if any(part in name for part in secret)]
+    assert not [
+        name for name in names if not name.endswith(".py") and b"PRIVATE KEY-----" in (image / name).read_bytes()
+    ]
+    keys = [path.relative_to(debian) for path in debian.glob("etc/ssh/ssh_host_*_key")]
+    assert keys and all((image / key).is_char_device() for key in keys)  # so an overlay says that they are gone
