@@ -10,11 +10,11 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 from pathlib import Path
 from typing import Any
 
 from gridml.errors import LedgerError
+from gridml.protocol.bundle import write_atomic
 from master.decisions.spending import Prices, Stay
 from master.sftp.roster import FOLDER, Instance, Roster
 
@@ -42,14 +42,8 @@ def _stay(instance: Instance, roster: Roster) -> Stay:
 
 def keep_prices(root: Path, prices: Prices) -> None:
     """Keep what markets cost, in place of what was kept before, durably. Raises OSError."""
-    path = root / FOLDER / _FILE
-    temporary = path.with_name(f".{_FILE}.tmp")
-    temporary.unlink(missing_ok=True)
-    with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        json.dump({market: [list(step) for step in steps] for market, steps in prices.items()}, file)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    told = {market: [list(step) for step in steps] for market, steps in prices.items()}
+    write_atomic(root / FOLDER / _FILE, json.dumps(told).encode())
 
 
 def kept_prices(root: Path) -> dict[str, list[list[float]]]:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from gridml.errors import LedgerError
+from gridml.protocol.bundle import write_atomic
 
 FOLDER = "fleet"
 _FLEET = "fleet.json"
@@ -101,7 +102,7 @@ class Roster:
     def found(self, facts: FleetFacts) -> None:
         """Keep what instances must show. Raises OSError."""
         self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._write(self._folder / _FLEET, asdict(facts))
+        write_atomic(self._folder / _FLEET, json.dumps(asdict(facts)).encode())
 
     @property
     def facts(self) -> FleetFacts | None:
@@ -112,7 +113,7 @@ class Roster:
         """Keep what became of an instance, durably. Raises OSError, ValueError for what is no instance's id."""
         if not _ID.fullmatch(record.id):
             raise ValueError(f"got the instance {record.id!r}, expected letters, digits and '-'")
-        self._write(self._path(type(record), record.id), asdict(record))
+        write_atomic(self._path(type(record), record.id), json.dumps(asdict(record)).encode())
 
     def ids(self) -> list[str]:
         """All instances that were ever launched."""
@@ -122,11 +123,6 @@ class Roster:
         except FileNotFoundError:
             return []
         return sorted(name.removesuffix(suffix) for name in names if name.endswith(suffix))
-
-    def of_worker(self, worker: str) -> Instance | None:
-        """The instance that was launched for a worker."""
-        launched = (self.instance(id) for id in self.ids())
-        return next((each for each in launched if each is not None and each.worker == worker), None)
 
     def instance(self, id: str) -> Instance | None:
         return self._record(Instance, id)
@@ -145,16 +141,6 @@ class Roster:
 
     def _path(self, kind: type[Any], id: str) -> Path:
         return self._folder / f"{id}.{_SUFFIX[kind]}"
-
-    @staticmethod
-    def _write(path: Path, values: Mapping[str, Any]) -> None:
-        temporary = path.with_name(f".{path.name}.tmp")
-        temporary.unlink(missing_ok=True)
-        with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-            json.dump(values, file)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
 
 
 def _read(path: Path, kind: type[_Held]) -> _Held | None:

@@ -151,9 +151,9 @@ class Fleet:
         self.polls(3)
 
     def id(self, worker: str) -> str:
-        instance = self.roster.of_worker(worker)
-        assert instance is not None
-        return instance.id
+        launched = (self.roster.instance(id) for id in self.roster.ids())
+        (found,) = [each.id for each in launched if each is not None and each.worker == worker]
+        return found
 
     def enrol_quietly(self, worker: str) -> None:
         """What the master's server writes when an instance has enrolled."""
