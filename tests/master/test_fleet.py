@@ -22,6 +22,8 @@ from master.telemetry.measures import Measures
 class Nobody:
     """Mailboxes, an exchange and a back end of which nothing is wanted here."""
 
+    affords: int | None = None
+
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
 
