@@ -15,6 +15,7 @@ from gridml.aggregates.maximum import Maximum as maximum
 from gridml.aggregates.mean import Mean as mean
 from gridml.aggregates.nesterov import Nesterov as nesterov
 from gridml.aggregates.stale_mean import StaleMean as stale_mean
+from gridml.engine.recorder import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.program import Program, constant, linear_decay, update
@@ -42,6 +43,7 @@ __all__ = [
     "edge",
     "fedbuff",
     "linear_decay",
+    "log",
     "maximum",
     "mean",
     "module",

@@ -19,7 +19,7 @@ from gridml.engine.pace import batch_size, next_batch
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.protocol.compression import NONE
-from gridml.protocol.messages import Failure, Verdict
+from gridml.protocol.messages import Failure, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.text import TRACEBACK, described, printable
@@ -86,7 +86,8 @@ class Session:
         self._state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
         self._reason: Reason | None = None  # why it left
         self._snapshot: Snapshot | None = None  # of the last push,
-        self._content = PushContent()  # and what travels with it
+        self._content = PushContent()  # and what travels with it,
+        self._logged: tuple[Logged, ...] = ()  # what f logged of it, too
         self._master = MasterCopy(engine.program.types())
         self._compress = NONE
         self._brought = ReplicaPart()  # with the last reply
@@ -215,15 +216,18 @@ class Session:
         content, rounded = self._master.carry(self._engine.wire(snapshot), self._compress)
         self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon
         self._content = replace(content, fields=fields)
+        self._logged = snapshot.logged
         return Copied()
 
     def _send(self, action: Send) -> None:
-        content = PushContent()
+        content, sync = PushContent(), action.sync
         if action.content is Content.SNAPSHOT:
             content, self._content = self._content, PushContent()
+            assert sync.push is not None, "a snapshot is taken to be pushed"
+            sync = sync._replace(push=sync.push._replace(logged=self._logged))
         elif action.content is Content.OUTBOX and self._options.unanswered is not None:
             content = self._options.unanswered.content
-        self._courier.post(action.sync, lambda: content)
+        self._courier.post(sync, lambda: content)
 
     def _adopt(self, action: Adopt) -> None:
         brought, self._brought = self._brought, ReplicaPart()
@@ -235,6 +239,7 @@ class Session:
                 self._arrived = ReplicaPart()
                 self._master.forget()
                 self._engine.forget_rows()
+                self._engine.forget_logged()
             case Use.KEEP:
                 self._engine.take_rows(brought)
                 self._arrived = self._arrived.updated(ReplicaPart(brought.modules))

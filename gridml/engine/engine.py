@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.bits import same_bits
 from gridml.engine.modules import ModuleRows, Modules
+from gridml.engine.recorder import Recorder
 from gridml.engine.row_cache import RowCache
 from gridml.errors import ProgramError
 from gridml.model.batch import Batch, Neighbours, Rows
@@ -23,6 +24,7 @@ from gridml.model.chunk import BEFORE, Chunk
 from gridml.model.ids import places
 from gridml.model.program import Parameter, Program
 from gridml.model.vertex import VertexId
+from gridml.protocol.messages import Logged
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 
 Array = NDArray[Any]
@@ -32,10 +34,11 @@ Ids = NDArray[np.int64]
 @dataclass(frozen=True)
 class Snapshot:
     """The replica at one instant, in copies: modules whole, and the rows that f used since the last one. `used` are the
-    module vertices that it used since then."""
+    module vertices that it used since then, `logged` what it logged."""
 
     replica: ReplicaPart
     used: frozenset[VertexKey]
+    logged: tuple[Logged, ...] = ()
 
 
 class BatchFailed(Exception):
@@ -72,6 +75,7 @@ class Engine:
         self._used: set[VertexId] = set()
         self._rules: dict[str, Aggregate] = {}
         self._views: dict[VertexKey, dict[str, Array]] = {}
+        self._recorder = Recorder()
         self._driver = program.update.driver.__name__
         self.chunk: Chunk | None = None
 
@@ -124,12 +128,17 @@ class Engine:
         assert self.chunk is not None
         for modules in self._modules.values():
             modules.set_rate(factor, share)
+        failed = True
+        self._recorder.listen()
         try:
             self._run(start, stop)
+            failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
             first, end = self._narrowed(start, stop, error)
             ids = self.chunk.tables[self._driver].ids
             raise BatchFailed(int(ids[first]), int(ids[end - 1])) from error
+        finally:
+            self._recorder.end(failed=failed)
         self._mark(start, stop)
 
     def _run(self, start: int, stop: int) -> None:
@@ -172,6 +181,7 @@ class Engine:
                     index = index[np.sort(np.unique(index, return_index=True)[1])]
                 arguments.append(Batch._over(self._rows(edges.target), index))
         self.program.update.function(rows.vertex_type.cls._view(rows, at), *arguments)
+        self._recorder.end_call(1)
         for argument in arguments:
             if isinstance(argument, Batch):
                 argument._write_back()
@@ -231,6 +241,7 @@ class Engine:
             batches.append(arguments[-1])
         driving: Batch[Any] = Batch._over(rows, at, links)
         self.program.update.function(driving, *arguments)
+        self._recorder.end_call(len(positions))
         for batch in (driving, *batches):
             batch._write_back()
 
@@ -261,7 +272,7 @@ class Engine:
         self._under_way = rows
         used = frozenset(self._used)
         self._used.clear()
-        return Snapshot(ReplicaPart(modules, rows), used)
+        return Snapshot(ReplicaPart(modules, rows), used, self._recorder.take())
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
         """Return what of a snapshot travels: used modules whole, and rows."""
@@ -327,6 +338,10 @@ class Engine:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
         self.settle()
         self._take(newest, pushed, live)
+
+    def forget_logged(self) -> None:
+        """What was trained since the last snapshot is not wanted, nor is what it logged."""
+        self._recorder.forget()
 
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""

@@ -6,17 +6,20 @@ Each travels as the JSON message of a bundle; tensors travel beside it. Position
 from __future__ import annotations
 
 import dataclasses
+import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, NamedTuple
 
-from gridml.protocol.bounds import LEAST_VERTEX_S, Bound, flag, numbers, record, seconds, text, whole
+from gridml.protocol.bounds import LARGEST, LEAST_VERTEX_S, Bound, flag, numbers, record, seconds, text, whole
 from gridml.protocol.compression import NONE
-from gridml.protocol.text import MESSAGE, TRACEBACK
+from gridml.protocol.text import MESSAGE, NAME, TRACEBACK, printable
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
+MOST_LOGGED, LONGEST_LOGGED = 32, 64  # names of what f logs that a push takes along, and characters of one
+LARGEST_LOGGED = 1e40  # of a mean: a float32 holds no more
 
 
 class Verdict(StrEnum):
@@ -27,10 +30,18 @@ class Verdict(StrEnum):
     REFUSED = "refused"  # not merged, never will be; the reason says why
 
 
+class Logged(NamedTuple):
+    """What f logged under a name: the sum over so many vertices."""
+
+    name: str
+    total: float
+    vertices: int
+
+
 class Push(NamedTuple):
     """Work of one lease: `sequence` counts the pushes of the lease from 1, `term` fences late writers, `base` is the
     version it was trained from, `upto` the position up to which the range is now trained, `vertices` the number of new
-    ones."""
+    ones, `logged` what f logged of them."""
 
     lease: int
     term: int
@@ -38,6 +49,7 @@ class Push(NamedTuple):
     base: int
     upto: int
     vertices: int
+    logged: tuple[Logged, ...] = ()
 
 
 class Copies(NamedTuple):
@@ -198,6 +210,29 @@ def reply_from(message: dict[str, Any]) -> Reply:
 
 # What the master takes from a worker, which may be anything: every field has its bound.
 MOST_HELD = 256  # leases that a worker names: it works on one, and one comes ahead
+
+
+def _logged(value: object) -> tuple[Logged, ...]:
+    """Bound what f logged: names once each, means within what a float32 holds."""
+    if type(value) not in (list, tuple) or len(value) > MOST_LOGGED:  # type: ignore[arg-type]
+        raise ValueError(f"got {printable(reprlib.repr(value), NAME)}, expected a list of at most {MOST_LOGGED}")
+    logged = tuple(_one_logged(each) for each in value)  # type: ignore[attr-defined]
+    if len({each.name for each in logged}) < len(logged):
+        raise ValueError("a name stands twice in what was logged")
+    return logged
+
+
+def _one_logged(value: object) -> Logged:
+    if isinstance(value, list | tuple) and len(value) == 3:
+        name, total, vertices = value
+        named = type(name) is str and 1 <= len(name) <= LONGEST_LOGGED and name.isprintable()
+        counted = type(total) in (int, float) and type(vertices) is int and 1 <= vertices <= LARGEST
+        if named and counted and abs(total) <= LARGEST_LOGGED * vertices:  # NaN neither
+            return Logged(name, float(total), vertices)
+    shown = printable(reprlib.repr(value), NAME)
+    raise ValueError(f"got {shown}, expected a name of at most {LONGEST_LOGGED} characters, a sum and its vertices")
+
+
 PUSH_BOUNDS: dict[str, Bound] = {
     "lease": whole(),
     "term": whole(),
@@ -205,6 +240,7 @@ PUSH_BOUNDS: dict[str, Bound] = {
     "base": whole(-1),
     "upto": whole(),
     "vertices": whole(),
+    "logged": _logged,
 }
 COPIES_BOUNDS: dict[str, Bound] = {"lease": whole(), "version": whole(-1)}
 FAILURE_BOUNDS: dict[str, Bound] = {
@@ -242,6 +278,9 @@ def _possible(**fields: Any) -> Sync:
     sync = Sync(**fields)
     if 0 < sync.train_s < LEAST_VERTEX_S * sync.trained:
         raise ValueError(f"{sync.trained:,} vertices trained in {sync.train_s:g} s, which nobody can")
+    for each in () if sync.push is None else sync.push.logged:
+        if each.vertices > sync.push.vertices:  # type: ignore[union-attr]
+            raise ValueError(f"{each.name} is logged of {each.vertices:,} vertices, more than the push has")
     return sync
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gridml.errors import DamagedError
+from gridml.protocol.messages import Logged
 from master.decisions.failures import Failed, standing
 from master.decisions.leasing import Span
 from master.records import LeaseState, LeaseTable
@@ -227,8 +228,16 @@ class Ledger(LedgerFile, WorkerRows):
         self._batch.open(lease, at_s, reason)
         return lease
 
-    def credit(self, lease: LeaseState, upto: int, version: int, staleness: float, at_s: float) -> None:
-        """Credit [lease.upto, upto) to version `version`, as the next push of the lease."""
+    def credit(
+        self,
+        lease: LeaseState,
+        upto: int,
+        version: int,
+        staleness: float,
+        at_s: float,
+        logged: Sequence[Logged] = (),
+    ) -> None:
+        """Credit [lease.upto, upto) to version `version`, as the next push of the lease, with what f logged of it."""
         start, lease.upto = lease.upto, upto
         lease.sequence += 1
         lease.failed = standing(lease.failed, upto)
@@ -236,6 +245,11 @@ class Ledger(LedgerFile, WorkerRows):
         self.credited += upto - start
         self._left[lease.epoch] -= upto - start
         self._batch.credit(lease, start, staleness, at_s)
+        self._batch.log(lease, logged)
+
+    def logged_names(self) -> set[str]:
+        """The names under which f has logged anything."""
+        return {name for (name,) in self._db.execute("SELECT DISTINCT name FROM logged")}
 
     def credits(self) -> Iterator[tuple[int, int, int]]:
         """(epoch, start, stop) of every credit, in the order they were given."""

@@ -10,9 +10,11 @@ from typing import Any
 from gridml.protocol.bounds import LARGEST
 from master.store.sealed import damage
 
-SCHEMA_VERSION = 5
+SCHEMA_VERSION = 6
 LATEST_S = 1e12  # of times, durations, staleness
 SIGNED = {("failures", "first"), ("failures", "last")}  # -1 where f did not fail in a batch
+SUMS = {("logged", "total")}  # of any sign
+LARGEST_SUM = 1e60  # more than what can be logged of all vertices
 SCHEMA = """
 CREATE TABLE run (key TEXT PRIMARY KEY, value TEXT NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE epochs (epoch INTEGER PRIMARY KEY, vertices INTEGER NOT NULL, credited INTEGER NOT NULL DEFAULT 0,
@@ -25,6 +27,8 @@ CREATE TABLE leases (id INTEGER PRIMARY KEY, term INTEGER NOT NULL, epoch INTEGE
   closed_s REAL, closed_because TEXT, reserved_until_s REAL, overtaken INTEGER NOT NULL DEFAULT 0);
 CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, lease INTEGER NOT NULL,
   version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
+CREATE TABLE logged (version INTEGER NOT NULL, epoch INTEGER NOT NULL, name TEXT NOT NULL, total REAL NOT NULL,
+  vertices INTEGER NOT NULL, crc32 INTEGER NOT NULL);
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
   at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);
@@ -90,6 +94,9 @@ def _possible() -> dict[str, dict[str, str]]:
 def _condition(table: str, column: str, declared: str, not_null: int, default: object, key: int) -> str:
     condition = f"typeof({column}) = '{declared.lower()}'"  # SQLite takes it that what is NOT NULL is not NULL
     if declared != "TEXT":
-        least, most = -1 if (table, column) in SIGNED else 0, LARGEST if declared == "INTEGER" else LATEST_S
+        least: float = -1 if (table, column) in SIGNED else 0
+        most = LARGEST if declared == "INTEGER" else LATEST_S
+        if (table, column) in SUMS:
+            least, most = -LARGEST_SUM, LARGEST_SUM
         condition += f" AND {column} BETWEEN {least} AND {most}"
     return f"({condition})" if not_null or key else f"({column} ISNULL OR {condition})"

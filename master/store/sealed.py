@@ -43,6 +43,9 @@ def check_sealed(ledger: sqlite3.Connection) -> None:
         "UNION ALL SELECT metrics, metrics_crc32 FROM epochs WHERE metrics NOTNULL OR metrics_crc32 NOTNULL"
     ):
         unseal(*sealed)
+    for *row, crc32 in ledger.execute("SELECT version, epoch, name, total, vertices, crc32 FROM logged"):
+        if seal(row).crc32 != crc32:
+            raise damage(f"{row!r:.99} is not what was written: its checksum is not {crc32!r:.99}")
 
 
 def damage(problem: str) -> sqlite3.DatabaseError:

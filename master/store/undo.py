@@ -65,6 +65,7 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
     undone = db.execute("SELECT worker, sum(stop - start) FROM credits WHERE version > ? GROUP BY worker", (version,))
     by_worker = dict(undone.fetchall())
     db.execute("DELETE FROM credits WHERE version > ?", (version,))
+    db.execute("DELETE FROM logged WHERE version > ?", (version,))
     rows = [(count, worker) for worker, count in by_worker.items()]
     db.executemany("UPDATE workers SET credited = credited - ? WHERE worker = ?", rows)
     db.execute(

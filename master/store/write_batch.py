@@ -11,10 +11,11 @@ import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from gridml.protocol.messages import Sync
+from gridml.protocol.messages import Logged, Sync
 from master.decisions.failures import Failed
 from master.decisions.leasing import Span
 from master.records import LeaseState
+from master.store.sealed import seal
 
 
 def failed_text(failed: Sequence[Failed]) -> str:
@@ -44,12 +45,14 @@ class _WorkerChange:
 
 @dataclass
 class WriteBatch:
-    """Rows of leases, credits and workers. Leases are written as they stand when the transaction ends."""
+    """Rows of leases, credits, what f logged, and workers. Leases are written as they stand when the transaction
+    ends."""
 
     _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
     _changed: dict[int, LeaseState] = field(default_factory=dict)
     _closed: dict[int, tuple[float, str, int]] = field(default_factory=dict)
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
+    _logged: dict[tuple[int | None, int, str], tuple[float, int]] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)
     _workers: dict[str, _WorkerChange] = field(default_factory=dict)
 
@@ -68,6 +71,13 @@ class WriteBatch:
         self._credits.append((lease.epoch, start, lease.upto, lease.id, lease.version, lease.worker, staleness, at_s))
         self._epochs[lease.epoch] = self._epochs.get(lease.epoch, 0) + lease.upto - start
         self._workers.setdefault(lease.worker, _WorkerChange()).credited += lease.upto - start
+
+    def log(self, lease: LeaseState, logged: Sequence[Logged]) -> None:
+        """Sum what f logged of what was just credited."""
+        for name, total, vertices in logged:
+            key = lease.version, lease.epoch, name
+            before, counted = self._logged.get(key, (0.0, 0))
+            self._logged[key] = before + total, counted + vertices
 
     def close(self, lease: LeaseState, at_s: float, because: str, *, overtaken: int = 0) -> None:
         self._changed[lease.id] = lease
@@ -113,6 +123,11 @@ class WriteBatch:
             db.executemany(
                 "UPDATE epochs SET credited = credited + ? WHERE epoch = ?", [(n, e) for e, n in self._epochs.items()]
             )
+        if self._logged:
+            db.executemany(
+                "INSERT INTO logged VALUES (?, ?, ?, ?, ?, ?)",
+                [(*row, seal(row).crc32) for row in ((*key, *sums) for key, sums in self._logged.items())],
+            )
         if self._workers:
             db.executemany(
                 "UPDATE workers SET first_sync_s = coalesce(first_sync_s, ?), trained = max(trained, ?), "
@@ -140,6 +155,7 @@ class WriteBatch:
         self._changed.clear()
         self._closed.clear()
         self._credits.clear()
+        self._logged.clear()
         self._epochs.clear()
         self._workers.clear()
 

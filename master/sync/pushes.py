@@ -18,9 +18,11 @@ from master.decisions.helpful import helpful_workers
 from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
+from master.store.event_facts import NO_FACTS
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.draft import Draft
+from master.sync.logged_names import LoggedNames
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
 from master.sync.spot_checks import SpotChecks
@@ -55,6 +57,7 @@ class Pushes:
         self._checks = checks
         self._failures = recovery.failures
         self._hook = hook
+        self._names = LoggedNames(store.ledger)
 
     def merge(self, drafts: Sequence[Draft], now: float) -> list[Fields]:
         """Merge the pushes of all drafts, each of another worker; return the local fields that were credited."""
@@ -106,7 +109,8 @@ class Pushes:
         draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
-        ledger.credit(lease, push.upto, self._version, merge.staleness, now)
+        logged = self._names.known(push.logged, lambda text: self._failures.say(now, "warning", text, NO_FACTS))
+        ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.succeed(push)
         self._conduct.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)
         self._leases.credit(lease, now)

@@ -228,9 +228,10 @@ def _speed(progress: Progress) -> list[tuple[str, str]]:
 
 
 def _metrics(progress: Progress) -> list[tuple[str, str]]:
-    """Return the last metrics that are numbers; lists are for the report."""
+    """Return what f logged lately, and the last metrics that are numbers; lists are for the report."""
     numbers = [(name, value) for name, value in progress.metrics.items() if isinstance(value, int | float)]
-    return [(name, f"{value:.4g} (epoch {progress.evaluated})") for name, value in numbers]
+    shown = [(name, f"{value:.4g} (epoch {progress.evaluated})") for name, value in numbers]
+    return [*((name, f"{value:.4g} lately") for name, value in progress.logged.items()), *shown]
 
 
 def line(progress: Progress) -> str:

@@ -12,6 +12,7 @@ from master.decisions.failures import AVOIDED
 from master.store.journal import WARNINGS
 from master.store.kept_placement import FACT
 from master.store.run_facts import read_facts, read_metrics
+from master.store.series import read_lately
 from master.store.status import RunStatus
 from master.views.distrust import (
     AvoidedMachine,
@@ -71,8 +72,8 @@ class Progress:
     `alive` of the `wanted` workers run, `queued` wait for a machine, the jobs of others are `held`, for reasons that
     `held_because` gives with what is done about them; `lost` were taken away or crashed. `warnings` are the last ones
     since this master began. `staleness` is
-    the mean of the last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`. None:
-    nothing yet.
+    the mean of the last pushes, `per_second` vertices credited lately; `metrics` are those of epoch `evaluated`,
+    `logged` means of what f logged lately. None: nothing yet.
     `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
     more, and on `avoided_machines` no worker starts. More than `helpful` workers would hardly help, as far as the
     pushes show. Of the workers that are wanted only so many are `asked` for: None, all.
@@ -94,6 +95,7 @@ class Progress:
     seconds_left: float | None
     evaluated: int | None = None
     metrics: dict[str, Any] = field(default_factory=dict)
+    logged: dict[str, float] = field(default_factory=dict)
     avoided: list[AvoidedWorker] = field(default_factory=list)
     quarantined: list[QuarantinedWorker] = field(default_factory=list)
     avoided_machines: list[AvoidedMachine] = field(default_factory=list)
@@ -153,6 +155,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         seconds_left=(total - all_credited) / per_second if total and per_second and alive else None,
         evaluated=None if evaluation[0] is None else evaluation[0] + 1,
         metrics=read_metrics(*evaluation[1:]),
+        logged=read_lately(connection),
         avoided=_avoided(connection, now),
         quarantined=read_quarantined(connection),
         avoided_machines=now_avoided(read_avoided_machines(connection, now)),

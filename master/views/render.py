@@ -93,7 +93,8 @@ def _epoch_table(report: Report) -> Table:
     names = [n for n, v in _last_metrics(report).items() if not isinstance(v, list)]
     left = any(e.left for e in report.epochs)
     counts = ["credited", "duplicated", "lost", *(["left"] if left else []), "wasted"]
-    for title in ("epoch", *counts, "staleness", "at", *names):
+    logged = list(dict.fromkeys(name for epoch in report.epochs for name in epoch.logged))
+    for title in ("epoch", *counts, "staleness", "at", *(_heading(name, names) for name in logged), *names):
         table.add_column(title, justify="right")
     for epoch in report.epochs:
         cells: list[str | Text] = [
@@ -105,10 +106,16 @@ def _epoch_table(report: Report) -> Table:
             f"{epoch.wasted:,}",
             "" if epoch.staleness is None else f"{epoch.staleness:.2f}",
             "open" if epoch.closed_s is None else duration(epoch.closed_s),
+            *(_number(epoch.logged.get(name)) for name in logged),
             *(Text(_number(epoch.metrics.get(name)), "bold") for name in names),
         ]
         table.add_row(*cells)
     return table
+
+
+def _heading(name: str, metrics: Sequence[str]) -> str:
+    """Return the heading of what f logged, told from a metric of the same name."""
+    return f"{name} (f)" if name in metrics else name
 
 
 def _list_table(title: str, values: Sequence[Any]) -> Table:

@@ -21,6 +21,7 @@ from master.decisions.failures import AVOIDED
 from master.store.kept_placement import FACT
 from master.store.reader import opened
 from master.store.run_facts import RunClock, read_clock, read_facts, read_metrics, read_status
+from master.store.series import read_by_epoch
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
 from master.views.distrust import AvoidedMachine, QuarantinedWorker, read_avoided_machines, read_quarantined
@@ -36,7 +37,8 @@ class EpochReport:
 
     `duplicated`: credits given twice. `lost`: vertices of a closed epoch without a credit; `left`: those of an open
     one. `wasted`: vertices trained under leases that ended before they were credited. `staleness` is the mean over the
-    `pushes`. Times are seconds of the run, without those in which no master ran.
+    `pushes`, `logged` what f logged, means over credited vertices. Times are seconds of the run, without those in
+    which no master ran.
     """
 
     epoch: int
@@ -51,6 +53,7 @@ class EpochReport:
     opened_s: float
     closed_s: float | None
     metrics: dict[str, Any]
+    logged: dict[str, float]
 
 
 @dataclass(frozen=True)
@@ -284,6 +287,7 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
             "SELECT epoch, sum(max(0, trained - (upto - start))) FROM leases WHERE closed_s IS NOT NULL GROUP BY epoch"
         )
     )
+    logged = read_by_epoch(db)
     epochs = []
     for row in rows:
         epoch, vertices, closed_s = row["epoch"], row["vertices"], row["closed_s"]
@@ -303,6 +307,7 @@ def _epochs(db: sqlite3.Connection, clock: RunClock) -> list[EpochReport]:
                 opened_s=clock.at(row["opened_s"]),
                 closed_s=None if closed_s is None else clock.at(closed_s),
                 metrics=read_metrics(row["metrics"], row["metrics_crc32"]),
+                logged=logged.get(epoch, {}),
             )
         )
     return epochs

@@ -8,11 +8,14 @@ import pytest
 from gridml.protocol.messages import (
     COPIES_BOUNDS,
     FAILURE_BOUNDS,
+    LONGEST_LOGGED,
+    MOST_LOGGED,
     PUSH_BOUNDS,
     SYNC_BOUNDS,
     Copies,
     Failure,
     Lease,
+    Logged,
     Pace,
     Push,
     Reply,
@@ -141,3 +144,32 @@ def test_unknown_and_missing_fields_are_refused() -> None:
         sync_from({**over_the_wire(SYNC), "colour": "red"})
     with pytest.raises(ValueError, match="not a reply"):
         reply_from({**over_the_wire(REPLY), "verdict": "perhaps"})
+
+
+def test_what_is_logged_travels_with_its_push() -> None:
+    sync = Sync("w1", push=Push(1, 1, 1, 0, 10, 10, (Logged("loss", -2.5, 10), Logged("accuracy/top 5", 3, 4))))
+    assert sync_from(over_the_wire(sync)) == sync
+
+
+@pytest.mark.parametrize(
+    "logged",
+    [
+        [["loss", 1.0, 11]],
+        [["loss", 1.0, 0]],
+        [["loss", 1e43, 10]],
+        [["loss", float("inf"), 10]],
+        [["loss", "1", 10]],
+        [["loss", 1.0, 10], ["loss", 2.0, 10]],
+        [["x" * (LONGEST_LOGGED + 1), 1.0, 10]],
+        [["\x1b[31m", 1.0, 10]],
+        [["loss", 1.0]],
+        [None],
+        {"loss": 1.0},
+        [[f"x{i}", 1.0, 10] for i in range(MOST_LOGGED + 1)],
+    ],
+    ids=["vertices", "none", "huge", "infinite", "text", "twice", "long", "escape", "short", "null", "object", "many"],
+)
+def test_what_cannot_have_been_logged_is_refused(logged: object) -> None:
+    message = over_the_wire(Sync("w1", push=Push(1, 1, 1, 0, 10, 10)))
+    with pytest.raises(ValueError, match="not a sync message"):
+        sync_from({**message, "push": {**message["push"], "logged": logged}})
