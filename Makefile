@@ -45,9 +45,13 @@ lint: $(STAMP)
 	$(BIN)/mypy
 	$(BIN)/mypy examples
 
-# pytest comes last, so that its summary is the last line.
+# What raises daemons has the machine to itself; the rest runs in two processes. pytest's summary is the last line.
+# A test that failed is run once more, since machines are shared, and named in the summary as RERUN.
+PYTEST := $(BIN)/python -m pytest --reruns 1 -rfER
+
 test: lint
-	$(BIN)/python -m pytest -m "not long"
+	$(PYTEST) -m "alone and not long"
+	$(PYTEST) -m "not alone and not long" -n 2 --dist worksteal
 
 # pytest leaves with 5 when no test is marked `long`.
 verify: $(STAMP)

@@ -26,6 +26,24 @@ hypothesis_settings.register_profile("gridml", suppress_health_check=[HealthChec
 hypothesis_settings.load_profile("gridml")
 
 PROGRAMS = Path(__file__).parent / "programs"
+# Pools, booted machines and servers of others: they keep times of their own, which a busy machine would break.
+ALONE = (
+    "ami/test_boot.py",
+    "master/backends/condor",
+    "master/backends/test_contract.py",
+    "master/sftp/test_sshd.py",
+    "pools",
+    "remote/test_wrong_host_key.py",
+)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs alone, by the folders and files above."""
+    root = Path(__file__).parent
+    alone = [root / place for place in ALONE]
+    for item in items:
+        if any(item.path.is_relative_to(place) for place in alone):
+            item.add_marker(pytest.mark.alone)
 
 
 def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory], Backend]:
