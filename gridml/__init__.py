@@ -15,19 +15,23 @@ from gridml.aggregates.maximum import Maximum as maximum
 from gridml.aggregates.mean import Mean as mean
 from gridml.aggregates.nesterov import Nesterov as nesterov
 from gridml.aggregates.stale_mean import StaleMean as stale_mean
+from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.recorder import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.program import Program, constant, linear_decay, update
+from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 __all__ = [
     "Aggregate",
     "Batch",
     "Graph",
+    "Lists",
     "Merge",
     "Neighbours",
     "Program",
+    "Ragged",
     "TensorMerge",
     "Vertex",
     "VertexId",
@@ -42,12 +46,16 @@ __all__ = [
     "easgd",
     "edge",
     "fedbuff",
+    "from_huggingface",
+    "from_torch",
     "linear_decay",
     "log",
     "maximum",
     "mean",
     "module",
     "nesterov",
+    "ragged",
     "stale_mean",
+    "string",
     "update",
 ]

@@ -100,7 +100,8 @@ class Engine:
                 fields = self._row_values(table.type, table.ids)
             changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
             before = name.endswith(BEFORE)
-            self._tables[name] = Rows(declared, table.ids, fields, changed, torch=self._torch, before=before)
+            self._tables[name] = made = Rows(declared, table.ids, fields, changed, torch=self._torch, before=before)
+            made.ragged = table.ragged
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
             rows = self._tables[source]

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
 from gridml.model.chunk import ChunkEdges
+from gridml.model.ragged import Lists, Ragged
 from gridml.model.vertex import Vertex, VertexId, VertexType
 
 V = TypeVar("V", bound=Vertex)
@@ -22,7 +23,7 @@ class Rows:
 
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
-    guard. `edges` and `homes` are set by the engine once all tables of a chunk exist.
+    guard. `edges`, `homes` and `ragged` are set by the engine once all tables of a chunk exist.
     """
 
     def __init__(
@@ -44,6 +45,7 @@ class Rows:
         self.before = before
         self.edges: dict[str, ChunkEdges] = {}
         self.homes: dict[str, Any] = {}
+        self.ragged: Mapping[str, Ragged] = {}
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: a tensor on the same memory when the program uses torch."""
@@ -56,6 +58,10 @@ class Rows:
     def check_writable(self, name: str) -> None:
         if name in self.changed:
             return
+        if name in self.ragged:
+            raise ProgramError(
+                f"{self.vertex_type.name}.{name} was written; a field of differing length is not changed by f."
+            )
         if name not in self.fields:
             raise ProgramError(
                 f"{self.vertex_type.name}.{name} was written; it is not an array field. {self.vertex_type.name} has "
@@ -75,7 +81,9 @@ class Rows:
         return VertexId(self.vertex_type.name, int(self.ids[at]))
 
     def read(self, name: str, at: int) -> Any:
-        value = self.fields[name][at]
+        value = self.ragged[name].one(at) if name in self.ragged else self.fields[name][at]
+        if isinstance(value, str):
+            return value
         return self.present(value) if isinstance(value, np.ndarray) else value.item()
 
     def write(self, name: str, at: int, value: Any) -> None:
@@ -162,13 +170,20 @@ class Batch(Generic[V]):
             raise AttributeError(name)
         if name in self._links:
             return self._links[name]
+        if name in self._rows.ragged:
+            return self._lists(self._rows.ragged[name].take(self._at))
         if name not in self._rows.fields:
             vertex_type = self._rows.vertex_type
             raise AttributeError(
-                f"{vertex_type.name} has no field {name!r} here; it has {list(self._rows.fields)} and edges "
-                f"{list(self._links)}"
+                f"{vertex_type.name} has no field {name!r} here; it has {[*self._rows.fields, *self._rows.ragged]} and "
+                f"edges {list(self._links)}"
             )
         return self._rows.present(self._values(name))
+
+    def _lists(self, part: Ragged) -> Any:
+        if part.text:
+            return [part.one(at) for at in range(len(part))]
+        return Lists(self._rows.present(_read_only(part.values)), self._rows.present(part.offsets))
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._rows.check_writable(name)

@@ -8,31 +8,35 @@ reply to a sync.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.errors import ProgramError
 from gridml.model.graph import Components, Graph, Table
 from gridml.model.ids import ascending
+from gridml.model.ragged import Ragged, check
 from gridml.model.vertex import describe, reachable
 from gridml.protocol import bundle
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
 _ID = np.dtype(np.int32).itemsize  # in a payload, where ids are not beyond it
+_OFFSETS = {False: "offsets", True: "text"}  # of numbers, and of text
 BEFORE = "@before"  # suffix of a table that holds neighbours as they were when the superstep began (BSP)
 
 
 @dataclass(frozen=True)
 class ChunkTable:
-    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape). Those of
-    replicated types ascend."""
+    """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape),
+    `ragged[name]` a part for each. Those of replicated types ascend."""
 
     type: str
     ids: Ids
     fields: Mapping[str, Array]
+    ragged: Mapping[str, Ragged] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -82,6 +86,9 @@ class Chunk:
         for name, table in self.tables.items():
             tensors[f"ids/{name}"] = bundle.narrowed(table.ids)
             tensors.update({f"field/{name}/{field}": column for field, column in table.fields.items()})
+            for field_name, column in table.ragged.items():
+                tensors[f"{_OFFSETS[column.text]}/{name}/{field_name}"] = bundle.narrowed(column.offsets)
+                tensors[f"values/{name}/{field_name}"] = column.values
         for name, edges in self.edges.items():
             tensors[f"edge/{name}/index"] = bundle.narrowed(edges.index)
             if edges.offsets is not None:
@@ -106,7 +113,8 @@ class Chunk:
                 name: ChunkTable(
                     type_name,
                     _widened(tensors[f"ids/{name}"]),
-                    {key.split("/", 2)[2]: t for key, t in tensors.items() if key.startswith(f"field/{name}/")},
+                    _named(tensors, "field", name),
+                    _ragged(tensors, name),
                 )
                 for name, type_name in message["tables"].items()
             }
@@ -121,8 +129,21 @@ class Chunk:
                 for name, (target, degree) in message["edges"].items()
             }
             return Chunk(message["driver"], tables, edges, _widened(tensors.get("ends")))
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
+        except (KeyError, TypeError, ValueError, AttributeError, ProgramError) as error:
             raise ValueError(f"not a chunk: {type(error).__name__}: {error}") from error
+
+
+def _named(tensors: Mapping[str, Array], kind: str, table: str) -> dict[str, Array]:
+    return {key.split("/", 2)[2]: tensor for key, tensor in tensors.items() if key.startswith(f"{kind}/{table}/")}
+
+
+def _ragged(tensors: Mapping[str, Array], table: str) -> dict[str, Ragged]:
+    values, columns = _named(tensors, "values", table), {}
+    for text, kind in _OFFSETS.items():
+        for name, offsets in _named(tensors, kind, table).items():
+            columns[name] = Ragged(values[name], _widened(offsets), text)
+            check(columns[name], f"{table}.{name}")
+    return columns
 
 
 @overload
@@ -147,7 +168,8 @@ def _nbytes(table: Table) -> int:
     for each in table.edges.values():
         ends = each.count * each.degree if each.offsets is None else len(each.targets) + each.count
         edges += _ID * ends + (0 if each.weight is None else each.weight.nbytes)
-    return _ID * table.count + sum(column.nbytes for column in table.columns.values()) + edges
+    fields = sum(column.nbytes for column in table.columns.values())
+    return _ID * table.count + fields + sum(column.nbytes for column in table.ragged.values()) + edges
 
 
 def cut(
@@ -189,7 +211,7 @@ def cut(
 
 def _rows(table: Table, ids: Ids) -> ChunkTable:
     fields = {} if table.type.replicated else {name: np.asarray(column[ids]) for name, column in table.columns.items()}
-    return ChunkTable(table.type.name, ids, fields)
+    return ChunkTable(table.type.name, ids, fields, {name: column.take(ids) for name, column in table.ragged.items()})
 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:

@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
 from gridml.model.digest import array_digest
+from gridml.model.dtypes import converted
 from gridml.model.order import Units
+from gridml.model.ragged import Ragged
 from gridml.model.vertex import Vertex, VertexType, array, describe
 from gridml.protocol.text import described
 
@@ -106,12 +108,13 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
 
 @dataclass
 class Table:
-    """All vertices of one type: `columns[name]` has shape (count, *shape)."""
+    """All vertices of one type: `columns[name]` has shape (count, *shape), `ragged[name]` a part for each vertex."""
 
     type: VertexType
     count: int = 0
     columns: dict[str, Array] = field(default_factory=dict)
     edges: dict[str, Edges] = field(default_factory=dict)
+    ragged: dict[str, Ragged] = field(default_factory=dict)
 
 
 class Graph:
@@ -122,6 +125,9 @@ class Graph:
 
     def add(self, cls: type[Vertex], count: int | None = None, /, **values: Any) -> VertexSet:
         """Add vertices of `cls`: one array (count, *shape) per array field, and targets per edge field.
+
+        A field of differing length takes a list with an array for each vertex, or a `Ragged`; a string field a list of
+        str.
 
         The targets of an edge field are a VertexSet (one vertex: all lead there; as many as are added: one each), an
         int array (count,) or (count, k), or `csr(...)`. Without `count` it is the length of the first array, for a
@@ -134,17 +140,19 @@ class Graph:
         table = self.tables.setdefault(vertex_type.name, Table(vertex_type))
         if table.type.cls is not cls:
             raise ProgramError(f"two vertex types are called {vertex_type.name}; give one of them another name.")
-        unknown = sorted(set(values) - set(vertex_type.arrays) - set(vertex_type.edges))
-        missing = sorted((set(vertex_type.arrays) | set(vertex_type.edges)) - set(values))
+        declared = {*vertex_type.arrays, *vertex_type.ragged, *vertex_type.edges}
+        unknown, missing = sorted(set(values) - declared), sorted(declared - set(values))
         if unknown or missing:
             raise ProgramError(
                 f"graph.add({vertex_type.name}, ...) got unknown fields {unknown} and misses {missing}; "
-                f"it declares arrays {list(vertex_type.arrays)} and edges {list(vertex_type.edges)}."
+                f"it declares arrays {[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}."
             )
         columns = {
             name: _column(vertex_type.name, vertex_type.arrays[name], values[name]) for name in vertex_type.arrays
         }
+        ragged = {name: each.column(vertex_type.name, values[name]) for name, each in vertex_type.ragged.items()}
         lengths = {name: len(column) for name, column in columns.items()}
+        lengths |= {name: len(column) for name, column in ragged.items()}
         if count is not None:
             if not isinstance(count, int | np.integer) or count < 0:
                 raise ProgramError(
@@ -165,7 +173,8 @@ class Graph:
         if table.count:
             columns = {name: np.concatenate([table.columns[name], column]) for name, column in columns.items()}
             edges = {name: _join(table.edges[name], e) for name, e in edges.items()}
-        table.columns, table.edges = columns, edges
+            ragged = {name: table.ragged[name].then(column) for name, column in ragged.items()}
+        table.columns, table.edges, table.ragged = columns, edges, ragged
         table.count += added
         return VertexSet(cls, table.count - added, table.count)
 
@@ -206,7 +215,8 @@ class Graph:
         return {
             name: {
                 "count": t.count,
-                "fields": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in t.type.arrays.items()},
+                "fields": {n: [a.dtype.str, list(a.shape), a.mutable] for n, a in t.type.arrays.items()}
+                | {n: [r.dtype.str, list(r.shape), "text" if r.text else "ragged"] for n, r in t.type.ragged.items()},
                 "modules": sorted(t.type.modules),
             }
             for name, t in sorted(self.tables.items())
@@ -216,7 +226,8 @@ class Graph:
         """Return the SHA-256 of the values of every field and of the edges, by "Type.field". Reads all of them once."""
         of_fields = {f"{t.type.name}.{n}": array_digest(c) for t in self.tables.values() for n, c in t.columns.items()}
         of_edges = {f"{t.type.name}.{n}": edges.digest() for t in self.tables.values() for n, edges in t.edges.items()}
-        return dict(sorted({**of_fields, **of_edges}.items()))
+        of_ragged = {f"{t.type.name}.{n}": c.digest() for t in self.tables.values() for n, c in t.ragged.items()}
+        return dict(sorted({**of_fields, **of_ragged, **of_edges}.items()))
 
 
 def _array(name: str, value: Any) -> Array:
@@ -238,27 +249,8 @@ def _column(type_name: str, declared: array, value: Any) -> Array:
         wanted = ", ".join(["count", *map(str, declared.shape)]) + ("" if declared.shape else ",")
         raise ProgramError(f"{type_name}.{declared.name} got {got}; expected ({wanted}) as declared.")
     if column.dtype != declared.dtype:
-        column = _converted(f"{type_name}.{declared.name}", column, declared.dtype)
+        column = converted(f"{type_name}.{declared.name}", column, declared.dtype)
     return column
-
-
-def _converted(name: str, values: Array, dtype: np.dtype[Any]) -> Array:
-    """Return `values` as `dtype`, where that is a matter of form. Raises ProgramError where it would change them."""
-    if isinstance(values, np.memmap):
-        raise ProgramError(
-            f"{name} is a memory-mapped array of {values.dtype}; declared is {dtype}, and converting it would read it "
-            f"whole into memory. Declare {values.dtype}, or store the file as {dtype}."
-        )
-    integers = values.dtype.kind in "iu" and dtype.kind in "iu"
-    if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
-        raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
-    converted = values.astype(dtype)
-    if integers and not np.array_equal(converted, values):
-        raise ProgramError(
-            f"{name} got integers from {values.min()} to {values.max()}, which {dtype} cannot hold. Declare a larger "
-            f"dtype."
-        )
-    return converted
 
 
 def _sources(value: Any) -> int | None:
@@ -306,7 +298,7 @@ def _edges(vertex_type: VertexType, name: str, value: Any, count: int) -> Edges:
         )
         raise ProgramError(f"{vertex_type.name}.{name} is declared with {wanted}, which is not what it got.")
     if edges.weight is not None and declared.weight is not None and edges.weight.dtype != declared.weight:
-        weight = _converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)
+        weight = converted(f"the weight of {vertex_type.name}.{name}", edges.weight, declared.weight)
         edges = replace(edges, weight=weight)
     return edges
 

@@ -17,6 +17,8 @@ import numpy as np
 
 from gridml.aggregates import Aggregate, ByName
 from gridml.errors import NotFiniteError, ProgramError
+from gridml.model.dtypes import dtype_of, number_of, shape_of
+from gridml.model.ragged import ragged as ragged_field
 from gridml.protocol.text import printable
 
 MOST_NAME = 100  # bytes of the name of a type, or of a field: a file is called by both
@@ -29,18 +31,6 @@ class VertexId(NamedTuple):
     index: int  # type: ignore[assignment]  # a tuple has a method of that name, which nobody needs here
 
 
-def _dtype(given: Any) -> np.dtype[Any]:
-    """Return a dtype in this machine's byte order. Raises ProgramError for what numpy takes for none, and for None,
-    which it takes for float64."""
-    try:
-        if given is not None:
-            dtype: np.dtype[Any] = np.dtype(given).newbyteorder("=")
-            return dtype
-    except (TypeError, ValueError):
-        pass
-    raise ProgramError(f"got {given!r} for a dtype; expected one of numpy's, such as 'float32'.")
-
-
 class array:
     """An array field: every vertex of the type holds one `shape` of `dtype`.
 
@@ -49,15 +39,8 @@ class array:
     """
 
     def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False) -> None:
-        self.dtype = _dtype(dtype)
-        if self.dtype.kind not in "biuf" or self.dtype.itemsize > 8:
-            raise ProgramError(
-                f"gridml.array got dtype {self.dtype}; expected bool, an integer or a floating-point dtype of at most "
-                f"64 bits. Store other things as such numbers, for example a complex one as two."
-            )
-        if not isinstance(shape, tuple | list) or not all(type(n) is int and n >= 1 for n in shape):
-            raise ProgramError(f"gridml.array got shape {shape!r}; expected whole numbers from 1, such as (28, 28).")
-        self.shape = tuple(shape)
+        self.dtype = number_of(dtype, "gridml.array")
+        self.shape = shape_of(shape, "gridml.array")
         self.mutable = mutable
         self.name = ""
 
@@ -113,7 +96,7 @@ class edge:
         if not isinstance(target, str) and not (isinstance(target, type) and issubclass(target, Vertex)):
             raise ProgramError(f"gridml.edge got {target!r}; expected the vertex type that the edges lead to.")
         self.target = target
-        self.weight = None if weight is None else _dtype(weight)
+        self.weight = None if weight is None else dtype_of(weight)
         if self.weight is not None and self.weight.kind not in "biuf":
             raise ProgramError(f"gridml.edge got weight {self.weight}; expected the dtype of a number on every edge.")
         self.name = ""
@@ -245,6 +228,7 @@ class VertexType:
     arrays: dict[str, array] = field(default_factory=dict)
     modules: dict[str, module] = field(default_factory=dict)
     edges: dict[str, edge] = field(default_factory=dict)
+    ragged: dict[str, ragged_field] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -252,7 +236,7 @@ class VertexType:
 
     @property
     def fields(self) -> list[str]:
-        return [*self.arrays, *self.modules]
+        return [*self.arrays, *self.ragged, *self.modules]
 
     @property
     def replicated(self) -> bool:
@@ -329,6 +313,7 @@ def _declaration(cls: type[Vertex]) -> VertexType:
                 (array, declared.arrays),
                 (module, declared.modules),
                 (edge, declared.edges),
+                (ragged_field, declared.ragged),
             )
             for descriptor, into in descriptors:
                 into.pop(name, None)  # declared again by a subclass, perhaps as something else
@@ -360,6 +345,11 @@ def _declaration(cls: type[Vertex]) -> VertexType:
         )
     if declared.own_rule:
         check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)
+    if declared.replicated and declared.ragged:
+        raise ProgramError(
+            f"{cls.__name__} is replicated and has fields of differing length ({', '.join(declared.ragged)}), which "
+            f"cannot be merged. Declare them on a local type, or as gridml.array."
+        )
     if declared.replicated and declared.edges:
         raise ProgramError(
             f"{cls.__name__} is replicated and has edges ({', '.join(declared.edges)}); edges start at local vertices. "

@@ -1,0 +1,189 @@
+"""Fields whose length differs from vertex to vertex: all values one after the other, and where each vertex's begin.
+
+They belong to local vertices and are not changed by f. On disk they may be memory-mapped: a chunk reads its own rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.errors import ProgramError
+from gridml.model.digest import array_digest
+from gridml.model.dtypes import converted, number_of, shape_of
+from gridml.protocol.text import described
+
+Array = NDArray[Any]
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """`values` (m, ...) of n vertices, one vertex after the other: those of vertex i are
+    `values[offsets[i]:offsets[i+1]]`, with `offsets` int64 (n+1,). With `text` they are UTF-8 bytes, and read as str.
+    """
+
+    values: Array
+    offsets: Array
+    text: bool = False
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    @property
+    def nbytes(self) -> int:
+        return self.values.nbytes + self.offsets.nbytes
+
+    def one(self, at: int) -> Any:
+        """Return what vertex `at` has: an array (k, ...) on the same memory, or a str."""
+        values = self.values[int(self.offsets[at]) : int(self.offsets[at + 1])]
+        return values.tobytes().decode() if self.text else values
+
+    def take(self, rows: slice | Ids) -> Ragged:
+        """Return those of `rows`, in that order: on the same memory for a slice without a step, else a copy."""
+        if isinstance(rows, slice):
+            offsets = np.asarray(self.offsets[rows.start : rows.stop + 1], np.int64)
+            return Ragged(self.values[int(offsets[0]) : int(offsets[-1])], offsets - offsets[0], self.text)
+        begin, end = np.asarray(self.offsets[rows]), np.asarray(self.offsets[rows + 1])
+        offsets = np.concatenate([[0], np.cumsum(end - begin)]).astype(np.int64)
+        at = np.repeat(begin - offsets[:-1], end - begin) + np.arange(offsets[-1])
+        return Ragged(np.asarray(self.values[at]), offsets, self.text)
+
+    def then(self, other: Ragged) -> Ragged:
+        """Return these and those of `other` after them, copied."""
+        offsets = np.concatenate([self.offsets, other.offsets[1:] + self.offsets[-1]])
+        return Ragged(np.concatenate([self.values, other.values]), offsets, self.text)
+
+    def digest(self) -> str:
+        """Return the SHA-256 of all of it, in hexadecimal."""
+        return hashlib.sha256(f"{array_digest(self.values)} {array_digest(self.offsets)}".encode()).hexdigest()
+
+
+class Lists(Sequence[Any]):
+    """A ragged field of the vertices of a batch, as f sees it: a sequence with one array or tensor (k, ...) for each
+    vertex, and the same as a pair, `values` (m, ...) and `offsets` int64 (n+1,)."""
+
+    def __init__(self, values: Any, offsets: Any) -> None:
+        self.values = values
+        self.offsets = offsets
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, at: Any) -> Any:
+        if isinstance(at, slice):
+            return [self[i] for i in range(*at.indices(len(self)))]
+        if not -len(self) <= at < len(self):
+            raise IndexError(f"{at} of {len(self)} vertices")
+        at %= len(self)
+        return self.values[int(self.offsets[at]) : int(self.offsets[at + 1])]
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[at] for at in range(len(self)))
+
+
+class ragged:
+    """A field of which each vertex has its own number of values, each of `shape` and `dtype`: the tokens of a
+    sentence, the points of a track. f reads it and does not change it. In f, a vertex's reads as an array (k, *shape),
+    a batch's as `Lists`.
+    """
+
+    text = False
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...] = ()) -> None:
+        self.dtype = number_of(dtype, "gridml.ragged")
+        self.shape = shape_of(shape, "gridml.ragged")
+        self.name = ""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, vertex: Any, owner: type) -> Any:
+        return self if vertex is None else vertex._home.read(self.name, vertex._at)
+
+    def __set__(self, vertex: Any, value: Any) -> None:
+        vertex._home.write(self.name, vertex._at, value)
+
+    def column(self, type_name: str, given: Any) -> Ragged:
+        """Return the field of all vertices from what `graph.add` was given. Raises ProgramError with the first vertex
+        whose values do not fit."""
+        name = f"{type_name}.{self.name}"
+        column = given if isinstance(given, Ragged) else self._joined(name, given)
+        check(column, name)
+        if column.values.shape[1:] != self.shape or column.text != self.text:
+            kinds = {True: "text", False: "numbers"}
+            raise ProgramError(
+                f"{name} got {kinds[column.text]} of shape {column.values.shape[1:]} a value; declared are "
+                f"{kinds[self.text]} of shape {self.shape}."
+            )
+        if column.values.dtype != self.dtype:
+            column = Ragged(converted(name, column.values, self.dtype), column.offsets, self.text)
+        return column
+
+    def _joined(self, name: str, given: Any) -> Ragged:
+        if isinstance(given, str | bytes) or not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
+            raise ProgramError(f"{name} got {type(given).__name__}; expected one list or array for each vertex.")
+        parts, lengths = [], [0]
+        for at, item in enumerate(given):
+            try:
+                part = np.asarray(item)
+            except Exception as error:
+                raise ProgramError(f"{name} of vertex {at:,} is no array: {described(error)}") from error
+            if not part.size and part.ndim == 1:
+                part = np.empty((0, *self.shape), self.dtype)
+            if part.shape[1:] != self.shape or part.ndim == 0 or part.dtype.kind not in "biuf":
+                wanted = ", ".join(["any number", *map(str, self.shape)])
+                raise ProgramError(
+                    f"{name} of vertex {at:,} got {part.dtype} of shape {part.shape}; expected ({wanted}) numbers as "
+                    f"declared."
+                )
+            parts.append(converted(f"{name} of vertex {at:,}", part, self.dtype))
+            lengths.append(len(part))
+        values = np.concatenate(parts) if parts else np.empty((0, *self.shape), self.dtype)
+        return Ragged(values, np.cumsum(lengths, dtype=np.int64))
+
+
+class string(ragged):
+    """A text field: every vertex has a str. f reads it, as str of a vertex and as list[str] of a batch, and does not
+    change it."""
+
+    text = True
+
+    def __init__(self) -> None:
+        super().__init__("uint8")
+
+    def _joined(self, name: str, given: Any) -> Ragged:
+        if isinstance(given, str | bytes) or not hasattr(given, "__len__") or not hasattr(given, "__iter__"):
+            raise ProgramError(f"{name} got {type(given).__name__}; expected one str for each vertex, in a list.")
+        parts, lengths = [], [0]
+        for at, item in enumerate(given):
+            if not isinstance(item, str):
+                raise ProgramError(f"{name} of vertex {at:,} got {type(item).__name__}; expected a str.")
+            try:
+                parts.append(item.encode())
+            except UnicodeEncodeError as error:
+                raise ProgramError(f"{name} of vertex {at:,} is no text that UTF-8 can hold: {error}") from error
+            lengths.append(len(parts[-1]))
+        values = np.frombuffer(bytearray().join(parts), np.uint8)
+        return Ragged(values, np.cumsum(lengths, dtype=np.int64), text=True)
+
+
+def check(column: Ragged, name: str) -> None:
+    """Raise ProgramError where the offsets of `column` do not describe its values."""
+    values, offsets = column.values, column.offsets
+    if values.ndim == 0 or values.dtype.kind not in "biuf" or values.dtype.itemsize > 8:
+        raise ProgramError(
+            f"{name} got values of {values.dtype} {values.shape}; expected an array of numbers (m, ...)."
+        )
+    if offsets.ndim != 1 or offsets.dtype.kind not in "iu" or not len(offsets):
+        raise ProgramError(f"{name} got offsets of {offsets.dtype} {offsets.shape}; expected int64 (vertices + 1,).")
+    if offsets[0] != 0 or offsets[-1] != len(values) or np.any(np.diff(offsets) < 0):
+        raise ProgramError(
+            f"{name} got offsets from {offsets[0]} to {offsets[-1]}; expected a non-decreasing array from 0 to "
+            f"{len(values)}, which is how many values there are."
+        )

@@ -1,0 +1,261 @@
+"""Map-style data sets become fields on the disk: what is taken, once, and what each misfit is told."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gridml
+from gridml.datasets import map_style
+from gridml.errors import DataError, StorageError
+
+
+class Photo(gridml.Vertex):
+    pixels = gridml.array("uint8", (3, 2))
+    label = gridml.array("int64")
+
+
+class Sentence(gridml.Vertex):
+    tokens = gridml.ragged("int32")
+    text = gridml.string()
+
+
+class Single(gridml.Vertex):
+    value = gridml.array("float32")
+
+
+@dataclasses.dataclass
+class Listed:
+    """A data set of torch's form that counts how often it is read."""
+
+    items: list[Any]
+    reads: int = 0
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def __getitem__(self, at: int) -> Any:
+        self.reads += 1
+        return self.items[at]
+
+
+def photos(count: int) -> list[tuple[Any, int]]:
+    return [(np.full((3, 2), at % 256, np.uint8), at % 10) for at in range(count)]
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("GRIDML_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "fields"
+
+
+def test_tuples_become_mapped_fields_of_a_graph(cache: Path) -> None:
+    fields = gridml.from_torch(Listed(photos(300)), Photo)
+    assert isinstance(fields["pixels"], np.memmap)
+    graph = gridml.Graph()
+    graph.add(Photo, **fields)
+    table = graph.tables["Photo"]
+    assert table.count == 300
+    assert table.columns["pixels"] is fields["pixels"]  # on the disk still
+    assert table.columns["label"][299] == 9
+    assert not table.columns["label"].flags.writeable
+    assert [path.name[:1] != "." for path in cache.iterdir()] == [True]  # nothing temporary is left
+
+
+def test_torch_s_own_data_sets_are_taken() -> None:
+    torch = pytest.importorskip("torch")
+    data = torch.utils.data.TensorDataset(torch.arange(12, dtype=torch.uint8).reshape(2, 3, 2), torch.tensor([4, 5]))
+    fields = gridml.from_torch(data, Photo)
+    assert fields["pixels"][1].tolist() == [[6, 7], [8, 9], [10, 11]]
+    assert fields["label"].tolist() == [4, 5]
+    part = torch.utils.data.Subset(data, [1])
+    assert gridml.from_torch(part, Photo)["label"].tolist() == [5]
+
+
+def test_dicts_lists_and_text() -> None:
+    items = [{"tokens": [1, 2], "text": "one"}, {"tokens": [], "text": "zwölf"}, {"tokens": (3,), "text": ""}]
+    fields = gridml.from_torch(Listed(items), Sentence)
+    tokens, text = fields["tokens"], fields["text"]
+    assert isinstance(tokens, gridml.Ragged)
+    assert isinstance(text, gridml.Ragged)
+    assert [tokens.one(at).tolist() for at in range(3)] == [[1, 2], [], [3]]
+    assert [text.one(at) for at in range(3)] == ["one", "zwölf", ""]
+    graph = gridml.Graph()
+    graph.add(Sentence, **fields)
+    assert isinstance(graph.tables["Sentence"].ragged["tokens"].values, np.memmap)
+
+
+def test_names_say_where_a_field_is() -> None:
+    items = [{"img": np.zeros((3, 2), np.uint8), "label": 3}]
+    assert gridml.from_torch(Listed(items), Photo, names={"pixels": "img"})["label"].tolist() == [3]
+    swapped = [(3, np.zeros((3, 2), np.uint8), "more")]
+    assert gridml.from_torch(Listed(swapped), Photo, names={"pixels": 1, "label": 0})["label"].tolist() == [3]
+
+
+def test_plain_values_are_the_one_field() -> None:
+    assert gridml.from_torch(Listed([1.5, 2.0]), Single)["value"].tolist() == [1.5, 2.0]
+
+
+def test_what_was_written_is_found_again() -> None:
+    first = Listed(photos(1000))
+    gridml.from_torch(first, Photo)
+    again = Listed(photos(1000))
+    fields = gridml.from_torch(again, Photo)
+    assert first.reads > 1000
+    assert again.reads <= map_style.SAMPLED + 1
+    assert fields["label"][999] == 9
+
+
+@pytest.mark.parametrize("change", ["count", "item", "declaration", "names"])
+def test_another_data_set_is_written_anew(change: str, cache: Path) -> None:
+    class Wide(gridml.Vertex):
+        pixels = gridml.array("int16", (3, 2))
+        label = gridml.array("int64")
+
+    gridml.from_torch(Listed(photos(100)), Photo)
+    items: list[Any] = photos(100)
+    if change == "count":
+        items = items[:-1]
+    elif change == "item":
+        items[99] = (items[99][0], 8)
+    names = {"pixels": 0, "label": 1} if change == "names" else None
+    changed = Listed(items)
+    fields = gridml.from_torch(changed, Wide if change == "declaration" else Photo, names=names)
+    assert changed.reads > 99
+    assert fields["label"].tolist() == [label for _, label in items]
+    assert len(list(cache.iterdir())) == 2
+
+
+@pytest.mark.parametrize("damage", ["cut", "manifest"])
+def test_damaged_fields_are_written_again(damage: str, cache: Path) -> None:
+    gridml.from_torch(Listed(photos(100)), Photo)
+    (place,) = cache.iterdir()
+    file = place / ("pixels.values" if damage == "cut" else map_style.MANIFEST)
+    file.write_bytes(file.read_bytes()[:-1])
+    said: list[str] = []
+    fields = gridml.from_torch(Listed(photos(100)), Photo, progress=said.append)
+    assert fields["pixels"][99].tolist() == [[99, 99]] * 3
+    assert "cannot be read and is written again" in said[0]
+
+
+WRONG_SHAPE = (
+    r"item 1 has a pixels of shape \(2, 2\); expected uint8 of shape \(3, 2\), as declared. All items of gridml.array "
+    r"have one shape: make them so in the data set, or declare pixels as gridml.ragged"
+)
+
+
+@pytest.mark.parametrize(
+    ("item", "message"),
+    [
+        ((np.zeros((2, 2), np.uint8), 1), WRONG_SHAPE),
+        ((np.zeros((3, 2), np.float32), 1), "item 1 has a pixels of float32 .*declared is uint8"),
+        ((np.full((3, 2), 256), 1), "item 1 has a pixels of int64 from 256 to 256; declared is uint8"),
+        ((np.zeros((3, 2), np.uint8), "cat"), "item 1 has str as label; expected int64 of shape .*gridml.string"),
+        ((np.zeros((3, 2), np.uint8), [1, [2]]), "item 1 has list as label, which is no array"),
+        ((np.zeros((3, 2), np.uint8),), "item 1 is a tuple of 1; expected one value for each of the fields"),
+        ({"pixels": np.zeros((3, 2), np.uint8)}, "item 1 has no 'label' for the field label; it has"),
+        (object(), "item 1 is object; expected a dict or a tuple with the fields"),
+    ],
+    ids=["shape", "float", "range", "word", "uneven", "short", "missing", "object"],
+)
+def test_an_item_that_does_not_fit_is_named(item: Any, message: str, cache: Path) -> None:
+    with pytest.raises(DataError, match=message):
+        gridml.from_torch(Listed([*photos(1), item, *photos(1)]), Photo)
+    assert not cache.exists() or not list(cache.iterdir())  # nothing is left of it
+
+
+def test_ragged_items_that_do_not_fit_are_named() -> None:
+    with pytest.raises(DataError, match=r"item 1 has a tokens of shape \(1, 1\); expected int32 of shape \(any"):
+        gridml.from_torch(Listed([([1], "a"), ([[1]], "b")]), Sentence)
+    with pytest.raises(DataError, match="item 0 has int as text; expected a str"):
+        gridml.from_torch(Listed([([1], 3)]), Sentence)
+
+
+def test_a_random_transform_is_found() -> None:
+    class Random(Listed):
+        def __getitem__(self, at: int) -> Any:
+            self.reads += 1
+            return np.full((3, 2), self.reads, np.uint8), 0
+
+    with pytest.raises(DataError, match=r"item 0 of Random differs each time it is read.*do them in f"):
+        gridml.from_torch(Random(photos(3)), Photo)
+
+
+def test_streams_empty_sets_and_lengths_that_are_wrong_are_refused() -> None:
+    with pytest.raises(DataError, match="from_torch got generator, which has no length; expected a map-style data set"):
+        gridml.from_torch((each for each in photos(1)), Photo)
+    with pytest.raises(DataError, match="from_torch got an empty Listed"):
+        gridml.from_torch(Listed([]), Photo)
+
+    class Long(Listed):
+        def __len__(self) -> int:
+            return 5
+
+    with pytest.raises(DataError, match=r"Long has a length of 5 and no item 2"):
+        gridml.from_torch(Long(photos(2)), Photo)
+    with pytest.raises(DataError, match="names has 'image', which is no field of Photo; it has"):
+        gridml.from_torch(Listed(photos(1)), Photo, names={"image": 0})
+
+
+def test_a_disk_that_cannot_hold_it_is_told_before_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = dataclasses.make_dataclass("Usage", ["free"])
+    monkeypatch.setattr(map_style.shutil, "disk_usage", lambda folder: usage(100))
+    with pytest.raises(StorageError, match=r"need about 1,400 bytes .* has 100 free"):
+        gridml.from_torch(Listed(photos(100)), Photo)
+
+
+class Columns:
+    """A split as `datasets` has them, as far as it is used: columns, formats, a fingerprint."""
+
+    def __init__(self, columns: dict[str, list[Any]], fingerprint: str = "first") -> None:
+        self.columns = columns
+        self.column_names = list(columns)
+        self._fingerprint = fingerprint
+        self.rows_read = 0
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def select_columns(self, names: list[str]) -> Columns:
+        self.column_names = names
+        return self
+
+    def with_format(self, name: str) -> Columns:
+        assert name == "numpy"
+        return self
+
+    def __getitem__(self, rows: slice) -> dict[str, Any]:
+        self.rows_read += len(range(*rows.indices(len(self))))
+        return {name: self.columns[name][rows] for name in self.column_names}
+
+
+def test_columns_of_a_split_become_fields() -> None:
+    columns = {
+        "ids": [np.arange(at % 3) for at in range(600)],
+        "text": [np.str_(at) for at in range(600)],
+        "more": [0] * 600,
+    }
+    fields = gridml.from_huggingface(Columns(columns), Sentence, names={"tokens": "ids"})
+    assert fields["tokens"].one(599).tolist() == [0, 1]  # type: ignore[union-attr]
+    assert fields["text"].one(599) == "599"  # type: ignore[union-attr]
+    again = Columns(columns)
+    gridml.from_huggingface(again, Sentence, names={"tokens": "ids"})
+    assert again.rows_read == 0
+    other = Columns(columns, "second")
+    gridml.from_huggingface(other, Sentence, names={"tokens": "ids"})
+    assert other.rows_read == 600
+
+
+def test_several_splits_streams_and_other_columns_are_refused() -> None:
+    several = Columns({"a": [1]})
+    several.column_names = {"train": ["a"]}  # type: ignore[assignment]
+    with pytest.raises(DataError, match="got the splits \\['train'\\]"):
+        gridml.from_huggingface(several, Single)
+    with pytest.raises(DataError, match=r"from_huggingface got list; expected a datasets.Dataset"):
+        gridml.from_huggingface([1], Single)
+    with pytest.raises(DataError, match="the data set has no column 'value'; it has \\['a'\\]"):
+        gridml.from_huggingface(Columns({"a": [1]}), Single)
