@@ -152,7 +152,7 @@ SETTINGS: list[tuple[Damage, str]] = [
 
 
 @pytest.mark.parametrize("command", ["report", "resume"])
-@pytest.mark.parametrize(("damage", "said"), SETTINGS, ids=str)
+@pytest.mark.parametrize(("damage", "said"), SETTINGS)
 def test_damaged_settings(mistake: Callable[..., str], run: Path, damage: Damage, said: str, command: str) -> None:
     damage(run)
     mistake([command, "r"], 7, "r/settings.json cannot be read", said, "put it back as it was, or begin again")
@@ -165,7 +165,7 @@ PROGRAMS: list[tuple[Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), PROGRAMS, ids=str)
+@pytest.mark.parametrize(("damage", "said"), PROGRAMS)
 def test_a_program_that_is_gone(mistake: Callable[..., str], run: Path, damage: Damage, said: str) -> None:
     damage(run)
     mistake(["resume", "r"], 2, said)
@@ -236,7 +236,7 @@ READ: list[tuple[Damage, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), READ, ids=str)
+@pytest.mark.parametrize(("damage", "said"), READ)
 def test_a_damaged_ledger_is_no_traceback_to_who_reads(
     mistake: Callable[..., str], run: Path, damage: Damage, said: str
 ) -> None:
@@ -309,7 +309,7 @@ LOCKS = [folder("master.lock"), fifo("master.lock"), loop("master.lock")]
 
 
 @pytest.mark.parametrize("command", ["status", "report", "watch", "resume"])
-@pytest.mark.parametrize("damage", LOCKS, ids=str)
+@pytest.mark.parametrize("damage", LOCKS)
 def test_what_is_in_the_place_of_the_lock(mistake: Callable[..., str], run: Path, damage: Damage, command: str) -> None:
     damage(run)
     mistake([command, "r"], 8, "r/master.lock cannot be opened", "or remove it")
@@ -327,7 +327,7 @@ PLACES = [
 ]
 
 
-@pytest.mark.parametrize(("damage", "said"), PLACES, ids=str)
+@pytest.mark.parametrize(("damage", "said"), PLACES)
 def test_a_master_that_cannot_use_a_file(mistake: Callable[..., str], run: Path, damage: Damage, said: str) -> None:
     damage(run)
     mistake(["resume", "r"], 6, said)
@@ -373,7 +373,7 @@ STATE: list[Damage] = [
 ]
 
 
-@pytest.mark.parametrize("damage", STATE, ids=str)
+@pytest.mark.parametrize("damage", STATE)
 def test_state_that_is_damaged_is_refused(mistake: Callable[..., str], run: Path, damage: Damage) -> None:
     """Or made again, where the ledger says of what: then the run is finished as before."""
     damage(run)
