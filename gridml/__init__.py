@@ -19,8 +19,10 @@ from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.recorder import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.graph import Graph, VertexSet, csr
-from gridml.model.program import Program, constant, linear_decay, update
+from gridml.model.program import Program, update
+from gridml.model.progress import Progress
 from gridml.model.ragged import Lists, Ragged, ragged, string
+from gridml.model.schedule import by_step, constant, linear_decay, torch_schedule, warmup
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 __all__ = [
@@ -31,6 +33,7 @@ __all__ = [
     "Merge",
     "Neighbours",
     "Program",
+    "Progress",
     "Ragged",
     "TensorMerge",
     "Vertex",
@@ -39,6 +42,7 @@ __all__ = [
     "add",
     "array",
     "by_name",
+    "by_step",
     "clipped",
     "constant",
     "csr",
@@ -57,5 +61,7 @@ __all__ = [
     "ragged",
     "stale_mean",
     "string",
+    "torch_schedule",
     "update",
+    "warmup",
 ]

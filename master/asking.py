@@ -16,9 +16,7 @@ class Asking:
         self._reason = ""
         self._seen: tuple[int, int] | None = None  # asked for, wanted
         if parts.exchange.merger.averages:
-            length = Length(
-                parts.leases.epochs.total, parts.spec.program.update.batch or 1, parts.spec.settings.steps_each
-            )
+            length = Length(parts.leases.epochs.total, parts.spec.program.update.window, parts.spec.settings.steps_each)
             parts.workers.useful, self._reason = worth_asking(length)
 
     def look(self, now: float) -> None:

@@ -18,6 +18,7 @@ from gridml.engine.master_copy import MasterCopy
 from gridml.engine.pace import batch_size, next_batch
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
+from gridml.model.progress import Progress
 from gridml.protocol.compression import NONE
 from gridml.protocol.messages import Failure, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
@@ -200,15 +201,20 @@ class Session:
         alike = action.live > 1 or bool((lease.start + start) % batch)
         count = next_batch(trained - start, size, lease.fewest, alike=alike)
         stop, whole = self._engine.batch_end(start, count, trained)
+        step = program.update.steps(action.per_epoch)
+        epochs = max(1, action.total // action.per_epoch)
+        self._engine.at = at = Progress(
+            lease.epoch, action.version, action.share, step.at(action.credited, epochs), epochs * step.per_epoch
+        )
         try:
-            self._engine.train(start, stop, program.schedule(action.share), size / batch)
+            self._engine.train(start, stop, program.factor(at), size / batch)
         except BatchFailed as failure:
             cause = failure.__cause__ or failure
             trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
             return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
         stop = action.stop if stop == trained else stop
         self._mailbox.beat(lease.id, lease.start + stop)
-        return Trained(stop, whole)
+        return Trained(stop, whole, self._engine.gathering)
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
         snapshot = self._engine.snapshot()

@@ -23,6 +23,9 @@ from gridml.model.batch import Batch, Neighbours, Rows
 from gridml.model.chunk import BEFORE, Chunk
 from gridml.model.ids import places
 from gridml.model.program import Parameter, Program
+from gridml.model.progress import Progress
+from gridml.model.schedule import TorchSchedule
+from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId
 from gridml.protocol.messages import Logged
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
@@ -68,7 +71,9 @@ class Engine:
         self._parameters = program.update.parameters
         self._types = program.types()
         self._torch = program.uses_torch
-        self._modules = {name: Modules(vertex_type) for name, vertex_type in self._types.items() if vertex_type.modules}
+        self._stepping = Stepping(program.update.accumulate)
+        self._modules = {n: Modules(t, self._stepping) for n, t in self._types.items() if t.modules}
+        self.at = Progress()  # where the run stands for the batch that is trained next
         self._tables: dict[str, Rows | ModuleRows] = {}
         self._caches = {n: RowCache(t.arrays) for n, t in self._types.items() if t.replicated and not t.modules}
         self._under_way: dict[str, RowValues] = {}  # rows in a push without an answer
@@ -127,11 +132,14 @@ class Engine:
         """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
         program's. Raises BatchFailed from the user's error."""
         assert self.chunk is not None
-        for modules in self._modules.values():
-            modules.set_rate(factor, share)
+        schedule = self.program.schedule
         failed = True
         self._recorder.listen()
         try:
+            for modules in self._modules.values():
+                modules.set_rate(factor, share)
+                if isinstance(schedule, TorchSchedule):
+                    modules.follow(schedule, self.at, share)
             self._run(start, stop)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
@@ -181,7 +189,7 @@ class Engine:
                 if len(index) > 1:  # in the order of the edges, each neighbour once
                     index = index[np.sort(np.unique(index, return_index=True)[1])]
                 arguments.append(Batch._over(self._rows(edges.target), index))
-        self.program.update.function(rows.vertex_type.cls._view(rows, at), *arguments)
+        self.program.update.call(self.at, rows.vertex_type.cls._view(rows, at), *arguments)
         self._recorder.end_call(1)
         for argument in arguments:
             if isinstance(argument, Batch):
@@ -241,7 +249,7 @@ class Engine:
             arguments.append(Batch._over(self._rows(edges.target), distinct))
             batches.append(arguments[-1])
         driving: Batch[Any] = Batch._over(rows, at, links)
-        self.program.update.function(driving, *arguments)
+        self.program.update.call(self.at, driving, *arguments)
         self._recorder.end_call(len(positions))
         for batch in (driving, *batches):
             batch._write_back()
@@ -264,7 +272,9 @@ class Engine:
                 self._used.update(home.identify(int(i)) for i in np.unique(index))
 
     def snapshot(self) -> Snapshot:
-        """Return a copy of the replica, to push; what f changes from now on is for the next one."""
+        """Return a copy of the replica, to push; what f changes from now on is for the next one. Gradients that are
+        gathered are stepped first, as their vertices are pushed with the others."""
+        self._stepping.finish()
         modules = {key: {name: view.copy() for name, view in views.items()} for key, views in self._views.items()}
         rows: dict[str, RowValues] = {}
         for type_name, table in self._replicated_rows():
@@ -274,6 +284,11 @@ class Engine:
         used = frozenset(self._used)
         self._used.clear()
         return Snapshot(ReplicaPart(modules, rows), used, self._recorder.take())
+
+    @property
+    def gathering(self) -> bool:
+        """Whether f has gathered gradients that no optimiser step has followed."""
+        return self._stepping.gathering
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
         """Return what of a snapshot travels: used modules whole, and rows."""
@@ -307,7 +322,8 @@ class Engine:
             modules.keep_only({index for name, index in kept if name == type_name})
 
     def forget_rows(self) -> None:
-        """Have no rows: what was trained from them is not wanted."""
+        """Have no rows, and no gradients gathered: what was trained from them is not wanted."""
+        self._stepping.forget()
         self._under_way = {}
         for cache in self._caches.values():
             cache.clear()
@@ -329,6 +345,7 @@ class Engine:
 
     def restart(self, newest: ReplicaPart) -> None:
         """Take the master's replica as it is; local work since the last push is dropped."""
+        self._stepping.forget()
         self._take(newest, None, 1)
         self._used.clear()
         for table in self._tables.values():

@@ -11,8 +11,12 @@ from numpy.typing import NDArray
 
 from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
+from gridml.engine.torch_rates import TorchRates
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch_norm import STATISTICS, batch_norms
+from gridml.model.progress import Progress
+from gridml.model.schedule import TorchSchedule
+from gridml.model.stepping import Stepping
 from gridml.model.vertex import Vertex, VertexId, VertexType
 from gridml.protocol.push import VertexKey
 from gridml.protocol.text import described
@@ -33,13 +37,14 @@ def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
 class Modules:
     """All module vertices of one type that this process holds; positions are vertex indices."""
 
-    def __init__(self, vertex_type: VertexType) -> None:
+    def __init__(self, vertex_type: VertexType, stepping: Stepping | None = None) -> None:
         self.vertex_type = vertex_type
+        self.stepping = Stepping() if stepping is None else stepping  # one for all types that f steps
         self._made: dict[int, dict[str, Any]] = {}
-        self._optimisers: dict[int, list[Any]] = {}
-        self._base_rates: dict[int, list[list[float]]] = {}
+        self._optimisers: dict[int, dict[str, Any]] = {}
+        self._base: dict[int, list[list[dict[str, Any]]]] = {}  # the settings of their groups, as they were made
+        self._torch_rates: dict[int, list[TorchRates]] = {}
         self._remembered = OptimiserMemory()
-        self.steps = True  # whether f takes optimiser steps
 
     def make(self, index: int) -> None:
         """Make vertex `index` unless it is there.
@@ -50,7 +55,8 @@ class Modules:
             return
         import torch
 
-        made, optimisers = {}, []
+        made: dict[str, Any] = {}
+        optimisers: dict[str, Any] = {}
         for name, declared in self.vertex_type.modules.items():
             field = f"{self.vertex_type.name}.{name}"
             module = _call(f"the factory of {field}", declared.factory)
@@ -64,19 +70,23 @@ class Modules:
                 optimiser = _call(f"the optimiser of {field}", declared.optimiser, module.parameters())
                 if not isinstance(optimiser, torch.optim.Optimizer):
                     raise ProgramError(f"{field} got {optimiser!r} as its optimiser; expected a torch.optim.Optimizer.")
-                optimisers.append(optimiser)
+                optimisers[name] = optimiser
         self._made[index] = made
         self._optimisers[index] = optimisers
-        self._base_rates[index] = [[group["lr"] for group in o.param_groups] for o in optimisers]
-        self._remembered.give_back(index, optimisers)
+        self._base[index] = [
+            [{name: value for name, value in group.items() if name != "params"} for group in o.param_groups]
+            for o in optimisers.values()
+        ]
+        self._remembered.give_back(index, [*optimisers.values()])
 
     def keep_only(self, kept: Container[int]) -> None:
         """Free the modules of all vertices but these; what their optimisers remember is kept to go on with."""
         for index in [index for index in self._made if index not in kept]:
             for module in self._made.pop(index).values():
                 module.__dict__.pop("average_with", None)  # bound to the module: it would wait for Python's collector
-            self._remembered.keep(index, self._optimisers.pop(index))
-            del self._base_rates[index]
+            self._remembered.keep(index, [*self._optimisers.pop(index).values()])
+            del self._base[index]
+            self._torch_rates.pop(index, None)
 
     def vertex(self, index: int) -> Vertex:
         self.make(index)
@@ -124,13 +134,16 @@ class Modules:
                 module.eval()
 
     def gather_statistics(self) -> dict[VertexKey, dict[str, Array]]:
-        """Have f take no optimiser step from here on, and every BatchNorm layer of the vertices made so far gather its
-        running statistics anew, as means over all batches that it sees in training mode.
+        """Have no optimiser of f take a step from here on, and every BatchNorm layer of the vertices made so far gather
+        its running statistics anew, as means over all batches that it sees in training mode.
 
         Return the running means, variances and counts of these layers on the modules' own memory, by vertex and by
         their names in `views`. A layer that sees no batch keeps its statistics, with a count of 0.
         """
-        self.steps = False
+        self.stepping.idle = True
+        for optimisers in self._optimisers.values():
+            for optimiser in optimisers.values():
+                optimiser.step = _no_step
         gathered: dict[VertexKey, dict[str, Array]] = {}
         for index, made in self._made.items():
             names: list[str] = []
@@ -150,18 +163,32 @@ class Modules:
     def set_rate(self, factor: float, share: float = 1.0) -> None:
         """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""
         for index, optimisers in self._optimisers.items():
-            for optimiser, rates in zip(optimisers, self._base_rates[index], strict=True):
-                for group, rate in zip(optimiser.param_groups, rates, strict=True):
-                    group["lr"] = rate * factor * rate_scale(share)
+            for optimiser, made in zip(optimisers.values(), self._base[index], strict=True):
+                for group, settings in zip(optimiser.param_groups, made, strict=True):
+                    group["lr"] = settings["lr"] * factor * rate_scale(share)
+
+    def follow(self, schedule: TorchSchedule, at: Progress, share: float = 1.0) -> None:
+        """Give every optimiser the settings that torch's scheduler gives it there, its rate scaled for batches of
+        `share` of the program's. Raises ProgramError for a scheduler that cannot be made."""
+        for index, optimisers in self._optimisers.items():
+            rates = self._torch_rates.get(index)
+            if rates is None or any(each.steps != at.steps for each in rates):
+                pairs = zip(optimisers.values(), self._base[index], strict=True)
+                rates = [TorchRates(schedule, o.defaults, made, at.steps) for o, made in pairs]
+                self._torch_rates[index] = rates
+            for optimiser, each in zip(optimisers.values(), rates, strict=True):
+                for group, settings in zip(optimiser.param_groups, each.at(schedule.place(at)), strict=True):
+                    group.update(settings)
+                    group["lr"] = settings["lr"] * rate_scale(share)
 
     def forget_optimisers(self) -> None:
         """Start every optimiser's state afresh, after work that was refused."""
         self._remembered.clear()
         for index, made in self._made.items():
-            declared = [d.optimiser for d in self.vertex_type.modules.values()]
-            self._optimisers[index] = [
-                o(m.parameters()) for o, m in zip(declared, made.values(), strict=True) if o is not None
-            ]
+            declared = {name: d.optimiser for name, d in self.vertex_type.modules.items()}
+            self._optimisers[index] = {
+                name: declare(made[name].parameters()) for name, declare in declared.items() if declare is not None
+            }
 
     def identify(self, at: int) -> VertexId:
         return VertexId(self.vertex_type.name, at)
@@ -181,8 +208,12 @@ class Modules:
     def weights(self, name: str, at: int) -> list[Any]:
         return []
 
-    def optimisers(self, at: int) -> list[Any]:
+    def optimisers(self, at: int) -> dict[str, Any]:
         return self._optimisers[at]
+
+
+def _no_step(*arguments: Any, **options: Any) -> None:
+    """What an optimiser does where f is run only for the running statistics of its layers."""
 
 
 def average_with(self: Any, other: Any, weight: float) -> None:
@@ -209,6 +240,7 @@ class ModuleRows:
         self.ids = ids
         self._modules = modules
         self._used = used
+        self.stepping = modules.stepping
         for index in ids:
             modules.make(int(index))
 
@@ -228,6 +260,6 @@ class ModuleRows:
     def weights(self, name: str, at: int) -> list[Any]:
         return []
 
-    def optimisers(self, at: int) -> list[Any] | None:
+    def optimisers(self, at: int) -> dict[str, Any]:
         self._used.add(self.identify(at))
-        return self._modules.optimisers(int(self.ids[at])) if self._modules.steps else None
+        return self._modules.optimisers(int(self.ids[at]))

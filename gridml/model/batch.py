@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gridml.errors import ProgramError
 from gridml.model.chunk import ChunkEdges
 from gridml.model.ragged import Lists, Ragged
+from gridml.model.stepping import Stepping
 from gridml.model.vertex import Vertex, VertexId, VertexType
 
 V = TypeVar("V", bound=Vertex)
@@ -109,8 +110,12 @@ class Rows:
             )
         return self.edges[name]
 
-    def optimisers(self, at: int) -> list[Any]:
-        return []
+    def optimisers(self, at: int) -> dict[str, Any]:
+        return {}
+
+    @property
+    def stepping(self) -> Stepping:
+        raise ProgramError(f"{self.vertex_type.name} has no module, so that nothing can be stepped.")
 
 
 def _read_only(values: Array) -> Array:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
-import math
 import stat
 import sys
 import traceback
@@ -21,26 +20,17 @@ from gridml.model.batch_norm import batch_norms
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
 from gridml.model.own_modules import Kept, compiled, folder_of
+from gridml.model.progress import Progress, StepCount
+from gridml.model.schedule import Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.vertex import Vertex, VertexType, check_plain, describe, module, reachable
 from gridml.protocol.text import TRACEBACK, described, printable
 
 Metrics = dict[str, Any]
-Schedule = Callable[[float], float]
 
 MOST_BATCH = 10**9
 _GRIDML = Path(__file__).parents[1]  # its folder
 MOST_EPOCHS = 10**9
 MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
-
-
-def linear_decay(share: float) -> float:
-    """The default learning-rate factor: 1 until 60% of the run is credited, then falling linearly to 0."""
-    return min(1.0, (1.0 - share) / 0.4)
-
-
-def constant(share: float) -> float:
-    """A learning-rate factor of 1 throughout, for programs that set their own."""
-    return 1.0
 
 
 @dataclass(frozen=True)
@@ -56,15 +46,38 @@ class Update:
     """f with its batch size. `batch` None means that f takes one vertex at a time."""
 
     def __init__(
-        self, function: Callable[..., None], batch: int | None, min_batch: int, *, drop_last: bool = False
+        self,
+        function: Callable[..., None],
+        batch: int | None,
+        min_batch: int,
+        *,
+        drop_last: bool = False,
+        accumulate: int = 1,
     ) -> None:
         self.function = function
         self.batch = batch
         self.min_batch = min_batch
         self.drop_last = drop_last
+        self.accumulate = accumulate
+        self._progress_at: int | None = None  # where among its arguments f takes a Progress
 
     def __call__(self, *args: Any) -> None:
         self.function(*args)
+
+    def call(self, at: Progress, *vertices: Any) -> None:
+        """Call f with its vertices, and with how far the run is where it asks for that."""
+        place = self._progress_at
+        self.function(*(vertices if place is None else (*vertices[:place], at, *vertices[place:])))
+
+    @property
+    def window(self) -> int:
+        """The vertices of one optimiser step, as one worker alone takes them."""
+        return (self.batch or 1) * self.accumulate
+
+    def steps(self, vertices: int) -> StepCount:
+        """Return how epochs of so many vertices are divided into optimiser steps."""
+        trained = vertices - vertices % (self.batch or 1) if self.drop_last else vertices
+        return StepCount(vertices, max(1, trained), self.window)
 
     @property
     def driver(self) -> type[Vertex]:
@@ -80,9 +93,11 @@ class Update:
         name = getattr(self.function, "__name__", "update")
         hints = _hints(self.function, name)
         check_plain(self.function, name)
-        arguments = list(hints)
-        if not arguments:
-            raise ProgramError(f"{name} takes no argument; its first is the vertex, or Batch of vertices, it runs on.")
+        self._progress_at = _progress_place(hints, name)
+        arguments = [argument for argument, hint in hints.items() if hint is not Progress]
+        if not arguments or self._progress_at == 0:
+            taken = "a gridml.Progress first" if hints else "no argument"
+            raise ProgramError(f"{name} takes {taken}; its first is the vertex, or Batch of vertices, it runs on.")
         driver, batched = _vertex_class(hints[arguments[0]], name, arguments[0])
         if batched != (self.batch is not None):
             raise ProgramError(
@@ -95,6 +110,14 @@ class Update:
                 f"the first argument of {name} is {vertex_type.name}, which is replicated; f runs on local vertices."
             )
         return driver, [_bind(vertex_type, argument, hints[argument], name) for argument in arguments[1:]]
+
+
+def _progress_place(hints: dict[str, Any], name: str) -> int | None:
+    """Return which of its arguments a function wants to be told with how far the run is, None for no one."""
+    places = [place for place, hint in enumerate(hints.values()) if hint is Progress]
+    if len(places) > 1:
+        raise ProgramError(f"{name} takes {len(places)} arguments of gridml.Progress; expected one at most.")
+    return places[0] if places else None
 
 
 def _normalises_by_batch(declared: module) -> bool:
@@ -158,7 +181,9 @@ def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parame
 @typing.overload
 def update(function: Callable[..., None], /) -> Update: ...
 @typing.overload
-def update(*, batch: int, min_batch: int = 1, drop_last: bool = False) -> Callable[[Callable[..., None]], Update]: ...
+def update(
+    *, batch: int, min_batch: int = 1, drop_last: bool = False, accumulate: int = 1
+) -> Callable[[Callable[..., None]], Update]: ...
 def update(
     function: Callable[..., None] | None = None,
     /,
@@ -166,6 +191,7 @@ def update(
     batch: int | None = None,
     min_batch: int = 1,
     drop_last: bool = False,
+    accumulate: int = 1,
 ) -> Update | Callable[[Callable[..., None]], Update]:
     """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
 
@@ -180,6 +206,10 @@ def update(
     `drop_last`: as torch's DataLoader does, f gets nothing of an epoch's last batch if that is incomplete. Its vertices
     are credited without being trained; with shuffling they are others in each epoch.
 
+    `accumulate`: an optimiser step of `network.step` follows the mean gradient of so many batches. Chunks then have
+    whole steps, and pushes leave between two; what an epoch's end, an eviction or a cut chunk leaves over is stepped
+    by itself.
+
     Raises ProgramError for sizes that make no sense.
     """
     if function is not None:
@@ -189,7 +219,12 @@ def update(
             f"update got batch={batch!r}, min_batch={min_batch!r}; expected 1 <= min_batch <= batch "
             f"<= {MOST_BATCH:,}, whole numbers."
         )
-    return lambda f: Update(f, batch, min_batch, drop_last=drop_last)
+    if type(accumulate) is not int or not 1 <= accumulate <= MOST_BATCH // batch:
+        raise ProgramError(
+            f"update got accumulate={accumulate!r}; expected a whole number of batches from 1, and at most "
+            f"{MOST_BATCH:,} vertices in all."
+        )
+    return lambda f: Update(f, batch, min_batch, drop_last=drop_last, accumulate=accumulate)
 
 
 @dataclass(frozen=True)
@@ -197,9 +232,11 @@ class Program:
     """What to train. `graph` and `evaluate` run on the submit host only, `update` on the workers.
 
     `evaluate` takes the vertices its annotations name and returns numbers (or lists of numbers) by name. `schedule`
-    gives the learning-rate factor for the credited share of the run (0 to 1). `shuffle` defaults to "all" when every
-    replicated vertex is a module (placement is degenerate), to "block" otherwise. `placement` puts vertices that touch
-    the same replicated rows together, for one worker: "auto" where that pays, "none", or by a method of `gridml place`.
+    gives the learning-rate factor for the credited share of the run (0 to 1), or for a `gridml.Progress`: see
+    `by_step`, `warmup` and `torch_schedule`. f and `evaluate` may take a `gridml.Progress`, too. `shuffle` defaults to
+    "all" when every replicated vertex is a module (placement is degenerate), to "block" otherwise. `placement` puts
+    vertices that touch the same replicated rows together, for one worker: "auto" where that pays, "none", or by a
+    method of `gridml place`.
     """
 
     graph: Callable[[], Graph]
@@ -261,6 +298,8 @@ class Program:
     def _check_evaluate(self, graph: Graph) -> None:
         """Raise ProgramError where evaluate wants vertices that the graph does not have."""
         for argument, hint in _hints(self.evaluate, "evaluate").items() if self.evaluate is not None else ():
+            if hint is Progress:
+                continue
             cls, _ = _vertex_class(hint, "evaluate", argument)
             if describe(cls).name not in graph.tables:
                 raise ProgramError(
@@ -277,22 +316,20 @@ class Program:
                 f"or an aggregate), and no local one has a field declared gridml.array(..., mutable=True)."
             )
         _ = self.update.parameters
-        for share in (0.0, 0.5, 1.0):
-            self._check_schedule(share)
+        check_schedule(self.schedule)
+        if isinstance(self.schedule, TorchSchedule):
+            self.schedule.try_on([m.optimiser for t in self.types().values() for m in t.modules.values()])
         if self.evaluate is not None:
             name = self.evaluate.__name__ if inspect.isfunction(self.evaluate) else "evaluate"
-            for argument, hint in _hints(self.evaluate, name).items():
-                _vertex_class(hint, name, argument)
+            hints = _hints(self.evaluate, name)
+            _progress_place(hints, name)
+            for argument, hint in hints.items():
+                if hint is not Progress:
+                    _vertex_class(hint, name, argument)
 
-    def _check_schedule(self, share: float) -> None:
-        wanted = "expected the factor of the learning rate, a finite number of at least 0"
-        try:
-            factor = self.schedule(share)
-            if math.isfinite(factor) and factor >= 0:
-                return
-        except Exception as error:
-            raise ProgramError(f"schedule({share}) failed: {described(error)}; {wanted}.") from error
-        raise ProgramError(f"schedule({share}) returned {factor!r}; {wanted}.")
+    def factor(self, at: Progress) -> float:
+        """The learning-rate factor when the run is there."""
+        return factor_of(self.schedule, at)
 
     @cached_property
     def least_batch(self) -> int:

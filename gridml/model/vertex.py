@@ -13,12 +13,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
-import numpy as np
-
 from gridml.aggregates import Aggregate, ByName
-from gridml.errors import NotFiniteError, ProgramError
+from gridml.errors import ProgramError
 from gridml.model.dtypes import dtype_of, number_of, shape_of
 from gridml.model.ragged import ragged as ragged_field
+from gridml.model.stepping import StepOptions, Stepping
 from gridml.protocol.text import printable
 
 MOST_NAME = 100  # bytes of the name of a type, or of a field: a file is called by both
@@ -119,7 +118,9 @@ class Home(Protocol):
     def write(self, name: str, at: int, value: Any) -> None: ...
     def neighbours(self, name: str, at: int) -> list[Vertex]: ...
     def weights(self, name: str, at: int) -> list[Any]: ...
-    def optimisers(self, at: int) -> list[Any] | None: ...  # None where no step is to be taken
+    def optimisers(self, at: int) -> dict[str, Any]: ...  # by module
+    @property
+    def stepping(self) -> Stepping: ...
 
 
 class Vertex:
@@ -186,36 +187,53 @@ class Vertex:
             f"f may change only those."
         )
 
-    def step(self, loss: Any, *others: Vertex) -> None:
+    @property
+    def optimisers(self) -> dict[str, Any]:
+        """The optimisers of this vertex's modules, by the field of each that has one.
+
+        f may step them itself, in every call; where it is run only for the running statistics of its layers, their
+        steps do nothing.
+        """
+        return self._home.optimisers(self._at)
+
+    @property
+    def optimiser(self) -> Any:
+        """The optimiser of the one module that has one. Raises ProgramError where there is none, or several."""
+        own = self.optimisers
+        if len(own) != 1:
+            what = f"several, of {', '.join(own)}: take one of .optimisers" if own else _NO_OPTIMISER
+            raise ProgramError(f"{type(self).__name__}.optimiser was read; of those there are {what}.")
+        return next(iter(own.values()))
+
+    def step(
+        self,
+        loss: Any,
+        *others: Vertex,
+        clip_norm: float | None = None,
+        accumulate: int | None = None,
+        scaler: Any = None,
+    ) -> None:
         """One optimiser step on this vertex's modules, and on those of `others`, for a scalar torch `loss`; none where
         f is run only for the running statistics of its layers.
 
-        Raises `NotFiniteError` for a loss that is NaN or infinite, before any parameter is touched.
+        `clip_norm` is the largest 2-norm of all their gradients together (Pascanu et al., arXiv 1211.5063); longer
+        ones are scaled down to it. With `accumulate` a step follows the mean gradient of so many calls: each loss is
+        divided by it. The default is what `gridml.update` was given. Gradients that have no step yet when a push
+        leaves are stepped then, and so they are at the end of every chunk. `scaler` is a `torch.amp.GradScaler`.
+
+        Raises `NotFiniteError` for a loss, or gradients to be clipped, that are NaN or infinite, before any parameter
+        is touched.
         """
-        value = float(loss.detach())
-        if not np.isfinite(value):
-            raise NotFiniteError(
-                f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of "
-                f"this batch."
-            )
-        optimisers = []
+        optimisers: list[Any] = []
         for vertex in (self, *others):
             own = vertex._home.optimisers(vertex._at)
-            if own is None:
-                return
             if not own:
-                raise ProgramError(
-                    f"step was called for {type(vertex).__name__}, which has no module with an optimiser. "
-                    f"Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))."
-                )
-            optimisers += own
-        for optimiser in optimisers:
-            optimiser.zero_grad()
-        loss.backward()
-        for optimiser in optimisers:
-            optimiser.step()
+                raise ProgramError(f"step was called for {type(vertex).__name__}, which has {_NO_OPTIMISER}.")
+            optimisers += own.values()
+        self._home.stepping.take(loss, optimisers, StepOptions(clip_norm, accumulate, scaler))
 
 
+_NO_OPTIMISER = "no module with an optimiser. Write gridml.module(factory, partial(torch.optim.SGD, lr=0.05))"
 # What f would get instead of a field of such a name.
 RESERVED = frozenset(name for name in vars(Vertex) if not name.startswith("_")) - {"aggregate"} | {"ids"}
 

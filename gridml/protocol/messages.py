@@ -134,8 +134,9 @@ class Lease:
 @dataclass(frozen=True)
 class Pace:
     """How to train: `live` workers hold leases, `credited` of `total` vertices of the whole run are credited at the
-    reply's version, and a push is due every `push_every` vertices, or after `push_s` seconds if that is sooner, its
-    steps compressed in a format of `gridml.protocol.compression` or not."""
+    reply's version, an epoch has `per_epoch` of them (0: there is but one), and a push is due every `push_every`
+    vertices, or after `push_s` seconds if that is sooner, its steps compressed in a format of
+    `gridml.protocol.compression` or not."""
 
     live: int = 1
     credited: int = 0
@@ -143,6 +144,7 @@ class Pace:
     push_every: int = 512
     compress: str = NONE
     push_s: float = PUSH_AT_LEAST_S
+    per_epoch: int = 0
 
 
 class Reply(NamedTuple):

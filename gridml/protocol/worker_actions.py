@@ -54,7 +54,9 @@ class Train(NamedTuple):
     Failed.
 
     The next push is due at row `due` or at the time `due_s`, whichever comes first. `overdue` says that it is due and
-    waits only for the answer to the last one. `live` workers train; `share` of the run (0 to 1) is credited.
+    waits only for the answer to the last one. `live` workers train; `credited` of `total` vertices of the run are
+    credited or trained here, of `per_epoch` in each epoch, and the replica is that of `version` and what was trained on
+    top.
     """
 
     lease: Lease
@@ -64,7 +66,15 @@ class Train(NamedTuple):
     due_s: float
     overdue: bool
     live: int
-    share: float
+    credited: int
+    total: int
+    per_epoch: int
+    version: int
+
+    @property
+    def share(self) -> float:
+        """How much of the run (0 to 1) is credited."""
+        return self.credited / self.total
 
 
 class EndChunk(NamedTuple):
@@ -129,10 +139,12 @@ class ChunkFailed(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """Rows up to `stop` are trained. `whole`: no component is cut there, so that a push may end there."""
+    """Rows up to `stop` are trained. `whole`: no component is cut there, so that a push may end there. `gathering`:
+    gradients are gathered whose step comes with later rows, so that a push had better end there."""
 
     stop: int
     whole: bool = True
+    gathering: bool = False
 
 
 class Failed(NamedTuple):

@@ -63,7 +63,8 @@ class WorkerOptions:
 class _Work:
     """A lease of `count` rows being trained: rows [0, at) are trained, rows [0, pushed) were sent in `sequence` pushes.
 
-    `whole` says that `at` cuts no component, `shortened` that it was cut. `ended_s` is when it was trained to its end.
+    `whole` says that `at` cuts no component, `gathering` that an optimiser step is to follow rows before and after it,
+    `shortened` that it was cut. `ended_s` is when it was trained to its end.
     """
 
     lease: Lease
@@ -72,6 +73,7 @@ class _Work:
     pushed: int = 0
     sequence: int = 0
     whole: bool = True
+    gathering: bool = False
     shortened: bool = False
     ended_s: float = 0.0
 
@@ -160,6 +162,7 @@ class WorkerState:
         self.trained += trained.stop - work.at
         self._train_s += now_s - self._action_s
         work.at, work.whole, work.ended_s = trained.stop, trained.whole, now_s
+        work.gathering = trained.gathering
 
     def _handle_begun(self, now_s: float) -> None:
         lease, self._beginning = self._beginning, None
@@ -306,7 +309,7 @@ class WorkerState:
         return self._chunks_left is None or self._chunks_left > 0
 
     def _push_is_due(self, work: _Work, now_s: float) -> bool:
-        if work.at == work.pushed or not work.whole:
+        if work.at == work.pushed or not work.whole or work.gathering:
             return False
         every = self._pace.push_every
         nearly_done = work.count - work.at < every // 2  # the push at the end will do
@@ -324,8 +327,12 @@ class WorkerState:
             due_s = math.inf
         if overdue or due <= work.at or stop - due < every // 2:
             due = stop
-        share = min(1.0, (self._pace.credited + self.trained - self._counted) / self._pace.total)
-        return Train(work.lease, work.at, stop, due, due_s, overdue, self._pace.live, share)
+        pace = self._pace
+        credited = min(pace.total, pace.credited + self.trained - self._counted)
+        per_epoch = pace.per_epoch or pace.total
+        return Train(
+            work.lease, work.at, stop, due, due_s, overdue, pace.live, credited, pace.total, per_epoch, self._version
+        )
 
     def _copy(self, work: _Work) -> TakeSnapshot:
         self._to_copy = work

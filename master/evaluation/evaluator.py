@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program
+from gridml.model.progress import Progress
 from gridml.protocol.push import VertexKey
 from master.evaluation.metrics import evaluate, flops_per_vertex, graph_of, names_local
 from master.evaluation.recalibration import Recalibration, has_statistics, with_statistics
@@ -28,12 +29,21 @@ Statistics = Mapping[VertexKey, Mapping[str, NDArray[Any]]]
 @dataclass(frozen=True)
 class Subject:
     """A version of the replica as the ledger names it: the one that an epoch, counted from 0, ended with. Where pushes
-    were `averaged`, its running statistics are to be gathered anew."""
+    were `averaged`, its running statistics are to be gathered anew. `share`, `step` and `steps` are evaluate's to know.
+    """
 
     epoch: int
     version: int
     sha256: str | None
     averaged: bool = False
+    share: float = 1.0
+    step: int = 0
+    steps: int = 1
+
+    @property
+    def progress(self) -> Progress:
+        """How far the run was, as evaluate is told."""
+        return Progress(self.epoch, self.version, self.share, self.step, self.steps)
 
 
 @dataclass(frozen=True)
@@ -97,7 +107,8 @@ class Here(Evaluator):
             statistics, problem = self._recalibration.gather(subject.version, state)
             state = with_statistics(state, statistics)
         graph = self._graph() if names_local(self._program) else graph_of(self._program, state)
-        return Evaluated(evaluate(self._program, graph, state, self._settings.program), problem)
+        metrics = evaluate(self._program, graph, state, self._settings.program, subject.progress)
+        return Evaluated(metrics, problem)
 
     def statistics(self, subject: Subject, limit_s: float) -> tuple[Statistics, str | None]:
         state = self._versions.read(subject.version, subject.sha256)

@@ -20,6 +20,7 @@ from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Program, user_traceback
+from gridml.model.progress import Progress
 from gridml.model.vertex import Vertex, VertexType, describe
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.text import described, printable
@@ -28,11 +29,13 @@ from master.store.versions import ReplicaState
 Array = NDArray[Any]
 
 MOST_METRICS, MOST_NUMBERS, MOST_NAME = 1_000, 10_000, 128  # of an evaluation: the ledger keeps them, people read them
+WHOLE = Progress(share=1.0)
 KEPT = "The training is kept; mend evaluate and resume the run --with-changes."
 
 
-def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) -> Metrics:
-    """Call the program's evaluate on what a version holds; numbers, or lists of numbers, by name.
+def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path, at: Progress = WHOLE) -> Metrics:
+    """Call the program's evaluate on what a version holds; numbers, or lists of numbers, by name. `at` says how far the
+    run was.
 
     Raises UserCodeError with the user's traceback when it fails, ProgramError when it returns something else.
     """
@@ -41,7 +44,8 @@ def evaluate(program: Program, graph: Graph, state: ReplicaState, source: Path) 
     hints = typing.get_type_hints(program.evaluate)
     arguments = []
     for name in inspect.signature(program.evaluate).parameters:
-        arguments.append(_argument(name, hints.get(name), graph, state, torch=program.uses_torch))
+        hint = hints.get(name)
+        arguments.append(at if hint is Progress else _argument(name, hint, graph, state, torch=program.uses_torch))
     try:
         metrics = program.evaluate(*arguments)
     except Interruption:

@@ -27,7 +27,7 @@ class Leases:
 
     def __init__(self, spec: RunSpec, ledger: Ledger, workers: WorkerTable, mailboxes: MasterMailboxes) -> None:
         self.epochs = Epochs(spec, ledger)
-        batch, vertex_bytes = spec.program.update.batch or 1, bytes_each(spec.graph, self.epochs.driver)
+        batch, vertex_bytes = spec.program.update.window, bytes_each(spec.graph, self.epochs.driver)
         self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
         self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying)
         self._homes = None if spec.placement is None else Homes(spec.placement, ledger, workers)
@@ -154,7 +154,7 @@ class Leases:
 
     def _batches(self) -> tuple[int, int]:
         program = self._spec.program
-        whole = program.update.batch or 1
+        whole = program.update.window
         return whole, batch_size(whole, program.least_batch, self.live)
 
     def _lease(self, span: Span, record: WorkerRecord, now: float, span_reason: str) -> LeaseState | None:
@@ -162,7 +162,7 @@ class Leases:
         size, reason = self._size(span, record, now)
         if size < 1:
             return None
-        batch = self._spec.program.update.batch or 1
+        batch = self._spec.program.update.window
         if self._homes is not None:
             shared, less = self._homes.share(record, span, size, batch)
             if less is not None and self._spec.settings.chunk is None:
@@ -181,9 +181,9 @@ class Leases:
         return lease
 
     def _size(self, span: Span, record: WorkerRecord, now: float) -> tuple[int, str]:
-        # Chunks are whole batches of the program's own size: a batch made smaller for many workers never ends short of
-        # it.
-        batch = self._spec.program.update.batch or 1
+        # Chunks are whole batches of the program's own size, and whole optimiser steps: a batch made smaller for many
+        # workers never ends short of it.
+        batch = self._spec.program.update.window
         rate, mean = self.sizing.rate(record), self.sizing.measures.speeds.mean
         delay, around_s = self._reclaim.delay(record, now)
         facts = ChunkFacts(

@@ -23,6 +23,7 @@ from gridml.engine.pace import next_batch
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program, load, user_traceback
+from gridml.model.progress import Progress
 from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
@@ -70,10 +71,10 @@ def try_out(file: Path, seed: int = 0) -> Trial:
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     for first, stop in pairwise(ends):
         began = time.perf_counter()
-        _train(engine, first, stop, program.schedule(0.0), driver, file)
+        _train(engine, first, stop, program.factor(engine.at), driver, file)
         batch_s = time.perf_counter() - began
     last = _last_size(program, graph.tables[driver].count, size)
-    odd = [*_last_batch(engine, last, program.schedule(1.0), driver, file)]
+    odd = [*_last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)]
     part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))

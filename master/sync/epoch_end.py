@@ -120,7 +120,11 @@ class EpochEnd:
         """A version as it is evaluated and kept: as it is where no push was ever averaged, because then it has the
         statistics of plain training."""
         ledger = self._store.ledger
-        return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged())
+        program, epochs = self._spec.program, self._spec.settings.epochs or self._spec.program.epochs
+        credited, count = min(epoch + 1, epochs), self._spec.graph.tables[program.driving(self._spec.graph)].count
+        steps = program.update.steps(count)
+        place = credited / epochs, steps.at(credited * count, epochs), epochs * steps.per_epoch
+        return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged(), *place)
 
     def _tell(self, problem: str | None, now: float) -> None:
         """Say why a version keeps its merged statistics: once, for the next one has the same reason."""

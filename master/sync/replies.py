@@ -132,7 +132,8 @@ class Replies:
         every = self.interval(record)
         live, compress = max(1, self._leases.live), self._spec.settings.compress
         credited, total = self._store.ledger.credited, self._leases.epochs.total
-        return Pace(live, credited, total, every, compress, push_at_least_s(live, self.push_s))
+        every_s, per_epoch = push_at_least_s(live, self.push_s), self._leases.epochs.count
+        return Pace(live, credited, total, every, compress, every_s, per_epoch)
 
     def interval(self, record: WorkerRecord) -> int:
         """The vertices between two pushes of a worker from now on, which its record is told."""

@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from gridml.engine.engine import BatchFailed
+from gridml.model.program import Update
 from gridml.protocol.messages import Lease, sync_from, to_json
 from gridml.protocol.text import MESSAGE, TRACEBACK
 from gridml.protocol.worker_actions import Failed, Train
@@ -25,8 +26,8 @@ class FailingEngine:
 
     def __init__(self, error: Exception) -> None:
         self.error = error
-        update = SimpleNamespace(batch=1)
-        self.program = SimpleNamespace(types=dict, update=update, least_batch=1, schedule=lambda share: 1.0)
+        update = Update(print, 1, 1)
+        self.program = SimpleNamespace(types=dict, update=update, least_batch=1, factor=lambda at: 1.0)
 
     def batch_end(self, at: int, size: int, count: int) -> tuple[int, bool]:
         return at + 1, True
@@ -48,7 +49,7 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     engine: Any = FailingEngine(error)
     session = Session(SessionOptions("w1"), engine, cast(Any, None), cast(Any, None), lambda: False, lambda: 0.0)
     lease = Lease(1, 1, 0, 0, 10, "chunk", "")
-    event = session._perform(Train(lease, 0, 10, 10, 1.0, False, 1, 0.0))
+    event = session._perform(Train(lease, 0, 10, 10, 1.0, False, 1, 0, 10, 10, 0))
     assert isinstance(event, Failed)
     failure = event.failure
     assert failure.message.startswith(words) and (failure.first, failure.last) == (7, 7)

@@ -11,6 +11,7 @@ import pytest
 import gridml
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine, Snapshot
+from gridml.model.stepping import Stepping
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.virtual_clock import VirtualClock
@@ -23,6 +24,7 @@ class SlowEngine(Engine):
 
     def __init__(self, program: gridml.Program, clock: VirtualClock) -> None:
         self.program = program
+        self._stepping = Stepping()
         self._time = clock
 
     def begin(self, chunk: Any) -> None:

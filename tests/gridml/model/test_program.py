@@ -13,7 +13,8 @@ import pytest
 
 import gridml
 from gridml.errors import DataError, ProgramError, UsageError, UserCodeError
-from gridml.model.program import Program, constant, linear_decay, load, user_traceback
+from gridml.model.program import Program, load, user_traceback
+from gridml.model.schedule import constant, linear_decay
 
 HEAD = """\
 import gridml

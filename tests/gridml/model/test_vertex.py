@@ -315,17 +315,17 @@ def test_rates_are_the_users_times_a_factor() -> None:
     modules.make(0)
     for factor in (0.5, 0.1, 1.0):
         modules.set_rate(factor)
-        assert modules.optimisers(0)[0].param_groups[0]["lr"] == 0.5 * factor
+        assert modules.optimisers(0)["model"].param_groups[0]["lr"] == 0.5 * factor
     modules.forget_optimisers()
     modules.set_rate(0.2)
-    assert modules.optimisers(0)[0].param_groups[0]["lr"] == pytest.approx(0.1)
+    assert modules.optimisers(0)["model"].param_groups[0]["lr"] == pytest.approx(0.1)
 
 
 def test_rates_follow_the_batch() -> None:
     modules = Modules(describe(Network))
     modules.make(0)
     modules.set_rate(0.5, 0.25)
-    assert modules.optimisers(0)[0].param_groups[0]["lr"] == 0.5 * 0.5 * 0.5
+    assert modules.optimisers(0)["model"].param_groups[0]["lr"] == 0.5 * 0.5 * 0.5
 
 
 def test_average_with_moves_floats_and_keeps_the_larger_count() -> None:

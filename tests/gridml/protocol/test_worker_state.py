@@ -104,8 +104,8 @@ def test_it_asks_begins_trains_and_pushes() -> None:
     life.reply(Reply(0, Pace(live=3, credited=40, total=100, push_every=10), lease=LEASE), brings=True)
     assert life.step() == Adopt(Use.KEEP, 3)
     assert life.step() == BeginChunk(LEASE)
-    assert life.step() == Train(LEASE, 0, 20, 10, 1030.0, False, 3, 0.4)
-    assert life.step() == Train(LEASE, 5, 20, 10, 1030.0, False, 3, 0.45)
+    assert life.step() == Train(LEASE, 0, 20, 10, 1030.0, False, 3, 40, 100, 100, 0)
+    assert life.step() == Train(LEASE, 5, 20, 10, 1030.0, False, 3, 45, 100, 100, 0)
     assert life.step() == TakeSnapshot(0, 10)
     sent = life.step()
     assert isinstance(sent, Send)
@@ -170,7 +170,7 @@ def test_overdue_it_trains_until_the_answer_is_there() -> None:
     life.step()
     assert not isinstance(life.actions[-1], Train) or not life.actions[-1].overdue
     life.step()
-    assert life.step() == Train(replace(LEASE, stop=200), 20, 100, 100, math.inf, True, 1, 1.0)
+    assert life.step() == Train(replace(LEASE, stop=200), 20, 100, 100, math.inf, True, 1, 1, 1, 1, 0)
 
 
 def test_a_component_is_not_cut() -> None:

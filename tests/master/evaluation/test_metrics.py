@@ -218,3 +218,18 @@ def test_counting_flops_leaves_the_replica_alone() -> None:
     for name, tensor in held.items():
         np.testing.assert_array_equal(tensors[name], tensor)
     assert list(Modules(describe(Network)).views(0)) == list(tensors)
+
+
+def test_evaluate_is_told_how_far_the_run_was() -> None:
+    def epoch(network: Network, at: gridml.Progress) -> dict[str, float]:
+        return {"epoch": at.epoch, "share": at.share, "modules": sum(1 for _ in network.model.parameters())}
+
+    graph = points()
+    program = gridml.Program(points, train, epoch)
+    program.check()
+    at = gridml.Progress(epoch=3, version=9, share=0.5)
+    assert evaluate(program, program.build(HERE), initial(graph, 1), HERE, at) == {
+        "epoch": 3,
+        "share": 0.5,
+        "modules": 6,
+    }

@@ -1,0 +1,138 @@
+"""The optimiser steps that f asks for, and the gradients that are gathered for the next one.
+
+What is gathered belongs to vertices that are trained and not pushed yet. A snapshot that leaves a worker therefore
+begins with the step that was gathered for: credit is for vertices whose gradients are in the replica.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+from gridml.errors import NotFiniteError, ProgramError
+
+MOST_GATHERED = 10**6
+
+
+@dataclass(frozen=True)
+class StepOptions:
+    """How a step is taken: see `gridml.Vertex.step`."""
+
+    clip_norm: float | None = None
+    accumulate: int | None = None
+    scaler: Any = None
+
+
+@dataclass
+class _Window:
+    """Batches whose gradients one step of these optimisers will follow."""
+
+    optimisers: list[Any]
+    options: StepOptions = StepOptions()
+    batches: int = 0
+
+
+@final
+class Stepping:
+    """The windows of one engine that are not full yet: one, but where f steps several vertices apart. `idle` where no
+    step is to be taken."""
+
+    def __init__(self, accumulate: int = 1) -> None:
+        self._accumulate = accumulate
+        self._windows: dict[tuple[int, ...], _Window] = {}
+        self.idle = False
+
+    @property
+    def gathering(self) -> bool:
+        """Whether there are gradients that no step has followed."""
+        return bool(self._windows)
+
+    def take(self, loss: Any, optimisers: Sequence[Any], options: StepOptions) -> None:
+        """Gather the gradients of a batch, and take the step if it is the last one of its window.
+
+        Raises NotFiniteError for a loss, or gradients to be clipped, that are NaN or infinite, before any parameter is
+        touched.
+        """
+        _check_finite(loss)
+        if self.idle:
+            return
+        batches = self._accumulate if options.accumulate is None else options.accumulate
+        _check(options.clip_norm, batches)
+        window = self._window(optimisers)
+        window.options = options
+        if batches > 1:
+            loss = loss / batches
+        (loss if options.scaler is None else options.scaler.scale(loss)).backward()
+        window.batches += 1
+        if window.batches >= batches:
+            self._close(window, strict=True)
+
+    def finish(self) -> None:
+        """Take the steps that are gathered for, though their windows are not full: each batch has the weight in them
+        that it has in a full one."""
+        for window in [*self._windows.values()]:
+            self._close(window, strict=False)
+
+    def forget(self) -> None:
+        """Drop what is gathered: its vertices are not credited, and trained again."""
+        for window in self._windows.values():
+            for optimiser in window.optimisers:
+                optimiser.zero_grad()
+        self._windows.clear()
+
+    def _window(self, optimisers: Sequence[Any]) -> _Window:
+        key = tuple(id(optimiser) for optimiser in optimisers)
+        if key not in self._windows:
+            if any(set(key) & set(other) for other in self._windows):
+                raise ProgramError(
+                    "step was called with accumulate for some of the vertices that another step gathers gradients for; "
+                    "expected the same vertices in both, or none in common."
+                )
+            for optimiser in optimisers:
+                optimiser.zero_grad()
+            self._windows[key] = _Window([*optimisers])
+        return self._windows[key]
+
+    def _close(self, window: _Window, *, strict: bool) -> None:
+        """Take a window's step. Where it is not `strict`, gradients that are not finite are for the master's gate."""
+        del self._windows[tuple(id(optimiser) for optimiser in window.optimisers)]
+        scaler = window.options.scaler
+        if window.options.clip_norm is not None:
+            self._clip(window, window.options.clip_norm, strict=strict and scaler is None)
+        for optimiser in window.optimisers:
+            optimiser.step() if scaler is None else scaler.step(optimiser)
+        if scaler is not None:
+            scaler.update()
+
+    @staticmethod
+    def _clip(window: _Window, clip_norm: float, *, strict: bool) -> None:
+        import torch
+
+        if window.options.scaler is not None:
+            for optimiser in window.optimisers:
+                window.options.scaler.unscale_(optimiser)
+        parameters = [p for o in window.optimisers for group in o.param_groups for p in group["params"]]
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
+        if strict and not math.isfinite(norm):
+            raise NotFiniteError(
+                f"the gradients have norm {norm}; expected a finite number. Lower the learning rate, or look at the "
+                f"inputs of this batch."
+            )
+
+
+def _check(clip_norm: Any, accumulate: Any) -> None:
+    if clip_norm is not None and not (isinstance(clip_norm, int | float) and clip_norm > 0):
+        raise ProgramError(f"step got clip_norm={clip_norm!r}; expected the largest norm of the gradients, above 0.")
+    if type(accumulate) is not int or not 1 <= accumulate <= MOST_GATHERED:
+        raise ProgramError(f"step got accumulate={accumulate!r}; expected a whole number of batches from 1.")
+
+
+def _check_finite(loss: Any) -> None:
+    value = float(loss.detach())
+    if not math.isfinite(value):
+        raise NotFiniteError(
+            f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of this "
+            f"batch."
+        )
