@@ -43,6 +43,7 @@ ORDER = (
     "master/backends",
     "master/ends.py",
     "master/held_jobs.py",
+    "master/device_failures.py",
     "master/fleet.py",
     "master",  # the story of a run
     "master/planning",

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import ClassVar
 
 UNFIT = 69  # exit status of a worker whose machine lacks something: EX_UNAVAILABLE, <sysexits.h>
+DEVICE = 71  # of one whose device fails while it trains: EX_OSERR
 UNEQUIPPED = 78  # of one that has not the Python or the modules it takes, which a job can bring along: EX_CONFIG
 
 

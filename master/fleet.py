@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from gridml.carriers.base import MasterMailboxes
-from gridml.errors import UNEQUIPPED, UNFIT, RunError
+from gridml.errors import DEVICE, UNEQUIPPED, UNFIT, RunError
 from gridml.protocol.foreign_files import ForeignFile, read_end
 from gridml.protocol.text import MESSAGE, NAME, printable
 from master.backends.base import Backend, JobEvent, State
@@ -23,6 +23,7 @@ from master.decisions.staffing import (
     to_dismiss,
     to_submit,
 )
+from master.device_failures import DeviceFailures
 from master.ends import Ends
 from master.held_jobs import HeldJobs
 from master.leases.stragglers import TakenRanges
@@ -76,6 +77,7 @@ class Fleet:
         self._submitted_s = -math.inf  # when the last were
         self._any_spoke = spoke > 0
         self._ends = Ends(workers, self._ledger)
+        self._device_failures = DeviceFailures(workers, self._ledger, exchange.failures)
         self._resting: frozenset[str] | None = None  # machines on which no worker is to start, as the back end knows
         self._stop: RunError | None = None  # why there is no use in going on
 
@@ -309,6 +311,11 @@ class Fleet:
         self._any_spoke = self._any_spoke or record.spoke
         if dismissed:
             return
+        if event.exit_code == DEVICE:
+            self._ends.begin_anew()
+            line = words.rpartition("\n")[2]
+            self._stop = self._stop or self._device_failures.count(record, line, now)
+            return
         if (record.spoke and not crashed) or taken:
             self._ends.begin_anew()
         else:
@@ -330,7 +337,7 @@ class Fleet:
     def _blame(self, record: WorkerRecord, event: JobEvent, words: str, now: float) -> tuple[bool, bool]:
         """Count the end of a worker that nobody asked for: as a failure of f, where it was at work, whatever its exit
         status; return whether it was, and whether it crashed at nothing that is known of."""
-        if event.exit_code is None or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
+        if event.exit_code in (None, DEVICE) or event.state is State.EVICTED or record.standing is Standing.GIVEN_UP:
             return False, False
         why = f"the worker ended with {event.detail}"
         if self._exchange.failed(record, why, words, now):

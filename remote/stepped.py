@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.devices import Device
 from gridml.engine.dice import Dice
 from gridml.engine.engine import BatchFailed, Engine
 from gridml.model.program import Program, load
@@ -26,8 +27,8 @@ PATIENT_S = 1.0  # between two looks for a reply, which wakes who waits for it
 class SteppedEngine(Engine):
     """An engine with random numbers of its own that counts the rows it trains."""
 
-    def __init__(self, program: Program, dice: Dice) -> None:
-        super().__init__(program)
+    def __init__(self, program: Program, dice: Dice, device: Device | None = None) -> None:
+        super().__init__(program, device)
         self._dice = dice
         self.rows = 0  # of the last batch
 
@@ -99,11 +100,13 @@ class SteppedWorker:
 class Trainer:
     """Makes workers that train the program in `source`; `master.simulation.simulate` asks it for them.
 
-    As real workers do, they compute with one thread, so torch is left with one. Raises ProgramError as `load` does.
+    As real workers do, they compute with one thread, so torch is left with one; all train on `device`. Raises
+    ProgramError as `load` does.
     """
 
-    def __init__(self, source: Path, prices: Prices, seed: int = 0) -> None:
+    def __init__(self, source: Path, prices: Prices, seed: int = 0, *, device: Device | None = None) -> None:
         self._program = load(source)
+        self._device = device
         self._source = source
         self._prices = prices
         self._seed = seed
@@ -116,6 +119,6 @@ class Trainer:
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:
         dice = Dice(f"{self._seed}/{options.worker}", torch=self._program.uses_torch)
-        engine = SteppedEngine(self._program, dice)
+        engine = SteppedEngine(self._program, dice, self._device)
         chosen = SessionOptions(options.worker, options.kind, options.chunks, options.patience_s, self._source)
         return SteppedWorker(chosen, engine, mailbox, clock, self._prices, speed)

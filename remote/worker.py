@@ -17,10 +17,12 @@ from types import FrameType
 
 from gridml.carriers.base import WorkerMailbox
 from gridml.carriers.registry import CARRIERS, Carrier
+from gridml.engine.device_errors import trouble_of
+from gridml.engine.devices import SLOT, Device, DeviceFailedError, find
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError
-from gridml.model import program
+from gridml.model import device_names, program
 from gridml.model.program import Program
 from gridml.parent import die_with_parent
 from gridml.protocol import outbox
@@ -51,6 +53,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
     parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a push that is kept, at most")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
+    parser.add_argument("--device", default="auto", help="what to train on: auto, cpu, cuda or cuda:N")
     parser.add_argument("--parent", type=int, default=None, help="process id to die with")
     options = parser.parse_args(argv)
     evicted = _on_sigterm()
@@ -59,9 +62,13 @@ def main(argv: list[str] | None = None) -> int:
     try:
         carrier = CARRIERS.find(options.carrier)
         loaded = _load_where_fit(options.program) if carrier.remote else program.load(options.program, options.original)
+        device = Device()
         if loaded.uses_torch:
-            _prepare_torch(f"{options.seed}/{options.name}")
-        status = _work(options, carrier, loaded, evicted.is_set)
+            device = _prepare_torch(f"{options.seed}/{options.name}", options.device)
+        status = _work(options, carrier, loaded, device, evicted.is_set)
+    except DeviceFailedError as error:
+        print(f"{type(error).__name__}: {error}", file=sys.stderr)
+        status = error.exit_status  # at once: what holds memory of a broken device may fail to give it back
     except GridmlError as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return error.exit_status
@@ -75,20 +82,30 @@ def main(argv: list[str] | None = None) -> int:
     return status
 
 
-def _work(options: argparse.Namespace, carrier: Carrier, loaded: Program, evicted: Callable[[], bool]) -> int:
-    """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder."""
+def _work(
+    options: argparse.Namespace, carrier: Carrier, loaded: Program, device: Device, evicted: Callable[[], bool]
+) -> int:
+    """Be a worker until there is nothing more to do; what could not be sent is left in the job's folder.
+
+    Raises DeviceFailedError where the device fails: nothing more is to be had from it, and what was trained on it since
+    the last push is lost.
+    """
     kept = outbox.read(Path(outbox.FILE)) if carrier.remote else None
-    status, kind = 0, fitness.kind(loaded.uses_torch)
+    status, kind = 0, fitness.kind(device.accelerates)
     for name, mailbox in _mailboxes(options, carrier):
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         source = options.original or options.program
         chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept)
         mailbox = Beating(mailbox)
-        session = Session(chosen, Engine(loaded), mailbox, courier, evicted)
+        session = Session(chosen, Engine(loaded, device), mailbox, courier, evicted)
         try:
             session.run()
             if carrier.remote:
                 _leave_behind(courier.unanswered, options.keep)  # first: taking the connection down may take long
+        except Exception as error:
+            if not device.accelerates or (trouble := trouble_of(error)) is None:
+                raise
+            raise DeviceFailedError(device.name, *trouble) from error
         finally:
             mailbox.close()
         if session.saving and courier.unanswered is not None:
@@ -178,13 +195,24 @@ def _on_sigterm() -> _Flag:
     return flag
 
 
-def _prepare_torch(seed: str) -> None:
-    """One thread unless told otherwise; random numbers of its own for every worker."""
+def _prepare_torch(seed: str, asked: str) -> Device:
+    """One thread unless told otherwise; random numbers of its own for every worker. Return the device to train on.
+
+    Raises NoDeviceError where this machine has not the one that was asked for.
+    """
     import torch
 
     import_dynamo_lazily()
     torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+    slot = os.environ.get(SLOT, "")
+    device, reason = find(device_names.parse(asked), int(slot) if slot.isdecimal() else None)
+    if device.accelerates:
+        print(f"trains on {device.name}: {reason}", file=sys.stderr)
+        module = torch.get_device_module(torch.device(device.name))
+        if hasattr(module, "set_device"):
+            module.set_device(torch.device(device.name))
     torch.manual_seed(zlib.crc32(seed.encode()))
+    return device
 
 
 if __name__ == "__main__":

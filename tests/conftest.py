@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -53,6 +54,14 @@ def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory
         return Local(worker_command(settings, directory), script or Steady(settings.workers), directory.logs)
 
     return make
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave to a process of their own what changes a process for good, and to it nothing else."""
+    apart = "PRETENDED" in os.environ
+    kept = [item for item in items if (item.get_closest_marker("pretended") is not None) == apart]
+    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
+    items[:] = kept
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import typer
 
 from gridml.commands.arguments import Json, RunDir, say, usual_root
 from gridml.errors import UsageError
+from gridml.model.device_names import AUTO
 from gridml.protocol.compression import NONE
 
 if TYPE_CHECKING:
@@ -98,6 +99,13 @@ _Address = Annotated[
         show_default=False,
     ),
 ]
+_Device = Annotated[
+    str,
+    typer.Option(
+        metavar="auto|cpu|cuda[:N]",
+        help="What workers train on: a GPU where there is one, the CPU, or a GPU and nothing else.",
+    ),
+]
 _Foreground = Annotated[
     bool, typer.Option("--foreground", help="Run the master in this terminal, not as a job of its own.")
 ]
@@ -161,6 +169,7 @@ def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
         yield parameter("carrier", _Carrier, facts.carriers[0])
     if facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers):
         yield parameter("address", _Address, None)
+    yield parameter("device", _Device, AUTO)
     yield parameter("run_dir", RunDir, None)
     if plugin.dry_run:
         yield parameter("dry_run", Annotated[bool, typer.Option("--dry-run", help=plugin.dry_run)], False)
@@ -248,6 +257,7 @@ def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
         spot_checks=values["spot_checks"],
         compress=values["compress"],
         compress_down=values["compress_down"],
+        device=values["device"],
         options=options,
         **{name: value for name, value in common.items() if value is not None},
         **chunk,

@@ -6,7 +6,7 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,18 +15,21 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.bits import same_bits
+from gridml.engine.device_errors import trouble_of
+from gridml.engine.devices import Device
 from gridml.engine.modules import ModuleRows, Modules
 from gridml.engine.recorder import Recorder
 from gridml.engine.row_cache import RowCache
 from gridml.errors import ProgramError
 from gridml.model.batch import Batch, Neighbours, Rows
 from gridml.model.chunk import BEFORE, Chunk
+from gridml.model.device_rows import DeviceRows
 from gridml.model.ids import places
 from gridml.model.program import Parameter, Program
 from gridml.model.progress import Progress
 from gridml.model.schedule import TorchSchedule
 from gridml.model.stepping import Stepping
-from gridml.model.vertex import VertexId
+from gridml.model.vertex import VertexId, VertexType
 from gridml.protocol.messages import Logged
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 
@@ -66,13 +69,18 @@ def vertices_named(driver: str, first: int, last: int) -> str:
 class Engine:
     """One replica of every replicated vertex that its chunks touch, and f."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, device: Device | None = None) -> None:
         self.program = program
+        self.device = device or Device()
         self._parameters = program.update.parameters
         self._types = program.types()
         self._torch = program.uses_torch
         self._stepping = Stepping(program.update.accumulate)
-        self._modules = {n: Modules(t, self._stepping) for n, t in self._types.items() if t.modules}
+        self._modules = {
+            name: Modules(vertex_type, self._stepping, self.device)
+            for name, vertex_type in self._types.items()
+            if vertex_type.modules
+        }
         self.at = Progress()  # where the run stands for the batch that is trained next
         self._tables: dict[str, Rows | ModuleRows] = {}
         self._caches = {n: RowCache(t.arrays) for n, t in self._types.items() if t.replicated and not t.modules}
@@ -105,7 +113,7 @@ class Engine:
                 fields = self._row_values(table.type, table.ids)
             changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
             before = name.endswith(BEFORE)
-            self._tables[name] = made = Rows(declared, table.ids, fields, changed, torch=self._torch, before=before)
+            self._tables[name] = made = self._columns(declared, table.ids, fields, changed, before=before)
             made.ragged = table.ragged
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
@@ -113,6 +121,14 @@ class Engine:
             assert isinstance(rows, Rows)
             rows.edges[field] = edges
             rows.homes[edges.target] = self._tables[edges.target]
+
+    def _columns(
+        self, declared: VertexType, ids: Ids, fields: dict[str, Array], changed: frozenset[str], *, before: bool
+    ) -> Rows:
+        """The rows of a type, where f reads them on the engine's device."""
+        if self._torch and self.device.accelerates:
+            return DeviceRows(declared, ids, fields, changed, device=self.device.name, before=before)
+        return Rows(declared, ids, fields, changed, torch=self._torch, before=before)
 
     def batch_end(self, at: int, size: int, stop: int) -> tuple[int, bool]:
         """Return where the batch that begins at row `at` ends, and whether a push may end there too.
@@ -130,7 +146,7 @@ class Engine:
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
         """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
-        program's. Raises BatchFailed from the user's error."""
+        program's. Raises BatchFailed from the user's error, and as it is what the device fails with."""
         assert self.chunk is not None
         schedule = self.program.schedule
         failed = True
@@ -143,6 +159,8 @@ class Engine:
             self._run(start, stop)
             failed = False
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
+            if self.device.accelerates and trouble_of(error) is not None:
+                raise  # the vertices are not to blame, and the device may not be asked again
             first, end = self._narrowed(start, stop, error)
             ids = self.chunk.tables[self._driver].ids
             raise BatchFailed(int(ids[first]), int(ids[end - 1])) from error
@@ -191,9 +209,7 @@ class Engine:
                 arguments.append(Batch._over(self._rows(edges.target), index))
         self.program.update.call(self.at, rows.vertex_type.cls._view(rows, at), *arguments)
         self._recorder.end_call(1)
-        for argument in arguments:
-            if isinstance(argument, Batch):
-                argument._write_back()
+        self._bring_home(argument for argument in arguments if isinstance(argument, Batch))
 
     def _call(self, start: int, stop: int) -> None:
         """Call f once for each distinct combination of its single neighbours among the rows; mostly there is one."""
@@ -251,7 +267,14 @@ class Engine:
         driving: Batch[Any] = Batch._over(rows, at, links)
         self.program.update.call(self.at, driving, *arguments)
         self._recorder.end_call(len(positions))
-        for batch in (driving, *batches):
+        self._bring_home((driving, *batches))
+
+    def _bring_home(self, batches: Iterable[Batch[Any]]) -> None:
+        """Have in the tables what f wrote into what it was given."""
+        for table in self._tables.values():
+            if isinstance(table, Rows):
+                table.bring_home()
+        for batch in batches:
             batch._write_back()
 
     def _mark(self, start: int, stop: int) -> None:
@@ -271,10 +294,16 @@ class Engine:
             else:
                 self._used.update(home.identify(int(i)) for i in np.unique(index))
 
+    def pull(self) -> None:
+        """Have what modules hold on a device in the replica's arrays."""
+        for modules in self._modules.values():
+            modules.pull()
+
     def snapshot(self) -> Snapshot:
         """Return a copy of the replica, to push; what f changes from now on is for the next one. Gradients that are
         gathered are stepped first, as their vertices are pushed with the others."""
         self._stepping.finish()
+        self.pull()
         modules = {key: {name: view.copy() for name, view in views.items()} for key, views in self._views.items()}
         rows: dict[str, RowValues] = {}
         for type_name, table in self._replicated_rows():
@@ -374,9 +403,12 @@ class Engine:
         for key, tensors in newest.modules.items():
             if key not in self._views:
                 self._views[key] = self._modules[key[0]].views(key[1])
+            if pushed is not None:
+                self._modules[key[0]].pull(key[1])
             left = {} if pushed is None else pushed.replica.modules.get(key, {})
             for name, values in tensors.items():
                 self._merge_in(key[0], name, self._views[key][name], values, left.get(name), live)
+            self._modules[key[0]].put(key[1], tensors)
         for type_name, rows in newest.rows.items():
             self._take_rows(type_name, rows, live, keeps=pushed is not None)
 

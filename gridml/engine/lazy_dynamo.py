@@ -43,6 +43,7 @@ def import_dynamo_lazily() -> None:
         return
     module: Any = _Postponed(spec.name)
     module.__spec__ = module._real = spec
+    module.__file__ = spec.origin  # `inspect` looks at that of every module, in the midst of other imports
     module.graph_break = _nothing
     module.disable = _as_it_is
     sys.modules[spec.name] = module

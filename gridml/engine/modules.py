@@ -1,19 +1,24 @@
-"""The torch modules of replicated vertices: made once per process, seen as named numpy arrays on the same memory."""
+"""The torch modules of replicated vertices: made once per process, seen as named numpy arrays on the same memory, or on
+that of a mirror where they train on a device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
+from collections.abc import Callable, Collection, Container
 from types import MethodType
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.engine.devices import Device
+from gridml.engine.mirror import Mirror, needs_mirror
 from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
 from gridml.engine.torch_rates import TorchRates
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch_norm import STATISTICS, batch_norms
+from gridml.model.device_names import CPU
 from gridml.model.progress import Progress
 from gridml.model.schedule import TorchSchedule
 from gridml.model.stepping import Stepping
@@ -22,6 +27,8 @@ from gridml.protocol.push import VertexKey
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
+_COMPILED = "_orig_mod"  # where a compiled module has the one that it was made of
+_NO_VALUES: Array = np.empty(0)
 
 
 def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
@@ -34,12 +41,34 @@ def _call(what: str, make: Callable[..., Any], *arguments: Any) -> Any:
         raise UserCodeError(f"{what} failed: {described(error)}. Mend it in the program.") from error
 
 
-class Modules:
-    """All module vertices of one type that this process holds; positions are vertex indices."""
+def _placed(module: Any, field: str, declared: Any, device: Device | None) -> Any:
+    """Return a module where it is to train; where nothing is trained, as the factory made it before it was compiled."""
+    from torch import device as as_device
 
-    def __init__(self, vertex_type: VertexType, stepping: Stepping | None = None) -> None:
+    if device is None:
+        module = getattr(module, _COMPILED, module)
+    place = as_device(CPU if device is None else device.of(declared, field))
+    tensors = (*module.parameters(), *module.buffers())
+    return module if all(tensor.device == place for tensor in tensors) else module.to(place)
+
+
+def plain(name: str) -> str:
+    """A parameter's name, or a layer's path, without what torch.compile puts into it."""
+    return ".".join(part for part in name.split(".") if part != _COMPILED)
+
+
+class Modules:
+    """All module vertices of one type that this process holds; positions are vertex indices. They train on `device`;
+    None stands for where nothing is trained but merged and evaluated: there a compiled module is what it was made of.
+    """
+
+    def __init__(
+        self, vertex_type: VertexType, stepping: Stepping | None = None, device: Device | None = None
+    ) -> None:
         self.vertex_type = vertex_type
         self.stepping = Stepping() if stepping is None else stepping  # one for all types that f steps
+        self._device = device
+        self._mirrors: dict[int, list[Mirror]] = {}  # of the tensors that the host has no memory of
         self._made: dict[int, dict[str, Any]] = {}
         self._optimisers: dict[int, dict[str, Any]] = {}
         self._base: dict[int, list[list[dict[str, Any]]]] = {}  # the settings of their groups, as they were made
@@ -64,7 +93,8 @@ class Modules:
                 raise ProgramError(
                     f"the factory of {field} made a {type(module).__name__}; expected a torch.nn.Module."
                 )
-            module.average_with = MethodType(average_with, module)  # type: ignore[assignment]
+            module = _placed(module, field, declared, self._device)
+            module.average_with = MethodType(average_with, module)
             made[name] = module
             if declared.optimiser is not None:
                 optimiser = _call(f"the optimiser of {field}", declared.optimiser, module.parameters())
@@ -84,6 +114,7 @@ class Modules:
         for index in [index for index in self._made if index not in kept]:
             for module in self._made.pop(index).values():
                 module.__dict__.pop("average_with", None)  # bound to the module: it would wait for Python's collector
+            self._mirrors.pop(index, None)
             self._remembered.keep(index, [*self._optimisers.pop(index).values()])
             del self._base[index]
             self._torch_rates.pop(index, None)
@@ -93,35 +124,57 @@ class Modules:
         return self.vertex_type.cls._view(self, index)
 
     def views(self, index: int) -> dict[str, Array]:
-        """Return every tensor of vertex `index` as a numpy array on the module's own memory, by its name.
+        """Return every tensor of vertex `index` as a numpy array, by its name: on the module's own memory, or of a
+        mirror of it, which `pull` and `put` keep alike.
 
-        Names are "Type/index/field/name in state_dict". Tied weights, one tensor under several names, go by the first
-        of them: rebased twice, they would be wrong.
+        Names are "Type/index/field/name in state_dict", as if nothing was compiled. Tied weights, one tensor under
+        several names, go by the first of them: rebased twice, they would be wrong.
         """
         self.make(index)
-        views = {}
+        views: dict[str, Array] = {}
+        mirrored: dict[str, dict[str, Any]] = {}  # tensors by name, by device
         seen = set()
         for field, made in self._made[index].items():
-            for name, tensor in made.state_dict().items():
-                memory = tensor.data_ptr(), tensor.shape, tensor.stride()
+            for name, tensor in made.state_dict(keep_vars=True).items():
+                memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
                 if tensor.numel() and memory in seen:
                     continue
                 seen.add(memory)
+                whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
+                if needs_mirror(tensor):
+                    mirrored.setdefault(str(tensor.device), {})[whole] = tensor
+                    views[whole] = _NO_VALUES  # it keeps its place among the others
+                    continue
                 try:
-                    views[f"{self.vertex_type.name}/{index}/{field}/{name}"] = tensor.detach().numpy()
+                    views[whole] = tensor.detach().numpy()
                 except TypeError as error:
                     raise ProgramError(
-                        f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype} on {tensor.device}; "
-                        f"expected a dtype numpy has, on the CPU. Keep the master copy in float32."
+                        f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype}; expected a dtype numpy has, "
+                        f"bfloat16 or float16. Keep the master copy in float32."
                     ) from error
+        if index not in self._mirrors:
+            self._mirrors[index] = [Mirror(tensors, device) for device, tensors in mirrored.items()]
+        for mirror in self._mirrors[index]:
+            views.update(mirror.arrays)
         return views
+
+    def pull(self, index: int | None = None) -> None:
+        """Bring home what vertex `index`, or every one, holds by now: afterwards `views` are up to date."""
+        for each, mirrors in self._mirrors.items():
+            for mirror in mirrors if index in (None, each) else ():
+                mirror.pull()
+
+    def put(self, index: int, names: Collection[str]) -> None:
+        """Have vertex `index` hold what was written into its views of these names."""
+        for mirror in self._mirrors.get(index, ()):
+            mirror.put(names)
 
     def trained(self, index: int) -> set[str]:
         """Return which tensors of vertex `index` an optimiser may move, by their names in `views`: parameters that ask
         for a gradient. Others are buffers, which f may change, and what is frozen."""
         self.make(index)
         return {
-            f"{self.vertex_type.name}/{index}/{field}/{name}"
+            f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
             for field, made in self._made[index].items()
             for name, parameter in made.named_parameters()
             if parameter.requires_grad
@@ -154,7 +207,7 @@ class Modules:
                     layer.momentum = None
                     assert layer.num_batches_tracked is not None
                     layer.num_batches_tracked.zero_()
-                    within = f"{self.vertex_type.name}/{index}/{field}/{path}{'.' if path else ''}"
+                    within = f"{self.vertex_type.name}/{index}/{field}/{plain(path)}{'.' if plain(path) else ''}"
                     names += [within + name for name in STATISTICS]
             views = self.views(index)
             gathered[self.vertex_type.name, index] = {name: views[name] for name in names if name in views}
@@ -200,7 +253,9 @@ class Modules:
         """Give the vertex the state of another module, or of a state dict."""
         mine = self._made[at][name]
         if value is not mine:
-            mine.load_state_dict(value.state_dict() if hasattr(value, "state_dict") else value)
+            state = value.state_dict() if hasattr(value, "state_dict") else value
+            own = {plain(key): key for key in mine.state_dict()}
+            mine.load_state_dict({own.get(plain(key), key): tensor for key, tensor in state.items()})
 
     def neighbours(self, name: str, at: int) -> list[Vertex]:
         return []

@@ -43,6 +43,7 @@ class Rows:
         self.changed = changed
         self.dirty = np.zeros(len(ids), np.bool_)
         self.torch = torch
+        self.device: str | None = None  # where f reads them, if that is not the host's own memory
         self.before = before
         self.edges: dict[str, ChunkEdges] = {}
         self.homes: dict[str, Any] = {}
@@ -55,6 +56,13 @@ class Rows:
         import torch
 
         return torch.from_numpy(values if values.flags.writeable else values.copy())
+
+    def column(self, name: str) -> Any:
+        """Return a field as f reads it whole, where that is not on the host's own memory."""
+        raise NotImplementedError
+
+    def bring_home(self) -> None:
+        """Have what f has written where that is not the host's own memory; there it is at home already."""
 
     def check_writable(self, name: str) -> None:
         if name in self.changed:
@@ -149,12 +157,19 @@ class Batch(Generic[V]):
     _rows: Rows
     _at: slice | Ids
     _copies: dict[str, tuple[Array, Array]]
+    _lent: dict[str, Any]  # tensors on a device of which `_copies` has what they were
     _links: dict[str, Neighbours]
 
     @classmethod
     def _over(cls, rows: Rows, at: slice | Ids, links: dict[str, Neighbours] | None = None) -> Batch[V]:
         batch: Batch[V] = object.__new__(cls)
-        for name, value in (("_rows", rows), ("_at", at), ("_copies", {}), ("_links", links or {})):
+        for name, value in (
+            ("_rows", rows),
+            ("_at", at),
+            ("_copies", {}),
+            ("_lent", {}),
+            ("_links", links or {}),
+        ):
             object.__setattr__(batch, name, value)
         return batch
 
@@ -183,7 +198,7 @@ class Batch(Generic[V]):
                 f"{vertex_type.name} has no field {name!r} here; it has {[*self._rows.fields, *self._rows.ragged]} and "
                 f"edges {list(self._links)}"
             )
-        return self._rows.present(self._values(name))
+        return self._rows.present(self._values(name)) if self._rows.device is None else self._on_device(name)
 
     def _lists(self, part: Ragged) -> Any:
         if part.text:
@@ -192,7 +207,24 @@ class Batch(Generic[V]):
 
     def __setattr__(self, name: str, value: Any) -> None:
         self._rows.check_writable(name)
-        self._values(name)[...] = value
+        if self._rows.device is None:
+            self._values(name)[...] = value
+        else:
+            tensor = self._on_device(name)
+            tensor[...] = self._rows.present(value) if isinstance(value, np.ndarray) else value
+
+    def _on_device(self, name: str) -> Any:
+        """Return the field's rows as a tensor of the device: a view of the column, or a copy that comes home where f
+        may change them."""
+        if name not in self._lent:
+            if name not in self._rows.changed:
+                column = self._rows.column(name)
+                self._lent[name] = column[self._at if isinstance(self._at, slice) else self._rows.present(self._at)]
+            else:
+                values = self._rows.fields[name][self._at].copy()
+                self._copies[name] = values, values.copy()
+                self._lent[name] = self._rows.present(values)
+        return self._lent[name]
 
     def _values(self, name: str) -> Array:
         """Return the field's rows: a view for a slice, else a copy of which `_write_back` scatters what f changed."""
@@ -209,14 +241,17 @@ class Batch(Generic[V]):
 
     def _write_back(self) -> None:
         """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
-        if isinstance(self._at, slice):
+        if isinstance(self._at, slice) and self._rows.device is None:
             return  # f wrote through views
+        positions = np.arange(len(self._rows.ids))[self._at]
         for name, (values, original) in self._copies.items():
             if values is original:
                 continue
+            if name in self._lent:
+                values = self._lent[name].detach().cpu().numpy()
             column = self._rows.fields[name]
             moved = np.flatnonzero(_differ(values, original))
-            at = self._at[moved]
+            at = positions[moved]
             values, original, now = values[moved], original[moved], column[at]
             twice = _differ(now, original)
             if twice.any() and values.dtype.kind != "b":

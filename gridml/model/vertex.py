@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple, Protocol
 
 from gridml.aggregates import Aggregate, ByName
-from gridml.errors import ProgramError
+from gridml.errors import ProgramError, UsageError
+from gridml.model.device_names import parse
 from gridml.model.dtypes import dtype_of, number_of, shape_of
 from gridml.model.ragged import ragged as ragged_field
 from gridml.model.stepping import StepOptions, Stepping
@@ -56,11 +57,19 @@ class array:
 class module:
     """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
 
-    The module's state travels; the optimiser's state stays with the worker process. Raises ProgramError for what makes
-    neither: every process makes its own.
+    The module's state travels; the optimiser's state stays with the worker process. It trains on the worker's device
+    (`gridml run --device`), or where `device` says: "cpu", "cuda", "cuda:1". Where it is in bfloat16 or float16, the
+    master's copy is in float32. Raises ProgramError for what makes neither (every process makes its own), and for
+    what names no device.
     """
 
-    def __init__(self, factory: Callable[[], Any], optimiser: Callable[[Any], Any] | None = None) -> None:
+    def __init__(
+        self,
+        factory: Callable[[], Any],
+        optimiser: Callable[[Any], Any] | None = None,
+        *,
+        device: str | None = None,
+    ) -> None:
         if not callable(factory) or (hasattr(factory, "state_dict") and not isinstance(factory, type)):
             raise ProgramError(
                 f"gridml.module got {type(factory).__name__}; expected what makes the module, as in "
@@ -71,8 +80,14 @@ class module:
                 f"gridml.module got {type(optimiser).__name__} as its optimiser; expected what makes it of the "
                 f"parameters, as in functools.partial(torch.optim.SGD, lr=0.1)."
             )
+        if device is not None:
+            try:
+                parse(device, "the device of gridml.module")
+            except UsageError as error:
+                raise ProgramError(str(error)) from None
         self.factory = factory
         self.optimiser = optimiser
+        self.device = device
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:

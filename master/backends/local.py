@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from gridml.engine.devices import SLOT
 from gridml.errors import RunError, StorageError, UsageError
 from master.backends.base import Backend, JobEvent, State, in_words
 from master.backends.script import PlannedLife, Script
@@ -280,7 +281,7 @@ class Local(Backend):
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
-                    env=self._environment,
+                    env={**self._environment, SLOT: str(slot.number)},
                     start_new_session=True,
                 )
         except OSError as error:

@@ -11,7 +11,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridml.engine.devices import find
 from gridml.errors import UsageError
+from gridml.model.device_names import CUDA
+from gridml.model.device_names import parse as parse_device
 from master.backends.base import Backend, BackendOptions
 from master.backends.plugin import BackendPlugin, Command
 from master.store.rundir import RunDirectory
@@ -94,6 +97,8 @@ class LocalPlugin(BackendPlugin):
                 "machine. Give as many as it has cores."
             )
         script(settings)
+        if (asked := parse_device(settings.device)).kind == CUDA:  # others are known once the program is loaded
+            find(asked)
 
 
 def script(settings: Settings) -> Script:
@@ -136,5 +141,6 @@ def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str
         f"--directory={directory.root.absolute()}",
         f"--parent={os.getpid()}",
         f"--seed={settings.seed}",
+        f"--device={settings.device}",
     ]
     return lambda worker: [*begin, f"--name={worker}", *fixed]

@@ -97,8 +97,10 @@ def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch:
     if table.type.modules:
         modules = Modules(table.type)
         for index in range(table.count):
-            for key, view in modules.views(index).items():
+            views = modules.views(index)
+            for key, view in views.items():
                 np.copyto(view, state.modules[table.type.name, index].tensors[key])
+            modules.put(index, views)
         modules.evaluation_mode()
         return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
     rows = Rows(table.type, np.arange(table.count, dtype=np.int64), _columns(table, state), frozenset(), torch=torch)

@@ -93,6 +93,7 @@ class Recalibration:
                 for start, stop in pairwise([0, *ends]):
                     engine.restart(ReplicaPart(kept, rows))  # whatever f did to them
                     engine.train(start, stop, 1.0)
+        engine.pull()
         gathered = {
             key: {name: view.copy() for name, view in views.items() if view.dtype.kind == "f"}
             for key, views in statistics.items()

@@ -11,6 +11,7 @@ from typing import Any
 from gridml import dataclass_json
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import GridmlError, UsageError
+from gridml.model import device_names
 from gridml.protocol.compression import NONE
 from gridml.protocol.compression import check as check_formats
 from gridml.protocol.messages import NO_PUSH
@@ -104,6 +105,7 @@ class Settings:
     compress_down: str = NONE
     carrier: str = ""
     address: str | None = None
+    device: str = device_names.AUTO
     options: BackendOptions = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:
@@ -138,6 +140,7 @@ class Settings:
             )
         if self.placement is not None:
             check_placement("--placement", self.placement)
+        device_names.parse(self.device)
         check_formats(self.compress, self.compress_down)
         check_seed(self.seed)
         if not self.carrier:

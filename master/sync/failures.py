@@ -7,6 +7,7 @@ import numpy as np
 from gridml.engine.engine import vertices_named
 from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
+from master.decisions.devices import rest_of_device
 from master.decisions.failures import AVOIDED, Failed, after_failure, pause, pause_of_lacking, replaceable
 from master.leases.leases import Leases
 from master.machines import MachineRecord
@@ -88,18 +89,29 @@ class Failures:
         self.news.append((topic, text, facts))
 
     def count(
-        self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False, lacking: bool = False
+        self,
+        record: WorkerRecord,
+        because: str,
+        now: float,
+        *,
+        distrusted: bool = False,
+        lacking: bool = False,
+        device: bool = False,
     ) -> None:
-        """Count a failure against a worker and its machine, which may be `lacking` something, or that the worker is
-        `distrusted`: there is no lease for a while, and another worker takes its place if it fails on and on."""
+        """Count a failure against a worker and its machine, which may be `lacking` something, or of its `device`, or
+        that the worker is `distrusted`: there is no lease for a while, and another worker takes its place if it fails
+        on and on."""
         record.failures += not distrusted
         record.distrusted += distrusted
-        seconds, reason = pause_of_lacking(record.strikes) if lacking else pause(record.failures, record.distrusted)
+        if lacking or device:
+            seconds, reason = (pause_of_lacking if lacking else rest_of_device)(record.strikes)
+        else:
+            seconds, reason = pause(record.failures, record.distrusted)
         record.avoided_until_s = now + seconds
         self._ledger.worker_failed(record.name, record.failures, record.avoided_until_s, reason)
         if record.machine:
             self._count_against_machine(record, f"{record.name}: {because}; {reason}")
-        if record.strikes >= AVOIDED or lacking:
+        if record.strikes >= AVOIDED or lacking or device:
             where = f" on {record.machine}" if record.machine else ""
             self.say(now, "avoided", f"{record.name}{where}: {reason}", strikes_of(record, now))
         others_work = any(other is not record for other in self._workers.succeeding())

@@ -76,10 +76,13 @@ class OwnRules:
             return MergeResult(VertexState(), {}, step.not_finite)
         homes = self._homes.setdefault(type_name, (Modules(table.type), Modules(table.type)))
         for home, source in zip(homes, (self._replica.state.modules[key].tensors, step.replica), strict=True):
-            for name, view in home.views(index).items():
+            views = home.views(index)
+            for name, view in views.items():
                 np.copyto(view, source[name])
+            home.put(index, views)
         stale = self._replica.state.changed[type_name][index] > push.merge.base
         _call(table, homes[0].vertex(index), homes[1].vertex(index), push.merge_of(stale))
+        homes[0].pull(index)
         mine = self._replica.state.modules[key].tensors
         merged = {
             name: mine[name] if name in step.constant else view.copy() for name, view in homes[0].views(index).items()

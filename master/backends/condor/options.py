@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any
@@ -17,6 +18,8 @@ from master.backends.condor.memory import MemoryRange, memory_range
 LONGEST_LINE = 8_000  # characters of a value
 _MAY_BE_0 = ("request_gpus", "chunks_per_job")
 _COUNTS = ("request_cpus", "max_idle", "grace_s", "job_lease_s", *_MAY_BE_0)
+MOST_CAPABILITY = 1000.0
+_GPU_MEMORY = re.compile(r"[1-9][0-9]{0,8}(\.[0-9]{1,3})? ?([KMGT]B?)?")
 MOST = 10**6  # cores, jobs, chunks, seconds
 
 
@@ -62,6 +65,12 @@ class CondorOptions(BackendOptions):
     ] = "2GB..8GB"
     request_disk: Annotated[str, typer.Option(help="Disk of a job.")] = "2GB"
     request_gpus: Annotated[int, typer.Option(help="GPUs of a job.")] = 0
+    gpus_minimum_capability: Annotated[
+        float | None, typer.Option(help="CUDA capability that a job's GPUs have at least: 8.0.", show_default=False)
+    ] = None
+    gpus_minimum_memory: Annotated[
+        str | None, typer.Option(help="Memory that each of a job's GPUs has at least: 20GB.", show_default=False)
+    ] = None
     container_image: Annotated[
         str | None, typer.Option(help="An image that holds Python and what the program imports.", show_default=False)
     ] = None
@@ -120,6 +129,7 @@ class CondorOptions(BackendOptions):
                 raise UsageError(f"{option} is {getattr(self, name):,}; expected at most {MOST:,}.")
         if not 0 <= self.job_hours <= MOST:
             raise UsageError(f"--job-hours is {self.job_hours:g}; expected 0, or the hours that a job may run.")
+        self._check_gpus()
         memory_range(self.request_memory)
         # The submit description is read in the run directory.
         if self.packed is not None:
@@ -127,6 +137,18 @@ class CondorOptions(BackendOptions):
         object.__setattr__(self, "send", tuple(map(_placed, self.send)))
         if self.container_image and os.path.exists(self.container_image):
             object.__setattr__(self, "container_image", str(Path(self.container_image).absolute()))
+
+    def _check_gpus(self) -> None:
+        for name in ("gpus_minimum_capability", "gpus_minimum_memory"):
+            if getattr(self, name) is not None and not self.request_gpus:
+                raise UsageError(f"got {_option(name)} without --request-gpus; expected both, as in --request-gpus 1.")
+        capability, memory = self.gpus_minimum_capability, self.gpus_minimum_memory
+        if capability is not None and not 0 < capability < MOST_CAPABILITY:
+            raise UsageError(f"--gpus-minimum-capability is {capability:g}; expected a number such as 8.0, or 9.0.")
+        if memory is not None and not _GPU_MEMORY.fullmatch(memory):
+            raise UsageError(
+                f"--gpus-minimum-memory is {printable(repr(memory), 100)}; expected megabytes, or a size such as 20GB."
+            )
 
     @property
     def memory(self) -> MemoryRange:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from gridml.errors import UsageError
+from gridml.model.device_names import parse
 from master.backends.base import Backend
 from master.backends.condor.options import CondorOptions
 from master.backends.plugin import BackendPlugin, BatchSystem, Command, MasterJob
@@ -48,7 +50,10 @@ class CondorPlugin(BackendPlugin):
     def check(self, settings: Settings) -> None:
         from master.backends.condor.submit_description import check
 
-        check(CondorOptions.among(settings.options), settings.program)
+        options = CondorOptions.among(settings.options)
+        if parse(settings.device).accelerates and not options.request_gpus:
+            raise UsageError(f"--device is {settings.device}, and jobs ask for no GPU; give --request-gpus 1, too.")
+        check(options, settings.program)
 
     def keep(self, settings: Settings, directory: RunDirectory) -> None:
         from master.backends.condor.sent_files import keep

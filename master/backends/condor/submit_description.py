@@ -10,6 +10,7 @@ from pathlib import Path
 
 from gridml.carriers.registry import CARRIERS
 from gridml.errors import UsageError
+from gridml.model.device_names import AUTO, CPU
 from gridml.protocol import bundle, outbox
 from gridml.protocol.text import printable
 from master.backends.condor import sent_files
@@ -61,6 +62,9 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         environment["GRIDML_PACKED"] = Path(options.packed).name
     arguments = ["--name $(worker)", f"--carrier {carrier.name}", f"--program {word(settings.program.name)}"]
     arguments.append(f"--seed {settings.seed} --patience {settings.silent_s:g} --keep {outbox.share(settings.workers)}")
+    # A job that asked for no GPU must not take one that it sees.
+    device = settings.device if options.request_gpus or settings.device != AUTO else CPU
+    arguments.append(f"--device {device}")
     if options.chunks_per_job:
         arguments.append(f"--chunks {options.chunks_per_job}")
     commands = {
@@ -93,6 +97,10 @@ def description(settings: Settings, directory: RunDirectory, marks: Mapping[str,
         commands["want_io_proxy"] = "True"
     if options.request_gpus:
         commands["request_gpus"] = str(options.request_gpus)
+        if options.gpus_minimum_capability is not None:
+            commands["gpus_minimum_capability"] = f"{options.gpus_minimum_capability:g}"
+        if options.gpus_minimum_memory is not None:
+            commands["gpus_minimum_memory"] = options.gpus_minimum_memory
     for name in ("rank", "container_image"):
         if getattr(options, name):
             commands[name] = str(getattr(options, name))

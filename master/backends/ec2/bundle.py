@@ -70,7 +70,7 @@ def _keep(name: str, payload: bytes, folder: Path) -> BundleFile:
 def _arguments(settings: Settings) -> list[str]:
     """Of a worker, but for its name, its carrier and its program, which its instance adds."""
     patience, keep = f"{settings.silent_s:g}", str(outbox.share(settings.workers))
-    return ["--seed", str(settings.seed), "--patience", patience, "--keep", keep]
+    return ["--seed", str(settings.seed), "--device", settings.device, "--patience", patience, "--keep", keep]
 
 
 def _environment(site: Site) -> dict[str, str]:

@@ -301,13 +301,18 @@ def test_factories_that_make_something_else_are_refused() -> None:
     class Odd(gridml.Vertex):
         model = gridml.module(lambda: 3)
 
-    class Half(gridml.Vertex):
-        model = gridml.module(lambda: nn.Linear(1, 1, dtype=torch.bfloat16))
+    class Eighth(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("weight", torch.zeros(1).to(torch.float8_e4m3fn))
+
+    class Quarter(gridml.Vertex):
+        model = gridml.module(Eighth)
 
     with pytest.raises(ProgramError, match=r"the factory of Odd\.model made a int"):
         Modules(describe(Odd)).make(0)
-    with pytest.raises(ProgramError, match=r"Half\.model holds weight as torch\.bfloat16"):
-        Modules(describe(Half)).views(0)
+    with pytest.raises(ProgramError, match=r"Quarter\.model holds weight as torch\.float8"):
+        Modules(describe(Quarter)).views(0)
 
 
 def test_rates_are_the_users_times_a_factor() -> None:

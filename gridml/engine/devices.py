@@ -1,0 +1,119 @@
+"""Which device a worker trains on: a pure choice from what was asked for and what there is, and what torch finds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, NamedTuple
+
+from gridml.engine.device_errors import ADVICE, Trouble
+from gridml.errors import DEVICE, UNFIT, GridmlError
+from gridml.model.device_names import AUTO, CPU, CUDA, OTHER, DeviceName, parse
+from gridml.protocol.text import printable
+
+if TYPE_CHECKING:
+    from gridml.model.vertex import module
+
+SLOT = "GRIDML_SLOT"  # in the environment of a worker that shares its machine: the number of its place there
+WORDS = 300  # characters of a device's error that are told
+
+
+class NoDeviceError(GridmlError):
+    """This machine has not the device that was asked for; another may have it."""
+
+    exit_status: ClassVar[int] = UNFIT
+
+
+class DeviceFailedError(GridmlError):
+    """The device of this worker fails, so that the worker leaves; the program is not to blame. `trouble` says how."""
+
+    exit_status: ClassVar[int] = DEVICE
+
+    def __init__(self, device: str, trouble: Trouble, words: str) -> None:
+        super().__init__(f"{device} {trouble.value}: {printable(words, WORDS)} {ADVICE[trouble]}")
+        self.trouble = trouble
+
+
+class Present(NamedTuple):
+    """The accelerators that this process may use: `number` of one `kind`, in torch's words; "" where there are none.
+    `why_none` says why, where torch knows."""
+
+    kind: str = ""
+    number: int = 0
+    why_none: str = ""
+
+    def __str__(self) -> str:
+        if not self.number:
+            return f"only the CPU{f' ({self.why_none})' if self.why_none else ''}"
+        last = "" if self.number == 1 else f" to {self.kind}:{self.number - 1}"
+        return f"{self.kind}:0{last}"
+
+
+def choose(asked: DeviceName, present: Present, slot: int | None = None) -> tuple[str, str]:
+    """Return (device in torch's words, reason). Workers of one machine share its accelerators out: `slot` counts them
+    from 0, None where a worker has those that it sees to itself.
+
+    Raises NoDeviceError for a device that is not here.
+    """
+    if asked.kind == CPU:
+        return CPU, "as asked for"
+    if asked.kind == AUTO and not present.number:
+        return CPU, f"this machine has {present}"
+    if asked.kind != AUTO and (asked.kind != present.kind or (asked.number or 0) >= present.number):
+        raise NoDeviceError(
+            f"--device is {asked}; this machine has {present}. Choose one that is here, or --device auto, which takes "
+            f"the CPU where nothing else is."
+        )
+    if asked.number is not None:
+        return str(asked), "as asked for"
+    index = 0 if slot is None else slot % present.number
+    why = "the first that it sees" if slot is None else f"slot {slot} of {present.number} GPUs that slots share"
+    return f"{present.kind}:{index}", why
+
+
+def present() -> Present:
+    """What torch finds. CUDA_VISIBLE_DEVICES, with which a batch system says which GPUs are a job's, is CUDA's own to
+    obey; numbers count what it leaves."""
+    import torch
+
+    if torch.cuda.is_available():
+        return Present(CUDA, torch.cuda.device_count())
+    other = getattr(torch, OTHER, None)
+    if other is not None and other.is_available():
+        return Present(OTHER, other.device_count())
+    if torch.version.cuda is None:
+        return Present(why_none="its torch was built without CUDA")
+    return Present(why_none="CUDA finds no GPU")
+
+
+@dataclass(frozen=True)
+class Device:
+    """The device of an engine, in torch's words: "cpu", "cuda:0"."""
+
+    name: str = CPU
+
+    @property
+    def accelerates(self) -> bool:
+        return self.name != CPU
+
+    def of(self, declared: module, field: str) -> str:
+        """Return where a module lives: what it asks for itself, else here. Raises NoDeviceError where this engine's
+        worker has not got that."""
+        if declared.device is None or (asked := parse(declared.device)).kind == AUTO:
+            return self.name
+        if asked.kind == CPU:
+            return CPU
+        kind = self.name.partition(":")[0]
+        if asked.kind != kind:
+            raise NoDeviceError(
+                f"{field} asks for {asked}, and this worker trains on {self.name}. Say --device {asked.kind} where "
+                f"there is one, or take device= out of gridml.module."
+            )
+        return self.name if asked.number is None else str(asked)
+
+
+def find(asked: DeviceName, slot: int | None = None) -> tuple[Device, str]:
+    """Return (the device to train on, why that). Raises NoDeviceError for one that is not here."""
+    if asked.kind == CPU:
+        return Device(), "as asked for"
+    name, reason = choose(asked, present(), slot)
+    return Device(name), reason

@@ -1,0 +1,97 @@
+"""A module's tensors as the host sees them, where the host has not the memory itself: what is on a device, and what is
+in a format that numpy does not have, or that is too coarse for a master copy.
+
+The master's copy, pushes and merges are of float32 where the module trains in bfloat16 or float16. What such a module
+cannot hold of the values that it was given is kept here, and a push is those values with what the module has moved
+since: so a replica that is merged many times loses nothing to its format.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.engine.transfers import Arrival, Transfers
+from gridml.model.device_names import CPU
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = NDArray[Any]
+_SHORT = ("torch.bfloat16", "torch.float16")
+
+
+def needs_mirror(tensor: Tensor) -> bool:
+    """Whether the host cannot have a tensor's own memory as an array to merge into."""
+    return tensor.device.type != CPU or str(tensor.dtype) in _SHORT
+
+
+@final
+class Mirror:
+    """Tensors of one device by name, and `arrays`, their values on the host as they were when they were last pulled or
+    put. Tensors are those of the module: they are looked at, and written in place."""
+
+    def __init__(self, tensors: Mapping[str, Tensor], device: str) -> None:
+        import torch
+
+        self._tensors = dict(tensors)
+        self._transfers = None if device == CPU else Transfers(device)
+        self._hosts: dict[str, Tensor] = {}
+        for name, tensor in self._tensors.items():
+            dtype = torch.float32 if str(tensor.dtype) in _SHORT else tensor.dtype
+            like = (tensor, dtype)
+            self._hosts[name] = (
+                torch.zeros(tensor.shape, dtype=dtype) if self._transfers is None else self._transfers.host(*like)
+            )
+        self.arrays: dict[str, Array] = {name: host.numpy() for name, host in self._hosts.items()}
+        self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in _SHORT]
+        self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
+        self.pull()
+
+    def pull(self) -> None:
+        """Bring the tensors' values home, as they are now."""
+        arrival = self._fetch(self._hosts)
+        if arrival is not None:
+            arrival.wait()
+        self._refine(self.arrays)
+
+    def put(self, names: Collection[str]) -> None:
+        """Give tensors the values that their arrays have."""
+        names = [name for name in self._tensors if name in names]
+        hosts, into = [self._hosts[name] for name in names], [self._tensors[name] for name in names]
+        if self._transfers is not None:
+            self._transfers.put(hosts, into)
+        else:
+            import torch
+
+            with torch.no_grad():
+                for host, tensor in zip(hosts, into, strict=True):
+                    tensor.copy_(host)
+        for name in self._short:
+            if name in names:
+                self._given[name] = self.arrays[name].copy(), self._rounded(name)
+
+    def _fetch(self, hosts: Mapping[str, Tensor]) -> Arrival | None:
+        """Begin to copy all tensors to the host; None where that is done at once."""
+        names = list(hosts)
+        if self._transfers is not None:
+            return self._transfers.fetch([self._tensors[n].detach() for n in names], [hosts[n] for n in names])
+        for name in names:
+            hosts[name].copy_(self._tensors[name].detach())
+        return None
+
+    def _refine(self, arrays: Mapping[str, Array]) -> None:
+        """Give back to values what the format of their tensors could not hold of them."""
+        for name, (given, held) in self._given.items():
+            with np.errstate(all="ignore"):  # what is not finite is for whoever merges it to refuse
+                moved = arrays[name] != held
+                np.copyto(arrays[name], given + (arrays[name] - held), where=moved)
+                np.copyto(arrays[name], given, where=~moved)
+
+    def _rounded(self, name: str) -> Array:
+        """What a short tensor holds of the value of its array."""
+        tensor = self._hosts[name].to(self._tensors[name].dtype).to(self._hosts[name].dtype)
+        return np.asarray(tensor.numpy())

@@ -1,0 +1,75 @@
+"""Rows whose fields f reads as tensors of a device, while the engine, pushes and merges have them on the host.
+
+A field that f only reads is copied to the device once a chunk, and what f gets of it is a view. A field that f may
+change travels with each batch, and what has changed comes home when f returns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, final
+
+import numpy as np
+
+from gridml.model.batch import Array, Ids, Rows
+from gridml.model.vertex import VertexType
+
+
+@final
+class DeviceRows(Rows):
+    """Rows of a chunk of a program with modules; `device` is in torch's words."""
+
+    def __init__(
+        self,
+        vertex_type: VertexType,
+        ids: Ids,
+        fields: Mapping[str, Array],
+        changed: frozenset[str],
+        *,
+        device: str,
+        before: bool = False,
+    ) -> None:
+        super().__init__(vertex_type, ids, fields, changed, torch=True, before=before)
+        self.device = device
+        self._columns: dict[str, Any] = {}  # on the device, of fields that f only reads
+        self._lent: list[tuple[str, int, Any, Array]] = []  # (field, row, tensor that f has, what it was)
+
+    def present(self, values: Array) -> Any:
+        """Return an array as f sees it: a tensor on the device."""
+        import torch
+
+        return torch.from_numpy(values if values.flags.writeable else values.copy()).to(self.device)
+
+    def column(self, name: str) -> Any:
+        """Return a field that f only reads, on the device, (n, *shape)."""
+        if name not in self._columns:
+            self._columns[name] = self.present(self.fields[name])
+        return self._columns[name]
+
+    def read(self, name: str, at: int) -> Any:
+        if name in self.ragged:
+            return super().read(name, at)
+        value = self.fields[name][at]
+        if not isinstance(value, np.ndarray):
+            return value.item()
+        if name not in self.changed:
+            return self.column(name)[at]
+        tensor = self.present(value)
+        self._lent.append((name, at, tensor, value.copy()))
+        return tensor
+
+    def write(self, name: str, at: int, value: Any) -> None:
+        super().write(name, at, home(value))
+
+    def bring_home(self) -> None:
+        """Have what f has written into single vertices' tensors in place."""
+        lent, self._lent = self._lent, []
+        for name, at, tensor, original in lent:
+            values = home(tensor)
+            if values.tobytes() != original.tobytes():
+                self.fields[name][at] = values
+
+
+def home(value: Any) -> Any:
+    """Return a tensor of a device as an array of the host, and anything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value

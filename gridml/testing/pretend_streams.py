@@ -1,0 +1,96 @@
+"""Streams and events of the pretended device, in Python: what is deferred happens when somebody waits for it.
+
+A device computes at once here. Copies that do not block are deferred: they are made when their stream is waited for, or
+goes on with something else. So whoever reads what has not arrived, or overwrites what is still to be read, sees it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+
+@final
+class Stream:
+    """What happens one after the other on the device. Threads may wait for one that others fill."""
+
+    def __init__(self, device: Any = None, **_: Any) -> None:
+        self._deferred: deque[tuple[int, Callable[[], None]]] = deque()
+        self._numbered = 0  # the last one that was deferred
+        self._lock = threading.RLock()
+
+    def defer(self, action: Callable[[], None]) -> int:
+        """Have something happen later, after all that was deferred before; return its number."""
+        with self._lock:
+            self._numbered += 1
+            self._deferred.append((self._numbered, action))
+            return self._numbered
+
+    def run(self, upto: int | None = None) -> None:
+        """Do what was deferred, up to a number."""
+        with self._lock:
+            while self._deferred and (upto is None or self._deferred[0][0] <= upto):
+                self._deferred.popleft()[1]()
+
+    def synchronize(self) -> None:
+        self.run()
+
+    def wait_stream(self, other: Stream) -> None:
+        upto = other._numbered
+        if other is not self:
+            self.defer(lambda: other.run(upto))
+
+    def wait_event(self, event: Event) -> None:
+        self.defer(event.synchronize)
+
+    def record_event(self, event: Event | None = None) -> Event:
+        event = event or Event()
+        event.record(self)
+        return event
+
+
+@final
+class Event:
+    """A moment of a stream."""
+
+    def __init__(self, device: Any = None, **_: Any) -> None:
+        self._stream: Stream | None = None
+        self._upto = 0
+
+    def record(self, stream: Stream | None = None) -> None:
+        self._stream = stream or current()
+        self._upto = self._stream._numbered
+
+    def synchronize(self) -> None:
+        if self._stream is not None:
+            self._stream.run(self._upto)
+
+    def query(self) -> bool:
+        return self._stream is None or not self._stream._deferred or self._stream._deferred[0][0] > self._upto
+
+
+class _Streams(threading.local):
+    def __init__(self) -> None:
+        self.current: Stream | None = None
+
+
+DEFAULT = Stream()
+_streams = _Streams()
+
+
+def current() -> Stream:
+    """The stream that this thread's work goes to."""
+    return _streams.current or DEFAULT
+
+
+@contextlib.contextmanager
+def on(stream: Stream) -> Iterator[None]:
+    """Have this thread's work go to a stream."""
+    before, _streams.current = _streams.current, stream
+    try:
+        yield
+    finally:
+        _streams.current = before
