@@ -38,8 +38,13 @@ ALONE = (
 )
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what runs alone, by the folders and files above."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what runs alone, by the folders and files above; leave to a process of their own the tests on the pretended
+    device, which changes a process for good."""
+    pretends = "PRETENDED" in os.environ
+    others = [item for item in items if (item.get_closest_marker("pretended") is not None) != pretends]
+    config.hook.pytest_deselected(items=others)
+    items[:] = [item for item in items if item not in set(others)]
     root = Path(__file__).parent
     alone = [root / place for place in ALONE]
     for item in items:
@@ -54,14 +59,6 @@ def local_pool(script: Script | None = None) -> Callable[[Settings, RunDirectory
         return Local(worker_command(settings, directory), script or Steady(settings.workers), directory.logs)
 
     return make
-
-
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave to a process of their own what changes a process for good, and to it nothing else."""
-    apart = "PRETENDED" in os.environ
-    kept = [item for item in items if (item.get_closest_marker("pretended") is not None) == apart]
-    config.hook.pytest_deselected(items=[item for item in items if item not in set(kept)])
-    items[:] = kept
 
 
 @pytest.fixture

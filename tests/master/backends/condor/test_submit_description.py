@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import stat
 import subprocess
@@ -10,6 +11,7 @@ import sys
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from zipfile import ZipFile
 
 import pytest
@@ -21,6 +23,7 @@ from gridml.protocol import outbox
 from master.backends.condor import master_job
 from master.backends.condor import submit_description as condor_submit
 from master.backends.condor.options import CondorOptions
+from master.backends.condor.plugin import CondorPlugin
 from master.backends.condor.submit_description import attribute, description
 from master.mailboxes import check_carrier
 from master.store import worker_code
@@ -71,11 +74,11 @@ def test_files_are_always_transferred_and_saved_at_evictions(directory: RunDirec
 
 def test_the_arguments_are_those_of_a_worker(directory: RunDirectory) -> None:
     arguments = description(settings(directory), directory, {})["arguments"]
-    keep = f"--keep {outbox.MOST_KEPT // settings(directory).workers}"
-    assert arguments == f"\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120 {keep}\""
+    keep = f"--keep {outbox.MOST_KEPT // settings(directory).workers} --device"
+    assert arguments == f"\"--name $(worker) --carrier chirp --program 'mnist.py' --seed 5 --patience 120 {keep} cpu\""
     asked = replace(EVERYTHING, chunks_per_job=7)
     assert description(settings(directory, asked), directory, {})["arguments"].endswith(
-        f' --patience 120 {keep} --chunks 7"'
+        f' --patience 120 {keep} auto --chunks 7"'
     )
 
 
@@ -119,6 +122,37 @@ def test_every_option_is_passed_on(directory: RunDirectory) -> None:
         "+GridmlRun": '"here"',
         "+ProjectName": '"Uni_Physics"',
     }
+
+
+def test_gpus_may_have_to_be_of_some_kind(directory: RunDirectory) -> None:
+    asked = CondorOptions(request_gpus=2, gpus_minimum_capability=8.0, gpus_minimum_memory="20GB")
+    found = description(settings(directory, asked), directory, {})
+    said = {name: found[name] for name in ("request_gpus", "gpus_minimum_capability", "gpus_minimum_memory")}
+    assert said == {"request_gpus": "2", "gpus_minimum_capability": "8", "gpus_minimum_memory": "20GB"}
+    plain = description(settings(directory, CondorOptions(request_gpus=1)), directory, {})
+    assert "gpus_minimum_capability" not in plain and "gpus_minimum_memory" not in plain
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"gpus_minimum_memory": "20GB"}, "without --request-gpus"),
+        ({"request_gpus": 1, "gpus_minimum_memory": "much"}, "--gpus-minimum-memory is 'much'"),
+        ({"request_gpus": 1, "gpus_minimum_capability": -1.0}, "--gpus-minimum-capability is -1"),
+        ({"request_gpus": 1, "gpus_minimum_capability": math.nan}, "--gpus-minimum-capability is nan"),
+    ],
+)
+def test_what_gpus_cannot_be_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        CondorOptions(**options)
+
+
+def test_a_job_that_asks_for_no_gpu_takes_none(directory: RunDirectory) -> None:
+    for gpus, asked, device in ((0, "auto", "cpu"), (1, "auto", "auto"), (1, "cuda", "cuda"), (1, "cpu", "cpu")):
+        chosen = settings(directory, CondorOptions(request_gpus=gpus), device=asked)
+        assert f"--device {device}" in description(chosen, directory, {})["arguments"]
+    with pytest.raises(UsageError, match="--device is cuda, and jobs ask for no GPU"):
+        CondorPlugin().check(settings(directory, device="cuda"))
 
 
 def test_grace_and_job_lease_have_defaults(directory: RunDirectory) -> None:
