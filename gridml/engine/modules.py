@@ -62,9 +62,7 @@ class Modules:
     None stands for where nothing is trained but merged and evaluated: there a compiled module is what it was made of.
     """
 
-    def __init__(
-        self, vertex_type: VertexType, stepping: Stepping | None = None, device: Device | None = None
-    ) -> None:
+    def __init__(self, vertex_type: VertexType, stepping: Stepping | None = None, device: Device | None = None) -> None:
         self.vertex_type = vertex_type
         self.stepping = Stepping() if stepping is None else stepping  # one for all types that f steps
         self._device = device
