@@ -19,6 +19,7 @@ from gridml.engine.pace import batch_size, next_batch
 from gridml.model.chunk import Chunk
 from gridml.model.program import user_traceback
 from gridml.model.progress import Progress
+from gridml.model.shared import SharedFileError
 from gridml.protocol.compression import NONE
 from gridml.protocol.messages import Failure, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
@@ -182,7 +183,10 @@ class Session:
             chunk = Chunk.decode(self._mailbox.fetch(lease.chunk, lease.sha256))
         except (OSError, ValueError):
             return ChunkFailed()
-        self._engine.begin(chunk)
+        try:
+            self._engine.begin(chunk)
+        except SharedFileError as error:
+            return Failed(Failure(lease.id, lease.term, str(error), "", -1, -1))
         if self._arrived:  # nothing was trained since it was asked for
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()

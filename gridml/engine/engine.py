@@ -96,7 +96,7 @@ class Engine:
         """Make `chunk` the one that `train` works on.
 
         Replicated rows are as the master has them, and those in a push under way as they were pushed; they are zero
-        where nobody has brought them yet.
+        where nobody has brought them yet. Raises SharedFileError where a file that the chunk refers to is not here.
         """
         self.chunk = chunk
         self._tables = {}
@@ -114,7 +114,9 @@ class Engine:
             changed = frozenset(fields if declared.replicated else declared.mutable if name == table.type else ())
             before = name.endswith(BEFORE)
             self._tables[name] = made = self._columns(declared, table.ids, fields, changed, before=before)
-            made.ragged = table.ragged
+            made.ragged, made.shared = table.ragged, table.shared
+            for column in table.shared.values():
+                column.opened()  # now, and not inside f, it is found to be missing
         for name, edges in chunk.edges.items():
             source, field = name.split("/", 1)
             rows = self._tables[source]

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from gridml.errors import ProgramError
 from gridml.model.chunk import ChunkEdges
 from gridml.model.ragged import Lists, Ragged
+from gridml.model.shared import SharedColumn
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import Vertex, VertexId, VertexType
 
@@ -24,7 +25,7 @@ class Rows:
 
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
-    guard. `edges`, `homes` and `ragged` are set by the engine once all tables of a chunk exist.
+    guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Rows:
         self.edges: dict[str, ChunkEdges] = {}
         self.homes: dict[str, Any] = {}
         self.ragged: Mapping[str, Ragged] = {}
+        self.shared: Mapping[str, SharedColumn] = {}
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: a tensor on the same memory when the program uses torch."""
@@ -71,7 +73,7 @@ class Rows:
             raise ProgramError(
                 f"{self.vertex_type.name}.{name} was written; a field of differing length is not changed by f."
             )
-        if name not in self.fields:
+        if name not in self.fields and name not in self.shared:
             raise ProgramError(
                 f"{self.vertex_type.name}.{name} was written; it is not an array field. {self.vertex_type.name} has "
                 f"{list(self.fields)}."
@@ -90,7 +92,13 @@ class Rows:
         return VertexId(self.vertex_type.name, int(self.ids[at]))
 
     def read(self, name: str, at: int) -> Any:
-        value = self.ragged[name].one(at) if name in self.ragged else self.fields[name][at]
+        if name in self.ragged:
+            value = self.ragged[name].one(at)
+        elif name in self.shared:
+            value = self.shared[name].take(self.ids[at])
+            value = value if value.ndim else value[()]
+        else:
+            value = self.fields[name][at]
         if isinstance(value, str):
             return value
         return self.present(value) if isinstance(value, np.ndarray) else value.item()
@@ -192,13 +200,23 @@ class Batch(Generic[V]):
             return self._links[name]
         if name in self._rows.ragged:
             return self._lists(self._rows.ragged[name].take(self._at))
+        if name in self._rows.shared:
+            return self._rows.present(self._shared(name))
         if name not in self._rows.fields:
             vertex_type = self._rows.vertex_type
             raise AttributeError(
-                f"{vertex_type.name} has no field {name!r} here; it has {[*self._rows.fields, *self._rows.ragged]} and "
-                f"edges {list(self._links)}"
+                f"{vertex_type.name} has no field {name!r} here; it has "
+                f"{[*self._rows.fields, *self._rows.ragged, *self._rows.shared]} and edges {list(self._links)}"
             )
         return self._rows.present(self._values(name)) if self._rows.device is None else self._on_device(name)
+
+    def _shared(self, name: str) -> Array:
+        """Return rows of a file, read when they are asked for: those of a whole chunk may be more than memory holds."""
+        if name not in self._copies:
+            values = self._rows.shared[name].take(self._rows.ids[self._at])
+            values = values if self._rows.torch else _read_only(values)
+            self._copies[name] = values, values
+        return self._copies[name][0]
 
     def _lists(self, part: Ragged) -> Any:
         if part.text:

@@ -8,7 +8,7 @@ reply to a sync.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, overload
 
 import numpy as np
@@ -18,6 +18,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import Components, Graph, Table
 from gridml.model.ids import ascending
 from gridml.model.ragged import Ragged, check
+from gridml.model.shared import SharedColumn
 from gridml.model.vertex import describe, reachable
 from gridml.protocol import bundle
 
@@ -31,12 +32,14 @@ BEFORE = "@before"  # suffix of a table that holds neighbours as they were when 
 @dataclass(frozen=True)
 class ChunkTable:
     """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape),
-    `ragged[name]` a part for each. Those of replicated types ascend."""
+    `ragged[name]` a part for each, and `shared` says where the worker finds others. Those of replicated types
+    ascend."""
 
     type: str
     ids: Ids
     fields: Mapping[str, Array]
     ragged: Mapping[str, Ragged] = field(default_factory=dict)
+    shared: Mapping[str, SharedColumn] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -101,6 +104,11 @@ class Chunk:
             "driver": self.driver,
             "tables": {name: table.type for name, table in self.tables.items()},
             "edges": {name: [edges.target, edges.degree] for name, edges in self.edges.items()},
+            "shared": {
+                name: {each: asdict(column) for each, column in table.shared.items()}
+                for name, table in self.tables.items()
+                if table.shared
+            },
         }
         return bundle.encode(message, tensors)
 
@@ -115,6 +123,7 @@ class Chunk:
                     _widened(tensors[f"ids/{name}"]),
                     _named(tensors, "field", name),
                     _ragged(tensors, name),
+                    _shared(message["shared"].get(name, {})),
                 )
                 for name, type_name in message["tables"].items()
             }
@@ -146,6 +155,10 @@ def _ragged(tensors: Mapping[str, Array], table: str) -> dict[str, Ragged]:
     return columns
 
 
+def _shared(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, SharedColumn]:
+    return {name: SharedColumn(**{**column, "shape": tuple(column["shape"])}) for name, column in columns.items()}
+
+
 @overload
 def _widened(ids: Array) -> Ids: ...
 @overload
@@ -168,7 +181,7 @@ def _nbytes(table: Table) -> int:
     for each in table.edges.values():
         ends = each.count * each.degree if each.offsets is None else len(each.targets) + each.count
         edges += _ID * ends + (0 if each.weight is None else each.weight.nbytes)
-    fields = sum(column.nbytes for column in table.columns.values())
+    fields = sum(column.nbytes for name, column in table.columns.items() if name not in table.shared)
     return _ID * table.count + fields + sum(column.nbytes for column in table.ragged.values()) + edges
 
 
@@ -210,8 +223,10 @@ def cut(
 
 
 def _rows(table: Table, ids: Ids) -> ChunkTable:
-    fields = {} if table.type.replicated else {name: np.asarray(column[ids]) for name, column in table.columns.items()}
-    return ChunkTable(table.type.name, ids, fields, {name: column.take(ids) for name, column in table.ragged.items()})
+    own = {} if table.type.replicated else table.columns
+    fields = {name: np.asarray(column[ids]) for name, column in own.items() if name not in table.shared}
+    ragged = {name: column.take(ids) for name, column in table.ragged.items()}
+    return ChunkTable(table.type.name, ids, fields, ragged, table.shared)
 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:

@@ -18,6 +18,7 @@ from gridml.model.digest import array_digest
 from gridml.model.dtypes import converted
 from gridml.model.order import Units
 from gridml.model.ragged import Ragged
+from gridml.model.shared import SharedColumn, shared_column
 from gridml.model.vertex import Vertex, VertexType, array, describe
 from gridml.protocol.text import described
 
@@ -108,13 +109,15 @@ def csr(offsets: Array, targets: Array, weight: Array | None = None) -> Edges:
 
 @dataclass
 class Table:
-    """All vertices of one type: `columns[name]` has shape (count, *shape), `ragged[name]` a part for each vertex."""
+    """All vertices of one type: `columns[name]` has shape (count, *shape), `ragged[name]` a part for each vertex.
+    `shared` are those of the columns that workers read themselves."""
 
     type: VertexType
     count: int = 0
     columns: dict[str, Array] = field(default_factory=dict)
     edges: dict[str, Edges] = field(default_factory=dict)
     ragged: dict[str, Ragged] = field(default_factory=dict)
+    shared: dict[str, SharedColumn] = field(default_factory=dict)
 
 
 class Graph:
@@ -170,11 +173,18 @@ class Graph:
             lengths["edges"] = next((n for n in counts if n is not None), 1)
         added = next(iter(lengths.values()))
         edges = {name: _edges(vertex_type, name, values[name], added) for name in vertex_type.edges}
+        shared = [name for name, each in vertex_type.arrays.items() if each.shared]
+        if table.count and shared:
+            raise ProgramError(
+                f"{vertex_type.name}.{shared[0]} is shared=True and was added a second time; give all vertices at "
+                f"once, in one file."
+            )
         if table.count:
             columns = {name: np.concatenate([table.columns[name], column]) for name, column in columns.items()}
             edges = {name: _join(table.edges[name], e) for name, e in edges.items()}
             ragged = {name: table.ragged[name].then(column) for name, column in ragged.items()}
         table.columns, table.edges, table.ragged = columns, edges, ragged
+        table.shared = {name: shared_column(f"{vertex_type.name}.{name}", columns[name]) for name in shared}
         table.count += added
         return VertexSet(cls, table.count - added, table.count)
 

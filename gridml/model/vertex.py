@@ -34,14 +34,22 @@ class VertexId(NamedTuple):
 class array:
     """An array field: every vertex of the type holds one `shape` of `dtype`.
 
+    `shared=True` says that the column is a memory-mapped file that workers reach by the same path, or have in their own
+    folder: chunks name its rows instead of carrying them.
+
     `mutable=True` says that f changes the field of local vertices, so that it comes home with each push; fields of
     replicated vertices always do. In f it reads as a torch tensor when the program has a module, else as a numpy array.
     """
 
-    def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False) -> None:
+    def __init__(self, dtype: Any, shape: tuple[int, ...] = (), *, mutable: bool = False, shared: bool = False) -> None:
         self.dtype = number_of(dtype, "gridml.array")
         self.shape = shape_of(shape, "gridml.array")
+        if mutable and shared:
+            raise ProgramError(
+                "gridml.array got mutable=True and shared=True; expected one of them, as f changes no file."
+            )
         self.mutable = mutable
+        self.shared = shared
         self.name = ""
 
     def __set_name__(self, owner: type, name: str) -> None:
@@ -378,6 +386,9 @@ def _declaration(cls: type[Vertex]) -> VertexType:
         )
     if declared.own_rule:
         check_plain(cls.aggregate, f"{cls.__name__}.aggregate", 3)
+    shared = [name for name, each in declared.arrays.items() if each.shared]
+    if declared.replicated and shared:
+        raise ProgramError(f"{cls.__name__}.{shared[0]} is shared=True, and the type is replicated: its rows change.")
     if declared.replicated and declared.ragged:
         raise ProgramError(
             f"{cls.__name__} is replicated and has fields of differing length ({', '.join(declared.ragged)}), which "

@@ -44,7 +44,8 @@ class Reason(Enum):
 
 
 class BeginChunk(NamedTuple):
-    """Fetch the chunk of `lease`, begin it, and start from the replica that was kept. Report Began or ChunkFailed."""
+    """Fetch the chunk of `lease`, begin it, and start from the replica that was kept. Report Began,
+    ChunkFailed, or Failed where this machine lacks what the chunk refers to."""
 
     lease: Lease
 

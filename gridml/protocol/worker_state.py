@@ -151,6 +151,7 @@ class WorkerState:
             self._beginning = None  # the next sync does not hold it any more
         elif isinstance(event, Failed):
             self._failure = event.failure
+            self._beginning = None  # where not even the chunk could be begun
         elif isinstance(event, Evicted):
             self._evicted = True
         elif isinstance(event, MailboxClosed):

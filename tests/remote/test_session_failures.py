@@ -6,13 +6,16 @@ import os
 from types import SimpleNamespace
 from typing import Any, cast
 
+import numpy as np
 import pytest
 
 from gridml.engine.engine import BatchFailed
+from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.program import Update
+from gridml.model.shared import SharedColumn
 from gridml.protocol.messages import Lease, sync_from, to_json
 from gridml.protocol.text import MESSAGE, TRACEBACK
-from gridml.protocol.worker_actions import Failed, Train
+from gridml.protocol.worker_actions import BeginChunk, Failed, Send, Train
 from remote.session import Session, SessionOptions
 
 
@@ -56,3 +59,24 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
     sync = to_json(session._state._send(failure=failure).sync)
     assert sync_from(sync).failure == failure  # the master takes it as it is
+
+
+def test_a_machine_without_a_shared_file_says_so_and_is_given_other_work() -> None:
+    column = SharedColumn("/nowhere/rows.npy", 100, 0, "<f4", (25,), "")
+    table = ChunkTable("Row", np.arange(3), {}, shared={"values": column})
+    payload = Chunk("Row", {"Row": table}, {}).encode()
+    mailbox: Any = SimpleNamespace(beat=lambda lease, upto: None, fetch=lambda name, sha256: payload)
+    engine: Any = SimpleNamespace(
+        program=SimpleNamespace(types=dict), begin=lambda chunk: chunk.tables["Row"].shared["values"].opened()
+    )
+    session = Session(SessionOptions("w1"), engine, mailbox, cast(Any, None), lambda: False, lambda: 0.0)
+    event = session._perform(BeginChunk(Lease(1, 1, 0, 0, 3, "chunk", "")))
+    assert isinstance(event, Failed)
+    assert event.failure.first == -1
+    assert "/nowhere/rows.npy: No such file or directory" in event.failure.message
+    session._state.handle(event, 0.0)
+    said = session._state.next_action(0.0)
+    assert isinstance(said, Send)
+    assert said.sync.failure == event.failure
+    assert said.sync.holds == ()
+    assert sync_from(to_json(said.sync)) == said.sync
