@@ -1,0 +1,39 @@
+"""Sparse logistic regression, one person after the other."""
+
+import numpy as np
+
+import gridml
+from benchmarks.new_user.models import people
+
+
+class Feature(gridml.Vertex):
+    weight = gridml.array("float32")
+
+
+class Person(gridml.Vertex):
+    rich = gridml.array("float32")
+    features = gridml.edge(Feature)
+
+
+@gridml.update
+def train(person: Person, features: gridml.Neighbours[Feature]) -> None:
+    wrong = person.rich - 1 / (1 + np.exp(-sum(feature.weight for feature in features)))
+    for feature in features:
+        feature.weight += 0.02 * wrong
+
+
+def graph() -> gridml.Graph:
+    rich, offsets, features = people()
+    g = gridml.Graph()
+    g.add(Feature, weight=np.zeros(124, np.float32))
+    g.add(Person, rich=rich[:24_000], features=gridml.csr(offsets[:24_001], features[: offsets[24_000]]))
+    return g
+
+
+def evaluate(features: gridml.Batch[Feature]) -> dict[str, float]:
+    rich, offsets, index = people()
+    score = np.add.reduceat(features.weight[index], offsets[:-1])
+    return {"accuracy": float(((score > 0) == rich)[24_000:].mean())}
+
+
+program = gridml.Program(graph, train, evaluate, epochs=1)
