@@ -18,6 +18,7 @@ from gridml.aggregates.stale_mean import StaleMean as stale_mean
 from gridml.datasets.map_style import from_huggingface, from_torch
 from gridml.engine.recorder import log
 from gridml.model.batch import Batch, Neighbours
+from gridml.model.goals import EarlyStopping, early_stopping
 from gridml.model.graph import Graph, VertexSet, csr
 from gridml.model.program import Program, update
 from gridml.model.progress import Progress
@@ -28,6 +29,7 @@ from gridml.model.vertex import Vertex, VertexId, array, edge, module
 __all__ = [
     "Aggregate",
     "Batch",
+    "EarlyStopping",
     "Graph",
     "Lists",
     "Merge",
@@ -47,6 +49,7 @@ __all__ = [
     "constant",
     "csr",
     "datasets",
+    "early_stopping",
     "easgd",
     "edge",
     "fedbuff",

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import DamagedError, LedgerError, UsageError
+from master.store.best import Best
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, RunDirectory, command
 from master.store.status import RunStatus
@@ -70,4 +71,6 @@ def _roll_back(ledger: Ledger, directory: RunDirectory, to: str, now: float) -> 
     for version in gone:
         versions.remove(version)
     directory.final.unlink(missing_ok=True)
+    if ledger.get(Best.FACT) is None:  # what was the best is undone; the next master finds what is now
+        directory.best.unlink(missing_ok=True)
     return RolledBack(point, undone)

@@ -20,7 +20,7 @@ from master.store.diagnosis import explained
 from master.store.event_facts import EventFacts
 from master.store.exact import Credited
 from master.store.ledger import Ledger
-from master.store.run_facts import PushCosts, RunClock
+from master.store.run_facts import STOPPED_EARLY, PushCosts, RunClock
 from master.store.rundir import MasterLock
 from master.store.status import RunStatus
 from master.takeover import recovered
@@ -49,6 +49,7 @@ class Run:
             with explained(parts.directory.root):
                 parts.takeover.begin(parts.environment.clock(), parts.journal.event)
                 parts.epoch_end.settle()
+                parts.epoch_end.settle_best()
         except BaseException:
             parts.backend.leave()
             parts.mailboxes.stop()
@@ -62,8 +63,8 @@ class Run:
 
     @property
     def total(self) -> int:
-        """Vertices to credit in the whole run."""
-        return self.parts.leases.epochs.total
+        """Vertices to credit in the whole run, unless it has trained enough before."""
+        return self.parts.leases.epochs.count * self.parts.leases.epochs.asked
 
     def __enter__(self) -> Run:
         return self
@@ -140,6 +141,7 @@ class Run:
         self._staff()
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)
+        self._look_for_enough(now)
         self._size(now)
         self._look_for_cancel()
         return bool(events or heard or merged or evaluated)
@@ -186,6 +188,21 @@ class Run:
         costs = self._push_costs()
         if costs is not None:
             self.ledger.set(PushCosts.FACT, asdict(costs))
+
+    def _look_for_enough(self, now: float) -> None:
+        """Leave word of it where the run has trained enough, or, with another program, has not."""
+        epochs = self.parts.leases.epochs
+        if self.parts.spec.program.early_stopping is None and self.ledger.get(STOPPED_EARLY) is None:
+            return
+        enough = epochs.enough
+        if enough == self.ledger.get(STOPPED_EARLY):
+            return
+        with self.ledger.transaction():
+            self.ledger.set(STOPPED_EARLY, enough)
+            self.ledger.set("total", epochs.total)
+            if enough is not None:
+                facts = {"epochs": epochs.number, "reason": enough}
+                self.parts.journal.event(now, "stopping", f"after {epochs.number} epochs: {enough}", facts)
 
     def _look_for_cancel(self) -> None:
         root = self.parts.directory.root

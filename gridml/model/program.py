@@ -17,6 +17,7 @@ from typing import Any
 from gridml.errors import DataError, GridmlError, Interruption, ProgramError, UsageError, UserCodeError
 from gridml.model.batch import Batch
 from gridml.model.batch_norm import batch_norms
+from gridml.model.goals import EarlyStopping, Goal, kept_goal
 from gridml.model.graph import Graph
 from gridml.model.order import Shuffle
 from gridml.model.own_modules import Kept, compiled, folder_of
@@ -237,6 +238,9 @@ class Program:
     "all" when every replicated vertex is a module (placement is degenerate), to "block" otherwise. `placement` puts
     vertices that touch the same replicated rows together, for one worker: "auto" where that pays, "none", or by a
     method of `gridml place`.
+
+    Every `evaluate_every` epochs, and after the last, evaluate is called. `early_stopping` ends the run before `epochs`
+    are trained, and `keep="best:loss"` keeps the replica with the best value of a metric, in best.safetensors.
     """
 
     graph: Callable[[], Graph]
@@ -246,6 +250,9 @@ class Program:
     schedule: Schedule = linear_decay
     shuffle: Shuffle | None = None
     placement: str = "auto"
+    evaluate_every: int = 1
+    early_stopping: EarlyStopping | None = None
+    keep: str | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.update, Update):
@@ -264,6 +271,29 @@ class Program:
             raise ProgramError(
                 f"Program got placement={self.placement!r}; expected 'auto', 'none' or a method's name, as text."
             )
+        if type(self.evaluate_every) is not int or not 1 <= self.evaluate_every <= MOST_EPOCHS:
+            raise ProgramError(
+                f"Program got evaluate_every={self.evaluate_every!r}; expected a whole number of epochs, from 1 on."
+            )
+        if not isinstance(self.early_stopping, EarlyStopping | None):
+            raise ProgramError(
+                f'Program got early_stopping={self.early_stopping!r}; expected gridml.early_stopping("loss"), or None.'
+            )
+        for name in ("early_stopping", "keep"):
+            if getattr(self, name) is not None and self.evaluate is None:
+                raise ProgramError(f"Program got {name} without evaluate, whose metrics it goes by; give both.")
+        _ = self.kept_goal
+
+    @property
+    def kept_goal(self) -> Goal | None:
+        """What the replica that is kept as the best is the best of; None where none is kept."""
+        return None if self.keep is None else kept_goal(self.keep)
+
+    @property
+    def goals(self) -> list[Goal]:
+        """Every metric that the run goes by."""
+        stopping = None if self.early_stopping is None else self.early_stopping.goal
+        return [goal for goal in (stopping, self.kept_goal) if goal is not None]
 
     def types(self) -> dict[str, VertexType]:
         """Every vertex type that can be reached from the driving one, by name."""

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from gridml.errors import ProgramError
 from gridml.model.graph import components
 from gridml.model.order import EpochOrder
+from master.leases.stopping import Stopping
 from master.store.ledger import Ledger
 from master.store.spec import RunSpec
 
@@ -28,7 +29,8 @@ class Epochs:
             ledger.divide(spec.placement.borders)
         self._spec = spec
         self._ledger = ledger
-        self.number = settings.epochs or program.epochs
+        self.asked = settings.epochs or program.epochs  # epochs, unless the run has trained enough before
+        self._stopping = None if program.early_stopping is None else Stopping(program.early_stopping, ledger)
         # Of each epoch positions up to this are trained, in batches of at least so many vertices.
         self.trained, self.fewest = self._batches()
         self._orders: dict[int, EpochOrder] = {}
@@ -51,6 +53,27 @@ class Epochs:
                 f"got a graph in which {why}, where it makes no sense. Leave it out."
             )
         return self.count - self.count % batch, program.fewest
+
+    @property
+    def number(self) -> int:
+        """Epochs of the run: those that were asked for, or that had begun when it had trained enough."""
+        if self.enough is None:
+            return self.asked
+        return min(self.asked, self._ledger.newest_epoch()[0] + 1)
+
+    @property
+    def enough(self) -> str | None:
+        """Why the run has trained enough before all epochs that were asked for; None where it has not."""
+        return None if self._stopping is None else self._stopping.enough
+
+    def due(self, epoch: int) -> bool:
+        """Whether the replica at the end of an epoch is to be evaluated."""
+        every = self._spec.program.evaluate_every
+        return self._spec.program.evaluate is not None and ((epoch + 1) % every == 0 or epoch + 1 == self.asked)
+
+    def skips(self, epoch: int) -> bool:
+        """Whether the replica at the end of an epoch is not evaluated though the program evaluates."""
+        return self._spec.program.evaluate is not None and not self.due(epoch)
 
     def untrained(self, stop: int) -> int:
         """How many of the positions before `stop` are credited without being trained."""
@@ -103,7 +126,9 @@ class Epochs:
 
     def followed(self, epoch: int) -> bool:
         """Whether vertices of another epoch may be trained before the end of this one."""
-        return epoch + 1 < self.number and not self._spec.program.bsp and not self._changes
+        if epoch + 1 >= self.number or self._spec.program.bsp or self._changes:
+            return False
+        return self._stopping is None or self._stopping.may_follow(epoch, self.due)
 
     def _may_open(self, newest: int, *, closed: bool) -> bool:
         """At most two epochs are under way at once; only one where f changes local vertices.
@@ -111,6 +136,8 @@ class Epochs:
         There the next epoch's chunks must hold what this one makes of them (with BSP that shows once its patches are in
         the files), and evaluate must see them before they change again.
         """
+        if self._stopping is not None and not self._stopping.may_follow(newest, self.due):
+            return False
         bsp = self._spec.program.bsp
         if self._changes:
             return closed and not self.unevaluated() and not (bsp and self._ledger.patches())

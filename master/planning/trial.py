@@ -118,7 +118,10 @@ def _last_batch(engine: Engine, left: int, factor: float, driver: str, file: Pat
 def _evaluated(program: Program, graph: Graph, state: ReplicaState, file: Path) -> Metrics:
     """Evaluate what two batches made. Raises UserCodeError, ProgramError with what a run does not say."""
     try:
-        return evaluate(program, graph, state, file)
+        metrics = evaluate(program, graph, state, file)
+        for goal in program.goals:
+            goal.value(metrics)
+        return metrics
     except UserCodeError as failed:
         said = str(failed).replace(KEPT, "It was given what two batches have made.")
         raise UserCodeError(said, failed.traceback_text) from failed

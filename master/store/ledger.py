@@ -22,10 +22,12 @@ from master.store.exact import Credited, check_patches, count_credits
 from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.ledger_file import LedgerFile
-from master.store.sealed import seal
+from master.store.sealed import seal, unseal
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.worker_rows import WorkerRows
 from master.store.write_batch import WriteBatch, failed_from
+
+NO_METRICS = seal({}).text  # of an epoch that was not evaluated, and will not be
 
 
 class Ledger(LedgerFile, WorkerRows):
@@ -167,6 +169,25 @@ class Ledger(LedgerFile, WorkerRows):
             )
         )
 
+    def not_evaluated(self, upto: int) -> list[int]:
+        """The epochs up to `upto` that have begun and have no metrics, in order."""
+        query = "SELECT epoch FROM epochs WHERE metrics IS NULL AND epoch <= ? ORDER BY epoch"
+        return [epoch for (epoch,) in self._db.execute(query, (upto,))]
+
+    def newest_evaluation(self) -> tuple[int, int]:
+        """How many epochs have metrics, and the version of the newest of them, -1 without any."""
+        query = "SELECT count(*), coalesce(max(version), -1) FROM epochs WHERE metrics IS NOT NULL AND metrics != ?"
+        count, version = self._db.execute(query, (NO_METRICS,)).fetchone()
+        return count, version
+
+    def evaluations(self) -> list[tuple[int, int, dict[str, Any]]]:
+        """(epoch, version, metrics) of the epochs that have any, oldest first."""
+        query = (
+            "SELECT epoch, version, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != ? "
+            "ORDER BY epoch"
+        )
+        return [(epoch, version, unseal(*sealed)) for epoch, version, *sealed in self._db.execute(query, (NO_METRICS,))]
+
     def epoch_s(self, epoch: int) -> float:
         """How long an epoch that is closed was open, 0 for another one."""
         query = "SELECT closed_s - opened_s FROM epochs WHERE epoch = ? AND closed_s IS NOT NULL"
@@ -177,6 +198,10 @@ class Ledger(LedgerFile, WorkerRows):
 
     def set_metrics(self, epoch: int, metrics: dict[str, Any]) -> None:
         self._db.execute("UPDATE epochs SET metrics = ?, metrics_crc32 = ? WHERE epoch = ?", (*seal(metrics), epoch))
+
+    def forget_metrics(self, epoch: int) -> None:
+        """Let an epoch be evaluated anew."""
+        self._db.execute("UPDATE epochs SET metrics = NULL, metrics_crc32 = NULL WHERE epoch = ?", (epoch,))
 
     def epochs(self) -> list[dict[str, Any]]:
         columns = "epoch", "vertices", "credited", "opened_s", "closed_s", "version", "metrics", "metrics_crc32"

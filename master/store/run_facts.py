@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +14,8 @@ from master.store.reader import standing
 from master.store.sealed import unseal
 from master.store.status import RunStatus
 from master.store.wall_clock import AHEAD
+
+STOPPED_EARLY = "stopped_early"  # the fact that says why a run has trained enough
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,14 @@ def read_push_costs(db: sqlite3.Connection) -> PushCosts | None:
 def read_facts(db: sqlite3.Connection) -> dict[str, Any]:
     """Return the ledger's table `run`: the run's status, when it started and ended, and the like, by name."""
     return {key: unseal(*sealed) for key, *sealed in db.execute("SELECT key, value, crc32 FROM run")}
+
+
+def read_best_fact(facts: Mapping[str, Any]) -> dict[str, Any] | None:
+    """Return version, epoch (from 1), goal and value of the replica that is kept as the best, None without one."""
+    best = facts.get("best")
+    if best is None:
+        return None
+    return {"version": best["version"], "epoch": best["epoch"] + 1, "goal": best["goal"], "value": best["value"]}
 
 
 def read_metrics(text: str | None, crc32: int | None) -> dict[str, Any]:

@@ -117,6 +117,15 @@ class RunDirectory:
     def final(self) -> Path:
         return self.root / "final.safetensors"
 
+    @property
+    def best(self) -> Path:
+        return self.root / "best.safetensors"
+
+    @property
+    def next_best(self) -> Path:
+        """What takes the place of the best once the ledger names it."""
+        return self.root / "best.next.safetensors"
+
     def kept_program(self, original: Path) -> KeptProgram:
         """The run's own copy of a program."""
         return KeptProgram(self.root / "program", original)
@@ -259,6 +268,7 @@ placement.safetensors  the part of each vertex, where they are placed
 fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
                      them (Type.field@version.npy), and patches since
 final.safetensors    the trained replica, once the run has ended
+best.safetensors     the replica with the best value of a metric, where the program keeps it
 logs/                what each worker printed, and the program's evaluate
 mail/, chunks/       what travels between master and workers
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own

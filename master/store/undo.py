@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gridml.errors import UsageError
 from master.decisions.leasing import Span
+from master.store.sealed import read_fact
 
 
 @dataclass(frozen=True)
@@ -84,6 +85,9 @@ def undo_credits(db: sqlite3.Connection, version: int, at_s: float, because: str
     db.execute(
         "DELETE FROM epochs WHERE credited = 0 AND epoch > (SELECT min(epoch) FROM epochs WHERE credited < vertices)"
     )
+    best = read_fact(db, "best")
+    if best is not None and best["version"] > version:
+        db.execute("DELETE FROM run WHERE key = 'best'")
     db.execute("DELETE FROM versions WHERE version > ?", (version,))
     db.execute("DELETE FROM patches WHERE version > ?", (version,))
     db.execute("DELETE FROM spans")

@@ -2,21 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import Executor, Future
+from typing import NamedTuple
 
-from gridml.errors import DamagedError
+from gridml.errors import DamagedError, ProgramError
 from gridml.model.chunk import Chunk
 from gridml.model.program import Metrics
 from master.decisions.evaluation import limit_s
 from master.environment import Hook
 from master.evaluation.evaluator import Evaluated, Evaluator, Subject
+from master.evaluation.metrics import KEPT
 from master.evaluation.recalibration import has_statistics, with_statistics
+from master.store.best import Best, BestKeeper
+from master.store.event_facts import EventFacts
 from master.store.journal import Journal
+from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store
-from master.store.versions import ReplicaState
+from master.store.versions import ReplicaState, Versions
 
 FLOPS_S = 60.0  # that counting the operations of a batch may take
+
+
+class _Judged(NamedTuple):
+    """An evaluation, and the replica that it is of where that is the best so far."""
+
+    evaluated: Evaluated
+    best: Best | None = None
 
 
 class EpochEnd:
@@ -33,7 +46,11 @@ class EpochEnd:
         self._hook = hook
         self._prepared = False
         self._told = False  # why a version keeps its merged statistics
-        self._evaluating: tuple[int, Future[Evaluated]] | None = None
+        self._goals = spec.program.goals
+        directory = RunDirectory(store.ledger.path.parent)
+        self._keeper = BestKeeper(directory, store.ledger)
+        self._versions = Versions(directory.versions)  # for the thread that evaluates
+        self._evaluating: tuple[int, Future[_Judged]] | None = None
         self._backed_up = -1  # epochs closed at the last copy of the ledger
 
     def settle(self) -> None:
@@ -61,6 +78,24 @@ class EpochEnd:
         """Evaluate anew: epochs that had ended may go on."""
         self._evaluating = None
         self._backed_up = self._store.ledger.epochs_closed()
+        self.settle_best()
+
+    def settle_best(self) -> None:
+        """Bring the best replica to what the ledger says of it, as a master begins or credits are undone. Where it
+        names none, as of another metric, or undone, the best epoch that can be is evaluated anew, and so kept."""
+        ledger, goal = self._store.ledger, self._spec.program.kept_goal
+        self._keeper.settle()
+        best = self._keeper.best
+        if goal is None or (best is not None and best.goal == str(goal)):
+            return
+        again: tuple[float, int] | None = None
+        for epoch, version, metrics in ledger.evaluations():
+            value = goal.find(metrics) if version in ledger.kept_versions else None
+            if value is not None and (again is None or goal.better(value, again[0])):
+                again = value, epoch
+        if again is not None:
+            with ledger.transaction():
+                ledger.forget_metrics(again[1])
 
     def evaluate(self, now: float) -> bool:
         """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""
@@ -69,19 +104,28 @@ class EpochEnd:
             if not future.done():
                 return False
             self._evaluating = None
+            best = None
             try:
-                evaluated = future.result()
+                evaluated, best = future.result()
                 topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
                 facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics)}
             except DamagedError as error:  # the training does not need that version any more
                 evaluated, topic, text = Evaluated({}), "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
                 facts = {"epoch": epoch + 1}
+            self._hook("before-metrics")
             with self._store.ledger.transaction():
                 self._store.ledger.set_metrics(epoch, evaluated.metrics)
+                if best is not None:
+                    self._keeper.name(best)
                 for news in evaluated.news:
                     self._journal.event(now, *news, {"epoch": epoch + 1})
                 self._journal.event(now, topic, text, facts)
                 self._tell(evaluated.not_recalibrated, now)
+                if best is not None:
+                    self._journal.event(now, "best", _best_text(best), _best_facts(best))
+            self._hook("after-metrics")
+            if best is not None:
+                self._keeper.publish()
             return True
         if self._spec.program.evaluate is None:
             return False
@@ -91,8 +135,34 @@ class EpochEnd:
         if waiting := self._store.ledger.unevaluated():
             subject = self._subject(*waiting[0])
             took_s = self._store.ledger.epoch_s(subject.epoch)
-            self._evaluating = subject.epoch, self._executor.submit(self._evaluator.evaluate, subject, limit_s(took_s))
+            job = self._executor.submit(self._judged, subject, limit_s(took_s), self._least())
+            self._evaluating = subject.epoch, job
         return False
+
+    def _least(self) -> float:
+        """Return what the next replica must be better than to be kept; NaN where any is kept."""
+        goal, best = self._spec.program.kept_goal, self._keeper.best
+        return math.nan if goal is None or best is None or best.goal != str(goal) else best.value
+
+    def _judged(self, subject: Subject, limit: float, least: float) -> _Judged:
+        """Evaluate a version, and write it down beside the best so far where it is better, in a thread of its own.
+
+        Raises as the evaluator does, and ProgramError where a metric that the run goes by is not there.
+        """
+        evaluated = self._evaluator.evaluate(subject, limit)
+        for goal in self._goals:
+            try:
+                goal.value(evaluated.metrics)
+            except ProgramError as error:
+                raise ProgramError(f"{error} {KEPT}") from None
+        wanted = self._spec.program.kept_goal
+        if wanted is None or not wanted.better(value := wanted.value(evaluated.metrics), least):
+            return _Judged(evaluated)
+        state = self._versions.read(subject.version, subject.sha256)
+        if subject.averaged and has_statistics(state):
+            state = with_statistics(state, self._evaluator.statistics(subject, limit)[0])
+        best = Best(subject.version, subject.epoch, str(wanted), value, "")
+        return _Judged(evaluated, self._keeper.stage(best, dict(state.tensors())))
 
     def trained(self, now: float) -> ReplicaState:
         """Return the newest version as it is kept when the run has ended. Raises UserCodeError."""
@@ -132,6 +202,15 @@ class EpochEnd:
             self._told = True
             text = f"running statistics stay as they were merged, because they cannot be gathered anew: {problem}"
             self._journal.event(now, "warning", text)
+
+
+def _best_text(best: Best) -> str:
+    metric = best.goal.partition(":")[2]
+    return f"epoch {best.epoch + 1} has the best {metric} so far, {_number(best.value)}; it is kept"
+
+
+def _best_facts(best: Best) -> EventFacts:
+    return {"epoch": best.epoch + 1, "version": best.version, "goal": best.goal, "value": best.value}
 
 
 def describe_metrics(metrics: Metrics) -> str:

@@ -225,6 +225,8 @@ class Pushes:
                 self._leases.end(push.lease, now, "trained to its end")
         for epoch in complete:
             store.ledger.close_epoch(epoch, version, now)
+            if self._leases.epochs.skips(epoch):
+                store.ledger.set_metrics(epoch, {})
             vertices, epoch_s = self._leases.epochs.count, store.ledger.epoch_s(epoch)
             facts = {"epoch": epoch + 1, "version": version, "vertices": vertices, "epoch_s": epoch_s}
             self._failures.say(now, "epoch", f"epoch {epoch + 1} is credited in full, in version {version}", facts)

@@ -34,7 +34,7 @@ from master.views.render import duration
 
 STYLES = {
     **dict.fromkeys(("started", "resumed", "running"), "cyan"),
-    **dict.fromkeys(("epoch", "metrics", "finished"), "green"),
+    **dict.fromkeys(("epoch", "metrics", "best", "stopping", "finished"), "green"),
 }
 NAMED = 3  # machines that are avoided
 WIDTH = 100  # columns of the panel, where the terminal has them

@@ -124,7 +124,8 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
     ).fetchone() or (0, 0, 0)
     all_credited = one("SELECT coalesce(sum(credited), 0) FROM epochs").fetchone()[0]
     evaluation = one(
-        "SELECT epoch, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL ORDER BY epoch DESC LIMIT 1"
+        "SELECT epoch, metrics, metrics_crc32 FROM epochs WHERE metrics IS NOT NULL AND metrics != '{}' ORDER BY epoch "
+        "DESC LIMIT 1"
     ).fetchone() or (None, None, None)
     # A worker that its back end never started is neither alive nor lost, nor is one that was told to leave, and did.
     states = {(s, begun): n for s, begun, n in one(_STATES)}

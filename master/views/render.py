@@ -69,6 +69,11 @@ def _header(report: Report) -> Table:
         grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")
     if report.placement is not None:
         grid.add_row("placed", report.placement)
+    if report.best is not None:
+        best = report.best
+        grid.add_row("best", f"{best['goal']} {_number(best['value'])}, after epoch {best['epoch']}")
+    if report.stopped_early is not None:
+        grid.add_row("stopped early", report.stopped_early)
     if report.money is not None:
         grid.add_row("money", _money_line(report.money))
     if report.repetitions:

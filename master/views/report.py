@@ -20,7 +20,15 @@ from master.backends.registry import read_settings
 from master.decisions.failures import AVOIDED
 from master.store.kept_placement import FACT
 from master.store.reader import opened
-from master.store.run_facts import RunClock, read_clock, read_facts, read_metrics, read_status
+from master.store.run_facts import (
+    STOPPED_EARLY,
+    RunClock,
+    read_best_fact,
+    read_clock,
+    read_facts,
+    read_metrics,
+    read_status,
+)
 from master.store.series import read_by_epoch
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
@@ -100,9 +108,10 @@ class Report:
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
     credited work. `repetitions` counts how often a push was trained again for a check. More than `helpful` workers
     would hardly help, as far as the pushes show; None where they do not. Of the workers that are wanted `asked` were
-    asked for at last, None: all. `sizing` says what sizes the chunks have at
-    last, and why; None before lifetimes were fitted. `money` is what instances cost that the run launched itself, None
-    where it launched none.
+    asked for at last, None: all. `stopped_early` says why a run ended before its last epoch, None where it did not.
+    `best` has `version`, `epoch`, `goal` and `value` of the replica that is kept as the best. `sizing` says what sizes
+    the chunks have at last, and why; None before lifetimes were fitted. `money` is what instances cost that the run
+    launched itself, None where it launched none.
     """
 
     run_dir: str
@@ -140,6 +149,8 @@ class Report:
     helpful: int | None
     helpful_because: str | None
     placement: str | None
+    stopped_early: str | None
+    best: dict[str, Any] | None
     sizing: str | None
     money: Money | None
     machines: list[MachineReport]
@@ -214,6 +225,8 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
         placement=facts.get(FACT, {}).get("text"),
+        stopped_early=facts.get(STOPPED_EARLY),
+        best=read_best_fact(facts),
         sizing=next((text for (text,) in db.execute(_LAST_SIZING)), None),
         money=read_money(root, flops_per_vertex * credited if flops_per_vertex else None, now),
         machines=_machines(workers),

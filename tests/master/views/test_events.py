@@ -42,6 +42,8 @@ PROMISED: dict[str, set[str]] = {
     "epoch": {"epoch", "version", "vertices", "epoch_s"},
     "metrics": {"epoch", "metrics"},
     "evaluate": {"epoch"},
+    "best": {"epoch", "version", "goal", "value"},
+    "stopping": {"epochs", "reason"},
     "helpful": {"epoch", "workers"},
     "submitted": {"workers", "first", "last", "present", "asked"},
     "running": PLACE,
