@@ -50,11 +50,16 @@ ORDER = (
     "master/views",
     "master/simulation",
     "gridml/commands",
+    "gridml/calls",
     "gridml/cli.py",
     "pools",
 )
 """Rooms from low to high; a room imports those below it. A room is a folder, without the files and folders in it that
 have a line of their own."""
+
+DOORS = {("gridml", "gridml/calls")}
+"""Modules that import from a higher room, and which: `gridml` imports its calls when they are asked for, as no worker
+does."""
 
 
 @dataclass(frozen=True)
@@ -106,11 +111,13 @@ class Tree:
 
     @cached_property
     def arrows(self) -> tuple[Arrow, ...]:
-        """All imports between modules of ours, sorted; also those in functions and for type checking."""
+        """All imports between modules of ours, sorted; also those in functions and for type checking, but not those of
+        DOORS."""
         return tuple(
             Arrow(importer, imported)
             for importer, all_of in sorted(self.needs().items())
             for imported in sorted(all_of)
+            if (importer, self.room_of(imported)) not in DOORS
         )
 
     def room_of(self, module: str) -> str:

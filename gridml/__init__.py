@@ -1,7 +1,11 @@
 """Train models on machines that come and go.
 
 A program is one Python file: vertex types, what one vertex does (f), how two replicas of a shared vertex merge (g).
+What runs one (`run`, `load` and the like, docs/python.md) is imported when it is asked for: workers have no master.
 """
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from gridml import datasets
 from gridml.aggregates import Aggregate, Merge, TensorMerge, by_name
@@ -25,6 +29,28 @@ from gridml.model.progress import Progress
 from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.schedule import by_step, constant, linear_decay, torch_schedule, warmup
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
+
+if TYPE_CHECKING:
+    from gridml.calls.beginning import launch as launch
+    from gridml.calls.beginning import run as run
+    from gridml.calls.beginning import submit as submit
+    from gridml.calls.displays import Event as Event
+    from gridml.calls.handle import Run as Run
+    from gridml.calls.loading import load as load
+    from gridml.calls.resuming import resume as resume
+    from gridml.calls.simulating import simulate as simulate
+
+# Not among `__all__`: a worker that imports all of that has no master.
+_CALLS = {
+    "Event": "displays",
+    "Run": "handle",
+    "launch": "beginning",
+    "load": "loading",
+    "resume": "resuming",
+    "run": "beginning",
+    "simulate": "simulating",
+    "submit": "beginning",
+}
 
 __all__ = [
     "Aggregate",
@@ -68,3 +94,14 @@ __all__ = [
     "update",
     "warmup",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Import a call when it is asked for."""
+    if name not in _CALLS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(f"{__name__}.calls.{_CALLS[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_CALLS})

@@ -32,6 +32,10 @@ class ProgramError(GridmlError):
     exit_status = 3
 
 
+class UnguardedError(ProgramError):
+    """A file begins a run while it is itself loaded as a program."""
+
+
 class UserCodeError(GridmlError):
     """The user's f, g or evaluate raised, or returned what cannot be merged.
 

@@ -19,6 +19,7 @@ from master.scaling import Scaling
 from master.store.diagnosis import explained
 from master.store.event_facts import EventFacts
 from master.store.exact import Credited
+from master.store.kept_replica import FINAL_SHA256
 from master.store.ledger import Ledger
 from master.store.run_facts import STOPPED_EARLY, PushCosts, RunClock
 from master.store.rundir import MasterLock
@@ -226,8 +227,11 @@ class Run:
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
         values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
+        sha256 = None
         if values:
-            bundle.write_atomic(parts.directory.final, *bundle.pieces({"version": replica.version}, values))
+            pieces = bundle.pieces({"version": replica.version}, values)
+            sha256 = bundle.digest(*pieces)
+            bundle.write_atomic(parts.directory.final, *pieces)
         ended_s, program = parts.environment.clock(), parts.spec.program
         flops = None
         if program.uses_torch:
@@ -237,6 +241,7 @@ class Run:
         facts = {"vertices": credited.vertices, "epochs": credited.epochs, "run_s": clock.at(ended_s)}
         with self.ledger.transaction():
             self._keep_push_costs()
+            self.ledger.set(FINAL_SHA256, sha256)
             self.ledger.set("flops_per_vertex", flops)
             self.ledger.set("status", RunStatus.FINISHED)
             self.ledger.set("ended_s", ended_s)

@@ -18,6 +18,8 @@ from gridml.commands.start import as_typer_reads, for_typer, own_fields, paramet
 from gridml.errors import UsageError
 
 if TYPE_CHECKING:
+    from master.environment import Environment
+    from master.run import Run
     from master.store.settings import Settings
 
 EXAMPLE = "Example: gridml resume runs/mnist-20260401-120000"
@@ -41,6 +43,7 @@ class _Changeable(NamedTuple):
 
 _COMMON = {
     "workers": _Changeable("workers", int, "Workers at once."),
+    "epochs": _Changeable("epochs", int, "Passes over the vertices in all; more of them for a run that has finished."),
     "chunk": _Changeable(
         "chunk", str, "Vertices a lease, or what they follow: goodput, paper, gaussian.", metavar="N|RULE"
     ),
@@ -74,10 +77,11 @@ def resume_command() -> Callable[..., None]:
         "Go on with a run from its last credit, whatever ended it.\n\nOptions that are given hold from now on; jobs "
         "that are queued or run already stay as they are."
     )
-    return as_typer_reads(resume, text, _parameters())
+    return as_typer_reads(resume, text, resume_parameters())
 
 
-def _parameters() -> Iterator[inspect.Parameter]:
+def resume_parameters() -> Iterator[inspect.Parameter]:
+    """Yield the options of the command, with their defaults."""
     from master.backends.registry import BACKENDS
 
     yield parameter("run", RunArgument, inspect.Parameter.empty)
@@ -98,8 +102,15 @@ def _parameters() -> Iterator[inspect.Parameter]:
 
 
 def _resume(values: Mapping[str, Any]) -> None:
-    from master.launch import resume
     from master.views.terminal import drive
+
+    run = values["run"]
+    drive(run, taking_up(values), run.name, as_json=values["as_json"], resumed=True)
+
+
+def taking_up(values: Mapping[str, Any]) -> Callable[[Environment], Run]:
+    """Return what takes a run up, by the values of all options. Raises UsageError for what makes no sense."""
+    from master.launch import resume
 
     run, file, with_changes = values["run"], values["program"], values["with_changes"]
     asked = {name: value for name, value in values.items() if name not in _FIXED and value not in (None, [])}
@@ -109,13 +120,7 @@ def _resume(values: Mapping[str, Any]) -> None:
         return changed(settings, asked)
 
     file = None if file is None else file.absolute()
-    drive(
-        run,
-        lambda environment: resume(run, environment, file, with_changes=with_changes, change=change),
-        run.name,
-        as_json=values["as_json"],
-        resumed=True,
-    )
+    return lambda environment: resume(run, environment, file, with_changes=with_changes, change=change)
 
 
 def _check(values: Mapping[str, Any], asked: Mapping[str, Any]) -> None:

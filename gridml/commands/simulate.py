@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gridml.commands.arguments import usual_root
 from gridml.errors import StorageError, UsageError
 
 if TYPE_CHECKING:
+    from master.simulation.options import SimulationOptions
+    from master.simulation.world import World
+    from master.store.journal import Report
     from master.store.rundir import RunDirectory
 
 EXAMPLE = (
@@ -106,20 +109,15 @@ def simulate(
     Ledger and decisions are those of a real run; time, machines and messages are simulated, and the report is in
     simulated seconds. Times have units as elsewhere: 90s, 45m, 1.5h.
     """
-    from master.simulation.options import SimulationOptions, scenario_for, settings_for
+    from master.simulation.options import SimulationOptions
     from master.simulation.result import result_of
     from master.simulation.status_line import status_line
-    from master.simulation.world import play_scenario
-    from master.store.rundir import RunDirectory
     from master.views.json_text import json_text
     from master.views.terminal import print_report
-    from remote.stepped import Trainer
 
     if campaign is not None:
         _campaign(campaign, seed, as_json=as_json)
         return
-    if program is not None and vertices is not None:
-        raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
     options = SimulationOptions(
         cost=cost,
         workers=workers,
@@ -150,25 +148,38 @@ def simulate(
         steps_each=steps_each,
     )
     name = "cost" if program is None else program.stem
-    root = run_dir or Path("runs") / f"{name}-{time.strftime('%Y%m%d-%H%M%S')}"
-    directory = RunDirectory(root)
-    file = directory.kept_program(Path(COST_PROGRAM)).program.absolute() if program is None else program.absolute()
-    chosen = settings_for(options, file)
-    played = scenario_for(options, chosen.workers)
-    if program is None:
-        _write(directory, file, 100_000 if vertices is None else vertices, epochs or 1)
-    try:
-        with status_line(root, quiet=as_json) as notify:
-            trainer = None if program is None else Trainer(file, played.costs, seed)
-            world = play_scenario(chosen, played, root, notify, trainer)
-    except MemoryError:
-        raise UsageError("this simulation does not fit into memory; expected fewer --vertices or --workers.") from None
+    root = run_dir or usual_root(name)
+    with status_line(root, quiet=as_json) as notify:
+        world = played(program, options, root, notify)
     result = result_of(world, root)
     if as_json:
         typer.echo(json_text(result.to_json(), indent=2))
     else:
         print_report(result.report)
         typer.echo(result.summary())
+
+
+def played(program: Path | None, options: SimulationOptions, root: Path, report: Report) -> World:
+    """Play a run in `root`, of a program's file or of workers that only take time, to its end; `report` is told of its
+    events. Raises UsageError for options that make no sense, and as a run does."""
+    from master.simulation.options import scenario_for, settings_for
+    from master.simulation.world import play_scenario
+    from master.store.rundir import RunDirectory
+    from remote.stepped import Trainer
+
+    if program is not None and options.vertices is not None:
+        raise UsageError("got both a program and --vertices; expected one of them: a program has its own vertices.")
+    directory = RunDirectory(root)
+    file = directory.kept_program(Path(COST_PROGRAM)).program.absolute() if program is None else program.absolute()
+    settings = settings_for(options, file)
+    scenario = scenario_for(options, settings.workers)
+    if program is None:
+        _write(directory, file, 100_000 if options.vertices is None else options.vertices, options.epochs or 1)
+    try:
+        trainer = None if program is None else Trainer(file, scenario.costs, options.seed)
+        return play_scenario(settings, scenario, root, report, trainer)
+    except MemoryError:
+        raise UsageError("this simulation does not fit into memory; expected fewer --vertices or --workers.") from None
 
 
 def _write(directory: RunDirectory, file: Path, vertices: int, epochs: int) -> None:

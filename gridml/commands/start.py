@@ -121,7 +121,7 @@ def start_command(plugin: BackendPlugin) -> Callable[..., None]:
         _start(plugin, values)
 
     assert plugin.command is not None
-    return as_typer_reads(command, plugin.command.help, _parameters(plugin))
+    return as_typer_reads(command, plugin.command.help, start_parameters(plugin))
 
 
 def as_typer_reads(
@@ -135,7 +135,8 @@ def as_typer_reads(
     return command
 
 
-def _parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
+def start_parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
+    """Yield the options of the command that begins a run on a back end, with their defaults."""
     from gridml.carriers.registry import CARRIERS
 
     command = plugin.command
@@ -198,17 +199,23 @@ def for_typer(hint: Any) -> Any:
     return Annotated[(inner, *extras)]
 
 
-def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
-    from master.launch import start
+def wanted(plugin: BackendPlugin, values: Mapping[str, Any]) -> tuple[Settings, Path]:
+    """Return the settings of a run that is to begin, by the values of all options, and its directory. Raises UsageError
+    or RunError for what can be seen to be wrong before there is one."""
     from master.mailboxes import check_carrier
-    from master.store.rundir import RunDirectory
-    from master.views.terminal import drive
 
     settings = _settings(plugin, values)
     plugin.check(settings)
     check_carrier(settings, nearby=plugin.nearby())
-    name = settings.program.stem
-    root = values["run_dir"] or usual_root(name)
+    return settings, values["run_dir"] or usual_root(settings.program.stem)
+
+
+def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
+    from master.launch import start
+    from master.store.rundir import RunDirectory
+    from master.views.terminal import drive
+
+    settings, root = wanted(plugin, values)
     foreground = values.get("foreground", True)
     if foreground and values.get("prepare", False):
         raise UsageError("got --foreground and --prepare; expected one of them: what is prepared is submitted later.")
@@ -223,10 +230,11 @@ def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
         if not foreground:
             _submit(plugin.batch, settings, root, as_json=values["as_json"])
             return
-    drive(root, lambda environment: start(settings, root, environment), name, as_json=values["as_json"])
+    title, as_json = settings.program.stem, values["as_json"]
+    drive(root, lambda environment: start(settings, root, environment), title, as_json=as_json)
 
 
-def _settings(plugin: BackendPlugin, values: dict[str, Any]) -> Settings:
+def _settings(plugin: BackendPlugin, values: Mapping[str, Any]) -> Settings:
     """Return the settings of a command line. Raises UsageError for what makes no sense."""
     from gridml.protocol.messages import NO_PUSH
     from master.store.settings import Settings, parse_bytes, parse_chunk
@@ -284,7 +292,7 @@ def check_silence(seconds: float) -> None:
         )
 
 
-def _made(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
+def made(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
     """Make a run that another process drives; unless `quiet`, say meanwhile how its vertices are placed."""
     from master.backends.registry import make
     from master.environment import Environment
@@ -301,7 +309,7 @@ def _made(settings: Settings, root: Path, *, quiet: bool) -> RunDirectory:
 
 def _prepare(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool) -> None:
     """Make the run, and what its master is submitted by."""
-    prepared = batch.prepare_master(settings, _made(settings, root, quiet=as_json))
+    prepared = batch.prepare_master(settings, made(settings, root, quiet=as_json))
     if as_json:
         typer.echo(json.dumps({"run_dir": str(root), "prepared": str(prepared)}))
         return
@@ -312,7 +320,7 @@ def _submit(batch: BatchSystem, settings: Settings, root: Path, *, as_json: bool
     """Make the run, and hand its master to the batch system."""
     from master.store.rundir import command
 
-    job = batch.submit_master(settings, _made(settings, root, quiet=as_json))
+    job = batch.submit_master(settings, made(settings, root, quiet=as_json))
     if as_json:
         typer.echo(json.dumps({"run_dir": str(root), "master_job": job}))
         return

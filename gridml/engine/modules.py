@@ -4,7 +4,7 @@ that of a mirror where they train on a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container
+from collections.abc import Callable, Collection, Container, Iterator
 from types import MethodType
 from typing import Any
 
@@ -128,33 +128,46 @@ class Modules:
         Names are "Type/index/field/name in state_dict", as if nothing was compiled. Tied weights, one tensor under
         several names, go by the first of them: rebased twice, they would be wrong.
         """
-        self.make(index)
         views: dict[str, Array] = {}
         mirrored: dict[str, dict[str, Any]] = {}  # tensors by name, by device
-        seen = set()
-        for field, made in self._made[index].items():
-            for name, tensor in made.state_dict(keep_vars=True).items():
-                memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
-                if tensor.numel() and memory in seen:
-                    continue
-                seen.add(memory)
-                whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
-                if needs_mirror(tensor):
-                    mirrored.setdefault(str(tensor.device), {})[whole] = tensor
-                    views[whole] = _NO_VALUES  # it keeps its place among the others
-                    continue
-                try:
-                    views[whole] = tensor.detach().numpy()
-                except TypeError as error:
-                    raise ProgramError(
-                        f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype}; expected a dtype numpy has, "
-                        f"bfloat16 or float16. Keep the master copy in float32."
-                    ) from error
+        for field, name, tensor, first in self._tensors(index):
+            if first in views:
+                continue
+            if needs_mirror(tensor):
+                mirrored.setdefault(str(tensor.device), {})[first] = tensor
+                views[first] = _NO_VALUES  # it keeps its place among the others
+                continue
+            try:
+                views[first] = tensor.detach().numpy()
+            except TypeError as error:
+                raise ProgramError(
+                    f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype}; expected a dtype numpy has, "
+                    f"bfloat16 or float16. Keep the master copy in float32."
+                ) from error
         if index not in self._mirrors:
             self._mirrors[index] = [Mirror(tensors, device) for device, tensors in mirrored.items()]
         for mirror in self._mirrors[index]:
             views.update(mirror.arrays)
         return views
+
+    def names(self, index: int) -> dict[str, dict[str, str]]:
+        """Return what each tensor of vertex `index` is called in `views`, by field and by its name in state_dict, as if
+        nothing was compiled: of tied weights all as the first of them."""
+        names: dict[str, dict[str, str]] = {}
+        for field, name, _, first in self._tensors(index):
+            names.setdefault(field, {})[plain(name)] = first
+        return names
+
+    def _tensors(self, index: int) -> Iterator[tuple[str, str, Any, str]]:
+        """Yield every entry of the state dicts of vertex `index`: its field, its name there, the tensor, and what the
+        first with the same memory is called in `views`."""
+        self.make(index)
+        seen: dict[Any, str] = {}
+        for field, made in self._made[index].items():
+            for name, tensor in made.state_dict(keep_vars=True).items():
+                whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
+                memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
+                yield field, name, tensor, seen.setdefault(memory if tensor.numel() else whole, whole)
 
     def pull(self, index: int | None = None) -> None:
         """Bring home what vertex `index`, or every one, holds by now: afterwards `views` are up to date."""

@@ -26,13 +26,14 @@ def folder_of(program: Path) -> Path:
     return program.resolve().parent
 
 
-def own_files(program: Path) -> dict[str, Path]:
-    """Return the program's file and those of its own modules, by their paths in its folder, the program first.
+def own_files(program: Path, folder: Path | None = None) -> dict[str, Path]:
+    """Return the program's file and those of its own modules, by their paths in its folder, the program first. Modules
+    lie in `folder`, None: where the program does.
 
     Found are all that the source names in an import, wherever it stands, and all that are loaded. What cannot be read
     or parsed is left to the import that fails on it.
     """
-    folder = folder_of(program)
+    folder = folder_of(program) if folder is None else folder.resolve()
     files = {program.name: program}
     waiting = [(program, "")]
     while waiting:

@@ -14,7 +14,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from gridml.errors import DataError, GridmlError, Interruption, ProgramError, UsageError, UserCodeError
+from gridml.errors import (
+    DataError,
+    GridmlError,
+    Interruption,
+    ProgramError,
+    UnguardedError,
+    UsageError,
+    UserCodeError,
+)
 from gridml.model.batch import Batch
 from gridml.model.batch_norm import batch_norms
 from gridml.model.goals import EarlyStopping, Goal, kept_goal
@@ -391,6 +399,18 @@ class Program:
         return not any(t.replicated for t in self.types().values())
 
 
+_loading: list[Path] = []  # the programs whose files are executed now
+
+
+def check_guarded(call: str) -> None:
+    """Raise UnguardedError where a program's file, as it is loaded, makes a `call` that would begin a run."""
+    if _loading:
+        raise UnguardedError(
+            f"{_loading[-1]} calls {call} while it is loaded: the master and every worker load this file, and each "
+            f'would begin a run of its own. Put the call under  if __name__ == "__main__":  in that file.'
+        )
+
+
 def load(path: Path, original: Path | None = None) -> Program:
     """Return the one Program in a user's file. A copy that a run keeps, with the modules beside it, is loaded as the
     `original` that it was made of.
@@ -412,14 +432,17 @@ def load(path: Path, original: Path | None = None) -> Program:
     sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Kept)]
     if original is not None:
         sys.meta_path.insert(0, Kept(copy.parent, folder))
+    _loading.append(path)
     try:
         exec(compiled(copy, path), vars(loaded))
-    except (DataError, Interruption):
+    except (DataError, UnguardedError, Interruption):
         del sys.modules[name]
         raise  # it says all there is to say
     except BaseException as error:
         del sys.modules[name]
         raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
+    finally:
+        _loading.remove(path)
     programs: dict[str, Program] = {n: v for n, v in vars(loaded).items() if issubclass(type(v), Program)}
     distinct = {id(p): name for name, p in programs.items()}
     if len(distinct) != 1:

@@ -33,9 +33,9 @@ _FAULTS = {"lose": "lose", "repeat": "repeat", "tear": "truncate", "flip": "corr
 
 @dataclass(frozen=True)
 class SimulationOptions:
-    """The options of the command line; texts are times, or lists such as `t_x=0.1,t_s=5`."""
+    """The options of the command line, with its defaults; texts are times, or lists such as `t_x=0.1,t_s=5`."""
 
-    cost: str
+    cost: str = "t_x=0.01,t_s=5,push=0.1"
     workers: int = 100
     vertices: int | None = None
     epochs: int | None = None
@@ -57,7 +57,7 @@ class SimulationOptions:
     chunks_per_job: int = 0
     turn: str = "0.05"
     travel: str = "0"
-    silence: str = "120"
+    silence: str = "120s"
     spot_checks: float = 0.0
     steps_each: int | None = None
     compress: str = NONE

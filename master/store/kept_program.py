@@ -17,9 +17,10 @@ from gridml.protocol import bundle
 Contents = Mapping[str, bytes]  # of a program's files, by their paths in its folder
 
 
-def contents_of(program: Path) -> Contents:
-    """Return what a program's files hold now: to be asked when it was just loaded. Raises OSError."""
-    return {name: path.read_bytes() for name, path in own_files(program).items()}
+def contents_of(program: Path, folder: Path | None = None) -> Contents:
+    """Return what a program's files hold now: to be asked when it was just loaded. Its own modules lie in `folder`,
+    None: beside it. Raises OSError."""
+    return {name: path.read_bytes() for name, path in own_files(program, folder).items()}
 
 
 @dataclass(frozen=True)

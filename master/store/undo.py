@@ -48,8 +48,9 @@ def points(db: sqlite3.Connection) -> list[Point]:
     return [Point(*row) for row in rows]
 
 
-def find_point(wanted: str, among: Sequence[Point]) -> Point:
-    """Return the point called "v57", or "e3" for the end of the third epoch. Raises UsageError for another."""
+def find_point(wanted: str, among: Sequence[Point], option: str = "--to") -> Point:
+    """Return the point called "v57", or "e3" for the end of the third epoch, as an `option` says. Raises UsageError for
+    another."""
     letter, number = wanted[:1], wanted[1:]
     named = {f"v{point.version}": point for point in reversed(among)}
     named |= {f"e{point.epoch + 1}": point for point in among if point.epoch is not None}
@@ -57,7 +58,7 @@ def find_point(wanted: str, among: Sequence[Point]) -> Point:
     if point is None:
         ends = " ".join(name for name in named if name[0] == "e") or "none"
         versions = " ".join(name for name in named if name[0] == "v")
-        raise UsageError(f"--to is {wanted!r}; expected the end of an epoch ({ends}) or a version ({versions}).")
+        raise UsageError(f"{option} is {wanted!r}; expected the end of an epoch ({ends}) or a version ({versions}).")
     return point
 
 

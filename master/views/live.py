@@ -86,7 +86,7 @@ class Screen(View):
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
         style = STYLES.get(topic, BAD)
-        self._console.print(Text.assemble((_hour(at_s), "dim"), "  ", (f"{topic:9}", style), " ", text))
+        self._console.print(Text.assemble((clock_time(at_s), "dim"), "  ", (f"{topic:9}", style), " ", text))
 
     def progress(self, now: float, progress: Progress) -> None:
         self._live.update(panel(self._title, progress), refresh=True)
@@ -102,10 +102,10 @@ class Lines(View):
         self._out = out
 
     def event(self, at_s: float, topic: str, text: str, facts: EventFacts = NO_FACTS) -> None:
-        print(printable(f"{_hour(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
+        print(printable(f"{clock_time(at_s)}  {topic:9} {text}", sys.maxsize), file=self._out, flush=True)
 
     def progress(self, now: float, progress: Progress) -> None:
-        print(printable(f"{_hour(now)}  {'progress':9} {line(progress)}", sys.maxsize), file=self._out, flush=True)
+        print(printable(f"{clock_time(now)}  {'progress':9} {line(progress)}", sys.maxsize), file=self._out, flush=True)
 
 
 @final
@@ -244,5 +244,6 @@ def line(progress: Progress) -> str:
     return ", ".join(parts)
 
 
-def _hour(at_s: float) -> str:
+def clock_time(at_s: float) -> str:
+    """Return a time (seconds of time.time()) as this machine's clock shows it."""
     return time.strftime("%H:%M:%S", time.localtime(at_s))

@@ -5,21 +5,17 @@ What drives a run is imported only for that: following one takes no more than re
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 import sqlite3
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 import typer
 
-from gridml.errors import Interruption
 from gridml.protocol.text import printable
 from master.store.event_facts import facts_from
 from master.store.reader import connect, explained, holder
@@ -40,78 +36,26 @@ LOOK_S = 0.25  # how often `follow` looks for news
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
-class Stopped(Interruption):
-    """This process was sent signal `number`, to end it."""
-
-    def __init__(self, number: int) -> None:
-        super().__init__(number)
-        self.number = number
-
-
-class _Signals:
-    """Ctrl-C, SIGTERM and a terminal that closes: while the run's loop turns, they end it between two turns; at any
-    other time, or when they come again, at once."""
-
-    def __init__(self) -> None:
-        self._turning = False
-        self._pending = 0
-
-    @contextmanager
-    def caught(self) -> Iterator[None]:
-        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-        before = {number: signal.signal(number, self._hear) for number in caught}
-        try:
-            yield
-        finally:
-            for number, handler in before.items():
-                signal.signal(number, handler)
-
-    def turn(self) -> None:
-        """Called once a turn of the loop. Raises Stopped."""
-        self._turning = True
-        if self._pending:
-            raise Stopped(self._pending)
-
-    def _hear(self, number: int, frame: FrameType | None) -> None:
-        if self._turning and not self._pending:
-            self._pending = number
-        else:
-            raise Stopped(number)
-
-
 def drive(root: Path, begin: Callable[[Environment], Run], title: str, *, as_json: bool, resumed: bool = False) -> None:
     """Begin a run, or take one up that is to be `resumed`, and drive it to its end; then print its report."""
-    from master.backends.registry import is_batch_job, make
-    from master.environment import Environment
-    from master.restarts import counted
+    from master.backends.registry import is_batch_job
+    from master.views.driving import Signals, Stopped, drive_shown
 
     is_job = is_batch_job()
-    signals = _Signals()
+
+    def comes_again(stopped: Stopped) -> bool:
+        """A job is held or killed, or its schedd goes down: there will be another master."""
+        return is_job and stopped.number == signal.SIGTERM
+
+    signals = Signals()
     try:
         with signals.caught(), view_of(title, as_json=as_json) as view:
-            follower = Follower(root, view)
-
-            def tick() -> None:
-                signals.turn()
-                follower.tick()
-
-            environment = Environment(make, wall=time.time, report=follower.report, tick=tick)
-            life = counted(root, environment) if resumed else contextlib.nullcontext()
-            with life, begin(environment) as run, follower:
-                workers = run.parts.workers.asked
-                facts = {"run_dir": str(root), "workers": workers, "vertices": run.total}
-                follower.report("started", f"{root}: {workers} workers, {run.total:,} vertices", facts)
-                try:
-                    run.finish()
-                except Stopped as stopped:
-                    if is_job and stopped.number == signal.SIGTERM:
-                        run.leave()  # it is held or killed, or its schedd goes down: there will be another master
-                    raise
+            drive_shown(root, begin, view, signals.turn, resumed=resumed, leaves=comes_again)
     except Stopped as stopped:
         began = RunDirectory(root).ledger.exists()
         then = f"Stopped at the last credit. Go on with: {command('resume', root)}"
         typer.echo(printable(then) if began else "Stopped before it began.", err=True)
-        if is_job and stopped.number == signal.SIGTERM:
+        if comes_again(stopped):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)  # a job that ends by a signal stays in the queue
         raise typer.Exit(128 + stopped.number) from None

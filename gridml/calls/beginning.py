@@ -1,0 +1,119 @@
+"""Runs that a call begins: `gridml.run`, `gridml.submit`, `gridml.launch`, each with the options of its command."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gridml.calls.displays import Display, OnEvent
+from gridml.calls.driving import drive, new_root
+from gridml.calls.handle import Run
+from gridml.calls.options import values_of
+from gridml.calls.sources import source_of
+from gridml.errors import UsageError
+from gridml.model.program import Program, check_guarded
+
+if TYPE_CHECKING:
+    from master.backends.plugin import BackendPlugin
+
+AnyProgram = Program | str | os.PathLike[str]
+AnyPath = str | os.PathLike[str]
+_AT_A_TERMINAL = ("program", "as_json", "dry_run", "prepare")
+
+
+def run(
+    program: AnyProgram,
+    *,
+    workers: int | None = None,
+    epochs: int | None = None,
+    run_dir: AnyPath | None = None,
+    on_event: OnEvent | None = None,
+    display: Display = "auto",
+    **options: Any,
+) -> Run:
+    """Train a program on worker processes of this machine, as `gridml run` does; return when it has ended.
+
+    `program` is a Program that a script, a module or a cell of a notebook has made, or the path of a file. Further
+    options are those of the command with their defaults, called as there with `_` for `-`: `seed=1`, `chunk=256`,
+    `lifetime="exponential(1h)"`. `on_event` is called with each `Event`; what it raises ends the run at its last
+    credit. `display` is where progress goes: "terminal", "plain" lines, a "notebook", "none", or as fits.
+
+    Raises what ends a run: UsageError and ProgramError before there is one, UserCodeError where the program failed,
+    RunError, StorageError. Interrupted (KeyboardInterrupt), or ended by an error, a run stands at its last credit:
+    `gridml.resume` goes on with it.
+    """
+    given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir}
+    return _begin("run", program, given, on_event, display)
+
+
+def submit(
+    program: AnyProgram,
+    *,
+    workers: int | None = None,
+    epochs: int | None = None,
+    run_dir: AnyPath | None = None,
+    on_event: OnEvent | None = None,
+    display: Display = "auto",
+    **options: Any,
+) -> Run:
+    """Hand a program over to the jobs of a pool, as `gridml submit` does; return at once: `Run.wait` waits for its end.
+
+    With `foreground=True` the master runs in this process, and it returns when the run has ended. Options as those of
+    the command; otherwise as `gridml.run`.
+    """
+    given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir}
+    return _begin("submit", program, given, on_event, display)
+
+
+def launch(
+    program: AnyProgram,
+    *,
+    instances: int | None = None,
+    epochs: int | None = None,
+    run_dir: AnyPath | None = None,
+    on_event: OnEvent | None = None,
+    display: Display = "auto",
+    **options: Any,
+) -> Run:
+    """Train a program on spot instances, as `gridml launch` does; return when it has ended. Options as those of the
+    command; otherwise as `gridml.run`."""
+    given = {**options, "workers": instances, "epochs": epochs, "run_dir": run_dir}
+    return _begin("launch", program, given, on_event, display)
+
+
+def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: OnEvent | None, display: Display) -> Run:
+    from gridml.commands.start import made, start_parameters, wanted
+    from master.launch import start
+
+    call = f"gridml.{verb}"
+    check_guarded(call)
+    source, plugin = source_of(program, call), _plugin(verb)
+    values = values_of(call, start_parameters(plugin), given, _AT_A_TERMINAL)
+    root = values["run_dir"] = values["run_dir"] or new_root(source.file.stem)
+    values["program"] = source.file
+    wanted(plugin, values)  # before anything is written
+    values["program"] = source.placed(root)
+    settings, root = wanted(plugin, values)
+    if plugin.batch is not None:
+        plugin.batch.check_reachable()
+        if not values["foreground"]:
+            plugin.batch.submit_master(settings, made(settings, root, quiet=display == "none"))
+            return Run(root)
+    return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
+
+
+def _plugin(verb: str) -> BackendPlugin:
+    from master.backends.registry import BACKENDS
+
+    plugins = (plugin for plugin in BACKENDS.all().values() if plugin.command is not None)
+    found = next((plugin for plugin in plugins if plugin.command is not None and plugin.command.verb == verb), None)
+    if found is None:
+        raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")
+    return found
+
+
+def path_of(run: AnyPath) -> Path:
+    """Return the directory of a run that is given as a Run or by its path."""
+    return Path(os.fspath(run))

@@ -1,0 +1,85 @@
+"""`gridml.load`: a replica of a run as state dicts."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from gridml.calls.driving import explained, undisturbed
+from gridml.calls.handle import Run
+from gridml.engine.modules import Modules
+from gridml.errors import LedgerError
+from gridml.model.program import Program, check_guarded
+from gridml.model.program import load as load_program
+from gridml.protocol.push import Array, module_key
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def load(run: Run | str | os.PathLike[str], which: str | int = "final") -> dict[str, Any]:
+    """Return a replica of a run: "final", the trained one, "best", as `keep` of the program chose it, or a version by
+    its number; also "v57", or "e3" for the end of the third epoch (`gridml rollback RUN` names those that are kept).
+
+    Of a type with modules there is a state dict for each, under "Network.model", or "Network[3].model" where there are
+    several vertices: torch tensors with the keys of the module's own `state_dict()`, those of tied weights included, so
+    that `load_state_dict(strict=True)` takes it. Fields of arrays are numpy arrays (vertices, *shape), under
+    "Word.count". They are copies.
+
+    The file's SHA-256 is compared with the ledger's. Raises LedgerError where that differs or there is no run, RunError
+    where the run does not have it yet, UsageError for a version that is not kept, and what loading the run's copy of
+    the program raises.
+    """
+    from master.store.kept_replica import read_replica
+
+    check_guarded("gridml.load")
+    root = Run(run).run_dir
+    tensors = read_replica(root, which).tensors
+    arrays = {name.replace("/", "."): tensor for name, tensor in tensors.items() if module_key(name) is None}
+    by_type: dict[str, set[int]] = {}
+    for name in tensors:
+        if (key := module_key(name)) is not None:
+            by_type.setdefault(key[0], set()).add(key[1])
+    if not by_type:
+        return arrays
+    with explained(), undisturbed():
+        program = _program_of(root)
+        states = [state for name in by_type for state in _states(program, name, sorted(by_type[name]), tensors).items()]
+    return {**dict(states), **arrays}
+
+
+def _program_of(root: Path) -> Program:
+    """Return the program of a run, from the run's own copy."""
+    from master.backends.registry import read_settings
+    from master.store.reader import opened
+    from master.store.run_facts import read_facts
+    from master.store.rundir import RunDirectory
+
+    with opened(root) as ledger:
+        file = read_settings(root, read_facts(ledger).get("settings")).program
+    kept = RunDirectory(root).kept_program(file)
+    return load_program(kept.program, file) if kept.program.is_file() else load_program(file)
+
+
+def _states(program: Program, type_name: str, indices: list[int], tensors: Mapping[str, Array]) -> dict[str, Any]:
+    """Return the state dicts of all modules of a type, by how they are called."""
+    import torch
+
+    vertex_type = program.types().get(type_name)
+    if vertex_type is None:
+        raise LedgerError(f"the run holds a {type_name}, which its program does not have any more. Put that back.")
+    modules, states = Modules(vertex_type), {}
+    for index in indices:
+        called = type_name if len(indices) == 1 else f"{type_name}[{index}]"
+        for field, names in modules.names(index).items():
+            if lacking := [name for name, first in names.items() if first not in tensors]:
+                raise LedgerError(
+                    f"the run holds no {lacking[0]} of {type_name}.{field}, which its program has now. Load a version "
+                    "that was written since, or put back the program that wrote this one."
+                )
+            # One copy of what is tied, as in the module.
+            firsts = {first: torch.from_numpy(tensors[first].copy()) for first in dict.fromkeys(names.values())}
+            states[f"{called}.{field}"] = {name: firsts[first] for name, first in names.items()}
+        modules.keep_only(())
+    return states

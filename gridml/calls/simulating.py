@@ -1,0 +1,54 @@
+"""`gridml.simulate`: a run on machines that are only imagined."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from typing import Any
+
+from gridml.calls.displays import Heard, Nowhere, OnEvent
+from gridml.calls.driving import explained, new_root, undisturbed
+from gridml.calls.handle import Run
+from gridml.calls.options import values_of
+from gridml.calls.sources import source_of
+from gridml.model.program import Program, check_guarded
+
+_ELSEWHERE = ("program", "run_dir", "as_json", "campaign")
+
+
+def simulate(
+    program: Program | str | os.PathLike[str] | None = None,
+    *,
+    workers: int | None = None,
+    run_dir: str | os.PathLike[str] | None = None,
+    on_event: OnEvent | None = None,
+    **options: Any,
+) -> Run:
+    """Play a run on machines that are only imagined, as `gridml simulate` does: it really trains a program, or without
+    one workers only take time. The same seed gives the same ledger, by call and by command.
+
+    Options are those of the command, called as there with `_` for `-`: `cost="t_x=0.05,push=0.5"`,
+    `lifetime="exponential(45m)"`, `seed=1`. Times of its report and of its events are simulated. Raises as
+    `gridml.run` does.
+    """
+    from gridml.commands import simulate as command
+    from master.simulation.options import SimulationOptions
+
+    call = "gridml.simulate"
+    check_guarded(call)
+    parameters = inspect.signature(command.simulate, eval_str=True).parameters.values()
+    values = values_of(call, parameters, {**options, "workers": workers}, _ELSEWHERE)
+    wanted = SimulationOptions(**{name: value for name, value in values.items() if name not in _ELSEWHERE})
+    source = None if program is None else source_of(program, call)
+    root = new_root("cost" if source is None else source.file.stem) if run_dir is None else os.fspath(run_dir)
+    heard = Heard(Nowhere(), on_event)
+
+    def report(topic: str, text: str, facts: Any) -> None:
+        heard.event(0.0, topic, text, facts)
+
+    with explained(), undisturbed():
+        from pathlib import Path
+
+        command.played(None if source is None else source.placed(Path(root)), wanted, Path(root), report)
+    heard.turn()
+    return Run(root)

@@ -1,0 +1,117 @@
+"""A simulated run by call: the same ledger as by command, whatever stands for its program."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+import gridml
+from gridml import cli
+from gridml.commands import simulate as command
+from gridml.errors import ProgramError, UsageError
+from master.simulation.options import SimulationOptions
+from master.simulation.result import fingerprint
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+COSTS = "t_x=0.01,t_s=1,push=0.1"
+
+
+@pytest.fixture
+def tallies(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """A module with a program, as an import makes it."""
+    spec = importlib.util.spec_from_file_location("tally_as_imported", PROGRAMS / "tally.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, spec.name, module)
+    spec.loader.exec_module(module)
+    yield module
+
+
+def by_command(*arguments: str) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["simulate", *arguments])
+    assert not ended.value.code
+
+
+def test_by_call_as_by_command(tallies: ModuleType, tmp_path: Path) -> None:
+    given = ["--workers", "3", "--cost", COSTS, "--lifetime", "exponential(20s)", "--seed", "5", "--chunk", "4"]
+    by_command(str(PROGRAMS / "tally.py"), *given, "--run-dir", str(tmp_path / "command"))
+    options = {"workers": 3, "cost": COSTS, "lifetime": "exponential(20s)", "chunk": 4}
+    path = gridml.simulate(PROGRAMS / "tally.py", seed=5, run_dir=tmp_path / "path", **options)
+    program = gridml.simulate(tallies.program, seed=5, run_dir=tmp_path / "program", **options)
+    other = gridml.simulate(tallies.program, seed=6, run_dir=tmp_path / "other", **options)
+    same = {fingerprint(root) for root in (tmp_path / "command", path.run_dir, program.run_dir)}
+    assert same == {fingerprint(tmp_path / "command")} and fingerprint(other.run_dir) not in same
+
+
+def test_workers_that_only_take_time(tmp_path: Path) -> None:
+    given = ["--cost", COSTS, "--vertices", "2000", "--workers", "4", "--seed", "1"]
+    by_command(*given, "--run-dir", str(tmp_path / "command"))
+    topics: list[str] = []
+
+    def hear(event: gridml.Event) -> None:
+        topics.append(event.topic)
+
+    run = gridml.simulate(cost=COSTS, vertices=2000, workers=4, seed=1, run_dir=tmp_path / "call", on_event=hear)
+    assert fingerprint(run.run_dir) == fingerprint(tmp_path / "command")
+    assert run.status == "finished" and run.report().credited == 2000
+    assert "finished" in topics and [e.topic for e in run.events("finished")] == ["finished"]
+
+
+def test_the_defaults_are_those_of_the_command() -> None:
+    defaults = {name: p.default for name, p in inspect.signature(command.simulate).parameters.items()}
+    options = SimulationOptions()
+    ours = {name: defaults[name] for name in vars(options)}
+    assert ours == vars(options)
+
+
+def test_arrays_come_as_arrays(tallies: ModuleType, tmp_path: Path) -> None:
+    run = gridml.simulate(tallies.program, workers=2, cost=COSTS, run_dir=tmp_path / "run")
+    final = gridml.load(run)
+    assert set(final) == {"Word.count", "Level.value"}
+    counted = tallies.counted(np.full(tallies.COUNT, tallies.EPOCHS))
+    assert final["Word.count"].tolist() == counted["Word/count"].tolist()
+    assert gridml.load(run, "e1")["Word.count"].sum() * tallies.EPOCHS == final["Word.count"].sum()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"worker": 2}, "gridml.simulate got worker=…, which is no option of it; did you mean workers?"),
+        ({"workers": "two"}, "gridml.simulate got workers='two'; expected a whole number."),
+        ({"lifetime": "soon"}, "soon"),
+        ({"campaign": 3}, "which is no option of it"),
+        ({"no_push": 1}, "gridml.simulate got no_push=1; expected True or False."),
+    ],
+    ids=["a name", "a type", "a value", "elsewhere", "a flag"],
+)
+def test_options_that_make_no_sense(options: dict[str, object], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UsageError) as refused:
+        gridml.simulate(run_dir=tmp_path / "run", **options)  # type: ignore[arg-type]
+    assert said in str(refused.value) and not (tmp_path / "run").exists()
+
+
+def test_what_is_no_program(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"got int for its program; expected a gridml\.Program, or the path"):
+        gridml.simulate(3, run_dir=tmp_path / "run")  # type: ignore[arg-type]
+
+
+def test_a_program_without_a_name(tallies: ModuleType, tmp_path: Path) -> None:
+    nameless = gridml.Program(tallies.graph, tallies.train)
+    with pytest.raises(ProgramError, match="has under a name"):
+        gridml.simulate(nameless, run_dir=tmp_path / "run")
+
+
+def test_what_on_event_raises_reaches_the_caller(tmp_path: Path) -> None:
+    def refuse(event: gridml.Event) -> None:
+        raise RuntimeError(event.topic)
+
+    with pytest.raises(RuntimeError):
+        gridml.simulate(cost=COSTS, vertices=100, workers=1, run_dir=tmp_path / "run", on_event=refuse)
