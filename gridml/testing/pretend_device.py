@@ -27,7 +27,8 @@ from gridml.model.device_names import OTHER
 from gridml.testing import pretend_streams
 
 NAME = f"{OTHER}:0"
-_FACTORIES = ("empty.memory_format", "empty_strided")
+_EMPTY = ("empty.memory_format", "empty_strided")
+_GROWING = ("arange", "arange.start", "arange.start_step", "linspace", "eye", "eye.m", "randperm")  # from nothing
 _COPIES = ("aten::copy_", "aten::_to_copy", "aten::_copy_from")
 _CAST = ("linear", "matmul", "conv2d")  # what autocast computes in the smaller format
 
@@ -111,7 +112,7 @@ def install(memory: int | None = None, fails_after: int | None = None) -> None:
     _setup_privateuseone_for_python_backend(OTHER, _Module())
     libraries: Any = torch.library  # untyped
     library = libraries.Library("aten", "IMPL")
-    for name in _FACTORIES:
+    for name in (*_EMPTY, *_GROWING):
         packet, _, overload = name.partition(".")
         library.impl(name, _factory(getattr(getattr(torch.ops.aten, packet), overload or "default")), "PrivateUse1")
     fallbacks = libraries.Library("_", "IMPL")

@@ -7,12 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from gridml.errors import RunError
+from gridml.errors import DEVICE, RunError
 from master.backends.base import JobEvent, State
+from master.decisions.devices import MAX_TRIES
 from master.decisions.holds import HeldFor
 from master.decisions.staffing import MAX_DEATHS, MAX_FAILED_STARTS
 from master.fleet import Fleet, Workplace
 from master.records import Lost, Standing, WorkerRecord, WorkerTable
+from master.store.event_facts import EventFacts
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -26,6 +28,7 @@ class Nobody:
 
     def __init__(self, ledger: Ledger) -> None:
         self.ledger = ledger
+        self.said: list[tuple[str, str]] = []
 
     def heartbeat(self, worker: str) -> None:
         return None
@@ -41,7 +44,13 @@ class Nobody:
     def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         return False
 
-    def count(self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False) -> None: ...
+    def count(
+        self, record: WorkerRecord, because: str, now: float, *, distrusted: bool = False, device: bool = False
+    ) -> None:
+        record.failures += device
+
+    def say(self, now: float, topic: str, text: str, facts: EventFacts) -> None:
+        self.said.append((topic, text))
 
     @property
     def failures(self) -> Nobody:
@@ -120,6 +129,38 @@ def test_workers_that_never_speak_stop_a_run_only_when_no_other_works(fleet: Fle
         lost(f"w{50 + k}", 4.0)
     with pytest.raises(RunError, match="5 workers in a row ended before they had any work"):
         lost("w60", 5.0)
+
+
+def device_fails(fleet: Fleet, worker: str, at_s: float) -> None:
+    """A worker trains for a second, then says in its log that its device fails, and leaves."""
+    fleet.hear([JobEvent(at_s, worker, State.RUNNING, f"slot-{worker}")], at_s)
+    speak(fleet._workers.of(worker), at_s)
+    fleet._place.directory.log(worker).write_text(
+        "trains on cuda:0\nDeviceFailedError: cuda:0 out of memory: 20 GiB.\n"
+    )
+    fleet.hear([JobEvent(at_s + 1, worker, State.LOST, f"slot-{worker}", exit_code=DEVICE)], at_s + 1)
+
+
+def test_devices_that_fail_end_a_run_in_which_nobody_does_better(fleet: Fleet, workers: WorkerTable) -> None:
+    fleet._place.directory.logs.mkdir(exist_ok=True)
+    for k in range(MAX_TRIES - 1):
+        device_fails(fleet, f"w{10 + k}", 10.0 * k)
+    said = cast(Any, fleet._exchange).said
+    assert said == [("device", f"w{10 + k}: DeviceFailedError: cuda:0 out of memory: 20 GiB.") for k in (0, 1)]
+    with pytest.raises(RunError, match=r"of 3 workers failed .* The last one said: .* 20 GiB\. .*gridml resume"):
+        device_fails(fleet, "w70", 90.0)
+
+
+def test_devices_that_fail_while_another_trains_end_no_run(fleet: Fleet, workers: WorkerTable) -> None:
+    fleet._place.directory.logs.mkdir(exist_ok=True)
+    fleet.hear([JobEvent(1.0, "w1", State.RUNNING)], 1.0)
+    speak(workers.of("w1"), 1.0)
+    workers.of("w1").trained = 64
+    for k in range(3 * MAX_TRIES):
+        device_fails(fleet, f"w{10 + k}", 10.0 * k)
+    fleet.hear([JobEvent(200.0, "w1", State.LOST)], 200.0)
+    with pytest.raises(RunError, match=r"devices of 10 workers failed"):
+        device_fails(fleet, "w80", 210.0)
 
 
 def test_a_machine_that_eats_workers_stops_no_run_in_which_others_have_just_begun(fleet: Fleet) -> None:

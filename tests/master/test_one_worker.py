@@ -48,7 +48,9 @@ def plain_loop(program_file: Path, seed: int) -> dict[str, np.ndarray]:
                 loss.backward()
                 optimiser.step()
                 done += len(rows) if at + 2 * batch <= count or not program.update.drop_last else count - at
-        return {f"Network/0/model/{name}": t.detach().numpy() for name, t in model.state_dict().items()}
+        short = (torch.bfloat16, torch.float16)  # the master's copy is in float32
+        values = {name: t.float() if t.dtype in short else t for name, t in model.state_dict().items()}
+        return {f"Network/0/model/{name.replace('_orig_mod.', '')}": t.detach().numpy() for name, t in values.items()}
     finally:
         torch.set_num_threads(threads)
 

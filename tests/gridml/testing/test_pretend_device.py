@@ -121,6 +121,17 @@ def test_a_stream_goes_on_when_it_is_waited_for() -> None:
 
 
 @pretended
+def test_it_makes_tensors_of_its_own() -> None:
+    assert torch.arange(2, 5, device=NAME).cpu().tolist() == [2, 3, 4]
+    assert torch.full((2,), 3.0, device=NAME).add_(1).cpu().tolist() == [4, 4]
+    assert sorted(torch.randperm(3, device=NAME).cpu().tolist()) == [0, 1, 2]
+    torch.manual_seed(1)
+    there = torch.randn(3, device=NAME).cpu()
+    torch.manual_seed(1)
+    assert torch.equal(there, torch.randn(3))
+
+
+@pretended
 def test_memory_ends_and_is_given_back() -> None:
     gc.collect()
     STATE.limit = STATE.used + 4000

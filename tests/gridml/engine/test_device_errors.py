@@ -1,0 +1,43 @@
+"""Which errors are a device's, and which the program's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gridml.engine.device_errors import Trouble, trouble_of
+
+
+def raised_from(error: Exception, cause: BaseException) -> Exception:
+    error.__cause__ = cause
+    return error
+
+
+MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20 GiB.\nmore")
+TROUBLES = {
+    "out of memory": (MEMORY, Trouble.MEMORY),
+    "cublas": (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), Trouble.MEMORY),
+    "an older torch": (RuntimeError("CUDA error: out of memory"), Trouble.MEMORY),
+    "accelerator": (torch.AcceleratorError("CUDA error: unspecified launch failure"), Trouble.ERROR),
+    "cudnn": (RuntimeError("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED"), Trouble.ERROR),
+    "raised from it": (raised_from(ValueError("no batch"), MEMORY), Trouble.MEMORY),
+}
+
+
+@pytest.mark.parametrize("name", TROUBLES)
+def test_a_devices_error_is_known(name: str) -> None:
+    error, trouble = TROUBLES[name]
+    told = trouble_of(error)
+    assert told is not None and told[0] is trouble
+    assert "\n" not in told[1]
+
+
+def test_the_programs_own_is_not() -> None:
+    for error in (MemoryError("CUDA error"), RuntimeError("shapes differ"), KeyError("CUDA error")):
+        assert trouble_of(error) is None
+
+
+def test_an_error_that_is_its_own_cause_ends() -> None:
+    error = ValueError("again")
+    error.__cause__ = error
+    assert trouble_of(error) is None
