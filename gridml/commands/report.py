@@ -18,6 +18,10 @@ def report(
     plot: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Draw the run into a .png, .pdf or .svg.", show_default=False)
     ] = None,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="Write the run as a page: one file, no network.", show_default=False),
+    ] = None,
 ) -> None:
     """What a run did, how fast, and what was lost; also while it goes on."""
     from master.views.json_text import json_text
@@ -29,6 +33,10 @@ def report(
         from master.views.plot import plot_report
 
         plot_report(figures, run, plot)
+    if html is not None:
+        from master.views.page.document import write_page
+
+        write_page(run, html)
     if as_json:
         typer.echo(json_text(figures.to_json(), indent=2))
     else:

@@ -1,0 +1,87 @@
+"""What a page shows of a run: the report, how far it is, how it went over time, and its events, of one moment."""
+
+from __future__ import annotations
+
+import dataclasses
+import sqlite3
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from master.store.reader import holder, opened
+from master.store.run_facts import RunClock, read_ahead, read_clock
+from master.views.page.history import History, read_history
+from master.views.progress import Progress, at_rest, read_progress
+from master.views.report import Report, report
+
+EVENTS = 20_000  # that a page has at most, the newest
+
+
+@dataclass(frozen=True)
+class Events:
+    """Events as columns, oldest first: seconds of the run, seconds since 1970, topic, text. `last` is the number of the
+    newest in the ledger, from which the next ones are asked for; `left_out` are older ones of which there are too
+    many."""
+
+    last: int
+    left_out: int
+    at_s: list[float]
+    time_s: list[float]
+    topic: list[str]
+    text: list[str]
+
+
+@dataclass(frozen=True)
+class PageFacts:
+    """`report` and `progress` are what `gridml report --json` and `gridml status --json` print; `driven` is whether a
+    master drives the run now."""
+
+    report: Report
+    progress: Progress
+    driven: bool
+    history: History
+    events: Events
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "report": self.report.to_json(),
+            "progress": self.progress.to_json(),
+            "driven": self.driven,
+            "history": dataclasses.asdict(self.history),
+            "events": dataclasses.asdict(self.events),
+        }
+
+
+def read_page_facts(root: Path, after: int = 0) -> PageFacts:
+    """Return what a page shows of the run in `root`, and its events behind number `after`.
+
+    Raises LedgerError when the directory holds no run, or one that cannot be read.
+    """
+    figures = report(root)
+    driven = holder(root) is not None
+    with opened(root) as db:
+        clock = read_clock(db, root)
+        progress = read_progress(db, clock.end_s)
+        return PageFacts(
+            report=figures,
+            progress=progress if driven else at_rest(progress),
+            driven=driven,
+            history=read_history(db, clock),
+            events=_read_events(db, clock, after),
+        )
+
+
+def _read_events(db: sqlite3.Connection, clock: RunClock, after: int) -> Events:
+    rows = db.execute(
+        "SELECT rowid, at_s, topic, text FROM events WHERE rowid > ? ORDER BY rowid DESC LIMIT ?", (after, EVENTS)
+    ).fetchall()[::-1]
+    ahead_s = read_ahead(db)
+    number = db.execute("SELECT count(*) FROM events WHERE rowid > ?", (after,)).fetchone()[0]
+    return Events(
+        last=rows[-1][0] if rows else after,
+        left_out=number - len(rows),
+        at_s=[round(clock.at(row[1]), 3) for row in rows],
+        time_s=[round(row[1] - ahead_s, 3) for row in rows],
+        topic=[row[2] for row in rows],
+        text=[row[3] for row in rows],
+    )

@@ -1,0 +1,148 @@
+"""How a run went over time, read from its ledger as columns for charts: about `POINTS` of each, however long it is."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from master.backends.base import State
+from master.store.run_facts import RunClock
+from master.store.series import read_series
+
+POINTS = 400
+REASONS = 20  # for sizes of chunks, those that most chunks have
+Columns = dict[str, list[float]]
+Times = NDArray[np.float64]
+_CREDITS = """
+SELECT max(at_s), sum(stop - start), count(*), avg(staleness), max(staleness)
+FROM credits GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
+"""
+# The ledger counts a worker's bytes together, so they are spread over its pushes; those of one that never pushed are
+# counted as it ended.
+_BYTES = """
+WITH pushes AS (SELECT worker, count(*) AS number FROM credits GROUP BY worker),
+passing AS (
+  SELECT at_s, 1.0 * bytes_up / number AS up, 1.0 * bytes_down / number AS down
+  FROM credits JOIN workers USING (worker) JOIN pushes USING (worker)
+  UNION ALL
+  SELECT coalesce(ended_s, ?), bytes_up, bytes_down FROM workers
+  WHERE worker NOT IN (SELECT worker FROM pushes) AND bytes_up + bytes_down > 0
+)
+SELECT max(at_s), sum(up), sum(down) FROM passing GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
+"""
+_CHUNKS = """
+SELECT max(opened_s), min(stop - start), avg(stop - start), max(stop - start)
+FROM leases WHERE stop > start GROUP BY cast((opened_s - ?) / ? AS INTEGER) ORDER BY 1
+"""
+_REASONS = """
+SELECT reason, count(*), min(stop - start), max(stop - start)
+FROM leases WHERE stop > start GROUP BY reason ORDER BY 2 DESC, 1
+"""
+_PUSH_REASONS = """
+SELECT push_reason, count(*), min(push_every), max(push_every)
+FROM workers WHERE push_every NOTNULL AND push_reason NOTNULL GROUP BY push_reason ORDER BY 2 DESC, 1
+"""
+
+
+@dataclass(frozen=True)
+class Reason:
+    """Why `number` chunks have `least` to `most` vertices, or why so many workers push so often."""
+
+    reason: str
+    number: int
+    least: int
+    most: int
+
+
+@dataclass(frozen=True)
+class History:
+    """Columns by name, all of a chart equally long; `at_s` are seconds of the run, without those in
+    which no master ran.
+
+    `credit`: vertices credited so far, of all epochs; `staleness`: mean and largest of the pushes since the point
+    before; `workers`: alive, and lost so far; `bytes`: up and down so far, each worker's spread evenly over its pushes;
+    `chunks`: least, mean and most vertices. `logged` by name: what f logged, `mean` up to where `credited` vertices
+    were.
+    """
+
+    credit: Columns
+    staleness: Columns
+    workers: Columns
+    bytes: Columns
+    chunks: Columns
+    logged: dict[str, Columns]
+    chunk_reasons: list[Reason]
+    push_reasons: list[Reason]
+
+
+def read_history(db: sqlite3.Connection, clock: RunClock, points: int = POINTS) -> History:
+    """Return how the run of a ledger went until `clock.end_s`."""
+    width_s = max((clock.end_s - clock.start_s) / points, 1e-3)
+    buckets = (clock.start_s, width_s)
+    pushes = db.execute(_CREDITS, buckets).fetchall()
+    passed = db.execute(_BYTES, (clock.end_s, *buckets)).fetchall()
+    chunks = db.execute(_CHUNKS, buckets).fetchall()
+    return History(
+        credit=_columns(clock, pushes, {"credited": _running([row[1] for row in pushes])}),
+        staleness=_columns(clock, pushes, {"mean": [row[3] for row in pushes], "most": [row[4] for row in pushes]}),
+        workers=_workers(db, clock, points),
+        bytes=_columns(
+            clock, passed, {"up": _running([row[1] for row in passed]), "down": _running([row[2] for row in passed])}
+        ),
+        chunks=_columns(
+            clock, chunks, {name: [row[i] for row in chunks] for i, name in enumerate(("least", "mean", "most"), 1)}
+        ),
+        logged=_logged(db, points),
+        chunk_reasons=[Reason(*row) for row in db.execute(_REASONS).fetchmany(REASONS)],
+        push_reasons=[Reason(*row) for row in db.execute(_PUSH_REASONS).fetchmany(REASONS)],
+    )
+
+
+def _columns(clock: RunClock, rows: list[Any], others: Columns) -> Columns:
+    return {"at_s": [round(clock.at(row[0]), 3) for row in rows], **others}
+
+
+def _running(values: list[float]) -> list[float]:
+    return [float(value) for value in np.cumsum(values)]
+
+
+def _workers(db: sqlite3.Connection, clock: RunClock, points: int) -> Columns:
+    """Return how many workers lived and were lost: at each moment that changed it, or at equal steps where those are
+    more than twice `points`."""
+    rows = db.execute(
+        "SELECT started_s, ended_s, state IN (?, ?) AND NOT (coalesce(cancelled, 0) AND coalesce(graceful, 0)) "
+        "FROM workers WHERE started_s NOTNULL",
+        (State.EVICTED, State.LOST),
+    ).fetchall()
+    begun = np.sort([row[0] for row in rows])
+    ended = np.sort([row[1] for row in rows if row[1] is not None])
+    lost = np.sort([row[1] for row in rows if row[1] is not None and row[2]])
+    at_s = np.unique([clock.start_s, *begun, *ended, clock.end_s])
+    if len(at_s) > 2 * points:
+        at_s = np.linspace(clock.start_s, clock.end_s, points)
+    return {
+        "at_s": [round(clock.at(float(t)), 3) for t in at_s],
+        "alive": _counts(begun, at_s, -_up_to(ended, at_s)),
+        "lost": _counts(lost, at_s),
+    }
+
+
+def _up_to(times: Times, at_s: Times) -> Times:
+    return np.searchsorted(times, at_s, side="right").astype(np.float64)
+
+
+def _counts(times: Times, at_s: Times, beside: Times | float = 0.0) -> list[float]:
+    return [float(count) for count in _up_to(times, at_s) + beside]
+
+
+def _logged(db: sqlite3.Connection, points: int) -> dict[str, Columns]:
+    logged: dict[str, Columns] = {}
+    for mean in read_series(db, points):
+        columns = logged.setdefault(mean.name, {"credited": [], "mean": []})
+        columns["credited"].append(float(mean.credited))
+        columns["mean"].append(mean.mean)
+    return logged

@@ -1,0 +1,63 @@
+"use strict";
+// How numbers, bytes and times are written.
+
+const NO_VALUE = "–";
+
+/** A number for people: whole ones with commas, others with four digits that count. */
+function count(value) {
+  if (value === null || value === undefined) return NO_VALUE;
+  if (Number.isInteger(value)) return value.toLocaleString("en");
+  const size = Math.abs(value);
+  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return value.toExponential(2);
+  return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? Math.ceil(Math.log10(size)) : 4 });
+}
+
+function bytes(value) {
+  if (value === null || value === undefined) return NO_VALUE;
+  const units = ["B", "kB", "MB", "GB", "TB"];
+  let unit = 0;
+  while (value >= 1000 && unit < units.length - 1) {
+    value /= 1000;
+    unit += 1;
+  }
+  return `${value >= 100 || unit === 0 ? Math.round(value) : value.toPrecision(3)} ${units[unit]}`;
+}
+
+function share(value) {
+  return value === null || value === undefined ? NO_VALUE : `${(100 * value).toFixed(1)}%`;
+}
+
+function dollars(value) {
+  return value === null || value === undefined ? NO_VALUE : `$${value.toFixed(value < 1 ? 4 : 2)}`;
+}
+
+/** Seconds as a duration: 6.8 s, 1:29 min, 2:05:10 h. */
+function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NO_VALUE;
+  if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
+  const whole = Math.round(seconds);
+  const two = (part) => String(part).padStart(2, "0");
+  const [h, m, s] = [Math.floor(whole / 3600), Math.floor(whole / 60) % 60, whole % 60];
+  return h ? `${h}:${two(m)}:${two(s)} h` : `${m}:${two(s)} min`;
+}
+
+/** An element with properties and children. Text is only ever set as text. */
+function element(name, properties = {}, ...children) {
+  const made = document.createElement(name);
+  for (const [key, value] of Object.entries(properties)) {
+    if (key in made) made[key] = value;
+    else made.setAttribute(key, value);
+  }
+  made.append(...children);
+  return made;
+}
+
+/** A table; `text` says which columns are text, and left-aligned. */
+function table(heads, rows, text = new Set()) {
+  const kind = (i) => (text.has(i) ? "text" : "");
+  const head = element("tr", {}, ...heads.map((h, i) => element("th", { scope: "col", className: kind(i) }, h)));
+  const body = rows.map((row) =>
+    element("tr", {}, ...row.map((cell, i) => element("td", { className: kind(i) }, String(cell)))),
+  );
+  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
+}

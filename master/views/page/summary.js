@@ -1,0 +1,118 @@
+"use strict";
+// What stands in words and tables: the status, figures at a glance, epochs, sizes and their reasons, cost.
+
+function byId(id) {
+  return document.getElementById(id);
+}
+
+function drawSummary(facts) {
+  const { report, progress } = facts;
+  byId("program").textContent = report.program;
+  byId("status").textContent = progress.status;
+  byId("status").className = progress.status;
+  byId("because").textContent = report.stopped_because || "";
+  byId("because").hidden = !report.stopped_because;
+  const done = progress.total ? progress.all_credited / progress.total : 0;
+  byId("bar").firstElementChild.style.width = `${100 * done}%`;
+  byId("bar").setAttribute("aria-valuenow", Math.floor(100 * done));
+  byId("figures").replaceChildren(
+    ...figures(report, progress).map(([name, value]) =>
+      element("div", {}, element("dt", {}, name), element("dd", {}, value)),
+    ),
+  );
+  byId("notes").replaceChildren(...notes(report, progress).map((text) => element("li", {}, text)));
+  byId("epochs").replaceChildren(epochTable(report));
+  drawSizes(facts);
+  drawCost(report.money);
+}
+
+function figures(report, progress) {
+  const shown = [
+    ["epoch", progress.epochs ? `${progress.epoch} of ${progress.epochs}` : count(progress.epoch)],
+    ["credited", `${count(progress.all_credited)}${progress.total ? ` of ${count(progress.total)}` : ""}`],
+    ["workers", `${count(progress.alive)} alive, ${count(progress.lost)} lost`],
+    ["lives", `${count(report.lives)} on ${report.backend}`],
+    ["kills", `${count(report.kills)}: ${count(report.sigterm)} warned`],
+    ["time", duration(report.wall_s)],
+    ["time left", duration(progress.seconds_left)],
+    ["speed", progress.per_second ?? report.vertices_per_s ? `${count(Math.round(progress.per_second ?? report.vertices_per_s))} vertices/s` : NO_VALUE],
+    ["goodput", share(report.goodput)],
+    ["staleness", report.staleness === null ? NO_VALUE : report.staleness.toFixed(2)],
+    ["pushes", `${count(report.pushes)} in ${count(report.versions)} versions`],
+    ["bytes", `${bytes(report.bytes_up)} up, ${bytes(report.bytes_down)} down`],
+    ["trained in vain", count(report.wasted)],
+    ["credited twice, lost", `${count(report.duplicated)}, ${count(report.lost)}`],
+  ];
+  if (report.money) shown.push(["cost", dollars(report.money.dollars)]);
+  for (const [name, value] of Object.entries(progress.metrics)) {
+    if (typeof value === "number") shown.push([`${name}, epoch ${progress.evaluated}`, count(value)]);
+  }
+  for (const [name, value] of Object.entries(progress.logged)) shown.push([`${name}, logged lately`, count(value)]);
+  return shown.filter(([name]) => name !== "time left" || progress.seconds_left !== null);
+}
+
+function notes(report, progress) {
+  const told = [];
+  if (report.asked !== null) told.push(`${count(report.asked)} workers are asked for, ${report.asked_because}`);
+  if (report.helpful !== null) told.push(`About ${count(report.helpful)} workers help: ${report.helpful_because}`);
+  if (report.placement) told.push(`Placement: ${report.placement}`);
+  for (const held of progress.held_because) told.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
+  for (const warned of progress.warnings) told.push(`Warning, ${duration(warned.seconds_ago)} ago: ${warned.text}`);
+  for (const one of progress.avoided) told.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
+  for (const one of progress.quarantined) told.push(`${one.worker} is trusted no more: ${one.reason}`);
+  for (const failure of report.failures.slice(-5)) told.push(`f failed on ${failure.worker} in epoch ${failure.epoch}: ${failure.message}`);
+  return told;
+}
+
+function epochTable(report) {
+  const names = [...new Set(report.epochs.flatMap((epoch) => Object.keys(epoch.metrics)))];
+  const logged = [...new Set(report.epochs.flatMap((epoch) => Object.keys(epoch.logged)))];
+  const heads = ["epoch", "credited", "twice", "lost", "in vain", "staleness", "pushes", "at", ...names, ...logged.map((name) => `${name} (logged)`)];
+  const rows = report.epochs.map((epoch) => [
+    epoch.epoch,
+    count(epoch.credited),
+    count(epoch.duplicated),
+    count(epoch.lost),
+    count(epoch.wasted),
+    epoch.staleness === null ? NO_VALUE : epoch.staleness.toFixed(2),
+    count(epoch.pushes),
+    duration(epoch.closed_s),
+    ...names.map((name) => metric(epoch.metrics[name])),
+    ...logged.map((name) => count(epoch.logged[name])),
+  ]);
+  return table(heads, rows);
+}
+
+function metric(value) {
+  if (!Array.isArray(value)) return typeof value === "number" ? count(value) : value ?? NO_VALUE;
+  const known = value.filter((part) => typeof part === "number");
+  if (!known.length) return NO_VALUE;
+  return `${count(Math.min(...known))} to ${count(Math.max(...known))}`;
+}
+
+function drawSizes({ report, history }) {
+  byId("sizing").textContent = report.sizing || "No lifetimes were fitted yet: nothing but the reasons below sized the chunks.";
+  const extent = (one) => (one.least === one.most ? count(one.least) : `${count(one.least)} to ${count(one.most)}`);
+  const rows = [
+    ...history.chunk_reasons.map((one) => ["chunks", count(one.number), extent(one), one.reason]),
+    ...history.push_reasons.map((one) => ["workers' pushes", count(one.number), extent(one), one.reason]),
+  ];
+  byId("sizes").replaceChildren(table(["of", "number", "vertices", "because"], rows, new Set([3])));
+}
+
+function drawCost(money) {
+  byId("cost-section").hidden = !money;
+  if (!money) return;
+  const beside = money.on_demand === null ? "" : `, on demand it would have been ${dollars(money.on_demand)}`;
+  byId("cost-sum").textContent = `${dollars(money.dollars)} for all instances${beside}.`;
+  const rows = money.markets.map((market) => [
+    `${market.type} in ${market.zone}`,
+    count(market.instances),
+    count(market.taken),
+    duration(market.seconds),
+    dollars(market.dollars),
+    dollars(market.on_demand),
+  ]);
+  byId("cost").replaceChildren(table(["market", "instances", "taken", "time", "cost", "on demand"], rows));
+  byId("cost-notes").replaceChildren(...money.assumed.map((text) => element("li", {}, text)));
+}
