@@ -21,6 +21,7 @@ from master.run import Run
 from master.scaling import REQUESTED
 from master.store.diagnosis import explained
 from master.store.event_facts import EventFacts
+from master.store.first_values import Begun, begin_from, read_first_values
 from master.store.identity import identity
 from master.store.journal import Journal
 from master.store.kept_placement import FACT, KeptPlacement, read_kept
@@ -62,6 +63,7 @@ def create(settings: Settings, root: Path, environment: Environment) -> None:
 
 def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
     spec, contents = _load(settings)
+    begun = _begun(spec)
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)
@@ -69,7 +71,7 @@ def _create(settings: Settings, root: Path, environment: Environment) -> tuple[R
         with explained(root, "start again with gridml run"):
             directory.kept_program(settings.program).keep(contents)
             BACKENDS.find(settings.backend).keep(settings, directory)
-            spec = _make_ledger(spec, directory, environment)
+            spec = _make_ledger(spec, begun, directory, environment)
         return spec, directory, lock
     except BaseException:
         lock.release()
@@ -104,7 +106,16 @@ def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger
         raise
 
 
-def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environment) -> RunSpec:
+def _begun(spec: RunSpec) -> Begun:
+    """The replica before any training. Raises UsageError where it cannot begin from what the settings name."""
+    state = initial(spec.graph, spec.settings.seed)
+    if spec.settings.init_from is None:
+        return Begun(state, 0, 0)
+    values = read_first_values(spec.settings.init_from)
+    return begin_from(spec.graph, state, values, partial=spec.settings.init_partial)
+
+
+def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environment: Environment) -> RunSpec:
     """The placement, version 0, and a ledger that names them. The ledger gets its name last: one that exists can be
     resumed. Return the run as it is placed."""
 
@@ -117,9 +128,8 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
-        state = initial(spec.graph, spec.settings.seed)
-        Merger(spec.graph, replica).add_buffers(state)
-        sha256 = replica.start(state)
+        Merger(spec.graph, replica).add_buffers(begun.state)
+        sha256 = replica.start(begun.state)
         with ledger.transaction():
             ledger.set("identity", identity(spec))
             ledger.set("settings", write_settings(directory, spec.settings))
@@ -132,6 +142,8 @@ def _make_ledger(spec: RunSpec, directory: RunDirectory, environment: Environmen
             epochs.open_first(now)
             if placed is not None:
                 _tell_placement(placed, spec, ledger, now, directory, environment)
+            if begun.taken:
+                _tell_begun(begun, spec.settings, ledger, now, directory, environment)
     finally:
         ledger.close()
     building.rename(directory.ledger)
@@ -150,6 +162,17 @@ def _tell_placement(
         return
     journal = Journal(ledger, directory.events, environment.report)
     journal.event(now, "placement", placed.text, placed.facts)
+    journal.close()
+
+
+def _tell_begun(
+    begun: Begun, settings: Settings, ledger: Ledger, now: float, directory: RunDirectory, environment: Environment
+) -> None:
+    """Say what the run begins from."""
+    text = f"{begun.taken:,} of {begun.total:,} tensors are those of {settings.init_from}"
+    journal = Journal(ledger, directory.events, environment.report)
+    facts = {"source": settings.init_from, "taken": begun.taken, "tensors": begun.total}
+    journal.event(now, "first values", text, facts)
     journal.close()
 
 

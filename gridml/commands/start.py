@@ -86,6 +86,18 @@ _Compress = Annotated[
     str, typer.Option(help="What pushes carry: none, the values of tensors; int8 or int4, compressed steps.")
 ]
 _CompressDown = Annotated[str, typer.Option(help="What answers bring weights in: none, as they are; bf16.")]
+_InitFrom = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN[:which]|FILE",
+        help="Begin with the replica of another run (final, or RUN:best, RUN:v57, RUN:e3) or with tensors of a file "
+        "(.safetensors, .pt), instead of what the program makes.",
+        show_default=False,
+    ),
+]
+_InitPartial = Annotated[
+    bool, typer.Option("--init-partial", help="Of these take what fits by name and shape, and leave the others.")
+]
 _Carrier = Annotated[
     str, typer.Option(help="How messages travel: chirp, or sftp where machines may connect to this one.")
 ]
@@ -162,6 +174,8 @@ def start_parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     if not any(field.name == "lifetime" for field in own_fields(plugin.options)):
         yield parameter("lifetime", _Lifetime, None)
         yield parameter("trace", _Trace, None)
+    yield parameter("init_from", _InitFrom, None)
+    yield parameter("init_partial", _InitPartial, False)
     yield parameter("silence", _Silence, 120.0)
     yield parameter("spot_checks", _SpotChecks, 0.0)
     yield parameter("compress", _Compress, NONE)
@@ -237,6 +251,7 @@ def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
 def _settings(plugin: BackendPlugin, values: Mapping[str, Any]) -> Settings:
     """Return the settings of a command line. Raises UsageError for what makes no sense."""
     from gridml.protocol.messages import NO_PUSH
+    from master.store.first_values import located
     from master.store.settings import Settings, parse_bytes, parse_chunk
 
     own = {field.name: values[field.name] for field in own_fields(plugin.options)}
@@ -265,6 +280,8 @@ def _settings(plugin: BackendPlugin, values: Mapping[str, Any]) -> Settings:
         spot_checks=values["spot_checks"],
         compress=values["compress"],
         compress_down=values["compress_down"],
+        init_from=None if values["init_from"] is None else located(values["init_from"]),
+        init_partial=values["init_partial"],
         device=values["device"],
         options=options,
         **{name: value for name, value in common.items() if value is not None},

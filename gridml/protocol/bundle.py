@@ -17,6 +17,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.protocol.compression import from_bfloat16
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.text import described
 
@@ -96,6 +97,24 @@ def opened(payload: Piece | bytearray, longest_header: int = LONGEST_HEADER) -> 
     if not isinstance(message, dict):
         raise ValueError(f"not a gridml bundle: its message is {type(message).__name__}, expected an object")
     return message, tensors
+
+
+def plain_tensors(payload: bytes) -> dict[str, Array]:
+    """Return the arrays of any safetensors file, whoever wrote it; those in bfloat16, which NumPy lacks, as float32.
+
+    Raises ValueError when it is none.
+    """
+    try:
+        length = int.from_bytes(payload[:8], "little")
+        header = _JSON.decode(str(payload[8 : 8 + length], "utf-8"))
+        header.pop("__metadata__", None)
+        short = [name for name, of in header.items() if of["dtype"] == "BF16"]
+        for name in short:
+            header[name]["dtype"] = "U16"
+        tensors = _tensors(header, np.frombuffer(bytearray(payload), np.uint8)[8 + length :])
+        return tensors | {name: from_bfloat16(tensors[name]) for name in short}
+    except _NO_BUNDLE as error:
+        raise ValueError(f"not a safetensors file of {len(payload):,} bytes: {described(error)}") from error
 
 
 def _tensors(header: Mapping[str, Any], data: NDArray[np.uint8]) -> dict[str, Array]:

@@ -36,6 +36,8 @@ MAY_CHANGE = {
     "steps_each": "of workers to come",
     "silent_s": "of silences to come",
     "spot_checks": "of pushes to come",
+    "init_from": "of first values, which every later master finds in version 0",
+    "init_partial": "of first values, which every later master finds in version 0",
     "compress": "of pushes to come",
     "compress_down": "of answers to come",
 }

@@ -13,6 +13,7 @@ from gridml.errors import DamagedError, LedgerError, RunError
 from gridml.protocol import bundle
 from gridml.protocol.push import Array
 from gridml.protocol.text import described
+from master.store.best import read_best
 from master.store.reader import opened
 from master.store.run_facts import read_facts
 from master.store.rundir import RunDirectory, command
@@ -65,10 +66,11 @@ def _final(root: Path, ledger: sqlite3.Connection) -> KeptReplica:
 
 
 def _best(root: Path, ledger: sqlite3.Connection) -> KeptReplica:
-    raise RunError(
-        f"{root} has kept no best replica, because nothing said by which metric. Give the program "
-        f'keep="best:METRIC", with a metric that its evaluate returns, or load "{FINAL}".'
-    )
+    try:
+        best, tensors = read_best(root)
+    except DamagedError as error:
+        raise LedgerError(f"{error}. Put back a copy of it, or load {FINAL!r}, or a version that is kept.") from error
+    return KeptReplica(best.version, tensors)
 
 
 _NAMED: dict[str, Callable[[Path, sqlite3.Connection], KeptReplica]] = {FINAL: _final, BEST: _best}

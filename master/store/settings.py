@@ -82,7 +82,8 @@ class Settings:
     `steps_each` is how many batches a worker is to train in the run at least, or fewer are asked for. `carrier` is
     how messages travel, by default the back end's usual way, and `address` where workers reach the master with a
     carrier that has one. `compress` is the format of pushed steps, `compress_down` that of weights in answers.
-    `spot_checks` is the share of the pushes that are trained a second time. `options` are the back end's own; in JSON
+    `spot_checks` is the share of the pushes that are trained a second time. `init_from` is whose replica a run begins
+    from, RUN:which or a file, and with `init_partial` as much of it as fits. `options` are the back end's own; in JSON
     they stand under its name.
     """
 
@@ -103,6 +104,8 @@ class Settings:
     spot_checks: float = 0.0
     compress: str = NONE
     compress_down: str = NONE
+    init_from: str | None = None
+    init_partial: bool = False
     carrier: str = ""
     address: str | None = None
     device: str = device_names.AUTO
@@ -138,6 +141,8 @@ class Settings:
                 f"--spot-checks is {self.spot_checks:g}; expected a share from 0 to {MOST_CHECKED:g}: 0.02 trains one "
                 "push in fifty twice."
             )
+        if self.init_partial and self.init_from is None:
+            raise UsageError("got --init-partial without --init-from; expected both, or neither.")
         if self.placement is not None:
             check_placement("--placement", self.placement)
         device_names.parse(self.device)

@@ -52,7 +52,7 @@ def graph():
 
 
 def evaluate(network: Network) -> dict[str, float]:
-    return {"norm": float(network.model.first.weight.norm())}
+    return {"norm": network.model.first.weight.norm().item()}
 
 
 program = gridml.Program(graph, train, evaluate, epochs=2)

@@ -61,6 +61,7 @@ PROMISED: dict[str, set[str]] = {
     "late": {"worker", "lease", "vertices"},
     "spot check": {"epoch", "start", "stop", "pushed", "repeated", "odd"},
     "rollback": {"version", "vertices"},
+    "first values": {"source", "taken", "tensors"},
     "placing": {"vertices", "edges", "parts"},
     "placement": {"method", "parts", "sections", "edges", "place_s", "bytes", "placed_bytes", "chance_bytes"},
 }
