@@ -7,6 +7,7 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
+from importlib import import_module
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, final, get_args
 
@@ -91,11 +92,10 @@ class Notebook(View):
         self._show()
 
     def _show(self) -> None:
-        from IPython.display import HTML, display
-
-        shown = HTML(self._html())
+        jupyter: Any = import_module("IPython.display")  # it is there, and not everywhere
+        shown = jupyter.HTML(self._html())
         if self._handle is None:
-            self._handle = display(shown, display_id=True)
+            self._handle = jupyter.display(shown, display_id=True)
         else:
             self._handle.update(shown)
 
