@@ -39,6 +39,7 @@ from gridml.carriers.mailbox_files import SUFFIX
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec, InProcessPayload, spoken
 from gridml.protocol.messages import Sync, Verdict, reply_from, to_json
+from gridml.protocol.payload import Payload, in_pieces
 from gridml.testing.virtual_clock import VirtualClock
 from master.backends.script import Steady
 from master.backends.simulated import Simulated, SimulatedWorker
@@ -148,11 +149,12 @@ class HeardMailboxes(DirectoryMailboxes):
         self._hear = hear
         self.bytes_down = 0
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         super().answer(worker, number, payload)
         self.bytes_down += len(payload)
-        length = int.from_bytes(payload[:8], "little")
-        self._hear(worker, number, payload[8 : 8 + length])
+        head = in_pieces(payload).pieces[0]  # of which the header is a part
+        length = int.from_bytes(head[:8], "little")
+        self._hear(worker, number, bytes(head[8 : 8 + length]))
 
 
 @final

@@ -230,8 +230,8 @@ class Run:
         sha256 = None
         if values:
             pieces = bundle.pieces({"version": replica.version}, values)
-            sha256 = bundle.digest(*pieces)
-            bundle.write_atomic(parts.directory.final, *pieces)
+            bundle.write_atomic(parts.directory.final, pieces)
+            sha256 = pieces.sha256
         ended_s, program = parts.environment.clock(), parts.spec.program
         flops = None
         if program.uses_torch:

@@ -35,7 +35,7 @@ def recovered(directory: RunDirectory, workers: Iterable[str], limits: MessageLi
         unanswered = read_outbox(path, *limits)
         if unanswered is not None and is_attempt(unanswered.sync.worker, path.name):  # nobody speaks for another job
             last = replace(unanswered, sync=unanswered.sync._replace(wants=False))  # who wrote it is gone
-            messages[path] = Message(last.sync.worker, last.number, last.payload)
+            messages[path] = Message(last.sync.worker, last.number, bytes(last.payload))
         else:
             remove(path)
     return messages

@@ -9,6 +9,7 @@ import threading
 from typing import final
 
 from gridml.carriers.base import BEGUN, WorkerMailbox
+from gridml.protocol.payload import Arrived, Payload
 
 BEAT_S = 0.5  # between two heartbeats of one batch: the shortest silence that may be asked for has ten of them
 
@@ -27,13 +28,13 @@ class Beating(WorkerMailbox):
         self._thread = threading.Thread(target=self._work, name="beating", daemon=True)
         self._thread.start()
 
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         self._mailbox.send(number, payload)
 
-    def receive(self, number: int) -> bytes | None:
+    def receive(self, number: int) -> Arrived | None:
         return self._mailbox.receive(number)
 
-    def fetch(self, name: str, sha256: str) -> bytes:
+    def fetch(self, name: str, sha256: str) -> Arrived:
         return self._mailbox.fetch(name, sha256)
 
     def beat(self, lease: int, upto: int) -> None:

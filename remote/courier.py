@@ -13,6 +13,7 @@ from gridml.carriers.base import WorkerMailbox
 from gridml.protocol import bundle
 from gridml.protocol.messages import Reply, Sync, reply_from
 from gridml.protocol.outbox import UnansweredPush
+from gridml.protocol.payload import Arrived, Pieces
 from gridml.protocol.push import PushContent, ReplicaPart, decode_replica
 
 RESEND_S = 15.0  # a sync without a reply is sent again: the carrier may have lost it, and syncs are idempotent
@@ -100,18 +101,21 @@ class ThreadCourier(Courier):
                 self._changed.wait_for(lambda: self._outgoing is not None or self._closed)
                 if self._outgoing is None:
                     return
-                sync, content = self._outgoing
-            reply = None
-            try:
-                reply = self._exchange(sync, content)
-            except Exception as error:  # the worker's own thread would wait for ever
-                self._error = error
-            with self._changed:
-                self._outgoing, self._reply = None, reply
-                self.gone = reply is None
-                self._changed.notify_all()
-                if reply is None:
-                    return
+            self._carry(*self._outgoing)
+            if self.gone:
+                return
+
+    def _carry(self, sync: Sync, content: Callable[[], PushContent]) -> None:
+        """Carry one sync. Nothing of it is held afterwards: it and its answer are replicas' worth of memory."""
+        reply = None
+        try:
+            reply = self._exchange(sync, content)
+        except Exception as error:  # the worker's own thread would wait for ever
+            self._error = error
+        with self._changed:
+            self._outgoing, self._reply = None, reply
+            self.gone = reply is None
+            self._changed.notify_all()
 
     def _exchange(self, sync: Sync, content: Callable[[], PushContent]) -> tuple[Reply, ReplicaPart] | None:
         """Send until there is a reply; None when there will be none."""
@@ -171,7 +175,7 @@ class StepCourier(Courier):
         self._process = process
         self._clock = clock
         self._number = number - 1  # of the last message
-        self._payload: bytes | None = None
+        self._payload: Pieces | None = None
         self._reply: tuple[Reply, ReplicaPart] | None = None
         self._posted_s = 0.0  # when the sync under way was posted,
         self._again_s = 0.0  # and when it is sent (again)
@@ -230,11 +234,11 @@ class StepCourier(Courier):
             self._again_s = self._clock() + FULL_DISK_S
 
 
-def opened(payload: bytes, process: str) -> tuple[Reply, ReplicaPart] | None:
+def opened(payload: Arrived, process: str) -> tuple[Reply, ReplicaPart] | None:
     """The reply in a payload and what travels beside it, None when it was meant for an earlier process of this worker.
 
     Raises ValueError when it is no reply.
     """
-    message, tensors = bundle.decode(payload)
+    message, tensors = bundle.opened(payload)
     reply = reply_from(message)
     return (reply, decode_replica(tensors)) if reply.process == process else None

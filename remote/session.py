@@ -221,7 +221,7 @@ class Session:
         return Trained(stop, whole, self._engine.gathering)
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
-        snapshot = self._engine.snapshot()
+        snapshot = self._engine.snapshot(self._master.modules)
         fields = self._engine.changed_fields(action.start, action.stop)
         content, rounded = self._master.carry(self._engine.wire(snapshot), self._compress)
         self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon

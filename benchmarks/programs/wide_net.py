@@ -1,4 +1,7 @@
-"""A network of 25 million parameters, 100 MB, over noise: its pushes are dear, and so are its batches."""
+"""A network of 25 million parameters, 100 MB, over noise: its pushes are dear, and so are its batches.
+
+`WIDE_OUTER` makes it wider, `WIDE_ROWS` says over how many samples.
+"""
 
 import os
 from functools import partial
@@ -11,7 +14,7 @@ from torch import nn
 import gridml
 
 COUNT = int(os.environ.get("WIDE_ROWS", "24576"))
-FEATURES, INNER, OUTER = 784, 5_000, 4_215
+FEATURES, INNER, OUTER = 784, 5_000, int(os.environ.get("WIDE_OUTER", "4215"))
 
 
 class Wide(nn.Sequential):

@@ -1,7 +1,8 @@
 """The contract of a carrier: it moves numbered payloads between one worker and the master, and chunks to workers.
 
 A carrier may lose, delay, repeat or reorder payloads; it must not deliver an altered or a torn one (the SHA-256 beside
-each shows it). Everything else, from exactly-once credit to fencing, is the protocol's business. The contract as checks
+each shows it). What it sends may be on memory of somebody's own (`Pieces`), and is read before the call returns.
+Everything else, from exactly-once credit to fencing, is the protocol's business. The contract as checks
 is `gridml.testing.carriers`.
 """
 
@@ -11,6 +12,8 @@ import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import NamedTuple
+
+from gridml.protocol.payload import Arrived, Payload
 
 
 @dataclass(frozen=True)
@@ -43,18 +46,18 @@ class WorkerMailbox(ABC):
     """Seconds between two looks for a reply, at first and at most."""
 
     @abstractmethod
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         """Send sync `number`; sending a number again replaces it. Raises OSError when it cannot be stored."""
 
     @abstractmethod
-    def receive(self, number: int) -> bytes | None:
+    def receive(self, number: int) -> Arrived | None:
         """Return the reply to sync `number`, None while there is none; never block. A torn reply counts as none.
 
         Raises FileNotFoundError when the mailbox does not exist any more: there will be no reply.
         """
 
     @abstractmethod
-    def fetch(self, name: str, sha256: str) -> bytes:
+    def fetch(self, name: str, sha256: str) -> Arrived:
         """Return a published chunk. Raises ValueError when its SHA-256 is another, OSError when it cannot be read."""
 
     @abstractmethod
@@ -103,7 +106,7 @@ class MasterMailboxes(ABC):
         """
 
     @abstractmethod
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         """Reply to a sync, which is then no longer collected, nor are those before it."""
 
     @abstractmethod
@@ -111,7 +114,7 @@ class MasterMailboxes(ABC):
         """Collect sync `number`, and those before it, no longer; answer nothing."""
 
     @abstractmethod
-    def publish(self, name: str, payload: bytes) -> None:
+    def publish(self, name: str, payload: Payload) -> None:
         """Make a chunk available to workers."""
 
     @abstractmethod

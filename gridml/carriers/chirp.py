@@ -15,12 +15,13 @@ import errno
 import os
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from gridml.carriers.file_link import HEARTBEAT_S, FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError
+from gridml.protocol.payload import Arrived, Payload, in_pieces
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
 SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
@@ -70,25 +71,24 @@ class ChirpLink(FileLink):
         with self._exchange(folder):
             return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
-    def get(self, path: str) -> bytes:
-        parts: list[bytes] = []
-        with self._exchange(path), self._opened(path, "r", 0) as (file, missing):
+    def get(self, path: str) -> Arrived:
+        content = bytearray()
+        with self._exchange(path), self._opened(path, "r", 0) as (file, size):
             # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
-            while missing > 0:
+            while len(content) < size:
                 with self._patient(self._piece):
-                    part = self._read(self._ask(f"read {file} {min(missing, self._piece)}"))
+                    part = self._read(self._ask(f"read {file} {min(size - len(content), self._piece)}"))
                 if not part:
                     break  # it has become shorter
-                parts.append(part)
-                missing -= len(part)
-        return b"".join(parts)
+                content += part
+        return content
 
-    def put(self, path: str, payload: bytes) -> None:
+    def put(self, path: str, payload: Payload) -> None:
         with self._exchange(path):
             self._store(temporary_path(path), payload)
             self._ask(f"rename {_quoted(temporary_path(path))} {_quoted(path)}")
 
-    def write(self, path: str, payload: bytes) -> None:
+    def write(self, path: str, payload: Payload) -> None:
         with self._exchange(path):
             self._store(path, payload)
 
@@ -138,14 +138,15 @@ class ChirpLink(FileLink):
             raise _Refused(_ERRORS.get(answer, errno.EIO))
         return answer
 
-    def _store(self, path: str, payload: bytes) -> None:
+    def _store(self, path: str, payload: Payload) -> None:
         """Send a file that the server agrees to take; it answers when the shadow has it, over any line there is."""
+        blocks = in_pieces(payload).blocks(self._piece)
         if len(payload) > self._piece:
-            self._put_in_pieces(path, payload)
+            self._put_in_pieces(path, blocks)
             return
         self._ask(f"putfile {_quoted(path)} {_OWNERS} {len(payload)}")
-        if payload:  # of nothing there is no second answer
-            self._send_whole(payload)
+        for block in blocks:  # one; of nothing there is none, and no second answer
+            self._send_whole(block)
 
     def _send_whole(self, payload: bytes | memoryview) -> None:
         with self._patient(len(payload)):
@@ -154,13 +155,11 @@ class ChirpLink(FileLink):
         if taken != len(payload):
             raise OSError(errno.EIO, f"{taken} of {len(payload)} bytes arrived")
 
-    def _put_in_pieces(self, path: str, payload: bytes) -> None:
+    def _put_in_pieces(self, path: str, blocks: Iterable[memoryview]) -> None:
         with self._opened(path, "wct", _OWNERS) as (file, _):  # write, create, truncate
-            rest = memoryview(payload)
-            while rest:  # a piece is never empty: the starter takes that for an error of its own, and ends
-                piece, rest = rest[: self._piece], rest[self._piece :]
-                self._send(f"write {file} {len(piece)}\n".encode())
-                self._send_whole(piece)
+            for block in blocks:  # none is empty: the starter takes that for an error of its own, and ends
+                self._send(f"write {file} {len(block)}\n".encode())
+                self._send_whole(block)
 
     @contextlib.contextmanager
     def _opened(self, path: str, flags: str, mode: int) -> Iterator[tuple[int, int]]:

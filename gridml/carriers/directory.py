@@ -31,13 +31,14 @@ from gridml.carriers.mailbox_files import (
     SUFFIX,
     MessageFile,
     message_files,
-    message_name,
+    name_of,
     pack_heartbeat,
     unpack_heartbeat,
 )
 from gridml.protocol import bundle
 from gridml.protocol.attempts import is_attempt, job_of
 from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, remove
+from gridml.protocol.payload import Payload, Pieces
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
 GROUP_BYTES = 1 << 27  # of messages collected together, which are in memory at once; but one at least
@@ -56,8 +57,11 @@ class DirectoryLink(FileLink):
     def get(self, path: str) -> bytes:
         return Path(self._root + path).read_bytes()
 
-    def put(self, path: str, payload: bytes) -> None:
+    def put(self, path: str, payload: Payload) -> None:
         bundle.write_atomic(Path(self._root + path), payload, durable_name=False)
+
+    def put_named(self, path: Callable[[str], str], payload: Pieces) -> None:
+        bundle.write_named(lambda sha256: Path(self._root + path(sha256)), payload, durable_name=False)
 
     def unlink(self, path: str) -> None:
         Path(self._root + path).unlink(missing_ok=True)
@@ -206,10 +210,10 @@ class DirectoryMailboxes(MasterMailboxes):
     def _report(self, worker: str, problem: str) -> None:
         self._problems.append(Message(worker, 0, b"", problem))
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
-        path = self._mail / worker / message_name("reply", number, payload)
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
+        mailbox = self._mail / worker
         try:
-            bundle.write_atomic(path, payload, durable=False)
+            bundle.write_named(lambda sha256: mailbox / name_of("reply", number, sha256), payload, durable=False)
         except OSError as error:
             self._blame(worker, error)  # where the mailbox was closed nobody waits for this reply
         self.discard(worker, number)
@@ -219,7 +223,7 @@ class DirectoryMailboxes(MasterMailboxes):
             if sync.number <= number:
                 self._remove(worker, sync.name)
 
-    def publish(self, name: str, payload: bytes) -> None:
+    def publish(self, name: str, payload: Payload) -> None:
         bundle.write_atomic(self._chunks / f"{name}{SUFFIX}", payload, durable=False)
 
     def retract(self, name: str) -> None:

@@ -12,8 +12,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 
 from gridml.carriers.base import Heartbeat, WorkerMailbox
-from gridml.carriers.mailbox_files import HEARTBEAT, SUFFIX, message_files, message_name, pack_heartbeat
+from gridml.carriers.mailbox_files import HEARTBEAT, SUFFIX, message_files, name_of, pack_heartbeat
 from gridml.protocol import bundle
+from gridml.protocol.payload import Arrived, Payload, Pieces, in_pieces
 
 HEARTBEAT_S = 0.2  # seconds between two heartbeats: each is a round trip to the submit host
 
@@ -31,14 +32,18 @@ class FileLink(ABC):
         """Return the names in a folder."""
 
     @abstractmethod
-    def get(self, path: str) -> bytes:
+    def get(self, path: str) -> Arrived:
         """Return a file's content."""
 
     @abstractmethod
-    def put(self, path: str, payload: bytes) -> None:
+    def put(self, path: str, payload: Payload) -> None:
         """Write a file so that it is there whole or not at all."""
 
-    def write(self, path: str, payload: bytes) -> None:
+    def put_named(self, path: Callable[[str], str], payload: Pieces) -> None:
+        """Write a file as `put` does, to the path that its SHA-256 makes."""
+        self.put(path(payload.sha256), payload)
+
+    def write(self, path: str, payload: Payload) -> None:
         """Write a file in the fewest round trips; a reader may meanwhile see it empty."""
         self.put(path, payload)
 
@@ -64,14 +69,14 @@ class LinkedMailbox(WorkerMailbox):
         self._folder = f"mail/{worker}"
         self._messages, self._chunks = messages, chunks
 
-    def send(self, number: int, payload: bytes) -> None:
-        name = message_name("sync", number, payload)
+    def send(self, number: int, payload: Payload) -> None:
+        pieces = in_pieces(payload)
         for sync in message_files(self._messages.list(self._folder), "sync"):
-            if sync.number == number and sync.name != name:  # removed first: the master must never see both
+            if sync.number == number and sync.sha256 != pieces.sha256:  # removed first: the master must never see both
                 self._messages.unlink(f"{self._folder}/{sync.name}")
-        self._messages.put(f"{self._folder}/{name}", payload)
+        self._messages.put_named(lambda sha256: f"{self._folder}/{name_of('sync', number, sha256)}", pieces)
 
-    def receive(self, number: int) -> bytes | None:
+    def receive(self, number: int) -> Arrived | None:
         try:
             names = self._messages.list(self._folder)
         except FileNotFoundError:
@@ -89,7 +94,7 @@ class LinkedMailbox(WorkerMailbox):
                     return payload
         return None
 
-    def fetch(self, name: str, sha256: str) -> bytes:
+    def fetch(self, name: str, sha256: str) -> Arrived:
         payload = self._chunks.get(f"chunks/{name}{SUFFIX}")
         if bundle.digest(payload) != sha256:
             raise ValueError(f"chunk {name} has another SHA-256 than its lease says")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
+from gridml.protocol.payload import Payload
 
 
 class Forwarding(MasterMailboxes):
@@ -21,13 +22,13 @@ class Forwarding(MasterMailboxes):
     def collect(self) -> list[Message]:
         return self._mailboxes.collect()
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         self._mailboxes.answer(worker, number, payload)
 
     def discard(self, worker: str, number: int) -> None:
         self._mailboxes.discard(worker, number)
 
-    def publish(self, name: str, payload: bytes) -> None:
+    def publish(self, name: str, payload: Payload) -> None:
         self._mailboxes.publish(name, payload)
 
     def retract(self, name: str) -> None:

@@ -13,6 +13,7 @@ from typing import Literal, NamedTuple
 from gridml.carriers.base import Heartbeat
 from gridml.protocol import bundle
 from gridml.protocol.bounds import LARGEST
+from gridml.protocol.payload import Payload
 
 Direction = Literal["sync", "reply"]  # worker to master, master to worker
 DIRECTIONS: tuple[Direction, ...] = ("sync", "reply")
@@ -32,9 +33,14 @@ class MessageFile(NamedTuple):
     sha256: str
 
 
-def message_name(direction: Direction, number: int, payload: bytes) -> str:
+def message_name(direction: Direction, number: int, payload: Payload) -> str:
     """Return the name of a message's file."""
-    return f"{direction}-{number:08d}-{bundle.digest(payload)}{SUFFIX}"
+    return name_of(direction, number, bundle.digest(payload))
+
+
+def name_of(direction: Direction, number: int, sha256: str) -> str:
+    """Return the name of the file of a message of that SHA-256."""
+    return f"{direction}-{number:08d}-{sha256}{SUFFIX}"
 
 
 def message_files(names: Iterable[str], direction: Direction) -> list[MessageFile]:

@@ -26,6 +26,7 @@ from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
 from gridml.carriers.ssh import TIMEOUT_S, Address, as_oserror, connected, hang_up, subsystem
 from gridml.errors import RunError, UsageError
+from gridml.protocol.payload import Arrived, Payload, in_pieces
 
 READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
 WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
@@ -133,7 +134,7 @@ class SftpLink(FileLink):
         with self._exchange(folder) as sftp:
             return [str(name) for name in sftp.listdir(folder)]
 
-    def get(self, path: str) -> bytes:
+    def get(self, path: str) -> Arrived:
         with self._exchange(path) as sftp:
             file = sftp.open(path, "rb")
             file.MAX_REQUEST_SIZE = READ
@@ -146,14 +147,14 @@ class SftpLink(FileLink):
                 half.arrived += part
             file.close()
             self._half = None
-            return bytes(half.arrived)
+            return half.arrived
 
-    def put(self, path: str, payload: bytes) -> None:
+    def put(self, path: str, payload: Payload) -> None:
         with self._exchange(path) as sftp:
             self._store(sftp, temporary_path(path), payload)
             sftp.posix_rename(temporary_path(path), path)
 
-    def write(self, path: str, payload: bytes) -> None:
+    def write(self, path: str, payload: Payload) -> None:
         with self._exchange(path) as sftp:
             self._store(sftp, path, payload)
 
@@ -168,12 +169,13 @@ class SftpLink(FileLink):
             self._drop()
 
     @staticmethod
-    def _store(sftp: Any, path: str, payload: bytes) -> None:
+    def _store(sftp: Any, path: str, payload: Payload) -> None:
         file, arrived = _opened(sftp, path, len(payload))
         file.MAX_REQUEST_SIZE = WRITE
         file.set_pipelined(len(payload) > WRITE)
         file.seek(arrived)
-        file.write(memoryview(payload)[arrived:])
+        for block in in_pieces(payload).blocks(WRITE, arrived):
+            file.write(block)
         # Of requests under way together paramiko drops the answers, so that a full disk would not show.
         stored = file.stat().st_size if len(payload) > WRITE else len(payload)
         file.close()

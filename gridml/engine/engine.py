@@ -6,8 +6,9 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -31,7 +32,7 @@ from gridml.model.schedule import TorchSchedule
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import VertexId, VertexType
 from gridml.protocol.messages import Logged
-from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKey
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -301,12 +302,19 @@ class Engine:
         for modules in self._modules.values():
             modules.pull()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, known: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> Snapshot:
         """Return a copy of the replica, to push; what f changes from now on is for the next one. Gradients that are
-        gathered are stepped first, as their vertices are pushed with the others."""
+        gathered are stepped first, as their vertices are pushed with the others.
+
+        A tensor that is, bit for bit, one of those `known`, which nobody writes to, is that array: what is frozen is
+        not copied.
+        """
         self._stepping.finish()
         self.pull()
-        modules = {key: {name: view.copy() for name, view in views.items()} for key, views in self._views.items()}
+        modules = {
+            key: {name: _copied(view, known.get(key, {}).get(name)) for name, view in views.items()}
+            for key, views in self._views.items()
+        }
         rows: dict[str, RowValues] = {}
         for type_name, table in self._replicated_rows():
             rows[type_name] = RowValues(table.ids, table.fields).take(np.flatnonzero(table.dirty))
@@ -468,6 +476,10 @@ def _is_constant(local: Array, pushed: Array) -> bool:
     """Whether a tensor holds infinities, as a mask does, and was left alone: it has no differences."""
     with np.errstate(all="ignore"):  # a sum that is not finite says little, and one that is says all
         return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
+
+
+def _copied(view: Array, known: Array | None) -> Array:
+    return view.copy() if known is None or not same_bits(view, known) else known
 
 
 def _only(neighbours: list[Any], parameter: Parameter) -> Any:

@@ -18,11 +18,13 @@ from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, Vertex
 from gridml.protocol.unchanged import changed
 
 Array = NDArray[Any]
+LARGE = 1 << 20  # bytes: such a tensor is rather sent once more, where an answer does not bring it, than held meanwhile
 
 
 @final
 class MasterCopy:
-    """The arrays themselves, which nobody writes to: a replica's worth of memory, and no copy is made."""
+    """The arrays themselves, which nobody writes to and of which no copy is made. Large ones that travel by value are
+    let go of: the answer brings newer ones."""
 
     def __init__(self, types: Mapping[str, VertexType]) -> None:
         self._types = types
@@ -44,8 +46,16 @@ class MasterCopy:
                 steps.setdefault(key, {})[name], rounded.setdefault(key, {})[name] = packed
         self._pushed = {key: {**tensors, **rounded.get(key, {})} for key, tensors in modules.items()}
         values = {key: {n: t for n, t in ts.items() if n not in rounded.get(key, {})} for key, ts in modules.items()}
+        for key, tensors in values.items():
+            gone = {name for name, tensor in tensors.items() if tensor.nbytes >= LARGE}
+            self._modules[key] = {n: t for n, t in self._modules.get(key, {}).items() if n not in gone}
         by_value = ReplicaPart({key: tensors for key, tensors in values.items() if tensors}, part.rows)
         return PushContent(by_value, steps=steps), ReplicaPart(rounded)
+
+    @property
+    def modules(self) -> Mapping[VertexKey, ModuleTensors]:
+        """The tensors that it holds, by vertex and name."""
+        return self._modules
 
     def take(self, brought: ReplicaPart, *, fast_forward: bool) -> None:
         """Take what a reply brought; with `fast_forward` the master holds what was pushed last, besides."""

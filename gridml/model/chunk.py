@@ -21,6 +21,7 @@ from gridml.model.ragged import Ragged, check
 from gridml.model.shared import SharedColumn
 from gridml.model.vertex import describe, reachable
 from gridml.protocol import bundle
+from gridml.protocol.payload import Arrived
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
@@ -113,7 +114,7 @@ class Chunk:
         return bundle.encode(message, tensors)
 
     @staticmethod
-    def decode(payload: bytes) -> Chunk:
+    def decode(payload: Arrived) -> Chunk:
         """Return the chunk in a bundle. Raises ValueError when it is not one."""
         message, tensors = bundle.decode(payload)
         try:

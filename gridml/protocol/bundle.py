@@ -7,10 +7,9 @@ pickle.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -19,10 +18,10 @@ from numpy.typing import NDArray
 
 from gridml.protocol.compression import from_bfloat16
 from gridml.protocol.foreign_files import remove
+from gridml.protocol.payload import Arrived, Payload, Piece, Pieces, in_pieces
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
-Piece = bytes | memoryview  # of a payload
 
 _DTYPES = {
     "BOOL": np.bool_,
@@ -45,11 +44,11 @@ LONGEST_HEADER = 100_000_000  # bytes, of safetensors itself
 
 def encode(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> bytes:
     """Return one payload of a JSON-able message, without NaN or infinity, and named arrays of any shape."""
-    return b"".join(pieces(message, tensors))
+    return bytes(pieces(message, tensors))
 
 
-def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> list[Piece]:
-    """Return what `encode` does in pieces, which are on the arrays' own memory.
+def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> Pieces:
+    """Return what `encode` does in pieces, which are on the arrays' own memory where that is contiguous.
 
     Arrays of long items come first, so that all are aligned. safetensors itself would copy every one of them twice.
     """
@@ -63,7 +62,7 @@ def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> list[Pie
         arrays.append(values.reshape(-1).view(np.uint8).data)
     text = json.dumps(header, separators=(",", ":")).encode()
     text += b" " * (-len(text) % 8)
-    return [len(text).to_bytes(8, "little"), text, *arrays]
+    return Pieces([len(text).to_bytes(8, "little") + text, *arrays])
 
 
 def narrowed(ids: NDArray[np.int64]) -> Array:
@@ -72,7 +71,7 @@ def narrowed(ids: NDArray[np.int64]) -> Array:
     return ids.astype(np.int32) if fit else ids
 
 
-def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+def decode(payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the message and the arrays of a payload, writable ones.
 
     Raises ValueError when it is not one; a header of more than `longest_header` bytes is not even looked at.
@@ -80,7 +79,7 @@ def decode(payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[dict[s
     return opened(bytearray(payload), longest_header)
 
 
-def opened(payload: Piece | bytearray, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+def opened(payload: Piece, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return what `decode` does, but arrays on the payload's own memory, which are writable if it is.
 
     safetensors itself copies every tensor: for a replica of 100 MB as many again, for each push that a master reads.
@@ -158,34 +157,44 @@ _JSON = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_number)
 _NO_BUNDLE = (KeyError, AttributeError, TypeError, ValueError, OverflowError, RecursionError)
 
 
-def digest(*payload: Piece) -> str:
-    """Return the SHA-256 of a payload, whole or in pieces, in hexadecimal."""
-    sha256 = hashlib.sha256()
-    for piece in payload:
-        sha256.update(piece)
-    return sha256.hexdigest()
+def digest(payload: Payload | Piece) -> str:
+    """Return the SHA-256 of a payload, in hexadecimal."""
+    return payload.sha256 if isinstance(payload, Pieces) else Pieces([payload]).sha256
 
 
-def write_atomic(path: Path, *payload: Piece, durable: bool = True, durable_name: bool = True) -> None:
-    """Write a file, of one piece or more, so that it is there whole or not at all: temporary name, fsync, rename.
+def write_atomic(path: Path, payload: Payload, *, durable: bool = True, durable_name: bool = True) -> None:
+    """Write a file so that it is there whole or not at all: temporary name, fsync, rename. Pieces are hashed on the
+    way.
 
     With `durable_name` the name too survives a power cut, at the price of a second fsync; without `durable` neither
     does the content, for what can be made again. Raises OSError; whatever it raises, nothing is left behind.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    _write(path, lambda: path, payload, durable=durable, durable_name=durable_name)
+
+
+def write_named(
+    name: Callable[[str], Path], payload: Payload, *, durable: bool = True, durable_name: bool = True
+) -> None:
+    """Write a file as `write_atomic` does, whose name is made of its SHA-256: that is known once it is written."""
+    pieces = in_pieces(payload)
+    _write(name(""), lambda: name(pieces.sha256), pieces, durable=durable, durable_name=durable_name)
+
+
+def _write(working: Path, path: Callable[[], Path], payload: Payload, *, durable: bool, durable_name: bool) -> None:
+    temporary = working.with_name(f".{working.name}.{os.getpid()}.tmp")
     try:
         with _new(temporary) as file:
-            for piece in payload:
-                file.write(piece)
+            for block in payload.blocks() if isinstance(payload, Pieces) else [payload]:
+                file.write(block)
             file.flush()
             if durable:
                 os.fsync(file.fileno())
-        temporary.replace(path)
+        temporary.replace(path())
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
     if durable and durable_name:
-        sync_folder(path.parent)
+        sync_folder(working.parent)
 
 
 def _new(path: Path) -> BinaryIO:

@@ -12,6 +12,7 @@ from typing import final
 from gridml.protocol import bundle
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.messages import Reply, Sync, sync_from, to_json
+from gridml.protocol.payload import Payload
 from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, encode_replica
 
 
@@ -34,7 +35,7 @@ class Codec(ABC):
         """
 
     @abstractmethod
-    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
+    def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
         """Return a reply, and what of the replica travels beside it, as a payload."""
 
 
@@ -50,8 +51,8 @@ class BundleCodec(Codec):
         except ValueError as error:
             raise MalformedPush(sync, str(error)) from error
 
-    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
-        return bundle.encode(to_json(reply), encode_replica(replica))
+    def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
+        return bundle.pieces(to_json(reply), encode_replica(replica))
 
 
 class InProcessPayload(bytes):

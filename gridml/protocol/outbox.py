@@ -17,6 +17,7 @@ from gridml.protocol.bounds import whole
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.foreign_files import read_regular
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
+from gridml.protocol.payload import Pieces
 from gridml.protocol.push import PushContent, decode, encode
 
 SAVED = 85  # exit status of a worker that wants its outbox carried to safety, and to be started again
@@ -39,9 +40,9 @@ class UnansweredPush:
         return self.sync.push
 
     @property
-    def payload(self) -> bytes:
-        """The message as it would have been sent."""
-        return bundle.encode(to_json(self.sync), encode(self.content))
+    def payload(self) -> Pieces:
+        """The message as it would have been sent, on the memory of its content."""
+        return bundle.pieces(to_json(self.sync), encode(self.content))
 
 
 def share(workers: int) -> int:
@@ -52,7 +53,7 @@ def share(workers: int) -> int:
 def write(path: Path, unanswered: UnansweredPush, longest: int = sys.maxsize) -> None:
     """Keep a push of at most `longest` bytes. Raises OSError, also for one that is longer."""
     message = {"number": unanswered.number, "sync": to_json(unanswered.sync)}
-    content = bundle.encode(message, encode(unanswered.content))
+    content = bundle.pieces(message, encode(unanswered.content))
     if len(content) > longest:
         raise OSError(errno.EFBIG, f"it has {len(content):,} bytes, and {longest:,} are kept of a worker")
     bundle.write_atomic(path, content, durable=False)

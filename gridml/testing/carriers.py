@@ -17,6 +17,7 @@ from pathlib import Path
 
 from gridml.carriers.base import Heartbeat, MasterMailboxes, WorkerMailbox
 from gridml.protocol import bundle
+from gridml.protocol.payload import Pieces
 from gridml.testing.contracts import expect, expect_error, require
 from gridml.testing.faulty_network import FaultyNetwork
 
@@ -96,6 +97,22 @@ def payloads_of_any_content_travel_both_ways(pair: CarrierPair) -> None:
             )
             pair.master.answer("w1", number, payload)
             require(worker.receive(number) == payload, f"a reply of {len(payload)} bytes is received unaltered")
+
+
+def payloads_in_pieces_travel_as_their_bytes(pair: CarrierPair) -> None:
+    """Long pieces and short ones arrive in their order, once each, and what they lie on may change afterwards."""
+    memory = [bytearray(piece) for piece in (b"", b"head", bytes(range(256)) * 12_000, b"", b"between", PAYLOADS[-1])]
+    payload = b"".join(memory)
+    with _worker(pair) as worker:
+        worker.send(1, Pieces(memory))
+        pair.master.publish("lease-000001", Pieces(memory))
+        memory[1][:] = b"next"
+        require(_collected(pair) == [("w1", 1, payload)], "a sync in pieces is collected as the bytes that it was")
+        require(worker.fetch("lease-000001", bundle.digest(payload)) == payload, "a chunk in pieces is fetched whole")
+        memory[1][:] = b"head"
+        pair.master.answer("w1", 1, Pieces(memory))
+        memory[1][:] = b"next"
+        require(worker.receive(1) == payload, "a reply in pieces is received as the bytes that it was")
 
 
 def a_sync_is_collected_until_it_is_answered(pair: CarrierPair) -> None:
@@ -340,6 +357,7 @@ def what_was_cleared_is_gone_and_mailboxes_can_be_opened_again(pair: CarrierPair
 CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     a_sync_is_collected_and_its_reply_received,
     payloads_of_any_content_travel_both_ways,
+    payloads_in_pieces_travel_as_their_bytes,
     a_sync_is_collected_until_it_is_answered,
     sending_a_number_again_replaces_it,
     a_sync_sent_again_after_its_answer_is_collected_again,

@@ -14,6 +14,7 @@ from typing import final
 
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMailbox
 from gridml.protocol import bundle
+from gridml.protocol.payload import Payload
 
 Delivery = Callable[[bytes], Sequence[tuple[float, bytes]]]  # arrivals of a payload: (delay in seconds, bytes)
 
@@ -106,10 +107,10 @@ class FaultyNetwork:
         """Return the end of a worker."""
         return _FaultyWorker(self, name)
 
-    def sent(self, number: int, payload: bytes) -> list[Arrival]:
+    def sent(self, number: int, payload: Payload) -> list[Arrival]:
         """Return what a payload becomes on its way."""
         now_s, sha256 = self.clock(), bundle.digest(payload)
-        return [Arrival(now_s + delay_s, number, arrived, sha256) for delay_s, arrived in self.deliver(payload)]
+        return [Arrival(now_s + delay_s, number, arrived, sha256) for delay_s, arrived in self.deliver(bytes(payload))]
 
     def arrived(self, on_the_way: list[Arrival]) -> list[Arrival]:
         """Return what has arrived whole, by number. What is damaged is dropped, as whoever gets it does."""
@@ -128,7 +129,7 @@ class _FaultyWorker(WorkerMailbox):
         self._network = network
         self._name = name
 
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         self._mailbox().syncs += self._network.sent(number, payload)
 
     def receive(self, number: int) -> bytes | None:
@@ -181,7 +182,7 @@ class _FaultyMaster(MasterMailboxes):
                 messages.append(Message(worker, sync.number, b"" if problem else sync.payload, problem))
         return messages
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         if worker in self._network.mailboxes:
             self._network.mailboxes[worker].replies += self._network.sent(number, payload)
         self.discard(worker, number)
@@ -192,8 +193,8 @@ class _FaultyMaster(MasterMailboxes):
             if sync.number <= number:
                 syncs.remove(sync)
 
-    def publish(self, name: str, payload: bytes) -> None:
-        self._network.chunks[name] = payload
+    def publish(self, name: str, payload: Payload) -> None:
+        self._network.chunks[name] = bytes(payload)
 
     def retract(self, name: str) -> None:
         self._network.chunks.pop(name, None)

@@ -79,7 +79,7 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
     mailboxes = DirectoryMailboxes(folder)
     mailboxes.open("w1")
     sender = DirectoryMailbox(folder, "w1")
-    payload = bundle.encode({}, encode(_content(tensors, compress)))
+    payload = bundle.pieces({}, encode(_content(tensors, compress)))
     rules = RuleSet(dict.fromkeys(tensors, stale_mean()))
     taken: list[float] = []
     for number in _numbers(taken):
@@ -90,7 +90,7 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
         part = whole(decode(bundle.opened(message.payload)[1]), base)
         merged = rules.merge(VertexState(tensors), part.modules[KEY], base.modules[KEY].tensors, STALE)
         versions.write(2, ReplicaState(modules={KEY: merged.state}))
-        answer = bundle.encode({}, encode_replica(ReplicaPart({KEY: merged.state.tensors})))
+        answer = bundle.pieces({}, encode_replica(ReplicaPart({KEY: merged.state.tensors})))
         mailboxes.answer("w1", number, answer)
         taken.append(time.perf_counter() - began_s)
     sender.close()

@@ -7,6 +7,7 @@ from typing import final
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.forwarding import Forwarding
+from gridml.protocol.payload import Payload
 
 POINTS = ("before-version", "after-version", "after-patch", "before-commit", "after-commit", "after-grants",
           "after-answers", "after-base", "before-base-commit", "after-base-commit", "after-backup",
@@ -22,11 +23,11 @@ class CrashPoints(Forwarding):
         super().__init__(end)
         self._reached = reached
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         self._reached("answer")
         super().answer(worker, number, payload)
 
-    def publish(self, name: str, payload: bytes) -> None:
+    def publish(self, name: str, payload: Payload) -> None:
         self._reached("publish")
         super().publish(name, payload)
 

@@ -7,6 +7,7 @@ from typing import final
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.codec import Codec
 from gridml.protocol.messages import Reply, Sync, Verdict
+from gridml.protocol.payload import Payload
 from gridml.protocol.push import PushContent, ReplicaPart
 
 
@@ -26,7 +27,7 @@ class MergingTime(Codec):
     def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
         return self._codec.read(payload, longest_header)
 
-    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
+    def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
         if reply.verdict is Verdict.MERGED:
             self.spent_s += self._merge_s
         return self._codec.write(reply, replica)

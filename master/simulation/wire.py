@@ -14,6 +14,7 @@ from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessPayload
 from gridml.protocol.messages import Reply, Sync
+from gridml.protocol.payload import Payload
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.faulty_network import Delivery
 from gridml.testing.virtual_clock import VirtualClock
@@ -32,7 +33,7 @@ class WireCodec(Codec):
         codec = self._handed_over if isinstance(payload, InProcessPayload) else self._written
         return codec.read(payload, longest_header)
 
-    def write(self, reply: Reply, replica: ReplicaPart) -> bytes:
+    def write(self, reply: Reply, replica: ReplicaPart) -> Payload:
         return self._handed_over.write(reply, replica)
 
 
@@ -108,9 +109,10 @@ class Wire(MasterMailboxes):
     def collect(self) -> list[Message]:
         return [Message(worker, *max(self._boxes[worker].messages.items())) for worker in self._waiting]
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         if worker in self._boxes:
-            self._travel(payload, lambda: self._hand_over(worker, number, payload))
+            carried = payload if isinstance(payload, bytes) else bytes(payload)
+            self._travel(carried, lambda: self._hand_over(worker, number, carried))
         self.discard(worker, number)
 
     def discard(self, worker: str, number: int) -> None:
@@ -124,7 +126,7 @@ class Wire(MasterMailboxes):
         if not box.messages:
             self._waiting.pop(worker, None)
 
-    def publish(self, name: str, payload: bytes) -> None:
+    def publish(self, name: str, payload: Payload) -> None:
         """Nothing: there are no chunks."""
 
     def retract(self, name: str) -> None:

@@ -11,6 +11,7 @@ from weakref import WeakValueDictionary
 from gridml.carriers.base import MasterMailboxes, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
 from gridml.protocol.codec import BundleCodec, Codec
+from gridml.protocol.payload import Payload
 from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.faulty_network import Delivery, FaultyNetwork, on_time
 from gridml.testing.virtual_clock import VirtualClock
@@ -180,7 +181,7 @@ class _NotifyingMailboxes(Forwarding):
         self._network = network
         self._notify = notify
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         box = self._network.mailboxes.get(worker)
         before = 0 if box is None else len(box.replies)
         super().answer(worker, number, payload)

@@ -40,8 +40,8 @@ def keep(path: Path, labels: Labels, sections: Labels, shared: Shared, *, durabl
     that, `sections` (vertices,). Raises OSError."""
     arrays = {"part": labels.astype(_smallest(labels)), "section": sections.astype(_smallest(sections))}
     payload = bundle.pieces({"parts": len(shared)}, {**arrays, "shared": shared})
-    bundle.write_atomic(path, *payload, durable=durable)
-    return KeptPlacement(Parts.of(labels, len(shared), sections), shared, bundle.digest(*payload))
+    bundle.write_atomic(path, payload, durable=durable)
+    return KeptPlacement(Parts.of(labels, len(shared), sections), shared, bundle.digest(payload))
 
 
 def _smallest(labels: Labels) -> np.dtype[np.generic]:

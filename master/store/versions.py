@@ -224,12 +224,12 @@ class Versions:
         if changes is not None and tensors is not None:
             parent, message = changes.parent.version, message | changes.parent.message()
         payload = bundle.pieces(message, _encode(state) if tensors is None else tensors)
-        bundle.write_atomic(self.path(version), *payload, durable=self._durable)
+        bundle.write_atomic(self.path(version), payload, durable=self._durable)
         self._doubted = False  # what was doubted nothing stands on
-        self._opened[version] = _File(parent, sum(len(piece) for piece in payload))
+        self._opened[version] = _File(parent, len(payload))
         if self._standing is not None and parent is not None:
             self._standing.setdefault(parent, set()).add(version)
-        return bundle.digest(*payload)
+        return payload.sha256
 
     def _changed(self, state: ReplicaState, changes: Changes) -> dict[str, Array] | None:
         """Return the tensors of a file that stands on another one; None where it had better be whole: because more than

@@ -235,11 +235,7 @@ class Merger:
         old = self._replica.state.modules
         pairs = [({**old[key].tensors, **merged.modules[key].tensors}, part.modules[key]) for key in part.modules]
         pairs += [(dict(merged.rows[name].fields), rows.fields) for name, rows in part.rows.items()]
-        return all(
-            new[name] is values or np.array_equal(new[name], values)
-            for new, pushed in pairs
-            for name, values in pushed.items()
-        )
+        return all(same_bits(new[name], values) for new, pushed in pairs for name, values in pushed.items())
 
     def _merge_rows(self, type_name: str, push: PushMerge) -> MergeResult:
         """Merge rows of array fields: those that others changed since the base as stale, the rest as fresh."""

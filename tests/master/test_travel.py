@@ -24,6 +24,7 @@ from master.simulation.world import play_scenario
 from master.store.settings import Settings
 from remote.stepped import Trainer
 
+EMBEDDING = Path(__file__).parents[2] / "benchmarks" / "programs" / "frozen_embedding.py"
 COSTS = Costs(exec_s=0.05, copy_s=0.001, start_s=1.0, push_s=0.1, boot_s=2.0)
 BACKBONE, HEAD, POINTS = 4 * (1_000 * 51 + 400 * 1_001), 4 * 2 * 401, 3 * 640 * (4 * 50 + 40)  # bytes
 
@@ -74,6 +75,22 @@ def test_of_a_frozen_backbone_and_a_head_only_the_head_is_pushed(tmp_path: Path,
     assert workers == 3
     heads = 3 * pushes * (HEAD + 1_000)
     assert 3 * BACKBONE <= down < 3 * BACKBONE + POINTS + heads < 4 * BACKBONE  # each gets it once, in the beginning
+
+
+def test_a_frozen_embedding_of_24_mb_adds_less_than_a_fifth_to_the_pushes_of_its_head(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("EMBEDDING_ROWS", "960")
+    pushed = {}
+    for place in ("inside", "outside"):
+        monkeypatch.setenv("EMBEDDING", place)
+        final = play(EMBEDDING, tmp_path / place, Steady(2), workers=2)
+        _, pushes, up, down = traffic(tmp_path / place)
+        assert pushes >= 10
+        pushed[place] = up / 960
+    assert sum(tensor.nbytes for tensor in final.values()) < 5_000  # outside: only the head is merged
+    assert down < 1e6
+    assert pushed["inside"] < 1.2 * pushed["outside"]
 
 
 @pytest.mark.parametrize("name", ["frozen", "perceptron", "twins"])

@@ -90,7 +90,7 @@ def test_a_push_without_an_answer_is_unanswered(courier: Courier, post: FaultyNe
     until(lambda: bool(master.collect()))
     kept = courier.unanswered
     assert kept is not None and (kept.number, kept.push) == (1, push)
-    assert kept.payload == master.collect()[0].payload
+    assert bytes(kept.payload) == master.collect()[0].payload
     answer(master, 1)
     courier.wait(LIMIT_S)
     assert courier.take() is not None and courier.unanswered is None

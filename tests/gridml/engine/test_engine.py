@@ -137,6 +137,21 @@ def points(networks: Any = 1, count: int = 12) -> gridml.Graph:
     return g
 
 
+def test_a_snapshot_copies_what_was_trained_and_nothing_else() -> None:
+    g = points()
+    engine = begin(gridml.Program(lambda: g, fit_batch), g)
+    first = engine.snapshot()
+    ((key, tensors),) = first.replica.modules.items()
+    frozen = "Network/0/model/0.bias"
+    engine.train(0, 4, 1.0)
+    views(engine)[frozen][:] = tensors[frozen]  # as if it had not been trained
+    second = engine.snapshot(first.replica.modules).replica.modules[key]
+    assert {name for name in tensors if second[name] is tensors[name]} == {frozen}
+    for name, view in views(engine).items():
+        np.testing.assert_array_equal(second[name], view)
+        assert not np.shares_memory(second[name], view)
+
+
 def trained(update: Any, g: gridml.Graph) -> tuple[Arrays, Arrays]:
     engine = begin(gridml.Program(lambda: g, update), g)
     for at in range(count_of(engine)):

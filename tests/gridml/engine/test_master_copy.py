@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gridml
-from gridml.engine.master_copy import MasterCopy
+from gridml.engine.master_copy import LARGE, MasterCopy
 from gridml.model.vertex import describe
 from gridml.protocol.compression import FORMATS
 from gridml.protocol.push import PushContent, ReplicaPart, RowValues
@@ -52,6 +52,18 @@ def test_what_is_as_the_reply_brought_it_stays_at_home() -> None:
     assert carried(copy, backbone=1.0, head=2.0) == {"head"}
     copy.take(part(backbone=2.0), fast_forward=False)
     assert carried(copy, backbone=1.0, head=3.0) == {"backbone"}
+
+
+def test_a_large_tensor_is_not_held_while_it_travels() -> None:
+    copy, sizes = MasterCopy(TYPES), {"weight": LARGE // 8, "bias": LARGE // 8 - 1}
+    first, trained = ({KEY: {name: np.full(size, value) for name, size in sizes.items()}} for value in (1.0, 2.0))
+    copy.take(ReplicaPart(first), fast_forward=False)
+    content, _ = copy.carry(ReplicaPart(trained), "none")
+    assert content.replica.modules[KEY].keys() == {"weight", "bias"}
+    assert copy.modules[KEY].keys() == {"bias"}
+    copy.take(ReplicaPart(), fast_forward=True)
+    assert copy.modules[KEY]["weight"] is trained[KEY]["weight"]
+    assert copy.carry(ReplicaPart(trained), "none")[0].replica.modules[KEY].keys() == {"bias"}  # all are as they were
 
 
 def test_what_was_pushed_is_the_masters_only_after_a_fast_forward() -> None:

@@ -278,10 +278,10 @@ def test_a_copy_is_whole_or_not_there(folder: Path, tmp_path: Path, monkeypatch:
     for fails_at in range(3):
         writes = iter(range(10))
 
-        def failing(path: Path, *payload: bytes, writes: Iterator[int] = writes, fails_at: int = fails_at) -> None:
+        def failing(path: Path, payload: bytes, writes: Iterator[int] = writes, fails_at: int = fails_at) -> None:
             if next(writes) == fails_at:
                 raise OSError(28, "No space left on device")
-            path.write_bytes(b"".join(payload))
+            path.write_bytes(payload)
 
         monkeypatch.setattr("master.store.kept_program.bundle.write_atomic", failing)
         with pytest.raises(OSError, match="No space"):

@@ -28,7 +28,7 @@ def test_what_is_written_is_read(path: Path) -> None:
     unanswered.write(path, KEPT)
     kept = unanswered.read(path)
     assert kept is not None and (kept.number, kept.sync, kept.push) == (7, KEPT.sync, PUSH)
-    message, tensors = bundle.decode(kept.payload)
+    message, tensors = bundle.decode(bytes(kept.payload))
     assert sync_from(message) == KEPT.sync
     np.testing.assert_array_equal(tensors["Word/count"], np.arange(4.0))
 

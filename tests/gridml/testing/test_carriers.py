@@ -11,6 +11,7 @@ import pytest
 
 from gridml.carriers.base import Heartbeat, Message, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
+from gridml.protocol.payload import Payload, in_pieces
 from gridml.testing import carriers
 from gridml.testing.carriers import CHECKS, CarrierPair, check_carrier, damage_in_network
 from gridml.testing.contracts import ContractBroken
@@ -33,7 +34,7 @@ class Worker(WorkerMailbox):
         self.network, self.name = network, name
         self.sound = network.worker(name)
 
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         self.sound.send(number, payload)
 
     def receive(self, number: int) -> bytes | None:
@@ -56,7 +57,7 @@ class CollectsTorn(Master):
 
 
 class AnswersNobody(Master):
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         self.discard(worker, number)
 
 
@@ -102,7 +103,7 @@ class KeepsWhatIsOlder(Master):
         syncs = self.network.mailboxes[worker].syncs
         syncs[:] = [sync for sync in syncs if sync.number != number]
 
-    def answer(self, worker: str, number: int, payload: bytes) -> None:
+    def answer(self, worker: str, number: int, payload: Payload) -> None:
         older = [sync for sync in self.network.mailboxes[worker].syncs if sync.number < number]
         super().answer(worker, number, payload)
         self.network.mailboxes[worker].syncs += older
@@ -155,18 +156,23 @@ class ReceivesAnyReply(Worker):
 
 
 class CutsLongPayloads(Worker):
-    def send(self, number: int, payload: bytes) -> None:
-        self.sound.send(number, payload[: 1 << 16])
+    def send(self, number: int, payload: Payload) -> None:
+        self.sound.send(number, bytes(payload)[: 1 << 16])
+
+
+class SendsTheLongestPiece(Worker):
+    def send(self, number: int, payload: Payload) -> None:
+        self.sound.send(number, bytes(max(in_pieces(payload).pieces, key=len, default=b"")))
 
 
 class SendsANumberOnce(Worker):
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         if number not in {sync.number for sync in self.network.mailboxes[self.name].syncs}:
             self.sound.send(number, payload)
 
 
 class SpeaksAfterItsEnd(Worker):
-    def send(self, number: int, payload: bytes) -> None:
+    def send(self, number: int, payload: Payload) -> None:
         self.network.mailboxes.setdefault(self.name, Mailbox())
         self.sound.send(number, payload)
 
@@ -210,6 +216,7 @@ BROKEN: list[tuple[type[Master], type[Worker], str]] = [
     (Master, ReceivesTorn, "a_damaged_reply_counts_as_none"),
     (Master, ReceivesAnyReply, "a_reply_to_another_number_is_not_received"),
     (Master, CutsLongPayloads, "payloads_of_any_content_travel_both_ways"),
+    (Master, SendsTheLongestPiece, "payloads_in_pieces_travel_as_their_bytes"),
     (Master, SendsANumberOnce, "sending_a_number_again_replaces_it"),
     (Master, SpeaksAfterItsEnd, "what_is_sent_to_a_closed_mailbox_is_lost"),
     (Master, FetchesAnything, "a_chunk_with_another_digest_is_refused"),

@@ -1,0 +1,264 @@
+"""Replicas of 100 MB and more: memory, goodput and what a push takes, of two local workers at default settings.
+
+Beside them a plain loop over the same batches of the same network. Each runs in a process of its own, whose anonymous
+memory (RssAnon) is looked at all the time. At last a small head on a frozen embedding of 24 MB, which must not travel:
+the bytes pushed for a vertex, against those of the head alone.
+
+    python -m benchmarks.large_replicas [MB ...]
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.table import Cell, markdown, write
+from gridml.aggregates import kernels
+from master.backends.registry import make
+from master.environment import Environment
+from master.launch import start
+from master.store.settings import Settings
+from master.views.report import report
+
+PROGRAMS = Path(__file__).parent / "programs"
+SIZES = (100, 500)  # MB
+RUN_S = 60.0  # that training the samples of a run takes two workers, more or less
+LOOP_S = 12.0  # of the plain loop
+LOOK_S = 0.02  # between two looks at the memory of a process
+BATCH, FEATURES, INNER = 256, 784, 5_000  # of wide_net
+WORKERS = 2
+LEAST_GOODPUT, MOST_REPLICAS, MOST_FROZEN = 0.85, 3.0, 1.2
+
+
+@dataclass(frozen=True)
+class Loop:
+    """A plain loop: samples a second, and its anonymous memory in MB, at its highest and before there was a network."""
+
+    rate: float
+    peak_mb: float
+    before_mb: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run: how it went as its report says, and in seconds what a push took: of the master's and of a worker's CPU,
+    and from sending it to its answer. `before_mb` is the master's anonymous memory before there was a graph."""
+
+    goodput: float
+    pushes: float
+    bytes_up: float
+    credited: float
+    wall_s: float
+    master_push_s: float
+    worker_push_s: float
+    travel_s: float
+    cpu_s: float
+    before_mb: float
+    load: float
+
+
+class Peaks(threading.Thread):
+    """The most anonymous memory, in MB, of process `master` and of any worker that it has started."""
+
+    def __init__(self, master: int) -> None:
+        super().__init__(daemon=True)
+        self.master_mb = self.worker_mb = 0.0
+        self._master = master
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        while not self._ended.wait(LOOK_S):
+            self.master_mb = max(self.master_mb, anonymous_mb(self._master))
+            self.worker_mb = max([self.worker_mb, *(anonymous_mb(process) for process in _workers(self._master))])
+
+    def end(self) -> None:
+        self._ended.set()
+        self.join()
+
+
+def anonymous_mb(process: int) -> float:
+    """Return MB of a process that no file backs, 0 of one that has ended."""
+    try:
+        status = Path(f"/proc/{process}/status").read_text()
+    except OSError:
+        return 0.0
+    return int(status.partition("RssAnon:")[2].split()[0]) * 1024 / 1e6 if "RssAnon:" in status else 0.0
+
+
+def _workers(master: int) -> list[int]:
+    """Return the workers among the children of all threads of a master."""
+    workers = []
+    for children in Path(f"/proc/{master}/task").glob("*/children"):
+        try:
+            for child in children.read_text().split():
+                if b"--name=" in Path(f"/proc/{child}/cmdline").read_bytes():
+                    workers.append(int(child))
+        except OSError:
+            continue
+    return workers
+
+
+def main() -> None:
+    sizes = [int(text) for text in sys.argv[1:]] or list(SIZES)
+    rows: list[dict[str, Cell]] = []
+    with tempfile.TemporaryDirectory(prefix="large-") as folder:
+        for mb in sizes:
+            rows.append(measure(mb, Path(folder)))
+            print(rows[-1], flush=True)
+        inside, head = (frozen(place, Path(folder)) for place in ("inside", "outside"))
+    ratio = inside / head
+    notes = [
+        f"two local workers on this machine, default settings, batches of {BATCH}; an epoch of some {RUN_S:.0f} s of "
+        "training, boots included",
+        "MB: most anonymous memory (RssAnon), looked at every 20 ms; replicas: how many more than the plain loop has, "
+        "which holds model, gradients and optimiser; of the master how many more than before it made the "
+        f"graph, and its samples, and the replica itself; at most {MOST_REPLICAS:g}",
+        f"goodput as gridml report has it; of 100 MB at least {LEAST_GOODPUT:.0%}",
+        "push s: CPU seconds of the master for a push and its answer, of a worker, and from sending to the answer",
+        f"a frozen embedding of 24 MB with a small head: {inside:,.0f} bytes pushed for a vertex, {head:,.0f} by the "
+        f"head alone: {ratio:.2f} times as many; at most {MOST_FROZEN:g}",
+    ]
+    if len(sys.argv) > 1:
+        print("\n".join([*markdown(rows), *notes]))
+    else:
+        write("large_replicas", "Large replicas: memory, goodput, and what a push takes", rows, notes)
+    missed = [row for row in rows if max(_number(row["replicas"]), _number(row["of master"])) > MOST_REPLICAS]
+    missed += [row for row in rows if row["MB"] == 100 and _number(row["goodput"]) < LEAST_GOODPUT]
+    if missed or ratio > MOST_FROZEN:
+        raise SystemExit(f"not as it should be: {missed or ratio}")
+
+
+def _number(cell: Cell) -> float:
+    assert isinstance(cell, int | float)
+    return float(cell)
+
+
+def measure(mb: int, folder: Path) -> dict[str, Cell]:
+    """Return one line of the table, of a replica of so many MB."""
+    wide = {"WIDE_OUTER": str(_outer(mb))}
+    loop = Loop(**_spoken(["loop"], wide)[0])
+    count = max(2, round(RUN_S * loop.rate * min(WORKERS, os.cpu_count() or 1) / BATCH)) * BATCH
+    answer, peaks = _spoken(["run", "wide_net.py", str(folder / f"run-{mb}")], {**wide, "WIDE_ROWS": str(count)})
+    run = Run(**answer)
+    return {
+        "MB": mb,
+        "loop MB": round(loop.peak_mb),
+        "worker MB": round(peaks.worker_mb),
+        "replicas": round((peaks.worker_mb - loop.peak_mb) / mb, 2),
+        "master MB": round(peaks.master_mb),
+        "of master": round((peaks.master_mb - run.before_mb - count * FEATURES * 4 / 1e6) / mb - 1, 2),
+        "goodput": round(run.goodput, 3),
+        "samples": int(run.credited),
+        "run s": round(run.wall_s),
+        "pushes": int(run.pushes),
+        "push s: master": round(run.master_push_s, 3),
+        "worker": round(run.worker_push_s, 3),
+        "answered": round(run.travel_s, 2),
+        "CPU s": round(run.cpu_s),
+        "load": round(run.load, 1),
+    }
+
+
+def _outer(mb: int) -> int:
+    """Return how wide wide_net's second layer is for so many MB of float32."""
+    return max(1, round((mb * 250_000 - (FEATURES + 1) * INNER - 10) / (INNER + 11)))
+
+
+def frozen(place: str, folder: Path) -> float:
+    """Return the bytes pushed for a vertex, with the embedding `inside` or `outside` of the program."""
+    answer, _ = _spoken(["run", "frozen_embedding.py", str(folder / place)], {"EMBEDDING": place})
+    run = Run(**answer)
+    return run.bytes_up / run.credited
+
+
+def _spoken(arguments: list[str], environment: dict[str, str]) -> tuple[dict[str, float], Peaks]:
+    """Return what a process of this file's says at its end, and the memory that it and its workers took."""
+    command = [sys.executable, "-m", "benchmarks.large_replicas", "--", *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, **environment}) as process:
+        peaks = Peaks(process.pid)
+        peaks.start()
+        said, _ = process.communicate()
+        peaks.end()
+    if process.returncode:
+        raise SystemExit(f"{' '.join(arguments)} ended with {process.returncode}")
+    answer: dict[str, float] = json.loads(said.splitlines()[-1])
+    return answer, peaks
+
+
+def plain_loop() -> Loop:
+    """Train wide_net for a while, as a person would write it."""
+    import torch
+    import torch.nn.functional as F
+
+    from benchmarks.programs.wide_net import Wide
+
+    torch.set_num_threads(1)
+    torch.manual_seed(0)
+    before_mb = anonymous_mb(os.getpid())
+    network = Wide()
+    optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
+    features, labels = torch.randn(8 * BATCH, FEATURES), torch.randint(0, 10, (8 * BATCH,))
+    peaks, began, done = Peaks(os.getpid()), 0.0, -1
+    peaks.start()
+    while not began or time.perf_counter() - began < LOOP_S:
+        at = (done + 1) % 8 * BATCH
+        loss = F.cross_entropy(network(features[at : at + BATCH]), labels[at : at + BATCH])
+        optimiser.zero_grad()
+        torch.autograd.backward(loss)
+        optimiser.step()
+        began, done = began or time.perf_counter(), done + 1  # after the first, which allocates
+    rate = done * BATCH / (time.perf_counter() - began)
+    peaks.end()
+    return Loop(rate, peaks.master_mb, before_mb)
+
+
+def run(program: str, root: Path) -> Run:
+    """Be the master of one run at default settings."""
+    import torch  # as the replica's first version needs it: its memory is not the replica's
+
+    torch.set_num_threads(1)
+    one = np.zeros(1, np.float32)
+    kernels.blend(np.empty_like(one), one, one, one, 0.5, 0.5)  # nor is that of numba
+    before_mb = anonymous_mb(os.getpid())
+    began = resource.getrusage(resource.RUSAGE_SELF)
+    with start(Settings(PROGRAMS / program), root, Environment(make)) as running:
+        running.finish()
+        master_push_s = running.parts.exchange.replies.push_s
+        measures = running.parts.leases.sizing.measures
+    shown = report(root)
+    assert shown.duplicated == shown.lost == 0 and shown.credited == shown.vertices
+    ended, workers = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    cpu_s = ended.ru_utime + ended.ru_stime - began.ru_utime - began.ru_stime + workers.ru_utime + workers.ru_stime
+    return Run(
+        goodput=shown.goodput or 0.0,
+        pushes=shown.pushes,
+        bytes_up=shown.bytes_up,
+        credited=shown.credited,
+        wall_s=shown.wall_s,
+        master_push_s=master_push_s,
+        worker_push_s=measures.push_s("") or 0.0,
+        travel_s=measures.travel_s(""),
+        cpu_s=cpu_s,
+        before_mb=before_mb,
+        load=os.getloadavg()[0],
+    )
+
+
+if __name__ == "__main__":
+    match sys.argv[1:]:
+        case ["--", "loop"]:
+            print(json.dumps(asdict(plain_loop())))
+        case ["--", "run", program, root]:
+            print(json.dumps(asdict(run(program, Path(root)))))
+        case _:
+            main()
