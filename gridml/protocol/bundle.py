@@ -71,12 +71,12 @@ def narrowed(ids: NDArray[np.int64]) -> Array:
     return ids.astype(np.int32) if fit else ids
 
 
-def decode(payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
+def decode(payload: Payload | Arrived, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return the message and the arrays of a payload, writable ones.
 
     Raises ValueError when it is not one; a header of more than `longest_header` bytes is not even looked at.
     """
-    return opened(bytearray(payload), longest_header)
+    return opened(bytearray(bytes(payload) if isinstance(payload, Pieces) else payload), longest_header)
 
 
 def opened(payload: Piece, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:

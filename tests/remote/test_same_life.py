@@ -279,9 +279,9 @@ class PricedEngine(Engine):
         super().train(start, stop, factor, share)
         self.clock.advance(self.clock.now_s + (stop - start) * self.costs.exec_s)
 
-    def snapshot(self) -> Any:
+    def snapshot(self, *known: Any) -> Any:
         self.clock.advance(self.clock.now_s + (self.costs.push_s or 0.0))
-        return super().snapshot()
+        return super().snapshot(*known)
 
 
 class DeskCourier(Courier):

@@ -36,7 +36,7 @@ class SlowEngine(Engine):
     def train(self, start: int, stop: int, rate: float = 1.0, share: float = 1.0) -> None:
         self._time.sleep(0.1 * (stop - start))
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, known: object = None) -> Snapshot:
         self._time.sleep(0.25)
         return Snapshot(ReplicaPart(), frozenset())
 
