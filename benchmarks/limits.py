@@ -271,6 +271,7 @@ def measure(folder: Path, megabytes: int, workers: int, profile: cProfile.Profil
         report=lambda topic, text, facts: print(text, file=sys.stderr) if topic == "warning" else None,
         mailboxes=lambda settings, directory: speaking.open(directory.root),
         executor=Inline,
+        logging=Inline,
         evaluator=Here.of,
     )
     with tempfile.TemporaryDirectory(dir=folder) as here:

@@ -18,6 +18,7 @@ from master.store.journal import Report
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
+from master.telemetry.daemon_executor import DaemonExecutor
 
 Hook = Callable[[str], None]
 
@@ -59,6 +60,7 @@ class Environment:
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
     chance: Callable[[], float] = random.SystemRandom().random  # from [0, 1); no worker can foretell it
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
+    logging: Callable[[], Executor] = DaemonExecutor  # beside the loop, too
     evaluator: Callable[[RunSpec, RunDirectory], Evaluator] = Apart
 
     def not_before(self, at_s: float) -> Environment:

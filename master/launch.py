@@ -35,6 +35,7 @@ from master.store.spec import RunSpec
 from master.store.status import RunStatus
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
+from master.telemetry.run_loggers import check_loggers
 from master.wiring import wire
 
 Change = Callable[[Settings], Settings]  # of what a run is told, from one master to the next
@@ -64,6 +65,7 @@ def create(settings: Settings, root: Path, environment: Environment) -> None:
 def _create(settings: Settings, root: Path, environment: Environment) -> tuple[RunSpec, RunDirectory, MasterLock]:
     spec, contents = _load(settings)
     begun = _begun(spec)
+    check_loggers(spec)
     directory = RunDirectory(root)
     directory.create()
     lock = MasterLock(directory)

@@ -80,6 +80,7 @@ class Run:
                 self.parts.backend.close()
         finally:
             self.parts.mailboxes.stop()
+            self.parts.loggers.close()
             self.parts.evaluator.close()
             self.parts.executor.shutdown(wait=True, cancel_futures=True)
             self.ledger.close()
@@ -143,6 +144,7 @@ class Run:
         parts.epoch_end.settle()
         evaluated = parts.epoch_end.evaluate(now)
         self._look_for_enough(now)
+        parts.loggers.step(now)
         self._size(now)
         self._look_for_cancel()
         return bool(events or heard or merged or evaluated)
@@ -247,6 +249,7 @@ class Run:
             self.ledger.set("ended_s", ended_s)
             self.ledger.event(ended_s, "finished", last_word, facts)
         parts.journal.tell("finished", last_word, facts)
+        parts.loggers.finish()
 
     def _give_up(self, error: GridmlError) -> None:
         """Leave word of why the run stopped; it stands at its last credit."""

@@ -22,6 +22,7 @@ from master.store.wall_clock import WallClock
 from master.sync.epoch_end import EpochEnd
 from master.sync.exchange import Exchange
 from master.takeover import Takeover
+from master.telemetry.run_loggers import RunLoggers, loggers_of
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Parts:
     journal: Journal
     takeover: Takeover
     wall_clock: WallClock
+    loggers: RunLoggers
 
 
 def wire(
@@ -72,6 +74,12 @@ def wire(
     place = Workplace(spec.settings, directory, backend, mailboxes)
     fleet = Fleet(place, workers, exchange, leases.sizing.measures, journal.event)
     evaluator, executor = environment.evaluator(spec, directory), environment.executor()
+
+    def warn(text: str) -> None:
+        with store.ledger.transaction():
+            journal.event(environment.clock(), "warning", text)
+
+    plugins = loggers_of(spec, warn)
     return Parts(
         spec,
         directory,
@@ -89,4 +97,5 @@ def wire(
         journal,
         Takeover(place, store, workers, leases, exchange, fleet),
         WallClock(wall, store.ledger, journal),
+        RunLoggers(plugins, directory.root, store.ledger, environment.logging(), warn),
     )

@@ -118,6 +118,14 @@ _Device = Annotated[
         help="What workers train on: a GPU where there is one, the CPU, or a GPU and nothing else.",
     ),
 ]
+_Logger = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Where figures go beside metrics.csv and metrics.jsonl: tensorboard, mlflow, wandb. May be repeated.",
+        show_default=False,
+    ),
+]
 _Foreground = Annotated[
     bool, typer.Option("--foreground", help="Run the master in this terminal, not as a job of its own.")
 ]
@@ -185,6 +193,7 @@ def start_parameters(plugin: BackendPlugin) -> Iterator[inspect.Parameter]:
     if facts.carries_files or any(CARRIERS.find(name).has_address for name in facts.carriers):
         yield parameter("address", _Address, None)
     yield parameter("device", _Device, AUTO)
+    yield parameter("logger", _Logger, None)
     yield parameter("run_dir", RunDir, None)
     if plugin.dry_run:
         yield parameter("dry_run", Annotated[bool, typer.Option("--dry-run", help=plugin.dry_run)], False)
@@ -283,6 +292,7 @@ def _settings(plugin: BackendPlugin, values: Mapping[str, Any]) -> Settings:
         init_from=None if values["init_from"] is None else located(values["init_from"]),
         init_partial=values["init_partial"],
         device=values["device"],
+        loggers=tuple(values["logger"] or ()),
         options=options,
         **{name: value for name, value in common.items() if value is not None},
         **chunk,

@@ -8,7 +8,7 @@ import stat
 import sys
 import traceback
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -249,6 +249,7 @@ class Program:
 
     Every `evaluate_every` epochs, and after the last, evaluate is called. `early_stopping` ends the run before `epochs`
     are trained, and `keep="best:loss"` keeps the replica with the best value of a metric, in best.safetensors.
+    `loggers` are names such as "tensorboard": where figures go beside metrics.csv and metrics.jsonl.
     """
 
     graph: Callable[[], Graph]
@@ -261,6 +262,7 @@ class Program:
     evaluate_every: int = 1
     early_stopping: EarlyStopping | None = None
     keep: str | None = None
+    loggers: Sequence[str] = ()
 
     def __post_init__(self) -> None:
         if not isinstance(self.update, Update):
@@ -291,6 +293,10 @@ class Program:
             if getattr(self, name) is not None and self.evaluate is None:
                 raise ProgramError(f"Program got {name} without evaluate, whose metrics it goes by; give both.")
         _ = self.kept_goal
+        if isinstance(self.loggers, str) or not all(isinstance(name, str) for name in self.loggers):
+            raise ProgramError(
+                f'Program got loggers={self.loggers!r}; expected a list of names, such as ["tensorboard"].'
+            )
 
     @property
     def kept_goal(self) -> Goal | None:

@@ -135,6 +135,7 @@ class World:
             cpu=lambda: self._merging.spent_s,
             chance=random.Random(f"{self.scenario.seed} {self.masters}").random,
             executor=Inline,
+            logging=Inline,
             evaluator=Here.of,
         )
 

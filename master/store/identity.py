@@ -40,6 +40,8 @@ MAY_CHANGE = {
     "init_partial": "of first values, which every later master finds in version 0",
     "compress": "of pushes to come",
     "compress_down": "of answers to come",
+    "device": "who trains leaves no trace in what is credited",
+    "loggers": "of points to come",
 }
 
 

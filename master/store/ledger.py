@@ -23,6 +23,7 @@ from master.store.field_files import Base
 from master.store.free_spans import FreeSpans
 from master.store.ledger_file import LedgerFile
 from master.store.sealed import seal, unseal
+from master.store.series import LoggedMean, read_evaluated_since, read_since
 from master.store.undo import Point, Undone, points, uncredited, undo_credits
 from master.store.worker_rows import WorkerRows
 from master.store.write_batch import WriteBatch, failed_from
@@ -168,6 +169,14 @@ class Ledger(LedgerFile, WorkerRows):
                 "SELECT epoch, version FROM epochs WHERE closed_s IS NOT NULL AND metrics IS NULL ORDER BY epoch"
             )
         )
+
+    def evaluated_since(self, credited: int) -> list[tuple[int, int, float, dict[str, Any]]]:
+        """As `series.read_evaluated_since`."""
+        return read_evaluated_since(self._db, credited)
+
+    def logged_since(self, credited: int) -> list[LoggedMean]:
+        """As `series.read_since`."""
+        return read_since(self._db, credited)
 
     def not_evaluated(self, upto: int) -> list[int]:
         """The epochs up to `upto` that have begun and have no metrics, in order."""

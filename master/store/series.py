@@ -7,6 +7,9 @@ from __future__ import annotations
 
 import sqlite3
 from dataclasses import dataclass
+from typing import Any
+
+from master.store.sealed import unseal
 
 LATELY = 256  # rows that the newest means look back on, at most
 _BY_EPOCH = "SELECT epoch, name, sum(total), sum(vertices) FROM logged GROUP BY epoch, name ORDER BY epoch, min(rowid)"
@@ -14,9 +17,16 @@ _LATELY = """
 SELECT name, sum(total), sum(vertices) FROM (SELECT name, total, vertices FROM logged ORDER BY rowid DESC LIMIT ?)
 GROUP BY name ORDER BY name
 """
+# Versions and rows come in one order, so both ends are found from the newest on, however many there are.
 _SINCE = """
 SELECT max(versions.credited), max(epoch), logged.name, sum(total), sum(vertices)
-FROM logged JOIN versions USING (version) WHERE versions.credited > ? GROUP BY logged.name ORDER BY logged.name
+FROM logged JOIN versions USING (version) WHERE logged.rowid > coalesce((SELECT rowid FROM logged WHERE version <= (
+  SELECT version FROM versions WHERE credited <= ? ORDER BY version DESC LIMIT 1) ORDER BY rowid DESC LIMIT 1), 0)
+GROUP BY logged.name ORDER BY logged.name
+"""
+_EVALUATED = """
+SELECT versions.credited, epoch, closed_s, metrics, metrics_crc32 FROM epochs JOIN versions USING (version)
+WHERE metrics IS NOT NULL AND versions.credited > ? ORDER BY epoch
 """
 _SERIES = """
 SELECT max(versions.credited), max(epoch), logged.name, sum(total), sum(vertices)
@@ -53,6 +63,17 @@ def read_lately(db: sqlite3.Connection) -> dict[str, float]:
 def read_since(db: sqlite3.Connection, credited: int) -> list[LoggedMean]:
     """Return the means over all that was credited beyond the first `credited` vertices of the run, one for a name."""
     return [_mean(*row) for row in db.execute(_SINCE, (credited,))]
+
+
+def read_evaluated_since(db: sqlite3.Connection, credited: int) -> list[tuple[int, int, float, dict[str, Any]]]:
+    """Return (vertices credited, epoch from 0, when it ended, metrics) of the evaluations of versions in which more
+    than `credited` vertices of the run are, in the order of the epochs; each beyond the one before."""
+    evaluations = []
+    for step, epoch, at_s, *sealed in db.execute(_EVALUATED, (credited,)):
+        if step > credited:  # two epochs may end with one version
+            evaluations.append((step, epoch, at_s, unseal(*sealed)))
+            credited = step
+    return evaluations
 
 
 def read_series(db: sqlite3.Connection, points: int) -> list[LoggedMean]:

@@ -109,6 +109,7 @@ class Settings:
     carrier: str = ""
     address: str | None = None
     device: str = device_names.AUTO
+    loggers: tuple[str, ...] = ()
     options: BackendOptions = field(default_factory=BackendOptions)
 
     def __post_init__(self) -> None:

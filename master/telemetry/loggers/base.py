@@ -1,0 +1,66 @@
+"""What a logger is: it takes points of a run's figures, and says which it has, so that none is written twice.
+
+The ledger is the truth, and points are made of it: a logger that lacks some, because its master was killed, gets them
+from the next one, at the first step beyond those it has. Steps are credited vertices of the run.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+
+from gridml.errors import RunError
+
+LOGGED, METRICS = "train", "evaluate"  # kinds of points: what f logged, what evaluate returned
+
+
+@dataclass(frozen=True)
+class Point:
+    """Numbers by name at one step. Of the kind "train" they are means over the vertices that were credited since the
+    point before; of the kind "evaluate", what evaluate returned of the version in which `step` vertices are credited.
+    `epoch` counts from 1, `at_s` are seconds since 1970."""
+
+    kind: str
+    step: int
+    epoch: int
+    at_s: float
+    values: Mapping[str, float]
+
+
+class Logger(ABC):
+    """Writes points of one run. Its methods are called by one thread, one at a time, and may raise anything: then it is
+    not asked for anything more, and the run goes on."""
+
+    @abstractmethod
+    def last(self) -> Mapping[str, int]:
+        """Return the last step that it has of each kind of points; a kind of which it has none is missing."""
+
+    @abstractmethod
+    def write(self, points: Sequence[Point]) -> None:
+        """Write points; those of one kind come with rising steps, each beyond what `last` said. When this returns, a
+        kill of the process does not undo it."""
+
+    def close(self) -> None:  # noqa: B027  # most have nothing to end
+        """Write what is still to be written: there are no more points."""
+
+
+@dataclass(frozen=True)
+class LoggerPlugin:
+    """A kind of logger: `open` makes one for the run in a folder, for the first time or again. It takes `modules`,
+    which `install` brings."""
+
+    name: str
+    open: Callable[[Path], Logger]
+    modules: tuple[str, ...] = ()
+    install: str = ""
+
+    def check(self) -> None:
+        """Raise RunError where a module is missing, naming what brings it."""
+        if missing := [module for module in self.modules if find_spec(module) is None]:
+            raise RunError(
+                f"the logger {self.name} takes {' and '.join(missing)}, which is not installed. Install it: "
+                f"{self.install}"
+            )

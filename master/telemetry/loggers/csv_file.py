@@ -1,0 +1,77 @@
+"""metrics.csv: a row for each number of a point, since names come and go.
+
+The last point that is there may have been cut short by a kill between its rows, so it is dropped when a master begins,
+and comes again with what followed it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import final
+
+from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+from master.telemetry.loggers.json_lines import append, whole_lines
+
+FILE = "metrics.csv"
+COLUMNS = ("kind", "step", "epoch", "at_s", "name", "value")
+
+
+@final
+class CsvFile(Logger):
+    """Appends to the file; what is there when it begins is looked through once."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / FILE
+        self._last: dict[str, int] = {}
+        if not self._path.exists():
+            append(self._path, _text([COLUMNS]))
+            return
+        with self._path.open("rb") as file:
+            end = self._read(file.read())
+        os.truncate(self._path, end)
+        if not end:
+            append(self._path, _text([COLUMNS]))
+
+    def _read(self, content: bytes) -> int:
+        """Take the steps of whole points; return where the last of them ends."""
+        end, before, point = 0, dict[str, int](), ("", 0)
+        upto = 0  # where the last whole row ends
+        for at, line in whole_lines(io.BytesIO(content)):
+            row = next(csv.reader([line.decode()]), [])
+            if len(row) != len(COLUMNS):
+                break
+            if row[0] != COLUMNS[0]:
+                here = row[0], int(row[1])
+                if here != point:
+                    end, before, point = upto, dict(self._last), here
+                self._last[here[0]] = max(here[1], self._last.get(here[0], 0))
+            upto = at
+        if not point[0]:
+            return upto
+        self._last = before
+        return end
+
+    def last(self) -> Mapping[str, int]:
+        return self._last
+
+    def write(self, points: Sequence[Point]) -> None:
+        rows = [
+            (point.kind, point.step, point.epoch, point.at_s, name, value)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        append(self._path, _text(rows))
+
+
+def _text(rows: Sequence[Sequence[object]]) -> bytes:
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
+    return text.getvalue().encode()
+
+
+def plugin() -> LoggerPlugin:
+    return LoggerPlugin("csv", CsvFile)

@@ -1,0 +1,70 @@
+"""metrics.jsonl: one JSON object a point. A line that a kill cut short is no line."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, BinaryIO, final
+
+from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+
+FILE = "metrics.jsonl"
+
+
+def whole_lines(file: BinaryIO) -> Iterator[tuple[int, bytes]]:
+    """Yield (where it ends, what it holds) of each line that was written to its end."""
+    end = 0
+    for line in file:
+        end += len(line)
+        if line.endswith(b"\n"):
+            yield end, line
+
+
+def append(path: Path, lines: bytes) -> None:
+    """Write whole lines to the end of a file, by one call, so that a kill leaves a beginning of them at most."""
+    handle = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    try:
+        while lines:
+            lines = lines[os.write(handle, lines) :]
+    finally:
+        os.close(handle)
+
+
+@final
+class JsonLines(Logger):
+    """Appends to the file; what is there when it begins is looked through once."""
+
+    def __init__(self, root: Path) -> None:
+        self._path = root / FILE
+        self._last: dict[str, int] = {}
+        if self._path.exists():
+            upto = 0
+            with self._path.open("rb") as file:
+                for end, line in whole_lines(file):
+                    self._take(line)
+                    upto = end
+            os.truncate(self._path, upto)
+
+    def _take(self, line: bytes) -> None:
+        point: dict[str, Any] = json.loads(line)
+        self._last[point["kind"]] = max(int(point["step"]), self._last.get(point["kind"], 0))
+
+    def last(self) -> Mapping[str, int]:
+        return self._last
+
+    def write(self, points: Sequence[Point]) -> None:
+        append(self._path, "".join(_line(point) for point in points).encode())
+
+
+def _line(point: Point) -> str:
+    """Return a point as JSON, which has no NaN and no infinity: there they are null."""
+    values = {name: value if math.isfinite(value) else None for name, value in point.values.items()}
+    return json.dumps({**asdict(point), "values": values}, allow_nan=False) + "\n"
+
+
+def plugin() -> LoggerPlugin:
+    return LoggerPlugin("json", JsonLines)

@@ -1,0 +1,157 @@
+"""The contract of every logger: steps rise and never repeat, whatever is killed; one that fails is left out, once."""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from chunk_model.costs import Costs
+from gridml.errors import RunError, UsageError
+from master.backends.script import Steady
+from master.simulation.scenario import Scenario
+from master.simulation.world import World, play_scenario
+from master.store.settings import Settings
+from master.telemetry.loggers.base import LOGGED, METRICS, Logger, LoggerPlugin, Point
+from master.telemetry.loggers.registry import LOGGERS
+from remote.stepped import Trainer
+
+COUNT, EPOCHS = 400, 3
+COSTS = Costs(exec_s=0.4, start_s=0.5, push_s=0.05)
+Written = list[tuple[str, int, str, float]]  # kind, step, name, value
+
+
+def json_points(root: Path) -> Written:
+    points = [json.loads(line) for line in (root / "metrics.jsonl").read_text().splitlines()]
+    return [(p["kind"], p["step"], name, value) for p in points for name, value in p["values"].items()]
+
+
+def csv_points(root: Path) -> Written:
+    with (root / "metrics.csv").open() as file:
+        return [(row["kind"], int(row["step"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
+
+
+READERS: dict[str, Callable[[Path], Written]] = {"csv": csv_points, "json": json_points}
+
+
+def play(program: Path, root: Path, name: str, scenario: Scenario) -> World:
+    chosen = Settings(program, "simulated", 3, chunk=40, push_every=20, steps_each=0, loggers=(name,))
+    return play_scenario(chosen, scenario, root, trainer=Trainer(program, COSTS))
+
+
+def check(written: Written) -> None:
+    """Steps rise for each name, the last is the run's end, and what f logged is its mean over what came since."""
+    steps: dict[tuple[str, str], list[int]] = defaultdict(list)
+    numbers = []
+    for kind, step, name, value in written:
+        steps[kind, name].append(step)
+        if name == "number":
+            numbers.append((step, value))
+    assert {*steps} == {(LOGGED, "number"), (LOGGED, "twice"), (METRICS, "total")}
+    for at in steps.values():
+        assert at == sorted(set(at)) and at[-1] == COUNT * EPOCHS
+    assert len(steps[METRICS, "total"]) == EPOCHS
+    assert [value for kind, _, name, value in written if name == "twice"] == [2.0] * len(steps[LOGGED, "twice"])
+    total = sum((step - before) * mean for (before, _), (step, mean) in pairwise([(0, 0.0), *numbers]))
+    assert total == pytest.approx(EPOCHS * COUNT * (COUNT - 1) / 2)  # of all vertices, each in one point
+    assert len(numbers) > 2
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_steps_do_not_repeat_when_masters_are_killed(name: str, programs: Path, tmp_path: Path) -> None:
+    killed = Scenario(Steady(3), COSTS, turn_s=0.2, crash_every_s=15.0, restart_s=1.0, seed=1)
+    assert play(programs / "logs.py", tmp_path / "run", name, killed).masters > 3
+    check(READERS[name](tmp_path / "run"))
+
+
+@pytest.fixture
+def plugins() -> Iterator[Callable[[str, LoggerPlugin], None]]:
+    """Registers loggers for one test."""
+    added = []
+
+    def add(name: str, plugin: LoggerPlugin) -> None:
+        LOGGERS.register(name, lambda: plugin)
+        added.append(name)
+
+    yield add
+    for name in added:
+        LOGGERS._loaded.pop(name)
+
+
+class Failing(Logger):
+    """Takes one point, and fails then."""
+
+    def __init__(self, root: Path) -> None:
+        self.points = 0
+
+    def last(self) -> Mapping[str, int]:
+        return {}
+
+    def write(self, points: Sequence[Point]) -> None:
+        self.points += len(points)
+        if self.points > 1:
+            raise OSError("the disk is full")
+
+
+def test_one_that_fails_is_left_out_with_one_warning(
+    programs: Path, tmp_path: Path, plugins: Callable[[str, LoggerPlugin], None]
+) -> None:
+    plugins("failing", LoggerPlugin("failing", Failing))
+    play(programs / "logs.py", tmp_path / "run", "failing", Scenario(Steady(3), COSTS, turn_s=0.2))
+    log = (tmp_path / "run" / "events.log").read_text()
+    assert log.count("warning ") == 1
+    assert "the logger failing is left out from now on: OSError: the disk is full" in log
+    check(json_points(tmp_path / "run"))
+
+
+def test_what_is_not_there_is_said_before_anything_is_made(
+    programs: Path, tmp_path: Path, plugins: Callable[[str, LoggerPlugin], None]
+) -> None:
+    lacking = LoggerPlugin("lacking", Failing, ("no_such_module",), "pip install 'gridml[lacking]'")
+    plugins("lacking", lacking)
+    calm = Scenario(Steady(3), COSTS)
+    with pytest.raises(RunError, match=r"lacking takes no_such_module, which is not installed.*gridml\[lacking\]"):
+        play(programs / "logs.py", tmp_path / "run", "lacking", calm)
+    with pytest.raises(UsageError, match=r"there is no logger 'tensorbord'; expected one of csv, json, tensorboard"):
+        play(programs / "logs.py", tmp_path / "run", "tensorbord", calm)
+    assert not (tmp_path / "run").exists()
+
+
+def points(*steps: int, kind: str = LOGGED) -> list[Point]:
+    return [Point(kind, step, 1, 2.5, {"a": step / 2, "b": -1.0}) for step in steps]
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_a_file_that_was_cut_short_anywhere_goes_on(name: str, tmp_path: Path) -> None:
+    file = {"csv": "metrics.csv", "json": "metrics.jsonl"}[name]
+    whole = tmp_path / "whole"
+    whole.mkdir()
+    first = LOGGERS.find(name).open(whole)
+    first.write(points(10, 20))
+    first.write([*points(20, kind=METRICS), *points(30)])
+    content = (whole / file).read_bytes()
+    for length in range(0, len(content) + 1, 7):
+        root = tmp_path / str(length)
+        root.mkdir()
+        (root / file).write_bytes(content[:length])
+        again = LOGGERS.find(name).open(root)
+        logged, metrics = again.last().get(LOGGED, 0), again.last().get(METRICS, 0)
+        again.write([*points(*[s for s in (20,) if s > metrics], kind=METRICS)])
+        again.write(points(*[s for s in (10, 20, 30, 40) if s > logged]))
+        written = sorted((kind, step, name) for kind, step, name, _ in READERS[name](root))
+        steps = [*((LOGGED, step) for step in (10, 20, 30, 40)), (METRICS, 20)]
+        assert written == sorted((kind, step, name) for kind, step in steps for name in "ab"), length
+
+
+def test_a_number_that_is_none_is_null_in_json(tmp_path: Path) -> None:
+    LOGGERS.find("json").open(tmp_path).write([Point(METRICS, 1, 1, 0.0, {"x": float("nan")})])
+    line: dict[str, Any] = json.loads((tmp_path / "metrics.jsonl").read_text())
+    assert line["values"] == {"x": None}
+    assert os.listdir(tmp_path) == ["metrics.jsonl"]
