@@ -6,6 +6,7 @@ share, or of a `Progress` if its argument is annotated so.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import math
 import typing
@@ -150,7 +151,7 @@ def torch_schedule(make: Callable[..., Any], *, by_epoch: bool = False) -> Sched
     so that a worker which comes late goes through all steps before it at once. Raises ProgramError for what is no
     function.
     """
-    if not callable(make) or hasattr(make, "get_last_lr"):
+    if not callable(make) or (hasattr(make, "get_last_lr") and not isinstance(make, type)):
         raise ProgramError(
             f"torch_schedule got {make!r}; expected what makes the scheduler of an optimiser, as in "
             f"functools.partial(torch.optim.lr_scheduler.StepLR, step_size=30)."
@@ -167,6 +168,14 @@ def factor_of(schedule: Schedule, at: Progress) -> float:
 
 def takes_progress(function: Callable[..., Any]) -> bool:
     """Whether the first argument of a function is annotated as a Progress."""
+    try:
+        return _takes_progress(function)
+    except TypeError:  # an object that is called and cannot be hashed
+        return _takes_progress.__wrapped__(function)
+
+
+@functools.lru_cache(64)  # it is asked for every batch
+def _takes_progress(function: Callable[..., Any]) -> bool:
     try:
         hints = typing.get_type_hints(function)
         first = next(iter(inspect.signature(function).parameters), None)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch  # noqa: F401  # here: `write` takes back what is imported later, and torch can be imported only once
 
 import gridml
 from gridml.errors import DataError, ProgramError, UsageError, UserCodeError
@@ -333,3 +334,43 @@ def test_an_error_from_elsewhere_is_told_without_frames(write: Write) -> None:
     with pytest.raises(ZeroDivisionError) as caught:
         _ = 1 / 0
     assert user_traceback(caught.value, write("")) == "ZeroDivisionError: division by zero"
+
+
+def test_a_scheduler_of_torchs_that_cannot_be_made_is_refused_before_a_run(write: Write) -> None:
+    declared = textwrap.dedent(
+        """\
+        from torch import nn
+        from torch.optim import SGD
+        from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+        class Net(gridml.Vertex):
+            layer = gridml.module(lambda: nn.Linear(1, 1), lambda parameters: SGD(parameters, lr=0.1))
+
+        class Row(gridml.Vertex):
+            net = gridml.edge(Net)
+
+        @gridml.update(batch=8)
+        def train(rows: gridml.Batch[Row], net: Net, at: gridml.Progress) -> None: ...
+
+        program = gridml.Program(graph, train, schedule=gridml.torch_schedule(ReduceLROnPlateau))
+        """
+    )
+    with pytest.raises(ProgramError, match="follows a metric"):
+        load(write(HEAD + declared))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ("at: gridml.Progress, rows: gridml.Batch[Text]", "takes a gridml.Progress first"),
+        (
+            "rows: gridml.Batch[Text], at: gridml.Progress, then: gridml.Progress",
+            "takes 2 arguments of gridml.Progress",
+        ),
+    ],
+    ids=["first", "twice"],
+)
+def test_f_takes_one_progress_after_its_vertices(write: Write, arguments: str, said: str) -> None:
+    source = f"@gridml.update(batch=8)\ndef f({arguments}) -> None: ...\n\nprogram = gridml.Program(graph, f)\n"
+    with pytest.raises(ProgramError, match=said):
+        load(write(HEAD + source))
