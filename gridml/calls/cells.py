@@ -65,9 +65,8 @@ class _Slice:
             return
         self.taken.add(at)
         statement, end = self.statements[at], len(self.statements)
-        for name in sorted(statement.now):
-            if self._binding(name, at) is not None or name not in statement.later | statement.binds:
-                self.take_name(name, at)
+        for name in sorted(statement.now):  # an annotation that is never evaluated may name what comes later
+            self.take_name(name, at if self._binding(name, at) is not None else end)
         for name in sorted(statement.later):
             self.take_name(name, end)
 

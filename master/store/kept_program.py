@@ -36,6 +36,11 @@ class KeptProgram:
         return self.folder / self.original.name
 
     @property
+    def _is_its_own(self) -> bool:
+        """Whether there is no original but the copy itself."""
+        return self.original.absolute() == self.program.absolute()
+
+    @property
     def files(self) -> set[str]:
         """What is kept, by paths in the folder of the program."""
         return {path.relative_to(self.folder).as_posix() for path in self.folder.rglob("*.py") if path.is_file()}
@@ -48,7 +53,7 @@ class KeptProgram:
 
     def keep(self, contents: Contents) -> None:
         """Keep these files and no others. Killed meanwhile, it leaves the copy as it was, the new one, or none."""
-        if self.original == self.program:
+        if self._is_its_own:
             return
         new, old = (self.folder.with_name(f"{self.folder.name}.{age}") for age in ("new", "old"))
         for left in (new, old):
@@ -72,7 +77,7 @@ class KeptProgram:
         master that had no time to say so.
         """
         damaged = not self.program.is_file() or (known is not None and self.digest() != known)
-        if not damaged or self.original == self.program:
+        if not damaged or self._is_its_own:
             return
         contents = {}
         with contextlib.suppress(OSError):
@@ -92,7 +97,7 @@ class KeptProgram:
 
     def altered(self) -> list[str]:
         """Return which files that are kept are not any more what they were, or cannot be read."""
-        if not self.program.is_file() or self.original == self.program:
+        if not self.program.is_file() or self._is_its_own:
             return []
         own = self.original.name
         names = [own, *sorted(self.files - {own})]
