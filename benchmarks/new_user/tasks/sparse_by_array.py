@@ -8,6 +8,7 @@ from benchmarks.new_user.models import people
 
 class Feature(gridml.Vertex):
     weight = gridml.array("float32")
+    aggregate = gridml.stale_mean()
 
 
 class Person(gridml.Vertex):

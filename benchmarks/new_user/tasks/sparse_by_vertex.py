@@ -8,6 +8,7 @@ from benchmarks.new_user.models import people
 
 class Feature(gridml.Vertex):
     weight = gridml.array("float32")
+    aggregate = gridml.stale_mean()
 
 
 class Person(gridml.Vertex):
@@ -16,10 +17,8 @@ class Person(gridml.Vertex):
 
 
 @gridml.update
-def train(person: Person, features: gridml.Neighbours[Feature]) -> None:
-    wrong = person.rich - 1 / (1 + np.exp(-sum(feature.weight for feature in features)))
-    for feature in features:
-        feature.weight += 0.02 * wrong
+def train(person: Person, features: gridml.Batch[Feature]) -> None:
+    features.weight += 0.02 * (person.rich - 1 / (1 + np.exp(-features.weight.sum())))
 
 
 def graph() -> gridml.Graph:
