@@ -28,11 +28,12 @@ FEW = 8  # leases at either end of the order that a look takes: one that leads n
 @dataclass(frozen=True)
 class Footprint:
     """What a lease's chunk touches: the digest of the published chunk, the replicated vertices it touches, and the
-    local ones that f may change under the lease."""
+    local ones that f may change under the lease, and the payloads that it borrows from, as workers name them."""
 
     sha256: str
     touched: Touched
     local: Touched
+    borrows: frozenset[str] = frozenset()
 
 
 @dataclass(slots=True, eq=False)
@@ -233,6 +234,7 @@ class WorkerRecord:
     answered_with: list[int] = field(default_factory=list)  # versions that answers to its last message told it of
     replicas_of: dict[int, LeaseState] = field(default_factory=dict)  # leases whose replicas came with their grant
     rows: WorkerRows = field(default_factory=WorkerRows)
+    cached: tuple[str, ...] | None = None  # payloads of chunks, as it said when it last wanted work
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
     malformed: int = 0  # messages of it that made no sense
 

@@ -49,6 +49,7 @@ from gridml.protocol.worker_actions import (
     Wait,
 )
 from gridml.protocol.worker_state import WorkerOptions, WorkerState
+from remote.chunk_cache import ChunkCache
 from remote.courier import Courier
 
 LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
@@ -56,10 +57,12 @@ LOOK_S = 0.05  # how often a waiting worker looks whether it must leave
 
 @dataclass(frozen=True)
 class SessionOptions(WorkerOptions):
-    """Of a worker that really trains: the user's file, and what an earlier process of the same job got no answer to."""
+    """Of a worker that really trains: the user's file, and what an earlier process of the same job got no answer to,
+    and what keeps the chunks that it was sent."""
 
     source: Path = Path()
     unanswered: UnansweredPush | None = None
+    cache: ChunkCache | None = None
 
 
 @final
@@ -84,6 +87,7 @@ class Session:
         self._courier = courier
         self._evicted = evicted
         self._clock = clock
+        self._cache = options.cache
         unanswered = options.unanswered
         self._state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
         self._reason: Reason | None = None  # why it left
@@ -180,7 +184,11 @@ class Session:
         lease = action.lease
         self._mailbox.beat(lease.id, lease.start)  # first: what the chunk may do to this process is then known of
         try:
-            chunk = Chunk.decode(self._mailbox.fetch(lease.chunk, lease.sha256))
+            payload = self._mailbox.fetch(lease.chunk, lease.sha256)
+            chunk = Chunk.decode(payload)
+            if self._cache is not None:
+                incomplete, chunk = chunk, self._cache.completed(chunk)
+                self._cache.put(lease.sha256, payload, incomplete)  # not before: it may make room for it
         except (OSError, ValueError):
             return ChunkFailed()
         try:
@@ -231,6 +239,8 @@ class Session:
 
     def _send(self, action: Send) -> None:
         content, sync = PushContent(), action.sync
+        if sync.wants and self._cache is not None:
+            sync = sync._replace(cached=self._cache.names())
         if action.content is Content.SNAPSHOT:
             content, self._content = self._content, PushContent()
             assert sync.push is not None, "a snapshot is taken to be pushed"

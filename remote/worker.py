@@ -29,8 +29,13 @@ from gridml.protocol import outbox
 from remote import fitness
 from remote.attempt import find_mailbox
 from remote.beating import Beating
+from remote.chunk_cache import ChunkCache
 from remote.courier import ThreadCourier
 from remote.session import Session, SessionOptions
+
+CACHE = "GRIDML_WORKER_CACHE"  # in the environment of a machine that keeps a folder between its workers' lives
+CACHE_FOLDER = "chunk-cache"  # in a job's own folder
+CACHE_BYTES = 256 << 20  # of a job's disk, where nothing else is said
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -52,6 +57,8 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
     parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a push that is kept, at most")
+    parser.add_argument("--cache", type=Path, help=f"folder in which chunks are kept; otherwise {CACHE} names one")
+    parser.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="bytes of chunks that are kept, at most")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--device", default="auto", help="what to train on: auto, cpu, cuda or cuda:N")
     parser.add_argument("--parent", type=int, default=None, help="process id to die with")
@@ -95,7 +102,7 @@ def _work(
     for name, mailbox in _mailboxes(options, carrier):
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         source = options.original or options.program
-        chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept)
+        chosen = SessionOptions(name, kind, options.chunks, options.patience, source, kept, _cache(options, carrier))
         mailbox = Beating(mailbox)
         session = Session(chosen, Engine(loaded, device), mailbox, courier, evicted)
         try:
@@ -113,6 +120,18 @@ def _work(
         if session.answered or session.saving or evicted():
             break
     return status
+
+
+def _cache(options: argparse.Namespace, carrier: Carrier) -> ChunkCache | None:
+    """What keeps this worker's chunks; None where the run's own folder has them, or there is no room for any."""
+    folder = options.cache or os.environ.get(CACHE) or (CACHE_FOLDER if carrier.remote else None)
+    if folder is None or options.cache_bytes < 1:
+        return None
+    try:
+        return ChunkCache(Path(folder), options.cache_bytes)
+    except OSError as error:
+        print(f"no chunks are kept: {error}", file=sys.stderr)
+        return None
 
 
 def _leave_behind(message: outbox.UnansweredPush | None, longest: int) -> None:

@@ -102,6 +102,7 @@ class Engine:
         self.chunk = chunk
         self._tables = {}
         for name, table in chunk.tables.items():
+            assert table.borrowed is None, "nothing is borrowed where nothing is kept"
             declared = self._types[table.type]
             if declared.modules:
                 modules = self._modules[table.type]

@@ -7,7 +7,7 @@ reply to a sync.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, overload
 
@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
+from gridml.model.borrowed import Borrowed
 from gridml.model.graph import Components, Graph, Table
 from gridml.model.ids import ascending
 from gridml.model.ragged import Ragged, check
@@ -34,13 +35,26 @@ BEFORE = "@before"  # suffix of a table that holds neighbours as they were when 
 class ChunkTable:
     """Rows of one type: `ids` int64 (n,) are their indices in the graph, `fields[name]` has shape (n, *shape),
     `ragged[name]` a part for each, and `shared` says where the worker finds others. Those of replicated types
-    ascend."""
+    ascend. `lasting` are the fields that f does not change; of these, and of `ragged`, there are only the own rows
+    where others are `borrowed`."""
 
     type: str
     ids: Ids
     fields: Mapping[str, Array]
     ragged: Mapping[str, Ragged] = field(default_factory=dict)
     shared: Mapping[str, SharedColumn] = field(default_factory=dict)
+    lasting: tuple[str, ...] = ()
+    borrowed: Borrowed | None = None
+
+    @property
+    def carried(self) -> Ids:
+        """The ids of its own rows, int64 (n,)."""
+        return self.ids if self.borrowed is None else self.ids[self.borrowed.own]
+
+    @property
+    def carries(self) -> bool:
+        """Whether it has rows that another chunk may borrow."""
+        return bool(self.lasting or self.ragged) and len(self.carried) > 0
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,8 @@ class Chunk:
         for name, table in self.tables.items():
             tensors[f"ids/{name}"] = bundle.narrowed(table.ids)
             tensors.update({f"field/{name}/{field}": column for field, column in table.fields.items()})
+            if table.borrowed is not None:
+                tensors[f"source/{name}"], tensors[f"at/{name}"] = table.borrowed.source, table.borrowed.at
             for field_name, column in table.ragged.items():
                 tensors[f"{_OFFSETS[column.text]}/{name}/{field_name}"] = bundle.narrowed(column.offsets)
                 tensors[f"values/{name}/{field_name}"] = column.values
@@ -110,13 +126,25 @@ class Chunk:
                 for name, table in self.tables.items()
                 if table.shared
             },
+            "lasting": {name: list(table.lasting) for name, table in self.tables.items() if table.lasting},
+            "borrowed": {
+                name: list(table.borrowed.payloads) for name, table in self.tables.items() if table.borrowed is not None
+            },
         }
         return bundle.encode(message, tensors)
 
     @staticmethod
     def decode(payload: Arrived) -> Chunk:
         """Return the chunk in a bundle. Raises ValueError when it is not one."""
-        message, tensors = bundle.decode(payload)
+        return Chunk._of(*bundle.decode(payload))
+
+    @staticmethod
+    def opened(payload: memoryview) -> Chunk:
+        """Return what `decode` does, on the payload's own memory, which may be a mapped file."""
+        return Chunk._of(*bundle.opened(payload))
+
+    @staticmethod
+    def _of(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> Chunk:
         try:
             tables = {
                 name: ChunkTable(
@@ -125,6 +153,8 @@ class Chunk:
                     _named(tensors, "field", name),
                     _ragged(tensors, name),
                     _shared(message["shared"].get(name, {})),
+                    tuple(message["lasting"].get(name, ())),
+                    _borrowed(message["borrowed"].get(name), tensors, name),
                 )
                 for name, type_name in message["tables"].items()
             }
@@ -160,6 +190,10 @@ def _shared(columns: Mapping[str, Mapping[str, Any]]) -> dict[str, SharedColumn]
     return {name: SharedColumn(**{**column, "shape": tuple(column["shape"])}) for name, column in columns.items()}
 
 
+def _borrowed(payloads: Sequence[str] | None, tensors: Mapping[str, Array], name: str) -> Borrowed | None:
+    return None if payloads is None else Borrowed(tuple(payloads), tensors[f"source/{name}"], tensors[f"at/{name}"])
+
+
 @overload
 def _widened(ids: Array) -> Ids: ...
 @overload
@@ -187,12 +221,20 @@ def _nbytes(table: Table) -> int:
 
 
 def cut(
-    graph: Graph, driver: str, vertices: Ids, ends: Ids | None, components: Components | None, *, bsp: bool
+    graph: Graph,
+    driver: str,
+    vertices: Ids,
+    ends: Ids | None,
+    components: Components | None,
+    *,
+    bsp: bool,
+    held: Callable[[str, Ids], Borrowed | None] | None = None,
 ) -> Chunk:
     """Cut the chunk of `vertices` (indices of type `driver`, in training order) out of the graph.
 
     With `bsp`, local neighbours come as read-only rows of their own (`@before`); otherwise a component is whole in the
-    chunk, as far as f can see of it: local types that no edge leads to from the driving one stay at home.
+    chunk, as far as f can see of it: local types that no edge leads to from the driving one stay at home. `held` says
+    of a local type and ids which rows the worker has.
     """
     ids: dict[str, Ids] = {driver: vertices}
     if components is not None and not bsp:
@@ -215,7 +257,7 @@ def cut(
                 wanted.setdefault(key, []).append(targets)
     for key, parts in wanted.items():
         ids[key] = ascending(*parts)
-    tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at) for key, at in ids.items()}
+    tables = {key: _rows(graph.tables[key.removesuffix(BEFORE)], at, held) for key, at in ids.items()}
     edges_of = {
         name: ChunkEdges(key, positions(ids[key], targets), offsets, degree, weight)
         for name, (key, offsets, targets, weight, degree) in raw.items()
@@ -223,11 +265,19 @@ def cut(
     return Chunk(driver, tables, edges_of, ends)
 
 
-def _rows(table: Table, ids: Ids) -> ChunkTable:
-    own = {} if table.type.replicated else table.columns
-    fields = {name: np.asarray(column[ids]) for name, column in own.items() if name not in table.shared}
-    ragged = {name: column.take(ids) for name, column in table.ragged.items()}
-    return ChunkTable(table.type.name, ids, fields, ragged, table.shared)
+def _rows(table: Table, ids: Ids, held: Callable[[str, Ids], Borrowed | None] | None) -> ChunkTable:
+    if table.type.replicated:
+        return ChunkTable(table.type.name, ids, {})
+    lasting = tuple(n for n in table.columns if n not in table.shared and n not in table.type.mutable)
+    borrowed = held(table.type.name, ids) if held is not None and (lasting or table.ragged) else None
+    own = ids if borrowed is None else ids[borrowed.own]
+    fields = {
+        name: np.asarray(column[own if name in lasting else ids])
+        for name, column in table.columns.items()
+        if name not in table.shared
+    }
+    ragged = {name: column.take(own) for name, column in table.ragged.items()}
+    return ChunkTable(table.type.name, ids, fields, ragged, table.shared, lasting, borrowed)
 
 
 def positions(ids: Ids, wanted: Ids) -> Ids:

@@ -47,7 +47,7 @@ class DeviceRows(Rows):
         return self._columns[name]
 
     def read(self, name: str, at: int) -> Any:
-        if name in self.ragged:
+        if name in self.ragged or name in self.shared:
             return super().read(name, at)
         value = self.fields[name][at]
         if not isinstance(value, np.ndarray):

@@ -6,6 +6,7 @@ Each travels as the JSON message of a bundle; tensors travel beside it. Position
 from __future__ import annotations
 
 import dataclasses
+import re
 import reprlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from gridml.protocol.text import MESSAGE, NAME, TRACEBACK, printable
 
 PUSH_AT_LEAST_S = 30.0  # a slow f pushes by the clock: what a kill may cost is bounded
 NO_PUSH = 2**40  # as Pace.push_every, which no chunk has: push where a lease ends, and not before
+MOST_CACHED, CACHED_DIGITS = 256, 16  # payloads of chunks that a worker names, and digits of each one's SHA-256
 MOST_LOGGED, LONGEST_LOGGED = 32, 64  # names of what f logs that a push takes along, and characters of one
 LARGEST_LOGGED = 1e40  # of a mean: a float32 holds no more
 
@@ -78,7 +80,8 @@ class Sync(NamedTuple):
 
     A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
     processes of one worker apart, and comes back in the reply. `heard` is the answer that it took last, as that was
-    called. `kind` says in a few words what machine it is.
+    called. `kind` says in a few words what machine it is. `cached` are the first CACHED_DIGITS of the SHA-256 of the
+    chunks whose payloads it has kept, said when it wants work; None where it keeps none.
 
     What its work costs it: `trained` and `train_s` count vertices and seconds of training in this process's life. The
     last of the `begun` chunks had `begun_vertices` and took `begin_s` seconds from the lease in hand to the first
@@ -105,6 +108,7 @@ class Sync(NamedTuple):
     begun_vertices: int = 0
     begin_s: float = 0.0
     end_s: float = 0.0
+    cached: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -211,6 +215,7 @@ def reply_from(message: dict[str, Any]) -> Reply:
 
 
 # What the master takes from a worker, which may be anything: every field has its bound.
+_DIGITS = re.compile(rf"[0-9a-f]{{{CACHED_DIGITS}}}")
 MOST_HELD = 256  # leases that a worker names: it works on one, and one comes ahead
 
 
@@ -222,6 +227,19 @@ def _logged(value: object) -> tuple[Logged, ...]:
     if len({each.name for each in logged}) < len(logged):
         raise ValueError("a name stands twice in what was logged")
     return logged
+
+
+def _cached(value: object) -> tuple[str, ...] | None:
+    """Bound the payloads that a worker names."""
+    if value is None:
+        return None
+    if type(value) not in (list, tuple) or len(value) > MOST_CACHED:  # type: ignore[arg-type]
+        raise ValueError(f"got {printable(reprlib.repr(value), NAME)}, expected a list of at most {MOST_CACHED}")
+    for each in value:  # type: ignore[attr-defined]
+        if type(each) is not str or not _DIGITS.fullmatch(each):
+            shown = printable(reprlib.repr(each), NAME)
+            raise ValueError(f"got {shown}, expected {CACHED_DIGITS} hexadecimal digits")
+    return tuple(value)  # type: ignore[arg-type]
 
 
 def _one_logged(value: object) -> Logged:
@@ -273,6 +291,7 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "begun_vertices": whole(),
     "begin_s": seconds,
     "end_s": seconds,
+    "cached": _cached,
 }
 
 

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
 from gridml.carriers.base import MasterMailboxes
+from gridml.model.borrowed import Borrowed
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph
 from gridml.model.ids import ascending
 from gridml.protocol import bundle
-from gridml.protocol.messages import Lease
+from gridml.protocol.messages import CACHED_DIGITS, Lease
 from master.known_rows import Touched
+from master.leases.carried_payloads import CarriedPayloads
 from master.leases.epochs import Epochs
 from master.records import Footprint, LeaseState
 from master.store.spec import RunSpec
@@ -28,18 +32,31 @@ class Chunks:
         self._epochs = epochs
         self._mailboxes = mailboxes
         self._copying = copying
+        self._payloads = CarriedPayloads()
 
-    def publish(self, lease: LeaseState) -> int:
-        """Cut and publish the chunk of a lease; return its bytes."""
+    def publish(self, lease: LeaseState, cached: Sequence[str] | None = None) -> int:
+        """Cut and publish the chunk of a lease; return its bytes. Rows are left out that its worker has in the payloads
+        that it said it has `cached`, None where it keeps none."""
         if not self._mailboxes.carries_chunks:
             lease.footprint = Footprint("", {}, {})
             return 0
-        chunk = self._cut(lease)
+        chunk = self._cut(lease, None if not cached else lambda name, ids: self._payloads.borrow(name, ids, cached)[0])
         payload = chunk.encode()
+        sha256 = bundle.digest(payload)
         self._mailboxes.publish(_name(lease), payload)
-        self._copying.cut(chunk.count, len(payload))
-        lease.footprint = Footprint(bundle.digest(payload), *_sides(chunk, self._spec.graph))
+        # Counted as if all were sent: it is what a worker holds in memory that bounds a chunk.
+        self._copying.cut(chunk.count, len(payload) + _borrowed_bytes(chunk, self._spec.graph))
+        if cached is not None:
+            self._payloads.add(sha256, chunk)
+        lease.footprint = Footprint(sha256, *_sides(chunk, self._spec.graph), _borrows(chunk))
         return len(payload)
+
+    def refresh(self, lease: LeaseState, cached: Sequence[str] | None) -> int:
+        """Publish the chunk of a lease again where it borrows from what its worker has not (any more); return its
+        bytes, 0 where it stays."""
+        if lease.footprint is None or lease.cut.borrows <= set(cached or ()):
+            return 0
+        return self.publish(lease, cached)
 
     def survey(self, lease: LeaseState) -> None:
         """Find what a lease touches whose chunk nobody will fetch (again)."""
@@ -63,7 +80,7 @@ class Chunks:
         touched = lease.cut.touched
         return {table.type.name: touched[table.type.name].tolist() for table in tables if table.type.name in touched}
 
-    def _cut(self, lease: LeaseState) -> Chunk:
+    def _cut(self, lease: LeaseState, held: Callable[[str, Ids], Borrowed | None] | None = None) -> Chunk:
         order = self._epochs.order(lease.epoch)
         return cut(
             self._spec.graph,
@@ -72,11 +89,29 @@ class Chunks:
             order.ends(lease.start, lease.stop),
             self._epochs.components,
             bsp=self._spec.program.bsp,
+            held=held,
         )
 
 
 def _name(lease: LeaseState) -> str:
     return f"lease-{lease.id:06d}"
+
+
+def _borrows(chunk: Chunk) -> frozenset[str]:
+    """The payloads that a chunk borrows from, as workers name them."""
+    tables = [table.borrowed for table in chunk.tables.values() if table.borrowed is not None]
+    return frozenset(sha256[:CACHED_DIGITS] for borrowed in tables for sha256 in borrowed.payloads)
+
+
+def _borrowed_bytes(chunk: Chunk, graph: Graph) -> int:
+    """Bytes of the array fields that a chunk has not because its worker has them."""
+    nbytes = 0
+    for table in chunk.tables.values():
+        if table.borrowed is not None:
+            columns = graph.tables[table.type].columns
+            missing = len(table.ids) - len(table.carried)
+            nbytes += missing * sum(columns[name][:1].nbytes for name in table.lasting)
+    return nbytes
 
 
 def _sides(chunk: Chunk, graph: Graph) -> tuple[Touched, Touched]:

@@ -1,0 +1,238 @@
+"""Chunks that a worker keeps: rows come back as they were sent, and a payload that is damaged or gone is never used."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import gridml
+from gridml.model.chunk import Chunk, cut
+from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
+from master.leases.carried_payloads import CarriedPayloads
+from remote.chunk_cache import ChunkCache
+
+ROWS = 240
+DAY_S = 86_400.0
+
+
+class Total(gridml.Vertex):
+    value = gridml.array("float64")
+    aggregate = gridml.add()
+
+
+class Row(gridml.Vertex):
+    values = gridml.array("float32", (3,))
+    factor = gridml.array("float32", mutable=True)
+    tokens = gridml.ragged("int16")
+    text = gridml.string()
+    total = gridml.edge(Total)
+
+
+def graph() -> gridml.Graph:
+    g = gridml.Graph()
+    total = g.add(Total, value=np.zeros(1))
+    g.add(
+        Row,
+        values=np.arange(3 * ROWS, dtype=np.float32).reshape(ROWS, 3),
+        factor=np.arange(ROWS, dtype=np.float32),
+        tokens=[np.arange(at % 4) + at for at in range(ROWS)],
+        text=[f"row {at}" for at in range(ROWS)],
+        total=total,
+    )
+    return g
+
+
+GRAPH = graph()
+
+
+class Master:
+    """What a master does for one worker: it cuts chunks without the rows that the worker says it has."""
+
+    def __init__(self) -> None:
+        self.carried = CarriedPayloads()
+        self.sent = 0
+
+    def chunk(self, vertices: list[int], cached: tuple[str, ...]) -> tuple[str, bytes]:
+        """The payload of a chunk and its digest."""
+
+        def held(name: str, ids: np.ndarray) -> object:
+            return self.carried.borrow(name, ids, cached)[0]
+
+        chunk = cut(GRAPH, "Row", np.array(vertices), None, None, bsp=False, held=held)  # type: ignore[arg-type]
+        payload = chunk.encode()
+        sha256 = hashlib.sha256(payload).hexdigest()
+        self.carried.add(sha256, chunk)
+        self.sent += len(chunk.tables["Row"].carried)
+        return sha256, payload
+
+
+def taken(cache: ChunkCache, sha256: str, payload: bytes) -> Chunk:
+    """The chunk as a session takes it."""
+    chunk = Chunk.decode(payload)
+    whole = cache.completed(chunk)
+    cache.put(sha256, payload, chunk)
+    return whole
+
+
+def assert_whole(chunk: Chunk, vertices: list[int]) -> None:
+    table = chunk.tables["Row"]
+    assert table.borrowed is None
+    assert table.fields["values"][:, 0].tolist() == [3 * at for at in vertices]
+    assert table.fields["factor"].tolist() == vertices
+    assert [table.ragged["text"].one(at) for at in range(len(vertices))] == [f"row {at}" for at in vertices]
+    assert [table.ragged["tokens"].one(i).tolist() for i in range(len(vertices))] == [
+        [*range(at, at + at % 4)] for at in vertices
+    ]
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> ChunkCache:
+    return ChunkCache(tmp_path / "kept", 1 << 20)
+
+
+def files(cache: ChunkCache) -> list[Path]:
+    return sorted(cache._folder.iterdir())
+
+
+def test_a_second_epoch_in_another_order_brings_no_row_again(cache: ChunkCache) -> None:
+    master, random = Master(), np.random.default_rng(0)
+    for _ in range(3):
+        order = random.permutation(ROWS).tolist()
+        for start in range(0, ROWS, 120):
+            vertices = order[start : start + 120]
+            assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
+        assert master.sent <= ROWS + 16  # fewer rows than it is worth to open a payload for are sent again
+
+
+@st.composite
+def ranges(draw: st.DrawFn) -> list[int]:
+    """The vertices of a chunk, in some order."""
+    first = draw(st.integers(0, 60))
+    last = draw(st.integers(first, 120))
+    return np.random.default_rng(draw(st.integers(0, 9))).permutation(np.arange(first, last + 1)).tolist()
+
+
+@settings(max_examples=60)
+@given(
+    chunks=st.lists(ranges(), min_size=2, max_size=6),
+    data=st.data(),
+)
+def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
+    chunks: list[list[int]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder, master = tmp_path_factory.mktemp("kept"), Master()
+    cache = ChunkCache(folder, 1 << 20)
+    for vertices in chunks:
+        named = cache.names()
+        for path in sorted(folder.iterdir()):
+            match data.draw(st.sampled_from(["as it was", "gone", "cut", "changed"])):
+                case "gone":
+                    path.unlink()
+                case "cut":
+                    path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, 200))])
+                case "changed":
+                    payload = bytearray(path.read_bytes())
+                    payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1
+                    path.unlink()  # what is mapped stays as it was
+                    path.write_bytes(payload)
+        if data.draw(st.booleans()):
+            cache = ChunkCache(folder, 1 << 20)  # the worker dies, and another finds its folder
+        for _ in range(len(chunks) + 1):
+            try:
+                whole = taken(cache, *master.chunk(vertices, named))
+                break
+            except ValueError:
+                named = cache.names()  # as the next sync says
+        assert_whole(whole, vertices)
+
+
+def test_a_damaged_payload_is_removed_and_named_no_more(cache: ChunkCache) -> None:
+    master, vertices = Master(), [*range(ROWS)]
+    taken(cache, *master.chunk(vertices, cache.names()))
+    (path,) = files(cache)
+    named = cache.names()
+    assert named == (path.name[:CACHED_DIGITS],)
+    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    again = ChunkCache(cache._folder, 1 << 20)
+    with pytest.raises(ValueError, match="cannot be read: its SHA-256 is another"):
+        taken(again, *master.chunk(vertices, named))
+    assert again.names() == ()
+    assert files(again) == []
+
+
+def test_a_payload_that_cannot_be_removed_is_named_no_more(cache: ChunkCache) -> None:
+    master, vertices = Master(), [*range(ROWS)]
+    taken(cache, *master.chunk(vertices, cache.names()))
+    (path,) = files(cache)
+    kept, named = path.read_bytes(), cache.names()
+    path.write_bytes(b"")
+    with pytest.raises(ValueError, match="cannot be read"):
+        taken(ChunkCache(cache._folder, 1 << 20), *master.chunk(vertices, named))
+    bad = ChunkCache(cache._folder, 1 << 20)
+    path.write_bytes(kept[:-1])
+    with pytest.raises(ValueError, match="cannot be read"):
+        taken(bad, *master.chunk(vertices, named))
+    path.write_bytes(kept[:-1])  # it is back, as on a disk that cannot be written to
+    assert bad.names() == ()
+
+
+def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
+    master = Master()
+    _, payload = Master().chunk([*range(20)], ())
+    cache = ChunkCache(tmp_path, 2 * len(payload) + 200)
+    for start in (0, 20, 40, 0):
+        vertices = [*range(start, start + 20)]
+        assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
+    assert len(files(cache)) == 2
+    assert master.sent == 60  # the first rows were not lost to the last
+
+
+def test_what_was_not_used_for_long_makes_room(tmp_path: Path) -> None:
+    _, payload = Master().chunk([*range(20)], ())
+    old = ChunkCache(tmp_path, 2 * len(payload) + 200)
+    taken(old, *Master().chunk([*range(20)], ()))
+    (path,) = files(old)
+    os.utime(path, (path.stat().st_mtime - DAY_S,) * 2)
+    cache, master = ChunkCache(tmp_path, 2 * len(payload) + 200), Master()
+    for start in (20, 40):
+        taken(cache, *master.chunk([*range(start, start + 20)], cache.names()))
+    assert path not in files(cache)
+    assert len(files(cache)) == 2
+
+
+def test_other_files_of_the_folder_are_left_alone(cache: ChunkCache) -> None:
+    (cache._folder / "notes.txt").write_text("mine")
+    taken(cache, *Master().chunk([*range(20)], ()))
+    assert len(cache.names()) == 1
+    assert (cache._folder / "notes.txt").read_text() == "mine"
+
+
+def test_a_sync_says_what_is_kept_and_nothing_else() -> None:
+    digits = "0123456789abcdef"
+    for cached in (None, (), (digits,)):
+        sync = Sync("w1", wants=True, cached=cached)
+        assert sync_from(to_json(sync)) == sync
+    for wrong in (["x" * 16], [digits[:-1]], [1], "0" * 16, [digits] * (MOST_CACHED + 1)):
+        with pytest.raises(ValueError, match="cached"):
+            sync_from({**to_json(Sync("w1")), "cached": wrong})
+
+
+def test_a_master_forgets_the_oldest_payloads_and_sends_their_rows_again() -> None:
+    carried = CarriedPayloads(most_bytes=2 * 20 * 12)
+    shas = []
+    for start in (0, 20, 40):
+        chunk = cut(GRAPH, "Row", np.arange(start, start + 20), None, None, bsp=False)
+        shas.append(hashlib.sha256(chunk.encode()).hexdigest())
+        carried.add(shas[-1], chunk)
+    cached = tuple(sha[:CACHED_DIGITS] for sha in shas)
+    borrowed, reason = carried.borrow("Row", np.arange(60), cached)
+    assert borrowed is not None
+    assert borrowed.payloads == tuple(shas[1:])
+    assert reason == "the worker has 40 of 60 rows"
+    assert carried.borrow("Row", np.arange(20), cached) == (None, "the worker has none of its rows")
