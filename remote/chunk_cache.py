@@ -51,7 +51,7 @@ class ChunkCache:
         tables = {name: self._completed(table) for name, table in chunk.tables.items()}
         return replace(chunk, tables=tables)
 
-    def put(self, sha256: str, payload: bytes, chunk: Chunk) -> None:
+    def put(self, sha256: str, payload: bytes | bytearray, chunk: Chunk) -> None:
         """Keep the payload of a chunk that has rows of its own, if there is room. A full disk is no error."""
         if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
             return
