@@ -3,7 +3,9 @@ one-cycle schedule (Smith and Topin, arXiv 1708.07120), which sets the momentum,
 
 It trains on the first 10,000 photos of the JPEG edition, so that a run takes a minute on one core; PHOTOS says more.
 
-Measured, seed 0, on 1,000 photos of the test set: a plain loop 52.2%.
+Measured, three epochs, seed 0, on 1,000 photos of the test set: a plain loop 52.2%; one worker 52.8%; two workers that
+live for a minute, 2 kills, 47.0% (each has seen half of what the one has; BatchNorm's statistics are gathered anew). A
+push has 0.32 MB.
 """
 
 from functools import partial
