@@ -92,7 +92,7 @@ class Session:
         self._state = WorkerState(options, clock(), None if unanswered is None else unanswered.push)
         self._reason: Reason | None = None  # why it left
         self._snapshot: Snapshot | None = None  # of the last push,
-        self._content = PushContent()  # and what travels with it,
+        self._content: Callable[[], PushContent] = PushContent  # and what travels with it,
         self._logged: tuple[Logged, ...] = ()  # what f logged of it, too
         self._master = MasterCopy(engine.program.types())
         self._compress = NONE
@@ -230,24 +230,34 @@ class Session:
 
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
         snapshot = self._engine.snapshot(self._master.modules)
-        fields = self._engine.changed_fields(action.start, action.stop)
-        content, rounded = self._master.carry(self._engine.wire(snapshot), self._compress)
-        self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon
-        self._content = replace(content, fields=fields)
+        fields, compress = self._engine.changed_fields(action.start, action.stop), self._compress
+
+        def carried() -> PushContent:
+            content, rounded = self._master.carry(self._engine.wire(snapshot), compress)
+            self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon
+            return replace(content, fields=fields)
+
         self._logged = snapshot.logged
+        if snapshot.arriving:  # from a device: it trains on while its courier waits for that
+            self._content = carried
+        else:
+            content = carried()
+            self._content = lambda: content
         return Copied()
 
     def _send(self, action: Send) -> None:
-        content, sync = PushContent(), action.sync
+        content: Callable[[], PushContent] = PushContent
+        sync = action.sync
         if sync.wants and self._cache is not None:
             sync = sync._replace(cached=self._cache.names())
         if action.content is Content.SNAPSHOT:
-            content, self._content = self._content, PushContent()
+            content, self._content = self._content, PushContent
             assert sync.push is not None, "a snapshot is taken to be pushed"
             sync = sync._replace(push=sync.push._replace(logged=self._logged))
         elif action.content is Content.OUTBOX and self._options.unanswered is not None:
-            content = self._options.unanswered.content
-        self._courier.post(sync, lambda: content)
+            unanswered = self._options.unanswered.content
+            content = lambda: unanswered  # noqa: E731
+        self._courier.post(sync, content)
 
     def _adopt(self, action: Adopt) -> None:
         brought, self._brought = self._brought, ReplicaPart()

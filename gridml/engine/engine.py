@@ -6,7 +6,7 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -18,6 +18,7 @@ from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.bits import same_bits
 from gridml.engine.device_errors import trouble_of
 from gridml.engine.devices import Device
+from gridml.engine.mirror import Capture
 from gridml.engine.modules import ModuleRows, Modules
 from gridml.engine.recorder import Recorder
 from gridml.engine.row_cache import RowCache
@@ -41,11 +42,18 @@ Ids = NDArray[np.int64]
 @dataclass(frozen=True)
 class Snapshot:
     """The replica at one instant, in copies: modules whole, and the rows that f used since the last one. `used` are the
-    module vertices that it used since then, `logged` what it logged."""
+    module vertices that it used since then, `logged` what it logged. Where some of it is on its way from a device, its
+    arrays are to be looked at only after `wait`."""
 
     replica: ReplicaPart
     used: frozenset[VertexKey]
     logged: tuple[Logged, ...] = ()
+    arriving: Sequence[Capture] = ()
+
+    def wait(self) -> None:
+        """Return when all of it is here. May be called on any thread, and again. Raises what the device fails with."""
+        for capture in self.arriving:
+            capture.wait()
 
 
 class BatchFailed(Exception):
@@ -311,11 +319,16 @@ class Engine:
         not copied.
         """
         self._stepping.finish()
-        self.pull()
-        modules = {
-            key: {name: _copied(view, known.get(key, {}).get(name)) for name, view in views.items()}
-            for key, views in self._views.items()
-        }
+        modules: dict[VertexKey, dict[str, Array]] = {}
+        arriving: list[Capture] = []
+        for key, views in self._views.items():
+            captured = self._modules[key[0]].capture(key[1])
+            away = {name: values for capture in captured for name, values in capture.arrays.items()}
+            held = known.get(key, {})
+            modules[key] = {
+                name: away[name] if name in away else _copied(view, held.get(name)) for name, view in views.items()
+            }
+            arriving += captured
         rows: dict[str, RowValues] = {}
         for type_name, table in self._replicated_rows():
             rows[type_name] = RowValues(table.ids, table.fields).take(np.flatnonzero(table.dirty))
@@ -323,7 +336,7 @@ class Engine:
         self._under_way = rows
         used = frozenset(self._used)
         self._used.clear()
-        return Snapshot(ReplicaPart(modules, rows), used, self._recorder.take())
+        return Snapshot(ReplicaPart(modules, rows), used, self._recorder.take(), arriving=tuple(arriving))
 
     @property
     def gathering(self) -> bool:
@@ -331,7 +344,8 @@ class Engine:
         return self._stepping.gathering
 
     def wire(self, snapshot: Snapshot) -> ReplicaPart:
-        """Return what of a snapshot travels: used modules whole, and rows."""
+        """Return what of a snapshot travels: used modules whole, and rows. Waits for what is on its way."""
+        snapshot.wait()
         replica = snapshot.replica
         return ReplicaPart(
             {key: tensors for key, tensors in replica.modules.items() if key in snapshot.used}, replica.rows

@@ -30,6 +30,28 @@ def needs_mirror(tensor: Tensor) -> bool:
 
 
 @final
+class Capture:
+    """The values of some tensors at one moment, on their way to the host: `arrays` have them once it was waited for."""
+
+    def __init__(
+        self, arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]], arrival: Arrival | None
+    ) -> None:
+        self.arrays = arrays
+        self._given = given
+        self._arrival = arrival
+        self._came = False
+
+    def wait(self) -> None:
+        """Return when they are here. May be called on any thread, and again. Raises what the device fails with."""
+        if self._came:
+            return
+        if self._arrival is not None:
+            self._arrival.wait()
+        _refine(self.arrays, self._given)
+        self._came = True
+
+
+@final
 class Mirror:
     """Tensors of one device by name, and `arrays`, their values on the host as they were when they were last pulled or
     put. Tensors are those of the module: they are looked at, and written in place."""
@@ -39,13 +61,12 @@ class Mirror:
 
         self._tensors = dict(tensors)
         self._transfers = None if device == CPU else Transfers(device)
-        self._hosts: dict[str, Tensor] = {}
-        for name, tensor in self._tensors.items():
-            dtype = torch.float32 if str(tensor.dtype) in _SHORT else tensor.dtype
-            like = (tensor, dtype)
-            self._hosts[name] = (
-                torch.zeros(tensor.shape, dtype=dtype) if self._transfers is None else self._transfers.host(*like)
-            )
+        self._dtypes = {
+            name: torch.float32 if str(tensor.dtype) in _SHORT else tensor.dtype
+            for name, tensor in self._tensors.items()
+        }
+        self._hosts = self._memory(list(tensors))
+        self._unmoved: dict[str, int] = {}  # of frozen parameters, how often they had been written when they were read
         self.arrays: dict[str, Array] = {name: host.numpy() for name, host in self._hosts.items()}
         self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in _SHORT]
         self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
@@ -56,7 +77,16 @@ class Mirror:
         arrival = self._fetch(self._hosts)
         if arrival is not None:
             arrival.wait()
-        self._refine(self.arrays)
+        _refine(self.arrays, self._given)
+        self._note(list(self._tensors))
+
+    def capture(self) -> Capture:
+        """Begin to bring the tensors' values home as they are now, into memory of its own: but for those that are frozen
+        and as `arrays` has them."""
+        names = [name for name, tensor in self._tensors.items() if self._unmoved.get(name) != tensor._version]
+        hosts = self._memory(names)
+        given = {name: values for name, values in self._given.items() if name in hosts}
+        return Capture({name: host.numpy() for name, host in hosts.items()}, given, self._fetch(hosts))
 
     def put(self, names: Collection[str]) -> None:
         """Give tensors the values that their arrays have."""
@@ -70,9 +100,27 @@ class Mirror:
             with torch.no_grad():
                 for host, tensor in zip(hosts, into, strict=True):
                     tensor.copy_(host)
+        self._note(names)
         for name in self._short:
             if name in names:
                 self._given[name] = self.arrays[name].copy(), self._rounded(name)
+
+    def _memory(self, names: Collection[str]) -> dict[str, Tensor]:
+        """Memory of the host for tensors; what was pinned for an earlier copy is used again when that is let go."""
+        import torch
+
+        if self._transfers is None:
+            return {name: torch.empty(self._tensors[name].shape, dtype=self._dtypes[name]) for name in names}
+        return {name: self._transfers.host(self._tensors[name], self._dtypes[name]) for name in names}
+
+    def _note(self, names: Collection[str]) -> None:
+        """Note which of the tensors nobody trains, and that arrays have what they hold."""
+        from torch.nn import Parameter
+
+        for name in names:
+            tensor = self._tensors[name]
+            if isinstance(tensor, Parameter) and not tensor.requires_grad:
+                self._unmoved[name] = tensor._version
 
     def _fetch(self, hosts: Mapping[str, Tensor]) -> Arrival | None:
         """Begin to copy all tensors to the host; None where that is done at once."""
@@ -83,15 +131,16 @@ class Mirror:
             hosts[name].copy_(self._tensors[name].detach())
         return None
 
-    def _refine(self, arrays: Mapping[str, Array]) -> None:
-        """Give back to values what the format of their tensors could not hold of them."""
-        for name, (given, held) in self._given.items():
-            with np.errstate(all="ignore"):  # what is not finite is for whoever merges it to refuse
-                moved = arrays[name] != held
-                np.copyto(arrays[name], given + (arrays[name] - held), where=moved)
-                np.copyto(arrays[name], given, where=~moved)
-
     def _rounded(self, name: str) -> Array:
         """What a short tensor holds of the value of its array."""
         tensor = self._hosts[name].to(self._tensors[name].dtype).to(self._hosts[name].dtype)
         return np.asarray(tensor.numpy())
+
+
+def _refine(arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]]) -> None:
+    """Give back to values what the format of their tensors could not hold of them."""
+    for name, (values, held) in given.items():
+        with np.errstate(all="ignore"):  # what is not finite is for whoever merges it to refuse
+            moved = arrays[name] != held
+            np.copyto(arrays[name], values + (arrays[name] - held), where=moved)
+            np.copyto(arrays[name], values, where=~moved)

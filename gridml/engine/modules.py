@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.engine.devices import Device
-from gridml.engine.mirror import Mirror, needs_mirror
+from gridml.engine.mirror import Capture, Mirror, needs_mirror
 from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
 from gridml.engine.torch_rates import TorchRates
@@ -168,6 +168,10 @@ class Modules:
                 whole = f"{self.vertex_type.name}/{index}/{field}/{plain(name)}"
                 memory = tensor.device, tensor.data_ptr(), tensor.shape, tensor.stride()
                 yield field, name, tensor, seen.setdefault(memory if tensor.numel() else whole, whole)
+
+    def capture(self, index: int) -> list[Capture]:
+        """Begin to bring home what vertex `index` holds of which the host has not the memory, by names of `views`."""
+        return [mirror.capture() for mirror in self._mirrors.get(index, ())]
 
     def pull(self, index: int | None = None) -> None:
         """Bring home what vertex `index`, or every one, holds by now: afterwards `views` are up to date."""

@@ -41,9 +41,9 @@ class Transfers:
         import torch
 
         try:
-            return torch.zeros(like.shape, dtype=dtype, pin_memory=True)
+            return torch.empty(like.shape, dtype=dtype, pin_memory=True)
         except RuntimeError:  # a limit on locked memory, or a device that knows no such thing
-            return torch.zeros(like.shape, dtype=dtype)
+            return torch.empty(like.shape, dtype=dtype)
 
     def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> Arrival:
         """Begin to copy tensors of the device to the host as they are now, whatever is done to them afterwards.

@@ -1,0 +1,107 @@
+"""What the host sees of tensors that it has not the memory of."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+import torch
+
+from gridml.engine.mirror import Mirror, needs_mirror
+from gridml.testing import pretend_device
+from gridml.testing.pretend_device import NAME, STATE
+
+PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
+
+
+@pytest.fixture(autouse=True)
+def device() -> Iterator[None]:
+    if "PRETENDED" in os.environ:
+        pretend_device.install()
+    yield
+
+
+def mirror_of(values: torch.Tensor, place: str) -> tuple[Mirror, torch.Tensor]:
+    tensor = values.to(place)
+    return Mirror({"weight": tensor}, place), tensor
+
+
+def test_only_what_the_host_cannot_merge_into_has_a_mirror() -> None:
+    formats = [torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16, torch.float16]
+    assert [needs_mirror(torch.zeros(1, dtype=dtype)) for dtype in formats] == [False] * 4 + [True] * 2
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.bool, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("place", PLACES)
+def test_values_go_and_come(place: str, dtype: torch.dtype) -> None:
+    mirror, tensor = mirror_of(torch.tensor([0, 1, 1]).to(dtype), place)
+    assert mirror.arrays["weight"].tolist() == [0, 1, 1]
+    assert mirror.arrays["weight"].dtype == (np.float32 if dtype == torch.bfloat16 else mirror.arrays["weight"].dtype)
+    mirror.arrays["weight"][:] = 1
+    mirror.put(["weight"])
+    assert tensor.cpu().tolist() == [1, 1, 1]
+    with torch.no_grad():
+        tensor.fill_(0)
+    assert mirror.arrays["weight"].tolist() == [1, 1, 1]
+    mirror.pull()
+    assert mirror.arrays["weight"].tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_captured_is_as_it_was_whatever_is_done_to_it_meanwhile(place: str) -> None:
+    mirror, tensor = mirror_of(torch.arange(5.0), place)
+    with torch.no_grad():
+        tensor += 1
+        capture = mirror.capture()
+        tensor.fill_(-1)
+        later = mirror.capture()
+        tensor.fill_(-2)
+    later.wait()
+    capture.wait()
+    capture.wait()
+    assert capture.arrays["weight"].tolist() == [1, 2, 3, 4, 5]
+    assert later.arrays["weight"].tolist() == [-1] * 5
+    assert mirror.arrays["weight"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.pretended
+def test_what_has_not_been_waited_for_is_not_there() -> None:
+    """So that the other tests can fail: it is the copy that does not block."""
+    mirror, _ = mirror_of(torch.arange(5.0), NAME)
+    before = STATE.deferred
+    capture = mirror.capture()
+    capture.arrays["weight"][:] = 7
+    assert STATE.deferred == before + 1
+    assert capture.arrays["weight"].tolist() == [7] * 5
+    capture.wait()
+    assert capture.arrays["weight"].tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.pretended
+def test_what_was_put_is_free_to_be_written_again() -> None:
+    mirror, tensor = mirror_of(torch.zeros(3), NAME)
+    mirror.arrays["weight"][:] = 1
+    mirror.put(["weight"])
+    mirror.arrays["weight"][:] = 2
+    assert tensor.cpu().tolist() == [1, 1, 1]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_a_short_format_cannot_hold_of_a_value_is_kept(place: str) -> None:
+    fine = np.array([1.001, -2.003, 0.5], np.float32)
+    mirror, tensor = mirror_of(torch.zeros(3, dtype=torch.bfloat16), place)
+    mirror.arrays["weight"][:] = fine
+    mirror.put(["weight"])
+    held = tensor.cpu().float().numpy()
+    assert (held != fine).tolist() == [True, True, False]
+    mirror.pull()
+    np.testing.assert_array_equal(mirror.arrays["weight"], fine)
+    with torch.no_grad():
+        tensor[0] += 0.25
+    capture = mirror.capture()
+    capture.wait()
+    moved = tensor.cpu().float().numpy() - held
+    np.testing.assert_allclose(capture.arrays["weight"], fine + moved, rtol=1e-6)
+    assert capture.arrays["weight"][1:].tolist() == fine[1:].tolist()
