@@ -81,7 +81,7 @@ class Mirror:
         self._note(list(self._tensors))
 
     def capture(self) -> Capture:
-        """Begin to bring the tensors' values home as they are now, into memory of its own: but for those that are frozen
+        """Begin to bring the tensors' values home as they are now, into memory of its own; not of those that are frozen,
         and as `arrays` has them."""
         names = [name for name, tensor in self._tensors.items() if self._unmoved.get(name) != tensor._version]
         hosts = self._memory(names)

@@ -105,3 +105,25 @@ def test_what_a_short_format_cannot_hold_of_a_value_is_kept(place: str) -> None:
     moved = tensor.cpu().float().numpy() - held
     np.testing.assert_allclose(capture.arrays["weight"], fine + moved, rtol=1e-6)
     assert capture.arrays["weight"][1:].tolist() == fine[1:].tolist()
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_is_frozen_is_not_brought_home_again_until_somebody_writes_it(place: str) -> None:
+    tensors = {
+        "frozen": torch.nn.Parameter(torch.ones(2).to(place), requires_grad=False),
+        "trained": torch.nn.Parameter(torch.ones(2).to(place)),
+        "buffer": torch.ones(2).to(place),
+    }
+    mirror = Mirror(tensors, place)
+    assert mirror.capture().arrays.keys() == {"trained", "buffer"}
+    with torch.no_grad():
+        tensors["frozen"].fill_(3)
+    capture = mirror.capture()
+    capture.wait()
+    assert capture.arrays["frozen"].tolist() == [3, 3]
+    mirror.pull()
+    assert mirror.capture().arrays.keys() == {"trained", "buffer"}
+    mirror.arrays["frozen"][:] = 4
+    mirror.put(["frozen"])
+    assert mirror.capture().arrays.keys() == {"trained", "buffer"}
+    assert tensors["frozen"].cpu().tolist() == [4, 4]
