@@ -81,8 +81,8 @@ class Mirror:
         self._note(list(self._tensors))
 
     def capture(self) -> Capture:
-        """Begin to bring the tensors' values home as they are now, into memory of its own; not of those that are frozen,
-        and as `arrays` has them."""
+        """Begin to bring the tensors' values home as they are now, into memory of its own; not of what is frozen,
+        and is as `arrays` have it."""
         names = [name for name, tensor in self._tensors.items() if self._unmoved.get(name) != tensor._version]
         hosts = self._memory(names)
         given = {name: values for name, values in self._given.items() if name in hosts}
