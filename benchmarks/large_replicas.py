@@ -20,10 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-import numpy as np
-
 from benchmarks.table import Cell, markdown, write
-from gridml.aggregates import kernels
 from master.backends.registry import make
 from master.environment import Environment
 from master.launch import start
@@ -42,17 +39,16 @@ LEAST_GOODPUT, MOST_REPLICAS, MOST_FROZEN = 0.85, 3.0, 1.2
 
 @dataclass(frozen=True)
 class Loop:
-    """A plain loop: samples a second, and its anonymous memory in MB, at its highest and before there was a network."""
+    """A plain loop: samples a second, and the most anonymous memory that it took, in MB."""
 
     rate: float
     peak_mb: float
-    before_mb: float
 
 
 @dataclass(frozen=True)
 class Run:
     """A run: how it went as its report says, and in seconds what a push took: of the master's and of a worker's CPU,
-    and from sending it to its answer. `before_mb` is the master's anonymous memory before there was a graph."""
+    and from sending it to its answer."""
 
     goodput: float
     pushes: float
@@ -63,7 +59,6 @@ class Run:
     worker_push_s: float
     travel_s: float
     cpu_s: float
-    before_mb: float
     load: float
 
 
@@ -112,17 +107,18 @@ def main() -> None:
     sizes = [int(text) for text in sys.argv[1:]] or list(SIZES)
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory(prefix="large-") as folder:
+        inside, _ = frozen("inside", Path(folder))
+        head, master_mb = frozen("outside", Path(folder))
         for mb in sizes:
-            rows.append(measure(mb, Path(folder)))
+            rows.append(measure(mb, master_mb, Path(folder)))
             print(rows[-1], flush=True)
-        inside, head = (frozen(place, Path(folder)) for place in ("inside", "outside"))
     ratio = inside / head
     notes = [
         f"two local workers on this machine, default settings, batches of {BATCH}; an epoch of some {RUN_S:.0f} s of "
         "training, boots included",
         "MB: most anonymous memory (RssAnon), looked at every 20 ms; replicas: how many more than the plain loop has, "
-        "which holds model, gradients and optimiser; of the master how many more than before it made the "
-        f"graph, and its samples, and the replica itself; at most {MOST_REPLICAS:g}",
+        "which holds model, gradients and optimiser; of the master how many more than the samples, "
+        f"the replica itself, and the {master_mb:.0f} MB of one whose replica has 5 kB; at most {MOST_REPLICAS:g}",
         f"goodput as gridml report has it; of 100 MB at least {LEAST_GOODPUT:.0%}",
         "push s: CPU seconds of the master for a push and its answer, of a worker, and from sending to the answer",
         f"a frozen embedding of 24 MB with a small head: {inside:,.0f} bytes pushed for a vertex, {head:,.0f} by the "
@@ -143,8 +139,8 @@ def _number(cell: Cell) -> float:
     return float(cell)
 
 
-def measure(mb: int, folder: Path) -> dict[str, Cell]:
-    """Return one line of the table, of a replica of so many MB."""
+def measure(mb: int, master_mb: float, folder: Path) -> dict[str, Cell]:
+    """Return one line of the table, of a replica of so many MB; with next to none a master takes `master_mb`."""
     wide = {"WIDE_OUTER": str(_outer(mb))}
     loop = Loop(**_spoken(["loop"], wide)[0])
     count = max(2, round(RUN_S * loop.rate * min(WORKERS, os.cpu_count() or 1) / BATCH)) * BATCH
@@ -156,7 +152,7 @@ def measure(mb: int, folder: Path) -> dict[str, Cell]:
         "worker MB": round(peaks.worker_mb),
         "replicas": round((peaks.worker_mb - loop.peak_mb) / mb, 2),
         "master MB": round(peaks.master_mb),
-        "of master": round((peaks.master_mb - run.before_mb - count * FEATURES * 4 / 1e6) / mb - 1, 2),
+        "of master": round((peaks.master_mb - master_mb - count * FEATURES * 4 / 1e6) / mb - 1, 2),
         "goodput": round(run.goodput, 3),
         "samples": int(run.credited),
         "run s": round(run.wall_s),
@@ -174,11 +170,12 @@ def _outer(mb: int) -> int:
     return max(1, round((mb * 250_000 - (FEATURES + 1) * INNER - 10) / (INNER + 11)))
 
 
-def frozen(place: str, folder: Path) -> float:
-    """Return the bytes pushed for a vertex, with the embedding `inside` or `outside` of the program."""
-    answer, _ = _spoken(["run", "frozen_embedding.py", str(folder / place)], {"EMBEDDING": place})
+def frozen(place: str, folder: Path) -> tuple[float, float]:
+    """Return (the bytes pushed for a vertex, the MB that the master took), with the embedding `inside` or `outside` of
+    the program."""
+    answer, peaks = _spoken(["run", "frozen_embedding.py", str(folder / place)], {"EMBEDDING": place})
     run = Run(**answer)
-    return run.bytes_up / run.credited
+    return run.bytes_up / run.credited, peaks.master_mb
 
 
 def _spoken(arguments: list[str], environment: dict[str, str]) -> tuple[dict[str, float], Peaks]:
@@ -204,7 +201,6 @@ def plain_loop() -> Loop:
 
     torch.set_num_threads(1)
     torch.manual_seed(0)
-    before_mb = anonymous_mb(os.getpid())
     network = Wide()
     optimiser = torch.optim.SGD(network.parameters(), lr=0.01)
     features, labels = torch.randn(8 * BATCH, FEATURES), torch.randint(0, 10, (8 * BATCH,))
@@ -219,17 +215,11 @@ def plain_loop() -> Loop:
         began, done = began or time.perf_counter(), done + 1  # after the first, which allocates
     rate = done * BATCH / (time.perf_counter() - began)
     peaks.end()
-    return Loop(rate, peaks.master_mb, before_mb)
+    return Loop(rate, peaks.master_mb)
 
 
 def run(program: str, root: Path) -> Run:
     """Be the master of one run at default settings."""
-    import torch  # as the replica's first version needs it: its memory is not the replica's
-
-    torch.set_num_threads(1)
-    one = np.zeros(1, np.float32)
-    kernels.blend(np.empty_like(one), one, one, one, 0.5, 0.5)  # nor is that of numba
-    before_mb = anonymous_mb(os.getpid())
     began = resource.getrusage(resource.RUSAGE_SELF)
     with start(Settings(PROGRAMS / program), root, Environment(make)) as running:
         running.finish()
@@ -249,7 +239,6 @@ def run(program: str, root: Path) -> Run:
         worker_push_s=measures.push_s("") or 0.0,
         travel_s=measures.travel_s(""),
         cpu_s=cpu_s,
-        before_mb=before_mb,
         load=os.getloadavg()[0],
     )
 
