@@ -21,6 +21,7 @@ from gridml.model.borrowed import OwnRows, completed
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED
+from gridml.protocol.payload import Pieces
 
 _Signature = tuple[int, int, int]  # of a file: another one shows that it has changed
 _FILE = re.compile(r"([0-9a-f]{64})\.chunk")
@@ -56,7 +57,7 @@ class ChunkCache:
         if not any(table.carries for table in chunk.tables.values()) or not self._room(len(payload)):
             return
         try:
-            bundle.write_atomic(self._folder / f"{sha256}.chunk", payload, durable=False)
+            bundle.write_atomic(self._folder / f"{sha256}.chunk", Pieces([payload]), durable=False)
         except OSError:
             return
 

@@ -42,16 +42,20 @@ def borrow(ids: Ids, cached: Sequence[Carried]) -> tuple[Borrowed | None, str]:
     first, and why; None where that is not worth opening one."""
     source, at = np.full(len(ids), OWN, np.int16), np.zeros(len(ids), np.int32)
     payloads: list[str] = []
+    missing = np.argsort(ids, kind="stable")  # looked for in order, which takes a third of the time
+    wanted = ids[missing]
     for carried in cached:
-        missing = np.flatnonzero(source == OWN)
-        if not len(missing) or not len(carried.ids):
+        if not len(missing):
+            break
+        if not len(carried.ids):
             continue
-        place = np.minimum(np.searchsorted(carried.ids, ids[missing]), len(carried.ids) - 1)
-        has = carried.ids[place] == ids[missing]
-        if has.sum() < min(FEWEST, len(ids)):
+        place = np.minimum(np.searchsorted(carried.ids, wanted), len(carried.ids) - 1)
+        has = carried.ids[place] == wanted
+        if np.count_nonzero(has) < min(FEWEST, len(ids)):
             continue
         source[missing[has]], at[missing[has]] = len(payloads), carried.at[place[has]]
         payloads.append(carried.sha256)
+        missing, wanted = missing[~has], wanted[~has]
     borrowed = int((source != OWN).sum())
     if not borrowed:
         return None, "the worker has none of its rows"
