@@ -14,7 +14,7 @@ BENCHMARKS := merge memory overhead kills condor_latency condor_evictions condor
               chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
               carriers local_ec2 spot_replay
 
-.PHONY: help demo test verify lint pool pool-firewalled pool-down clean
+.PHONY: help demo test verify lint docs pool pool-firewalled pool-down clean
 .DELETE_ON_ERROR:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test             lint, types and tests"
 	@echo "make verify           the long proofs and every benchmark"
 	@echo "make lint             lint and types only"
+	@echo "make docs             build the documentation in build/docs/site, and check its links"
 	@echo "make pool             raise an HTCondor pool on this machine, and say how to use it"
 	@echo "make pool-firewalled  the same with four workers behind firewalls (root)"
 	@echo "make pool-down        take that pool down"
@@ -32,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	    sys.exit(None if sys.version_info >= (3, 11) else f"Python {v} found, 3.11 or newer expected: make PYTHON=python3.11 ...")'
 	@echo "setting up $(VENV) (a minute or two, once)"
 	@$(PYTHON) -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[all,test,dev]"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check $(PIP_ARGS) -c constraints.txt -e ".[all,test,dev,docs]"
 	@touch $@
 
 demo: $(STAMP)
@@ -44,12 +45,16 @@ lint: $(STAMP)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/mypy examples
+	$(BIN)/mypy -p docs.site
+
+docs: $(STAMP)
+	@$(BIN)/python -m docs.site
 
 # What raises daemons has the machine to itself; the rest runs in two processes. pytest's summary is the last line.
 # A test that failed is run once more, since machines are shared, and named in the summary as RERUN.
 PYTEST := $(BIN)/python -m pytest --reruns 1 -rfER
 
-test: lint
+test: lint docs
 	$(PYTEST) -m "alone and not long"
 	$(PYTEST) -m "not alone and not long" -n 2 --dist worksteal
 

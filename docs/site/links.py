@@ -1,0 +1,70 @@
+"""Links that lead nowhere: in the texts of the project, and in the pages of a site that was built."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from docs.site.tree import LINK
+
+_FENCE = re.compile(r"^```.*?^```", re.M | re.S)
+_HEADING = re.compile(r"^#+ (.*)$", re.M)
+
+
+def broken_in_text(text: Path) -> Iterator[str]:
+    """Yield the links of a Markdown file to a file that is not there, or to a heading that it has not."""
+    for address, anchor in LINK.findall(_FENCE.sub("", text.read_text("utf-8"))):
+        if "://" in address or address.startswith("mailto:"):
+            continue
+        target = text.parent / unquote(address)
+        if not target.exists():
+            yield f"{text.name}: {address}"
+        elif anchor and anchor[1:] not in anchors(target):
+            yield f"{text.name}: {address}{anchor}"
+
+
+def anchors(text: Path) -> set[str]:
+    """Return what the headings of a Markdown file can be linked by."""
+    headings = _HEADING.findall(_FENCE.sub("", text.read_text("utf-8")))
+    return {re.sub(r"[\s]+", "-", re.sub(r"[^\w\s-]", "", heading.lower()).strip()) for heading in headings}
+
+
+def broken_in_site(site: Path) -> Iterator[str]:
+    """Yield the links of built pages to files and places that are not there, and what one would load from elsewhere."""
+    pages = {path.resolve(): _Page(path.read_text("utf-8")) for path in sorted(site.rglob("*.html"))}
+    for path, page in pages.items():
+        for name, value in page.links:
+            parts = urlsplit(value)
+            if parts.scheme or parts.netloc:
+                if name == "src":
+                    yield f"{path.relative_to(site.resolve())} loads {value}"
+                continue
+            if path.name == "404.html":  # it may be shown for any address, so its own lead from the top
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            target = target / "index.html" if target.is_dir() else target
+            there = target.exists()
+            if there and parts.fragment and target in pages:
+                there = unquote(parts.fragment) in pages[target].places
+            if not there:
+                yield f"{path.relative_to(site.resolve())}: {value}"
+
+
+class _Page(HTMLParser):
+    """The links of a page, each with its attribute's name, and the places in it that can be linked."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.links: list[tuple[str, str]] = []
+        self.places: set[str] = {"", "__search"}  # the second is made by a script
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        for name, value in attrs:
+            if name in ("href", "src") and value is not None:
+                self.links.append((name, value))
+            if name in ("id", "name") and value:
+                self.places.add(value)

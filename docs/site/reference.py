@@ -1,0 +1,133 @@
+"""The reference, as Markdown: every public name of gridml with its docstring, every command with its options."""
+
+from __future__ import annotations
+
+import inspect
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import click
+import typer
+
+import gridml
+from gridml.cli import command_line
+
+SUBJECTS: dict[str, tuple[str, ...]] = {
+    "Vertices and their fields": ("Vertex", "VertexId", "array", "ragged", "string", "module", "edge"),
+    "The graph": ("Graph", "VertexSet", "csr"),
+    "f and what it is given": ("update", "Batch", "Neighbours", "Lists", "Ragged", "Progress", "log"),
+    "The program": ("Program", "early_stopping", "EarlyStopping"),
+    "Learning rates": ("linear_decay", "constant", "by_step", "warmup", "torch_schedule"),
+    "Merge rules": (
+        "stale_mean",
+        "mean",
+        "clipped",
+        "fedbuff",
+        "nesterov",
+        "easgd",
+        "add",
+        "maximum",
+        "by_name",
+        "Aggregate",
+        "Merge",
+        "TensorMerge",
+    ),
+    "Data": ("datasets", "from_torch", "from_huggingface"),
+    "Running from Python": ("run", "submit", "launch", "simulate", "resume", "load", "Run", "Event"),
+}
+_RULES = "Merge rules"
+
+
+def public_names() -> set[str]:
+    """Return what a user may write behind `gridml.`: `__all__`, and the calls that are imported when asked for."""
+    return {*gridml.__all__, *gridml._CALLS}
+
+
+def names_without_subject() -> set[str]:
+    """Return public names that the reference would leave out, and names in it that are not public."""
+    return public_names() ^ {name for names in SUBJECTS.values() for name in names}
+
+
+def names_page() -> str:
+    """Return the page of all public names, for mkdocstrings to fill. Raises ValueError where one has no subject."""
+    if wrong := names_without_subject():
+        raise ValueError(f"{', '.join(sorted(wrong))}: without a subject, or not public; see SUBJECTS in {__name__}.")
+    lines = ["# Names", "", "All that a program or a script may use of `gridml`, by subject.", ""]
+    for subject, names in SUBJECTS.items():
+        lines += [f"## {subject}", ""]
+        for name in names:
+            lines += [f"### gridml.{name}", "", *_entry(name, subject), ""]
+    return "\n".join(lines)
+
+
+def _entry(name: str, subject: str) -> Iterator[str]:
+    thing = getattr(gridml, name)
+    if isinstance(thing, types.ModuleType):
+        yield from _module(thing)
+        return
+    if subject == _RULES and inspect.isclass(thing) and thing.__module__ != "gridml.aggregates.base":
+        yield inspect.getdoc(inspect.getmodule(thing)) or ""  # where the rule and its paper stand
+        yield ""
+    yield f"::: {_path(thing) or f'gridml.{name}'}"
+
+
+def _module(module: types.ModuleType) -> Iterator[str]:
+    yield inspect.getdoc(module) or ""
+    yield ""
+    for name in module.__all__:
+        thing = getattr(module, name)
+        yield f"#### {module.__name__}.{name}"
+        yield ""
+        yield f"::: {_path(thing) or f'{module.__name__}.{name}'}"
+        yield ""
+
+
+def _path(thing: Any) -> str | None:
+    """Return where a class or a function is written, None for a value."""
+    written = isinstance(thing, type) or inspect.isroutine(thing)
+    return f"{thing.__module__}.{thing.__qualname__}" if written else None
+
+
+def commands_page() -> str:
+    """Return the page of all commands, made of the parser itself, as `--help` is."""
+    lines = ["# Commands", ""]
+    for path, command in commands():
+        lines += [f"## {path}", "", *_command(path, command), ""]
+    return "\n".join(lines)
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    """Yield each command with the words that call it: "gridml run", "gridml ami build"."""
+    yield from _below("gridml", typer.main.get_command(command_line()))
+
+
+def _below(path: str, command: Any) -> Iterator[tuple[str, Any]]:
+    if not hasattr(command, "commands"):
+        yield path, command
+        return
+    for name, each in command.commands.items():
+        yield from _below(f"{path} {name}", each)
+
+
+def _command(path: str, command: Any) -> Iterator[str]:
+    context = click.Context(command, info_name=path)
+    usage = " ".join(command.collect_usage_pieces(context))
+    yield inspect.cleandoc(command.help or "")
+    yield ""
+    yield f"    {path} {usage}"
+    yield ""
+    if command.epilog:
+        example = command.epilog.removeprefix("Example: ")
+        yield f"Example: `{example}`"
+        yield ""
+    options = [record for p in command.params if (record := p.get_help_record(context)) is not None]
+    if options:
+        yield "| option | |"
+        yield "|---|---|"
+        for names, text in options:
+            yield f"| `{_cell(names)}` | {_cell(text)} |"
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|")

@@ -1,0 +1,39 @@
+"""The texts that the site is made of, copied so that links between them hold, and the reference beside them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+from docs.site.reference import commands_page, names_page
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/*.md", "docs/*.png", "benchmarks/results/*.md")
+LINK = re.compile(r"\]\(([^)#\s]+)(#[^)\s]*)?\)")  # the address of a link, and its anchor
+
+
+def make_tree(root: Path, to: Path) -> None:
+    """Copy the texts of the project in `root` into a new folder, with what they link to, and write the reference."""
+    shutil.rmtree(to, ignore_errors=True)
+    for pattern in TEXTS:
+        for path in sorted(root.glob(pattern)):
+            _copy(root, path, to)
+    for text in [*sorted(root.glob("docs/*.md")), root / "README.md"]:
+        for address, _ in LINK.findall(text.read_text("utf-8")):
+            path = (text.parent / address).resolve()
+            if "://" not in address and path.is_file() and path.is_relative_to(root):
+                _copy(root, path, to)
+    results = to / "benchmarks" / "results"
+    lines = [f"- [{path.stem}]({path.name})" for path in sorted(results.glob("*.md"))]
+    (results / "index.md").write_text("\n".join(["# What was measured", "", *lines, ""]), "utf-8")
+    reference = to / "docs" / "reference"
+    reference.mkdir()
+    (reference / "names.md").write_text(names_page(), "utf-8")
+    (reference / "commands.md").write_text(commands_page(), "utf-8")
+
+
+def _copy(root: Path, path: Path, to: Path) -> None:
+    target = to / path.relative_to(root)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)

@@ -1,0 +1,65 @@
+"""Every public name and every command has its place in the reference, with a docstring; and no link leads nowhere."""
+
+from __future__ import annotations
+
+import inspect
+from pathlib import Path
+
+import pytest
+
+import gridml
+from docs.site import reference
+from docs.site.links import anchors, broken_in_site, broken_in_text
+from docs.site.tree import ROOT
+
+TEXTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+def test_every_public_name_has_a_place() -> None:
+    assert reference.names_without_subject() == set()
+    page = reference.names_page()
+    for name in reference.public_names():
+        assert f"### gridml.{name}\n" in page
+
+
+def test_a_name_without_a_place_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gridml, "__all__", [*gridml.__all__, "something_new"])
+    with pytest.raises(ValueError, match="something_new"):
+        reference.names_page()
+
+
+@pytest.mark.parametrize("name", sorted(reference.public_names()))
+def test_every_public_name_says_what_it_is(name: str) -> None:
+    said = inspect.getdoc(getattr(gridml, name))
+    assert said and said.strip()
+
+
+def test_every_command_is_there_with_its_options() -> None:
+    page = reference.commands_page()
+    named = [path for path, _ in reference.commands()]
+    assert "gridml run" in named and "gridml ami build" in named
+    for path, command in reference.commands():
+        assert f"## {path}\n" in page
+        assert command.help, path
+    assert "`--html FILE`" in page
+
+
+@pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
+def test_no_link_leads_nowhere(text: Path) -> None:
+    assert list(broken_in_text(text)) == []
+
+
+def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    page.write_text(
+        "# One Thing, `here`\n[a](page.md#one-thing-here) [b](page.md#two) [c](none.md) [d](https://example.org)\n"
+    )
+    assert anchors(page) == {"one-thing-here"}
+    assert list(broken_in_text(page)) == ["page.md: page.md#two", "page.md: none.md"]
+    (tmp_path / "a.html").write_text('<h1 id="x"></h1><a href="#x"></a><a href="b.html"></a><a href="a.html#y"></a>')
+    (tmp_path / "c.html").write_text('<script src="https://example.org/x.js"></script>')
+    assert list(broken_in_site(tmp_path)) == [
+        "a.html: b.html",
+        "a.html: a.html#y",
+        "c.html loads https://example.org/x.js",
+    ]
