@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gridml.calls.displays import Display, OnEvent
 from gridml.calls.driving import drive, new_root
+from gridml.calls.first_values import written
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 AnyProgram = Program | str | os.PathLike[str]
 AnyPath = str | os.PathLike[str]
+FirstValues = AnyPath | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
 _AT_A_TERMINAL = ("program", "as_json", "dry_run", "prepare")
 
 
@@ -29,6 +30,7 @@ def run(
     workers: int | None = None,
     epochs: int | None = None,
     run_dir: AnyPath | None = None,
+    init_from: FirstValues | None = None,
     on_event: OnEvent | None = None,
     display: Display = "auto",
     **options: Any,
@@ -38,13 +40,15 @@ def run(
     `program` is a Program that a script, a module or a cell of a notebook has made, or the path of a file. Further
     options are those of the command with their defaults, called as there with `_` for `-`: `seed=1`, `chunk=256`,
     `lifetime="exponential(1h)"`. `on_event` is called with each `Event`; what it raises ends the run at its last
-    credit. `display` is where progress goes: "terminal", "plain" lines, a "notebook", "none", or as fits.
+    credit. `init_from` is what the run begins with: another run (also "RUN:best", "RUN:v57", "RUN:e3"), a file of
+    tensors, or a state dict, of the program's only module or as `gridml.load` returns them; with `init_partial=True` as
+    much of it as fits. `display` is where progress goes: "terminal", "plain" lines, a "notebook", "none", or as fits.
 
     Raises what ends a run: UsageError and ProgramError before there is one, UserCodeError where the program failed,
     RunError, StorageError. Interrupted (KeyboardInterrupt), or ended by an error, a run stands at its last credit:
     `gridml.resume` goes on with it.
     """
-    given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir}
+    given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir, "init_from": init_from}
     return _begin("run", program, given, on_event, display)
 
 
@@ -54,6 +58,7 @@ def submit(
     workers: int | None = None,
     epochs: int | None = None,
     run_dir: AnyPath | None = None,
+    init_from: FirstValues | None = None,
     on_event: OnEvent | None = None,
     display: Display = "auto",
     **options: Any,
@@ -63,7 +68,7 @@ def submit(
     With `foreground=True` the master runs in this process, and it returns when the run has ended. Options as those of
     the command; otherwise as `gridml.run`.
     """
-    given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir}
+    given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir, "init_from": init_from}
     return _begin("submit", program, given, on_event, display)
 
 
@@ -73,13 +78,14 @@ def launch(
     instances: int | None = None,
     epochs: int | None = None,
     run_dir: AnyPath | None = None,
+    init_from: FirstValues | None = None,
     on_event: OnEvent | None = None,
     display: Display = "auto",
     **options: Any,
 ) -> Run:
     """Train a program on spot instances, as `gridml launch` does; return when it has ended. Options as those of the
     command; otherwise as `gridml.run`."""
-    given = {**options, "workers": instances, "epochs": epochs, "run_dir": run_dir}
+    given = {**options, "workers": instances, "epochs": epochs, "run_dir": run_dir, "init_from": init_from}
     return _begin("launch", program, given, on_event, display)
 
 
@@ -90,11 +96,15 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
     call = f"gridml.{verb}"
     check_guarded(call)
     source, plugin = source_of(program, call), _plugin(verb)
-    values = values_of(call, start_parameters(plugin), given, _AT_A_TERMINAL)
+    states = given["init_from"] if isinstance(given["init_from"], Mapping) else None
+    plain = given if states is None else {**given, "init_from": None}
+    values = values_of(call, start_parameters(plugin), plain, _AT_A_TERMINAL)
     root = values["run_dir"] = values["run_dir"] or new_root(source.file.stem)
     values["program"] = source.file
-    wanted(plugin, values)  # before anything is written
+    wanted(plugin, values if states is None else {**values, "init_partial": False})  # before anything is written
     values["program"] = source.placed(root)
+    if states is not None:
+        values["init_from"] = str(written(states, root, call))
     settings, root = wanted(plugin, values)
     if plugin.batch is not None:
         plugin.batch.check_reachable()
@@ -112,8 +122,3 @@ def _plugin(verb: str) -> BackendPlugin:
     if found is None:
         raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")
     return found
-
-
-def path_of(run: AnyPath) -> Path:
-    """Return the directory of a run that is given as a Run or by its path."""
-    return Path(os.fspath(run))

@@ -66,7 +66,9 @@ def _plain(kind: Any, value: Any) -> Any:
         return operator.index(value)
     if kind is float:
         return float(value) if not isinstance(value, str) else _refused()
-    if kind is str and isinstance(value, int | float | os.PathLike):
+    if kind is str and isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if kind is str and isinstance(value, int | float):
         return str(value)  # chunk=256 as --chunk 256
     if kind is Path:
         return Path(os.fspath(value))

@@ -60,6 +60,10 @@ def simulate(
     push_every: Annotated[int | None, _work("Vertices between two pushes; otherwise as the run sees fit.")] = None,
     compress: Annotated[str, _work("What pushes carry: none, int8 or int4, as in a run.")] = "none",
     compress_down: Annotated[str, _work("What answers bring weights in: none or bf16, as in a run.")] = "none",
+    init_from: Annotated[str | None, _work("Begin with another run's replica, or a file, as in a run.")] = None,
+    init_partial: Annotated[
+        bool, typer.Option("--init-partial", help="Of these take what fits.", rich_help_panel=_WORK)
+    ] = False,
     no_push: Annotated[
         bool, typer.Option("--no-push", help="Push at a chunk's end only.", rich_help_panel=_WORK)
     ] = False,
@@ -130,6 +134,8 @@ def simulate(
         push_every=push_every,
         compress=compress,
         compress_down=compress_down,
+        init_from=init_from,
+        init_partial=init_partial,
         no_push=no_push,
         grace_share=grace_share,
         late=late,

@@ -21,6 +21,7 @@ from master.decisions.crowding import STEPS_EACH
 from master.planning.plan import parse_seconds
 from master.simulation.scenario import Scenario, Speeds, Storms
 from master.simulation.stall import check_lives, check_silence
+from master.store.first_values import located
 from master.store.settings import Settings, check_seed
 
 MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
@@ -62,6 +63,8 @@ class SimulationOptions:
     steps_each: int | None = None
     compress: str = NONE
     compress_down: str = NONE
+    init_from: str | None = None
+    init_partial: bool = False
 
 
 def parse_costs(text: str, *, no_push: bool = False) -> Costs:
@@ -138,6 +141,8 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         steps_each=STEPS_EACH if options.steps_each is None else options.steps_each,
         compress=options.compress,
         compress_down=options.compress_down,
+        init_from=None if options.init_from is None else located(options.init_from),
+        init_partial=options.init_partial,
     )
 
 

@@ -267,6 +267,7 @@ versions/            the master replica, by version (safetensors): of array fiel
 placement.safetensors  the part of each vertex, where they are placed
 fields/              fields of local vertices that f changed: as they are now (Type.field.npy), as the last epoch left
                      them (Type.field@version.npy), and patches since
+first.safetensors    what a Python call gave the run to begin with
 final.safetensors    the trained replica, once the run has ended
 best.safetensors     the replica with the best value of a metric, where the program keeps it
 logs/                what each worker printed, and the program's evaluate

@@ -1,0 +1,76 @@
+"""A run that a call drives: it is cancelled, interrupted and scaled from there, and goes on from its last credit."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import pytest
+
+import gridml
+from gridml.errors import CancelledError, RunError, UserCodeError
+
+PROGRAMS = Path(__file__).parents[2] / "programs"
+
+
+@pytest.mark.real
+def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+
+    def cancel(event: gridml.Event) -> None:
+        if event.topic == "running":
+            gridml.Run(root).cancel()
+
+    with pytest.raises(CancelledError, match="was cancelled"):
+        gridml.run(PROGRAMS / "tally.py", workers=1, run_dir=root, on_event=cancel, display="none")
+    run = gridml.Run(root)
+    assert run.status == "cancelled"
+    with pytest.raises(RunError, match=r"is cancelled: .* was cancelled"):
+        run.wait()
+    with pytest.raises(RunError, match="there is nothing to cancel"):
+        run.cancel()
+
+    def interrupt(event: gridml.Event) -> None:
+        if event.topic == "running":
+            run.scale(2)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        gridml.resume(run, on_event=interrupt, display="none")
+    ended: list[gridml.Run] = []
+    others = threading.Thread(target=lambda: ended.append(gridml.resume(root, display="none")))
+    others.start()  # no signals reach it there
+    others.join(120)
+    assert ended[0].wait(timeout_s=1).status == "finished" and run.report().lost == 0
+    assert run.settings()["workers"] == 2 and run.events("scaled")
+
+
+def test_a_failure_of_the_programs_own_shows_its_traceback(tmp_path: Path) -> None:
+    program = tmp_path / "failing.py"
+    source = (PROGRAMS / "tally.py").read_text()
+    program.write_text(source.replace("    g = gridml.Graph()\n", "    raise KeyError('no such column')\n"))
+    with pytest.raises(UserCodeError, match="graph failed") as failed:
+        gridml.run(program, workers=1, run_dir=tmp_path / "run", display="none")
+    assert any("raise KeyError('no such column')" in note for note in failed.value.__notes__)
+    assert not (tmp_path / "run").exists()
+
+
+def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
+    import torch
+
+    from gridml.calls.first_values import written
+    from gridml.errors import UsageError
+    from master.store.first_values import read_first_values
+
+    state = {"weight": torch.ones(2, 3).bfloat16(), "bias": torch.zeros(2)}
+    plain = read_first_values(str(written(state, tmp_path / "plain", "gridml.run")))
+    assert plain.plain and plain.tensors["weight"].dtype == "float32" and plain.tensors["weight"].sum() == 6
+    whole = read_first_values(
+        str(written({"Network[3].model": state, "Word.count": plain.tensors["bias"]}, tmp_path / "whole", "gridml.run"))
+    )
+    assert not whole.plain
+    assert set(whole.tensors) == {"Network/3/model/weight", "Network/3/model/bias", "Word/count"}
+    with pytest.raises(UsageError, match="init_from with a str in it"):
+        written({"weight": "heavy"}, tmp_path / "other", "gridml.run")
+    with pytest.raises(UsageError, match=r"expected them called as gridml\.load does"):
+        written({"model": state}, tmp_path / "other", "gridml.run")
