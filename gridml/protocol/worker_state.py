@@ -310,11 +310,16 @@ class WorkerState:
         return self._chunks_left is None or self._chunks_left > 0
 
     def _push_is_due(self, work: _Work, now_s: float) -> bool:
-        if work.at == work.pushed or not work.whole or work.gathering:
-            return False
         every = self._pace.push_every
+        if work.at == work.pushed or not work.whole or (work.gathering and not self._is_late(every, now_s)):
+            return False
         nearly_done = work.count - work.at < every // 2  # the push at the end will do
         return (work.at - work.pushed >= every and not nearly_done) or now_s >= self._due_s(every)
+
+    def _is_late(self, every: int, now_s: float) -> bool:
+        """Whether a push waits so long for an optimiser step that a kill would cost too much: gradients that are
+        gathered are then stepped with it. One worker alone steps as a loop does."""
+        return self._pace.live > 1 and now_s >= self._due_s(every) + self._pace.push_s
 
     def _due_s(self, every: int) -> float:
         """When a push is due whatever is trained."""

@@ -56,6 +56,7 @@ class Life:
         self.vertex_s = vertex_s
         self.batch = batch
         self.chunks = True  # whether any can be had
+        self.gathering = False  # whether an optimiser step is to come
         self.state = WorkerState(options, self.now_s, undelivered)
         self.syncs: list[Sync] = []
         self.actions: list[Action] = []
@@ -67,7 +68,7 @@ class Life:
         if isinstance(action, Train):
             stop = min(action.stop, action.start + self.batch)
             self.now_s += (stop - action.start) * self.vertex_s
-            self.state.handle(Trained(stop), self.now_s)
+            self.state.handle(Trained(stop, gathering=self.gathering), self.now_s)
         elif isinstance(action, BeginChunk):
             self.state.handle(Began() if self.chunks else ChunkFailed(), self.now_s)
         elif isinstance(action, TakeSnapshot):
@@ -171,6 +172,37 @@ def test_overdue_it_trains_until_the_answer_is_there() -> None:
     assert not isinstance(life.actions[-1], Train) or not life.actions[-1].overdue
     life.step()
     assert life.step() == Train(replace(LEASE, stop=200), 20, 100, 100, math.inf, True, 1, 1, 1, 1, 0)
+
+
+@pytest.mark.parametrize(("live", "vertices", "end_s"), [(2, 15, 1060.0), (1, 20, 1080.0)], ids=["of two", "alone"])
+def test_a_push_waits_for_an_optimiser_step_but_not_for_ever(live: int, vertices: int, end_s: float) -> None:
+    life = Life(vertex_s=4.0, batch=1)
+    life.gathering = True
+    life.until(Send)
+    life.reply(Reply(0, Pace(live=live, push_every=1000), lease=LEASE))
+    life.until(Send)
+    assert (life.pushes[-1].vertices, life.now_s) == (vertices, end_s)
+
+
+def test_a_push_leaves_where_an_optimiser_step_was_taken() -> None:
+    life = Life(batch=1)
+    life.gathering = True
+    life.lease(push_every=4)
+    for _ in range(7):
+        life.until(Train)
+    life.gathering = False
+    life.until(Send)
+    assert life.pushes[-1].vertices == 8
+
+
+def test_an_eviction_pushes_what_is_gathered() -> None:
+    life = Life()
+    life.gathering = True
+    life.lease()
+    life.until(Train)
+    life.state.handle(Evicted(), life.now_s)
+    said = life.until(Send)
+    assert isinstance(said, Send) and said.sync.leaving and said.sync.push is not None
 
 
 def test_a_component_is_not_cut() -> None:
