@@ -5,6 +5,10 @@ from __future__ import annotations
 import csv
 import json
 import os
+import signal
+import struct
+import subprocess
+import sys
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -23,6 +27,7 @@ from master.telemetry.loggers.base import LOGGED, METRICS, Logger, LoggerPlugin,
 from master.telemetry.loggers.registry import LOGGERS
 from remote.stepped import Trainer
 
+ROOT = Path(__file__).resolve().parents[3]
 COUNT, EPOCHS = 400, 3
 COSTS = Costs(exec_s=0.4, start_s=0.5, push_s=0.05)
 Written = list[tuple[str, int, str, float]]  # kind, step, name, value
@@ -38,7 +43,59 @@ def csv_points(root: Path) -> Written:
         return [(row["kind"], int(row["step"]), row["name"], float(row["value"])) for row in csv.DictReader(file)]
 
 
-READERS: dict[str, Callable[[Path], Written]] = {"csv": csv_points, "json": json_points}
+def tensorboard_points(root: Path) -> Written:
+    loader = pytest.importorskip("tensorboard.backend.event_processing.event_file_loader")
+    event_pb2 = pytest.importorskip("tensorboard.compat.proto.event_pb2")
+    written = []
+    for file in sorted((root / "tensorboard").iterdir(), key=lambda path: path.stat().st_mtime_ns):
+        for record in loader.RawEventFileLoader(str(file)).Load():
+            event = event_pb2.Event.FromString(record)
+            written += [(*value.tag.split("/"), event.step, value.simple_value) for value in event.summary.value]
+    return [(kind, step, name, value) for kind, name, step, value in written]
+
+
+def mlflow_points(root: Path) -> Written:
+    """Read the files of MLflow's store: a line for each value, with its time, the value and the step."""
+    (metrics,) = root.glob("mlruns/[0-9]*/*/metrics")  # one run of one experiment
+    written = []
+    for file in sorted(path for path in metrics.rglob("*") if path.is_file()):
+        kind, name = file.relative_to(metrics).parts
+        for line in file.read_text().splitlines():
+            _, value, step = line.split()[:3]
+            written.append((kind, int(step), name, float(value)))
+    return written
+
+
+def wandb_points(root: Path) -> Written:
+    """Read the records of W&B's offline runs, blocks of 32 kB after seven bytes."""
+    records = pytest.importorskip("wandb.proto.wandb_internal_pb2")
+    written, counted = [], []
+    for file in sorted(root.glob("wandb/offline-run-*/*.wandb"), key=lambda path: path.stat().st_mtime_ns):
+        content, at, payload = file.read_bytes(), 7, b""
+        while at + 7 <= len(content):
+            if 32768 - at % 32768 < 7:
+                at += 32768 - at % 32768
+                continue
+            _, length, part = struct.unpack("<IHB", content[at : at + 7])
+            payload = (payload if part in (3, 4) else b"") + content[at + 7 : at + 7 + length]
+            at += 7 + length
+            record = records.Record.FromString(payload) if part in (1, 4) else records.Record()
+            values = {(item.key or "/".join(item.nested_key)): item.value_json for item in record.history.item}
+            if "vertices" in values:
+                counted.append(int(values["_step"]))
+                named = ((name.split("/"), float(value)) for name, value in values.items() if "/" in name)
+                written += [(kind, int(values["vertices"]), name, value) for (kind, name), value in named]
+    assert counted == sorted(set(counted)), "else W&B drops them"
+    return written
+
+
+READERS: dict[str, Callable[[Path], Written]] = {
+    "csv": csv_points,
+    "json": json_points,
+    "tensorboard": tensorboard_points,
+    "mlflow": mlflow_points,
+    "wandb": wandb_points,
+}
 
 
 def play(program: Path, root: Path, name: str, scenario: Scenario) -> World:
@@ -66,6 +123,8 @@ def check(written: Written) -> None:
 
 @pytest.mark.parametrize("name", READERS)
 def test_steps_do_not_repeat_when_masters_are_killed(name: str, programs: Path, tmp_path: Path) -> None:
+    for module in LOGGERS.find(name).modules:
+        pytest.importorskip(module)
     killed = Scenario(Steady(3), COSTS, turn_s=0.2, crash_every_s=15.0, restart_s=1.0, seed=1)
     assert play(programs / "logs.py", tmp_path / "run", name, killed).masters > 3
     check(READERS[name](tmp_path / "run"))
@@ -155,3 +214,37 @@ def test_a_number_that_is_none_is_null_in_json(tmp_path: Path) -> None:
     line: dict[str, Any] = json.loads((tmp_path / "metrics.jsonl").read_text())
     assert line["values"] == {"x": None}
     assert os.listdir(tmp_path) == ["metrics.jsonl"]
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from master.telemetry.loggers.base import Point
+from master.telemetry.loggers.registry import LOGGERS
+
+logger = LOGGERS.find(sys.argv[1]).open(Path(sys.argv[2]))
+before = {"train": 0, "evaluate": 0, **logger.last()}
+for step in map(int, sys.argv[3:]):
+    given = [Point(kind, step, 1, 2.5, {"a": step / 2, "b": -1.0}) for kind in before if step > before[kind]]
+    logger.write(given)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+@pytest.mark.real
+@pytest.mark.parametrize("name", READERS)
+def test_a_logger_whose_process_is_killed_goes_on(name: str, tmp_path: Path) -> None:
+    """What was written stays, but for W&B's service, which may lose a point; no step comes twice."""
+    for module in LOGGERS.find(name).modules:
+        pytest.importorskip(module)
+    (tmp_path / "README.txt").write_text("of a run")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "WANDB_MODE": "offline"}
+    environment.pop("WANDB_SERVICE", None)  # of this very process, which the next master has not
+    for steps in (("10", "20", "30"), ("10", "20", "30", "40", "50")):
+        command = [sys.executable, "-c", KILLED, name, str(tmp_path), *steps]
+        assert subprocess.run(command, env=environment, timeout=120, check=False).returncode == -signal.SIGKILL
+    written = sorted(READERS[name](tmp_path))
+    keys = [(kind, step, of) for kind, step, of, _ in written]
+    assert keys and len(keys) == len(set(keys))
+    expected = {(k, step, of) for k in (LOGGED, METRICS) for step in (10, 20, 30, 40, 50) for of in "ab"}
+    assert {*keys} <= expected if name == "wandb" else {*keys} == expected

@@ -1,0 +1,80 @@
+"""An MLflow run: on the server that MLFLOW_TRACKING_URI names, or in `mlruns/` of the run directory.
+
+The run is found again by a tag that has the run directory's place and when it was made; which steps it has, MLflow
+says.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, final
+
+from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
+
+EXPERIMENT, TAG = "gridml", "gridml.run"
+MOST = 1000  # metrics of one call
+_SERVER, _FILES = "MLFLOW_TRACKING_URI", "MLFLOW_ALLOW_FILE_STORE"
+
+
+@final
+class Mlflow(Logger):
+    """Logs metrics `train/NAME` and `evaluate/NAME`."""
+
+    def __init__(self, root: Path) -> None:
+        from mlflow.tracking import MlflowClient
+
+        with _files_allowed():
+            self._client: Any = MlflowClient(os.environ.get(_SERVER) or (root.resolve() / "mlruns").as_uri())
+            self._run = self._find(root)
+        self._last: dict[str, int] = {}
+        for name in self._client.get_run(self._run).data.metrics:
+            kind = name.partition("/")[0]
+            steps = [metric.step for metric in self._client.get_metric_history(self._run, name)]
+            self._last[kind] = max(self._last.get(kind, 0), *steps)
+
+    def _find(self, root: Path) -> str:
+        """Return the id of the run's own, which is made where there is none."""
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", EXPERIMENT)
+        experiment = self._client.get_experiment_by_name(name)
+        number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
+        identity = f"{root.resolve()} {(root / 'README.txt').stat().st_mtime_ns}"  # written when the run is made
+        known = self._client.search_runs([number], filter_string=f"tags.`{TAG}` = '{identity}'")
+        if not known:
+            known = [self._client.create_run(number, run_name=root.name, tags={TAG: identity})]
+        return str(known[0].info.run_id)
+
+    def last(self) -> Mapping[str, int]:
+        return self._last
+
+    def write(self, points: Sequence[Point]) -> None:
+        from mlflow.entities import Metric
+
+        metrics = [
+            Metric(f"{point.kind}/{name}", value, round(point.at_s * 1000), point.step)
+            for point in points
+            for name, value in point.values.items()
+        ]
+        for at in range(0, len(metrics), MOST):
+            self._client.log_batch(self._run, metrics=metrics[at : at + MOST])
+
+    def close(self) -> None:
+        self._client.set_terminated(self._run)
+
+
+@contextmanager
+def _files_allowed() -> Iterator[None]:
+    """Let MLflow keep runs in files, which it asks for leave to do; one folder a run is no place for a database."""
+    before = os.environ.get(_FILES)
+    os.environ.setdefault(_FILES, "true")
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[_FILES]
+
+
+def plugin() -> LoggerPlugin:
+    return LoggerPlugin("mlflow", Mlflow, ("mlflow",), "pip install 'gridml[mlflow]'")
