@@ -40,8 +40,8 @@ class Logger(ABC):
 
     @abstractmethod
     def write(self, points: Sequence[Point]) -> None:
-        """Write points; those of one kind come with rising steps, each beyond what `last` said. When this returns, a
-        kill of the process does not undo it."""
+        """Write points; those of one kind come with rising steps, each beyond what `last` said. What a kill of the
+        process undoes of it must not be in what `last` says afterwards: then it comes again."""
 
     def close(self) -> None:  # noqa: B027  # most have nothing to end
         """Write what is still to be written: there are no more points."""

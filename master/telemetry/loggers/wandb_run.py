@@ -1,23 +1,25 @@
 """A Weights & Biases run: online where WANDB_MODE or WANDB_API_KEY says so, otherwise offline in `wandb/` of the run
 directory, for `wandb sync`.
 
-An offline run cannot say what it has, and each master begins a part of its own under one id. So what is given is
-written down first, in wandb/gridml.json: a kill between the two loses a point, and repeats none.
+Each master begins a part of its own under one id. Which steps are there is read from the parts' files: W&B's service
+writes them some time after it was told, so a kill may undo points, which then come again with what follows them.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Iterator, Mapping, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any, final
 
-from gridml.protocol import bundle
 from master.telemetry.loggers.base import Logger, LoggerPlugin, Point
 
-FOLDER, NOTE, STEP = "wandb", "gridml.json", "vertices"
+FOLDER, STEP = "wandb", "vertices"
+_FILE_HEADER, _BLOCK, _RECORD = 7, 32768, struct.Struct("<IHB")  # of LevelDB's log: checksum, length, part
+_WHOLE, _FIRST, _LAST = 1, 2, 4  # parts of a record; 3 is one in the middle
 
 
 @final
@@ -29,10 +31,11 @@ class WeightsAndBiases(Logger):
         import wandb
 
         (root / FOLDER).mkdir(exist_ok=True)
-        self._note = root / FOLDER / NOTE
-        note: dict[str, Any] = json.loads(self._note.read_bytes()) if self._note.exists() else {}
-        self._last: dict[str, int] = note.get("last", {})
-        self._points = int(note.get("points", 0))
+        self._last: dict[str, int] = {}
+        self._points = 0
+        for file in (root / FOLDER).glob("*run-*/run-*.wandb"):
+            for history in read_history(file):
+                self._take(history)
         made_ns = (root / "README.txt").stat().st_mtime_ns  # when the run was made
         usual = "online" if os.environ.get("WANDB_API_KEY") else "offline"
         quiet: Any = {"silent": True, "console": "off", "x_disable_stats": True}
@@ -49,20 +52,43 @@ class WeightsAndBiases(Logger):
         self._run.define_metric(STEP)
         self._run.define_metric("*", step_metric=STEP)
 
+    def _take(self, history: Mapping[str, str]) -> None:
+        """Take note of a point that is there."""
+        if STEP in history:
+            self._points = max(self._points, int(history["_step"]))
+            for kind in {name.partition("/")[0] for name in history if "/" in name}:
+                self._last[kind] = max(int(history[STEP]), self._last.get(kind, 0))
+
     def last(self) -> Mapping[str, int]:
         return self._last
 
     def write(self, points: Sequence[Point]) -> None:
         for point in points:
             self._points += 1
-            self._last[point.kind] = point.step
-            note = json.dumps({"last": self._last, "points": self._points}).encode()
-            bundle.write_atomic(self._note, note, durable=False)
             values = {f"{point.kind}/{name}": value for name, value in point.values.items()}
             self._run.log({**values, STEP: point.step, "epoch": point.epoch}, step=self._points)
 
     def close(self) -> None:
         self._run.finish()
+
+
+def read_history(file: Path) -> Iterator[dict[str, str]]:
+    """Yield the points of a part of a run, JSON by name, up to where it is written whole."""
+    records: Any = import_module("wandb.proto.wandb_internal_pb2")  # names of it are made as it is imported
+    content, at, record = file.read_bytes(), _FILE_HEADER, b""
+    while at + _RECORD.size <= len(content):
+        left = _BLOCK - at % _BLOCK
+        if left < _RECORD.size:
+            at += left
+            continue
+        _, length, part = _RECORD.unpack_from(content, at)
+        at += _RECORD.size + length
+        if not part or at > len(content):
+            return
+        record = (b"" if part in (_WHOLE, _FIRST) else record) + content[at - length : at]
+        if part in (_WHOLE, _LAST):
+            items = records.Record.FromString(record).history.item
+            yield {item.key or "/".join(item.nested_key): item.value_json for item in items}
 
 
 def plugin() -> LoggerPlugin:
