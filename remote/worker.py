@@ -17,8 +17,7 @@ from types import FrameType
 
 from gridml.carriers.base import WorkerMailbox
 from gridml.carriers.registry import CARRIERS, Carrier
-from gridml.engine.device_errors import trouble_of
-from gridml.engine.devices import SLOT, Device, DeviceFailedError, find
+from gridml.engine.devices import SLOT, Device, DeviceFailedError, errors_told, find
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError
@@ -106,13 +105,10 @@ def _work(
         mailbox = Beating(mailbox)
         session = Session(chosen, Engine(loaded, device), mailbox, courier, evicted)
         try:
-            session.run()
+            with errors_told(device):
+                session.run()
             if carrier.remote:
                 _leave_behind(courier.unanswered, options.keep)  # first: taking the connection down may take long
-        except Exception as error:
-            if not device.accelerates or (trouble := trouble_of(error)) is None:
-                raise
-            raise DeviceFailedError(device.name, *trouble) from error
         finally:
             mailbox.close()
         if session.saving and courier.unanswered is not None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gridml.commands.arguments import Json, say
+from gridml.model.device_names import AUTO, CPU
 
 EXAMPLE = "Example: gridml check mnist.py"
 
@@ -15,20 +16,23 @@ EXAMPLE = "Example: gridml check mnist.py"
 def check(
     program: Annotated[Path, typer.Argument(metavar="PROGRAM", help="The Python file.", show_default=False)],
     seed: Annotated[int, typer.Option(help="Of the replica's first values.")] = 0,
+    device: Annotated[str, typer.Option(metavar="auto|cpu|cuda[:N]", help="What f runs on: as in gridml run.")] = AUTO,
     as_json: Json = False,
 ) -> None:
     """Try out every part of a program once: graph, factories, optimiser, schedule, f on a batch, g, evaluate."""
     from master.planning.trial import try_out
     from master.views.json_text import json_text
 
-    trial = try_out(program.absolute(), seed)
+    trial = try_out(program.absolute(), seed, device)
     if as_json:
         typer.echo(json_text(trial.to_json(), indent=2))
         return
     vertices = ", ".join(f"{count:,} {name}" for name, count in trial.vertices.items())
     say(f"graph      {vertices}")
     say(f"replica    {trial.replica_bytes / 1e6:,.3g} MB in {trial.tensors:,} tensors and fields")
-    say(f"f          {trial.batch:,} vertices took {trial.batch_s * 1e3:,.3g} ms, and moved {_listed(trial.moved)}")
+    where = "" if trial.device == CPU else f" on {trial.device}"
+    took = f"{trial.batch:,} vertices took {trial.batch_s * 1e3:,.3g} ms{where}"
+    say(f"f          {took}, and moved {_listed(trial.moved)}")
     metrics = ", ".join(f"{name} {value}" for name, value in trial.metrics.items())
     say(f"evaluate   {metrics or 'says nothing'}")
     for odd in trial.odd:

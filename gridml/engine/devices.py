@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
-from gridml.engine.device_errors import ADVICE, Trouble
+from gridml.engine.device_errors import ADVICE, Trouble, trouble_of
 from gridml.errors import DEVICE, UNFIT, GridmlError
 from gridml.model.device_names import AUTO, CPU, CUDA, OTHER, DeviceName, parse
 from gridml.protocol.text import printable
@@ -109,6 +111,17 @@ class Device:
                 f"there is one, or take device= out of gridml.module."
             )
         return self.name if asked.number is None else str(asked)
+
+
+@contextlib.contextmanager
+def errors_told(device: Device) -> Iterator[None]:
+    """Raise DeviceFailedError for what the device fails with; whatever else is raised stays as it is."""
+    try:
+        yield
+    except Exception as error:
+        if not device.accelerates or (trouble := trouble_of(error)) is None:
+            raise
+        raise DeviceFailedError(device.name, *trouble) from error
 
 
 def find(asked: DeviceName, slot: int | None = None) -> tuple[Device, str]:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.engine.devices import Device
 from gridml.engine.engine import BatchFailed, Engine
 from gridml.engine.modules import Modules
 from gridml.errors import Interruption, ProgramError, UserCodeError
@@ -162,10 +163,12 @@ def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
     return cut(graph, driver, order.vertices(0, stop), order.ends(0, stop), parts, bsp=program.bsp)
 
 
-def begun(program: Program, chunk: Chunk, state: ReplicaState) -> tuple[Engine, ReplicaPart]:
+def begun(
+    program: Program, chunk: Chunk, state: ReplicaState, device: Device | None = None
+) -> tuple[Engine, ReplicaPart]:
     """Return an engine that stands on a version and has begun a chunk, and what of the version that touches."""
     start = state.part(chunk.touched())
-    engine = Engine(program)
+    engine = Engine(program, device)
     engine.begin(chunk)
     engine.restart(start)
     return engine, start

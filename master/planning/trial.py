@@ -18,9 +18,11 @@ import numpy as np
 
 from gridml.aggregates import Merge
 from gridml.aggregates.bits import same_bits
+from gridml.engine.devices import Device, errors_told, find
 from gridml.engine.engine import BatchFailed, Engine
 from gridml.engine.pace import next_batch
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
+from gridml.model.device_names import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.program import Metrics, Program, load, user_traceback
 from gridml.model.progress import Progress
@@ -38,7 +40,8 @@ MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
 @dataclass(frozen=True)
 class Trial:
     """What became of it: how many `vertices` there are by type, how large the replica is, how long a batch of f took
-    (seconds, of `batch` vertices, the second time), what f `moved`, what evaluate returned, and what is odd."""
+    (seconds, of `batch` vertices, the second time), what f `moved`, what evaluate returned, what is odd,
+    and the device that f ran on."""
 
     vertices: dict[str, int]
     tensors: int
@@ -48,26 +51,31 @@ class Trial:
     moved: tuple[str, ...]
     metrics: Metrics
     odd: tuple[str, ...]
+    device: str = CPU
 
     def to_json(self) -> dict[str, Any]:
         """As `gridml check --json` has it."""
         return asdict(self)
 
 
-def try_out(file: Path, seed: int = 0) -> Trial:
+def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     """Load a program, build its graph and its replica, run f on two batches, merge what that makes as if another worker
-    had pushed before, and evaluate it. Where vertices are not connected f also runs on as few as an epoch may end with.
+    had pushed before, and evaluate it. f runs on `device`, named as `gridml run --device` names it. Where vertices are
+    not connected f also runs on as few as an epoch may end with.
 
     Raises GridmlError for the first thing that is wrong.
     """
+    asked = parse(device)
     program = load(file)
+    place, _ = find(asked) if program.uses_torch else (Device(), "")
     check_placement(f"the placement of {file}", program.placement, ProgramError)
     graph = program.build(file)
     driver = program.driving(graph)
     state = initial(graph, seed)
     size, batch_s = min(program.update.batch or 1, MOST_TRIED), 0.0
     chunk = first_chunk(program, graph, 2 * size)
-    engine, start = begun(program, chunk, state)
+    with errors_told(place):
+        engine, start = begun(program, chunk, state, place)
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     for first, stop in pairwise(ends):
         began = time.perf_counter()
@@ -75,7 +83,8 @@ def try_out(file: Path, seed: int = 0) -> Trial:
         batch_s = time.perf_counter() - began
     last = _last_size(program, graph.tables[driver].count, size)
     odd = [*_last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)]
-    part = engine.wire(engine.snapshot())
+    with errors_told(place):
+        part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
     if not moved:
@@ -91,6 +100,7 @@ def try_out(file: Path, seed: int = 0) -> Trial:
         moved,
         metrics,
         tuple(odd),
+        place.name,
     )
 
 
@@ -151,7 +161,8 @@ def _ends(engine: Engine, size: int, count: int) -> Iterator[int]:
 def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, file: Path) -> None:
     """Run f on a batch. Raises UserCodeError with the user's traceback, and with the vertices."""
     try:
-        engine.train(start, stop, factor)
+        with errors_told(engine.device):
+            engine.train(start, stop, factor)
     except BatchFailed as failed:
         cause = failed.__cause__ or failed
         raise UserCodeError(
