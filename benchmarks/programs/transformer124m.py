@@ -1,5 +1,5 @@
-"""A transformer of 124 million parameters, of GPT-2's small size (Radford et al. 2019), on random tokens, under bfloat16
-autocast."""
+"""A transformer of 124 million parameters, of GPT-2's small size (Radford et al. 2019), on random tokens, under
+bfloat16 autocast."""
 
 from functools import partial
 
