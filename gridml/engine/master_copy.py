@@ -61,7 +61,8 @@ class MasterCopy:
         """Take what a reply brought; with `fast_forward` the master holds what was pushed last, besides."""
         pushed, self._pushed = self._pushed, {}
         for newer in (pushed, brought.modules) if fast_forward else (brought.modules,):
-            self._modules.update({key: {**self._modules.get(key, {}), **tensors} for key, tensors in newer.items()})
+            for key, tensors in newer.items():
+                self._modules[key] = {**self._modules.get(key, {}), **{n: _apart(t) for n, t in tensors.items()}}
 
     def keep_only(self, kept: Collection[VertexKey]) -> None:
         """Hold nothing of other vertices: replies that bring one again bring all of it."""
@@ -82,6 +83,11 @@ class MasterCopy:
             codes = form.pack(np.subtract(trained, base, dtype=np.result_type(base.dtype, np.float32)))
         taken = None if codes is None else form.taken(codes, base)
         return None if codes is None or taken is None or not np.isfinite(taken).all() else (Step(form, codes), taken)
+
+
+def _apart(tensor: Array) -> Array:
+    """Return a small tensor off the answer that brought it, which all of would else be held as long as that is."""
+    return tensor.copy() if tensor.base is not None and tensor.nbytes < LARGE else tensor
 
 
 def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:

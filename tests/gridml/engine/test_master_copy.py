@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,16 @@ def test_a_large_tensor_is_not_held_while_it_travels() -> None:
     copy.take(ReplicaPart(), fast_forward=True)
     assert copy.modules[KEY]["weight"] is trained[KEY]["weight"]
     assert copy.carry(ReplicaPart(trained), "none")[0].replica.modules[KEY].keys() == {"bias"}  # all are as they were
+
+
+def test_a_small_tensor_does_not_hold_the_whole_answer_that_brought_it() -> None:
+    copy, answer = MasterCopy(TYPES), np.zeros(LARGE // 8 + 2)
+    copy.take(ReplicaPart({KEY: {"weight": answer[2:], "bias": answer[:2]}}), fast_forward=False)
+    held = weakref.ref(answer)
+    del answer
+    copy.carry(ReplicaPart({KEY: {"weight": np.ones(LARGE // 8), "bias": np.zeros(2)}}), "none")
+    assert held() is None
+    assert copy.modules[KEY].keys() == {"bias"}
 
 
 def test_what_was_pushed_is_the_masters_only_after_a_fast_forward() -> None:
