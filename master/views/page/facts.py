@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import sqlite3
 from dataclasses import dataclass
@@ -25,10 +26,18 @@ class Events:
 
     last: int
     left_out: int
+    number: list[int]
     at_s: list[float]
     time_s: list[float]
     topic: list[str]
     text: list[str]
+
+    def after(self, number: int) -> Events:
+        """Return those behind the event of a number."""
+        at = bisect.bisect_right(self.number, number)
+        left_out = self.left_out if at == 0 and number == 0 else 0
+        columns = (self.number, self.at_s, self.time_s, self.topic, self.text)
+        return Events(self.last, left_out, *(column[at:] for column in columns))  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
@@ -42,6 +51,10 @@ class PageFacts:
     history: History
     events: Events
 
+    def after(self, number: int) -> PageFacts:
+        """Return the same with the events behind a number alone: the others are known to who asks."""
+        return dataclasses.replace(self, events=self.events.after(number))
+
     def to_json(self) -> dict[str, Any]:
         return {
             "report": self.report.to_json(),
@@ -52,8 +65,8 @@ class PageFacts:
         }
 
 
-def read_page_facts(root: Path, after: int = 0) -> PageFacts:
-    """Return what a page shows of the run in `root`, and its events behind number `after`.
+def read_page_facts(root: Path) -> PageFacts:
+    """Return what a page shows of the run in `root`.
 
     Raises LedgerError when the directory holds no run, or one that cannot be read.
     """
@@ -67,19 +80,20 @@ def read_page_facts(root: Path, after: int = 0) -> PageFacts:
             progress=progress if driven else at_rest(progress),
             driven=driven,
             history=read_history(db, clock),
-            events=_read_events(db, clock, after),
+            events=_read_events(db, clock),
         )
 
 
-def _read_events(db: sqlite3.Connection, clock: RunClock, after: int) -> Events:
-    rows = db.execute(
-        "SELECT rowid, at_s, topic, text FROM events WHERE rowid > ? ORDER BY rowid DESC LIMIT ?", (after, EVENTS)
-    ).fetchall()[::-1]
+def _read_events(db: sqlite3.Connection, clock: RunClock) -> Events:
+    rows = db.execute("SELECT rowid, at_s, topic, text FROM events ORDER BY rowid DESC LIMIT ?", (EVENTS,)).fetchall()[
+        ::-1
+    ]
     ahead_s = read_ahead(db)
-    number = db.execute("SELECT count(*) FROM events WHERE rowid > ?", (after,)).fetchone()[0]
+    number = db.execute("SELECT count(*) FROM events").fetchone()[0]
     return Events(
-        last=rows[-1][0] if rows else after,
+        last=rows[-1][0] if rows else 0,
         left_out=number - len(rows),
+        number=[row[0] for row in rows],
         at_s=[round(clock.at(row[1]), 3) for row in rows],
         time_s=[round(row[1] - ahead_s, 3) for row in rows],
         topic=[row[2] for row in rows],

@@ -1,0 +1,145 @@
+"""A live page is for who has its address, asks for nothing but its own data, and says in one message what is wrong."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from gridml.cli import command_line
+from gridml.errors import LedgerError, UsageError
+from master.store.ledger import Ledger
+from master.views.page import serve
+from master.views.page.facts import PageFacts, read_page_facts
+from master.views.page.server import HOST, LEAST_S, SHARE, KeptFacts, PageServer, serving
+
+
+@pytest.fixture
+def server(finished: Path) -> Iterator[PageServer]:
+    with serving(PageServer(finished)) as server:
+        yield server
+
+
+def ask(
+    server: PageServer, path: str, method: str = "GET", host: str | None = None
+) -> tuple[http.client.HTTPResponse, str]:
+    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=10)
+    try:
+        connection.request(method, path, headers={} if host is None else {"Host": host})
+        answer = connection.getresponse()
+        return answer, answer.read().decode()
+    finally:
+        connection.close()
+
+
+def test_who_has_the_address_gets_the_page_and_what_is_new(server: PageServer) -> None:
+    answer, page = ask(server, f"/{server.token}/")
+    assert answer.status == 200
+    assert 'data-live="yes"' in page
+    answer, text = ask(server, f"/{server.token}/data?after=1")
+    assert json.loads(text)["events"]["topic"] == ["evicted"]
+    assert json.loads(text)["report"]["credited"] == 2000
+    assert answer.headers["Cache-Control"] == "no-store"
+
+
+@pytest.mark.parametrize("path", ["/", "/data", "/{wrong}/", "/{wrong}/data", "/{token}x/", "/{less}/"])
+def test_a_wrong_token_is_refused(server: PageServer, path: str) -> None:
+    names = {"token": server.token, "wrong": "x" * len(server.token), "less": server.token[:-1]}
+    answer, text = ask(server, path.format(**names))
+    assert answer.status == 403
+    assert "wrong token" in text and server.token not in text
+
+
+def test_no_two_pages_have_the_same_token(finished: Path, server: PageServer) -> None:
+    other = PageServer(finished)
+    other.server_close()
+    assert len(other.token) >= 32 and other.token != server.token
+
+
+@pytest.mark.parametrize("host", ["example.org", "127.0.0.1", "127.0.0.1:1", "", "localhost.example.org:80"])
+def test_a_name_that_was_bent_to_this_machine_is_refused(server: PageServer, host: str) -> None:
+    answer, text = ask(server, f"/{server.token}/data", host=host)
+    assert (answer.status, text) == (403, "this page is for browsers of its own machine")
+
+
+def test_localhost_is_a_name_of_this_machine(server: PageServer) -> None:
+    assert ask(server, f"/{server.token}/", host=f"localhost:{server.server_port}")[0].status == 200
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "HEAD"])
+def test_nothing_but_reading_is_there(server: PageServer, method: str) -> None:
+    answer, _ = ask(server, f"/{server.token}/data", method)
+    assert (answer.status, answer.headers["Allow"]) == (405, "GET")
+
+
+def test_an_address_of_nothing_is_said_so(server: PageServer) -> None:
+    assert ask(server, f"/{server.token}/ledger.db")[0].status == 404
+    assert ask(server, f"/{server.token}/../../etc/passwd")[0].status == 404
+
+
+def test_it_can_be_reached_from_this_machine_alone(server: PageServer) -> None:
+    assert server.server_address[0] == "127.0.0.1"
+
+
+def test_a_port_that_is_taken_is_one_message(finished: Path) -> None:
+    with socket.socket() as taken:
+        taken.bind((HOST, 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        ended = CliRunner().invoke(command_line(), ["watch", str(finished), "--page", "--port", str(port)])
+    assert isinstance(ended.exception, UsageError)
+    assert str(ended.exception) == (
+        f"port {port} of 127.0.0.1 cannot be had: Address already in use. Name another with --port, or leave it out "
+        "for one that is free."
+    )
+
+
+def test_what_is_wrong_with_a_run_is_said_before_there_is_a_page(tmp_path: Path) -> None:
+    with pytest.raises(LedgerError, match="is not a run"):
+        serve.serve_page(tmp_path, 0)
+    ended = CliRunner().invoke(command_line(), ["watch", str(tmp_path), "--port", "8000"])
+    assert str(ended.exception) == "--port is that of a page: say --page, too."
+
+
+def test_it_says_where_it_is_and_leaves_at_an_interrupt(finished: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    serve.serve_page(finished, 0, interrupted)
+    said = capsys.readouterr()
+    assert "is at http://127.0.0.1:" in said.out
+    assert "the run is left alone" in said.err
+
+
+def test_a_ledger_that_takes_long_to_read_is_read_seldom(finished: Path) -> None:
+    now = [0.0]
+    read: list[float] = []
+
+    def slowly(root: Path) -> PageFacts:
+        read.append(now[0])
+        now[0] += 2.0
+        return read_page_facts(root)
+
+    kept = KeptFacts(finished, lambda: now[0], slowly)
+    for _ in range(100):
+        kept.now()
+        now[0] += 0.5
+    assert len(read) == 3  # at 0, at 22 and at 44 s
+    assert all(later - earlier >= 2.0 / SHARE for earlier, later in pairwise(read))
+    assert LEAST_S > 0
+
+
+def test_what_is_credited_meanwhile_comes_with_the_next_question(finished: Path) -> None:
+    kept = KeptFacts(finished, iter([0.0, 0.0, 5.0, 5.0]).__next__)
+    assert len(kept.now().events.topic) == 2
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger.event(109.0, "warning", "something new")
+    ledger.close()
+    assert kept.now().after(2).events.text == ["something new"]
