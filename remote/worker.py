@@ -56,7 +56,11 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--chunks", type=int, default=None, help="leave after so many chunks")
     parser.add_argument("--patience", type=float, default=math.inf, help="seconds without an answer to save work after")
     parser.add_argument("--keep", type=int, default=sys.maxsize, help="bytes of a push that is kept, at most")
-    parser.add_argument("--cache", type=Path, help=f"folder in which chunks are kept; otherwise {CACHE} names one")
+    parser.add_argument(
+        "--cache",
+        type=Path,
+        help=f"folder in which chunks are kept, {{name}} the worker's in it; otherwise {CACHE} names one",
+    )
     parser.add_argument("--cache-bytes", type=int, default=CACHE_BYTES, help="bytes of chunks that are kept, at most")
     parser.add_argument("--seed", type=int, default=0, help="seed of the random numbers f draws")
     parser.add_argument("--device", default="auto", help="what to train on: auto, cpu, cuda or cuda:N")
@@ -124,7 +128,7 @@ def _cache(options: argparse.Namespace, carrier: Carrier) -> ChunkCache | None:
     if folder is None or options.cache_bytes < 1:
         return None
     try:
-        return ChunkCache(Path(folder), options.cache_bytes)
+        return ChunkCache(Path(str(folder).replace("{name}", options.name)), options.cache_bytes)
     except OSError as error:
         print(f"no chunks are kept: {error}", file=sys.stderr)
         return None
