@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 
 
 def load(run: Run | str | os.PathLike[str], which: str | int = "final") -> dict[str, Any]:
-    """Return a replica of a run: "final", the trained one, "best", as `keep` of the program chose it, or a version by
-    its number; also "v57", or "e3" for the end of the third epoch (`gridml rollback RUN` names those that are kept).
+    """Return a replica of a run: "final", with which it last ended, "best", as `keep` of the program chose it, or a
+    version by its number; also "v57", or "e3" for the end of the third epoch: `gridml rollback RUN` names those that
+    are kept.
 
     Of a type with modules there is a state dict for each, under "Network.model", or "Network[3].model" where there are
     several vertices: torch tensors with the keys of the module's own `state_dict()`, those of tied weights included, so

@@ -61,6 +61,7 @@ def test_a_run_goes_on_with_other_numbers(gridml: Gridml, submitted: Settings) -
         (["--request-memory", "4GB"], "got --request-memory, which is no option of this run's back end, local"),
         (["--silence", "1"], "--silence is 1; expected at least 5 seconds"),
         (["--chunk", "half"], "--chunk is 'half'; expected a number of vertices, or goodput or paper or gaussian"),
+        (["--epochs", "0"], "--epochs is 0; expected at least 1"),
         (["--workers", "0"], "--workers is 0; expected at least 1"),
         (["--workers", "99999"], "each is a process of this machine"),
         (["--send", "x.txt"], "got --send without --with-changes"),
