@@ -49,7 +49,7 @@ def main() -> None:
         "Chunks that carry rows, whose rows workers keep, and that name rows of a file",
         rows,
         [
-            f"{ROWS:,} rows of 1 KB (205 MB), three epochs shuffled as a whole, two local workers; medians of {repeats}",
+            f"{ROWS:,} rows of 1 KB (205 MB), three epochs in orders of their own, two local workers; runs: {repeats}",
             "MB down: answers and chunks, as the ledger has them; run s: of the command, boots included",
         ],
     )
