@@ -160,6 +160,12 @@ class Report:
     avoided_machines: list[AvoidedMachine]
     epochs: list[EpochReport]
 
+    def __str__(self) -> str:
+        """Return it as `gridml report` prints it."""
+        from master.views.terminal import report_text
+
+        return report_text(self)
+
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from master.run import Run
 
 LOOK_S = 0.25  # how often `follow` looks for news
+WIDE = 132  # columns of a report that no terminal limits
 RESTART_S = (60.0, 600.0)  # how long it waits for a batch system to start a master: again, and for the first time
 
 
@@ -123,7 +124,15 @@ def view_of(title: str, *, as_json: bool) -> View:
     return Screen(PlainConsole(), title) if sys.stdout.isatty() else Lines(sys.stdout)
 
 
+def report_text(report: Report) -> str:
+    """Return a report as text, its tables as wide as they are."""
+    console = PlainConsole(width=WIDE)
+    with console.capture() as shown:
+        console.print(render_report(report))
+    return shown.get().rstrip()
+
+
 def print_report(report: Report) -> None:
     """Print a report as tables on standard output."""
     # A file or a pipe gets the tables as wide as they are.
-    PlainConsole(width=None if sys.stdout.isatty() else 132).print(render_report(report))
+    PlainConsole(width=None if sys.stdout.isatty() else WIDE).print(render_report(report))

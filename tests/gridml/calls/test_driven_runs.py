@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import threading
 from pathlib import Path
 
@@ -33,15 +34,19 @@ def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path) -> None:
     def interrupt(event: gridml.Event) -> None:
         if event.topic == "running":
             run.scale(2)
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt) as interrupted:
         gridml.resume(run, on_event=interrupt, display="none")
+    assert interrupted.value.__notes__ == [
+        f"{root} stands at its last credit. Go on with gridml.resume({str(root)!r})."
+    ]
     ended: list[gridml.Run] = []
     others = threading.Thread(target=lambda: ended.append(gridml.resume(root, display="none")))
     others.start()  # no signals reach it there
     others.join(120)
     assert ended[0].wait(timeout_s=1).status == "finished" and run.report().lost == 0
+    assert "program  tally.py  finished" in str(run.report())
     assert run.settings()["workers"] == 2 and run.events("scaled")
 
 
@@ -74,3 +79,19 @@ def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
         written({"weight": "heavy"}, tmp_path / "other", "gridml.run")
     with pytest.raises(UsageError, match=r"expected them called as gridml\.load does"):
         written({"model": state}, tmp_path / "other", "gridml.run")
+
+
+def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from master.backends.registry import BACKENDS
+
+    batch, handed = BACKENDS.find("condor").batch, []
+    monkeypatch.setattr(batch, "check_reachable", lambda: None)
+    monkeypatch.setattr(batch, "submit_master", lambda settings, directory: handed.append((settings, directory.root)))
+    monkeypatch.setattr(batch, "master_submitted", lambda directory: True)
+    program, root = PROGRAMS / "tally.py", tmp_path / "run"
+    run = gridml.submit(program, workers=3, seed=4, request_memory="2GB", run_dir=root, display="none")
+    ((settings, place),) = handed
+    assert place == root and (settings.backend, settings.workers, settings.seed) == ("condor", 3, 4)
+    assert run.status == "submitted" and run.settings()["condor"]["request_memory"]
+    with pytest.raises(TimeoutError, match="is submitted after 0 s"):
+        run.wait(timeout_s=0)
