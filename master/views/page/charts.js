@@ -175,7 +175,7 @@ function plot(drawn) {
     dash: dashes[i],
     spanGaps: true,
     paths: chart.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    points: { show: chart.data[0].length < 40 },
+    points: { show: !chart.stepped && chart.data[0].length < 40 },
     value: (_, value) => drawn.chart.yText(value),
   }));
   drawn.plot = new uPlot(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +16,7 @@ from master.store.run_facts import RunClock
 from master.store.series import read_series
 
 POINTS = 400
+_NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
 REASONS = 20  # for sizes of chunks, those that most chunks have
 Columns = dict[str, list[float]]
 Times = NDArray[np.float64]
@@ -39,12 +42,11 @@ SELECT max(opened_s), min(stop - start), avg(stop - start), max(stop - start)
 FROM leases WHERE stop > start GROUP BY cast((opened_s - ?) / ? AS INTEGER) ORDER BY 1
 """
 _REASONS = """
-SELECT reason, count(*), min(stop - start), max(stop - start)
-FROM leases WHERE stop > start GROUP BY reason ORDER BY 2 DESC, 1
+SELECT reason, count(*), min(stop - start), max(stop - start) FROM leases WHERE stop > start GROUP BY reason
 """
 _PUSH_REASONS = """
 SELECT push_reason, count(*), min(push_every), max(push_every)
-FROM workers WHERE push_every NOTNULL AND push_reason NOTNULL GROUP BY push_reason ORDER BY 2 DESC, 1
+FROM workers WHERE push_every NOTNULL AND push_reason NOTNULL GROUP BY push_reason
 """
 
 
@@ -97,9 +99,21 @@ def read_history(db: sqlite3.Connection, clock: RunClock, points: int = POINTS) 
             clock, chunks, {name: [row[i] for row in chunks] for i, name in enumerate(("least", "mean", "most"), 1)}
         ),
         logged=_logged(db, points),
-        chunk_reasons=[Reason(*row) for row in db.execute(_REASONS).fetchmany(REASONS)],
-        push_reasons=[Reason(*row) for row in db.execute(_PUSH_REASONS).fetchmany(REASONS)],
+        chunk_reasons=gather_reasons(Reason(*row) for row in db.execute(_REASONS)),
+        push_reasons=gather_reasons(Reason(*row) for row in db.execute(_PUSH_REASONS)),
     )
+
+
+def gather_reasons(reasons: Iterable[Reason]) -> list[Reason]:
+    """Return reasons that differ in their numbers alone as one, with dots for those numbers; the most usual first."""
+    gathered: dict[str, Reason] = {}
+    for one in reasons:
+        words = _NUMBER.sub("…", one.reason)
+        if (other := gathered.get(words)) is not None:
+            least, most = min(one.least, other.least), max(one.most, other.most)
+            one = Reason(words, one.number + other.number, least, most)
+        gathered[words] = one
+    return sorted(gathered.values(), key=lambda one: (-one.number, one.reason))[:REASONS]
 
 
 def _columns(clock: RunClock, rows: list[Any], others: Columns) -> Columns:

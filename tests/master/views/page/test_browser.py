@@ -1,0 +1,68 @@
+"""A page in a real browser: with ten thousand events, on a phone, by keyboard; and what it asks for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from master.store.ledger import Ledger
+from master.views.page.document import write_page
+from master.views.page.server import PageServer, serving
+from tests.master.views.page.browser import browsing, installed
+
+EVENTS = 10_000
+FIRST_PAINT_MS = """new Promise((done) => new PerformanceObserver((list) => {
+  for (const entry of list.getEntries()) if (entry.name === "first-contentful-paint") done(entry.startTime);
+}).observe({ type: "paint", buffered: true }))"""
+SHOWN = "[...document.querySelectorAll('.row')].length"
+
+
+@pytest.mark.real
+@pytest.mark.skipif(installed() is None, reason="no Chromium is installed")
+def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        for number in range(EVENTS - 2):
+            ledger.event(103.0 + number / EVENTS, "running", f"w{number} on slot-{number % 7}")
+    ledger.close()
+    file = tmp_path / "run.html"
+    write_page(finished, file)
+    browser = installed()
+    assert browser is not None
+    with browsing(browser, tmp_path / "profile") as tab, serving(PageServer(finished)) as server:
+        tab.go(file.as_uri())
+        painted_ms = tab.value(FIRST_PAINT_MS)
+        assert tab.value("document.getElementById('event-count').textContent") == "10,000 of 10,000 events"
+        assert tab.value("document.querySelectorAll('canvas').length") == 7
+        assert 0 < tab.value(SHOWN) < 60  # only what is in view
+        assert tab.value("document.title") == "digits.py: finished"  # what an event holds ran nowhere
+
+        # By keyboard: the list goes to its last event, a chart's legend reads its values.
+        tab.value("document.getElementById('events').focus()")
+        tab.press("End")
+        assert "running: w9997 on slot-1" in tab.value("document.getElementById('event').textContent")
+        tab.value("document.querySelectorAll('.plot')[2].focus()")
+        tab.press("ArrowLeft")
+        assert tab.value("document.querySelectorAll('.plot')[2].querySelectorAll('.u-value')[1].textContent") == "1,750"
+
+        # On a phone nothing is wider than the screen.
+        tab.go(file.as_uri(), width=320, height=640)
+        assert tab.value("document.documentElement.scrollWidth") <= 320
+        assert set(tab.requests) == {file.as_uri()} | {each for each in tab.requests if each.startswith("data:")}
+
+        # Live: what is new comes, from this machine alone.
+        tab.go(server.address)
+        tab.requests.clear()
+        ledger = Ledger(finished / "ledger.db", shared_disk=False)
+        with ledger.transaction():
+            ledger.event(109.0, "warning", "something new")
+        ledger.close()
+        server.facts._again_s = 0.0
+        tab.value("look()")
+        assert tab.value("document.getElementById('event-count').textContent") == "10,001 of 10,001 events"
+        assert tab.requests and all(each.startswith(server.address + "data?after=") for each in tab.requests)
+        assert tab.errors == []
+    # Under a second where nothing else runs; a machine that others use as well takes longer.
+    assert painted_ms < 5000, painted_ms
+    print(f"first paint after {painted_ms:.0f} ms")
