@@ -97,5 +97,5 @@ def wire(
         journal,
         Takeover(place, store, workers, leases, exchange, fleet),
         WallClock(wall, store.ledger, journal),
-        RunLoggers(plugins, directory.root, store.ledger, environment.logging(), warn),
+        RunLoggers(plugins, directory.root, store.ledger, environment.logging, warn),
     )

@@ -30,23 +30,30 @@ class _Written:
     """One logger: what it is at, and the last step of each kind that it was given."""
 
     plugin: LoggerPlugin
+    executor: Executor
     under_way: Future[Logger] | None
     logger: Logger | None = None
     last: dict[str, int] = field(default_factory=dict)
 
 
 class RunLoggers:
-    """The loggers of one run. `executor` has one thread; `warn` is told once of a logger that fails."""
+    """The loggers of one run, each with a thread of its own: one that is slow holds up no other. `warn` is told once of
+    a logger that fails."""
 
     def __init__(
-        self, plugins: Sequence[LoggerPlugin], root: Path, ledger: Ledger, executor: Executor, warn: Warn
+        self,
+        plugins: Sequence[LoggerPlugin],
+        root: Path,
+        ledger: Ledger,
+        thread: Callable[[], Executor],
+        warn: Warn,
     ) -> None:
         self._ledger = ledger
-        self._executor = executor
         self._warn = warn
         self._due_s = 0.0
         self._evaluated = (0, 0)
-        self._loggers = [_Written(each, executor.submit(_opened, each, root)) for each in plugins]
+        threads = [(each, thread()) for each in plugins]
+        self._loggers = [_Written(each, executor, executor.submit(_opened, each, root)) for each, executor in threads]
 
     def step(self, now: float) -> None:
         """Give loggers what they lack, where that is due: every ten seconds, and when there are other metrics."""
@@ -65,9 +72,10 @@ class RunLoggers:
 
     def close(self) -> None:
         """Take leave of all loggers. Those that do not get on are left."""
-        closing = [self._executor.submit(each.logger.close) for each in self._loggers if each.logger is not None]
+        closing = [each.executor.submit(each.logger.close) for each in self._loggers if each.logger is not None]
         wait_for(closing, LEAVE_S)
-        self._executor.shutdown(wait=False, cancel_futures=True)
+        for each in self._loggers:
+            each.executor.shutdown(wait=False, cancel_futures=True)
 
     def _give(self) -> None:
         made: dict[tuple[int, int], list[Point]] = {}
@@ -79,7 +87,7 @@ class RunLoggers:
                 made[last] = self._points(*last)
             if points := made[last]:
                 assert each.logger is not None
-                each.under_way = self._executor.submit(_write, each.logger, points)
+                each.under_way = each.executor.submit(_write, each.logger, points)
                 each.last |= {point.kind: point.step for point in points}
 
     def _is_ready(self, each: _Written) -> bool:
@@ -91,6 +99,7 @@ class RunLoggers:
                 logger = each.under_way.result()
             except Exception as error:  # whatever it is, the training is worth more
                 self._loggers.remove(each)
+                each.executor.shutdown(wait=False, cancel_futures=True)
                 self._warn(f"the logger {each.plugin.name} is left out from now on: {described(error)}")
                 return False
             if each.logger is None:

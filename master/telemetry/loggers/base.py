@@ -31,7 +31,7 @@ class Point:
 
 
 class Logger(ABC):
-    """Writes points of one run. Its methods are called by one thread, one at a time, and may raise anything: then it is
+    """Writes points of one run. Its methods are called by one thread of its own, and may raise anything: then it is
     not asked for anything more, and the run goes on."""
 
     @abstractmethod

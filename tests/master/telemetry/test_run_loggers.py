@@ -8,6 +8,8 @@ import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -21,10 +23,13 @@ from gridml.errors import RunError, UsageError
 from master.backends.script import Steady
 from master.simulation.scenario import Scenario
 from master.simulation.world import World, play_scenario
+from master.store.series import LoggedMean
 from master.store.settings import Settings
+from master.telemetry.daemon_executor import DaemonExecutor
 from master.telemetry.loggers.base import LOGGED, METRICS, Logger, LoggerPlugin, Point
 from master.telemetry.loggers.registry import LOGGERS
 from master.telemetry.loggers.wandb_run import read_history
+from master.telemetry.run_loggers import EVERY_S, RunLoggers
 from remote.stepped import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -238,3 +243,47 @@ def test_a_logger_whose_process_is_killed_goes_on(name: str, tmp_path: Path) -> 
     written = sorted(READERS[name](tmp_path))
     keys = [(kind, step, of) for kind, step, of, _ in written]
     assert keys == sorted((k, step, of) for k in (LOGGED, METRICS) for step in (10, 20, 30, 40, 50) for of in "ab")
+
+
+class Stuck(Logger):
+    """Waits until it is let go."""
+
+    gone_on = threading.Event()
+
+    def __init__(self, root: Path) -> None:
+        assert Stuck.gone_on.wait(60)
+
+    def last(self) -> Mapping[str, int]:
+        return {}
+
+    def write(self, points: Sequence[Point]) -> None:
+        """It is let go."""
+
+
+def test_one_that_is_stuck_holds_up_no_other(tmp_path: Path) -> None:
+    class Ledger:
+        """Has one point beyond any step below 10."""
+
+        def newest_evaluation(self) -> tuple[int, int]:
+            return 0, -1
+
+        def evaluated_since(self, credited: int) -> list[object]:
+            return []
+
+        def logged_since(self, credited: int) -> list[LoggedMean]:
+            return [LoggedMean(10, 0, "a", 0.5, 10)] if credited < 10 else []
+
+        def last_sign(self) -> float:
+            return 2.5
+
+    ledger: Any = Ledger()
+    plugins = [LoggerPlugin("stuck", Stuck), LOGGERS.find("json")]
+    loggers = RunLoggers(plugins, tmp_path, ledger, DaemonExecutor, pytest.fail)
+    deadline, now = time.monotonic() + 60, 0.0
+    while not (tmp_path / "metrics.jsonl").exists() and time.monotonic() < deadline:
+        loggers.step(now := now + EVERY_S)
+        time.sleep(0)
+    Stuck.gone_on.set()
+    loggers.finish()
+    loggers.close()
+    assert json_points(tmp_path) == [(LOGGED, 10, "a", 0.5)]
