@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from gridml.commands.arguments import Json, say
+from gridml.errors import UsageError
 from gridml.model.device_names import AUTO, CPU
 
 EXAMPLE = "Example: gridml check mnist.py"
@@ -20,10 +21,14 @@ def check(
     as_json: Json = False,
 ) -> None:
     """Try out every part of a program once: graph, factories, optimiser, schedule, f on a batch, g, evaluate."""
+    from gridml.engine.devices import NoDeviceError
     from master.planning.trial import try_out
     from master.views.json_text import json_text
 
-    trial = try_out(program.absolute(), seed, device)
+    try:
+        trial = try_out(program.absolute(), seed, device)
+    except NoDeviceError as error:
+        raise UsageError(str(error)) from None
     if as_json:
         typer.echo(json_text(trial.to_json(), indent=2))
         return

@@ -408,6 +408,7 @@ class Engine:
 
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
+        pushed.wait()
         self.settle()
         self._take(newest, pushed, live)
 

@@ -45,6 +45,7 @@ class State:
     failure: str = "CUDA error: an illegal memory access was encountered"
     broken: bool = False
     deferred: int = 0  # copies so far that did not block
+    late: BaseException | None = None  # what failed in a backward pass, told by the next operation after it
 
 
 STATE = State()
@@ -57,8 +58,10 @@ class _Memory:
 
     def __init__(self, nbytes: int) -> None:
         if STATE.limit is not None and STATE.used + nbytes > STATE.limit:
-            raise torch.OutOfMemoryError(
-                f"CUDA out of memory. Tried to allocate {nbytes} bytes; {STATE.used} of {STATE.limit} are in use."
+            _fail(
+                torch.OutOfMemoryError(
+                    f"CUDA out of memory. Tried to allocate {nbytes} bytes; {STATE.used} of {STATE.limit} are in use."
+                )
             )
         STATE.used += nbytes
         weakref.finalize(self, _free, nbytes)
@@ -104,7 +107,7 @@ class PretendTensor(torch.Tensor):
 
 def install(memory: int | None = None, fails_after: int | None = None) -> None:
     """Have torch know the device, with so many bytes of memory and failing after so many operations."""
-    STATE.limit, STATE.fails_after = memory, fails_after
+    STATE.limit, STATE.fails_after, STATE.late = memory, fails_after, None
     if _library:
         return
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -204,8 +207,22 @@ def _compute(func: Any, args: Any, kwargs: Any) -> Any:
 def _fail_if_due() -> None:
     STATE.operations += 1
     STATE.broken |= STATE.fails_after is not None and STATE.operations > STATE.fails_after
+    if STATE.late is not None and not _in_backward():
+        late, STATE.late = STATE.late, None
+        raise late
     if STATE.broken:
-        raise torch.AcceleratorError(STATE.failure)
+        _fail(torch.AcceleratorError(STATE.failure))
+
+
+def _fail(error: BaseException) -> None:
+    """Raise an error: of a backward pass when that is over, because torch ends the process if Python raises in one."""
+    if not _in_backward():
+        raise error
+    STATE.late = STATE.late or error
+
+
+def _in_backward() -> bool:
+    return int(torch._C._current_graph_task_id()) != -1
 
 
 def _check_alike(name: str, tensors: Sequence[torch.Tensor]) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridml.engine.devices import find
+from gridml.engine.devices import NoDeviceError, find
 from gridml.errors import UsageError
 from gridml.model.device_names import CUDA
 from gridml.model.device_names import parse as parse_device
@@ -98,7 +98,10 @@ class LocalPlugin(BackendPlugin):
             )
         script(settings)
         if (asked := parse_device(settings.device)).kind == CUDA:  # others are known once the program is loaded
-            find(asked)
+            try:
+                find(asked)
+            except NoDeviceError as error:  # of whoever asked for it, and not of a worker that came to a wrong machine
+                raise UsageError(str(error)) from None
 
 
 def script(settings: Settings) -> Script:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -15,7 +16,8 @@ import torch
 
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.engine.devices import Device
+from gridml.engine.devices import Device, DeviceFailedError
+from gridml.errors import DEVICE
 from gridml.protocol import bundle
 from gridml.testing import pretend_device
 from gridml.testing.faulty_network import Chances
@@ -24,6 +26,7 @@ from master.backends.registry import make
 from master.backends.script import Lives, Steady
 from master.environment import Environment
 from master.launch import start
+from master.planning.trial import try_out
 from master.simulation.exact import verify_credits
 from master.simulation.result import dump
 from master.simulation.scenario import Absent, Scenario, Storms
@@ -44,7 +47,7 @@ def device() -> Iterator[None]:
     before = torch.get_num_threads()  # trainers leave torch with one
     yield
     torch.set_num_threads(before)
-    STATE.limit, STATE.fails_after, STATE.broken = None, None, False
+    STATE.limit, STATE.fails_after, STATE.late, STATE.broken = None, None, None, False
 
 
 def trained(root: Path) -> dict[str, np.ndarray]:
@@ -179,3 +182,14 @@ def test_a_worker_whose_device_fails_says_so_and_its_machine_rests(tmp_path: Pat
     assert devices and "DeviceFailedError: privateuseone:0 failed: CUDA error: an illegal memory access" in devices[0]
     assert not [text for topic, text in told if topic == "failure"]  # no vertex is to blame
     assert any("its device failed; no worker there for 5 s" in text for topic, text in told if topic == "avoided")
+
+
+def test_a_program_is_tried_out_on_the_device_and_told_what_to_do_where_memory_ends(programs: Path) -> None:
+    source = programs / "perceptron.py"
+    assert try_out(source).device == NAME  # auto takes what there is
+    assert try_out(source, device="cpu").device == "cpu"
+    gc.collect()
+    STATE.limit = STATE.used + 20_000
+    with pytest.raises(DeviceFailedError, match=r"^privateuseone:0 out of memory: .* Give f a smaller batch") as failed:
+        try_out(source, device="privateuseone:0")
+    assert failed.value.exit_status == DEVICE

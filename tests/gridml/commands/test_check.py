@@ -71,6 +71,8 @@ MISTAKES = [  # (program, what stands there, what is written instead, exit statu
         3,
         "gridml.module got Sequential; expected",
     ),
+    (PERCEPTRON, SGD, f"{SGD}, device='gpu'", 3, "the device of gridml.module is 'gpu'; expected auto, cpu, cuda"),
+    (PERCEPTRON, SGD, f"{SGD}, device='privateuseone'", 2, "Network.model asks for privateuseone, and this worker"),
     (PERCEPTRON, LAYERS, "nn.Linear(20)", 4, "the factory of Network.model failed: TypeError"),
     (PERCEPTRON, LAYERS, "None", 3, "the factory of Network.model made a NoneType"),
     (PERCEPTRON, SGD, "torch.optim.SGD(perceptron().parameters(), lr=0.1)", 3, "got SGD as its optimiser; expected"),

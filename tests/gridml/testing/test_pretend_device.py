@@ -44,7 +44,7 @@ def device() -> Iterator[None]:
     if "PRETENDED" in os.environ:
         pretend_device.install()
     yield
-    STATE.limit, STATE.fails_after, STATE.broken = None, None, False
+    STATE.limit, STATE.fails_after, STATE.late, STATE.broken = None, None, None, False
 
 
 def network() -> nn.Module:
@@ -154,6 +154,16 @@ def test_once_it_has_failed_it_fails_for_good() -> None:
         with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
             for _ in range(3):
                 there.add_(1)
+
+
+@pretended
+def test_what_fails_in_a_backward_pass_is_told_after_it() -> None:
+    weight = torch.ones(3, device=NAME, requires_grad=True)
+    loss = (weight * 2).sum()
+    STATE.fails_after = STATE.operations + 1
+    loss.backward()
+    with pytest.raises(torch.AcceleratorError, match="illegal memory access"):
+        weight.sum()
 
 
 @pretended
