@@ -10,6 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import gridml
+from gridml.errors import UnguardedError
+from gridml.model.program import load
+
 ROOT = Path(__file__).parents[3]
 PROGRAM = (ROOT / "tests" / "programs" / "perceptron.py").read_text()
 
@@ -50,9 +54,16 @@ def test_the_example_of_the_readme_with_another_network(tmp_path: Path) -> None:
     assert said["run_dir"].startswith("runs/script-")
 
 
-@pytest.mark.real
 def test_a_script_that_would_start_itself_again_is_told_to_guard_the_call(tmp_path: Path) -> None:
-    done = executed(tmp_path, f"{PROGRAM}\ngridml.run(program, workers=1, run_dir='run')\n")
-    assert done.returncode == 1
-    assert done.stderr.count('Put the call under  if __name__ == "__main__":  in that file.') == 1
+    script = tmp_path / "script.py"
+    script.write_text(
+        (ROOT / "tests" / "programs" / "tally.py").read_text() + "\ngridml.run(program, workers=1, run_dir='run')\n"
+    )
+    with pytest.raises(UnguardedError) as refused:  # as the script itself, when it comes to its last line
+        gridml.run(script, workers=1, run_dir=tmp_path / "run", display="none")
+    said = str(refused.value)
+    assert said.startswith(f"{script} calls gridml.run while it is loaded")
+    assert 'Put the call under  if __name__ == "__main__":  in that file.' in said and "Traceback" not in said
     assert not (tmp_path / "run").exists()
+    script.write_text(script.read_text().replace("gridml.run(", "if __name__ == '__main__':\n    gridml.run("))
+    assert load(script).epochs == 2
