@@ -189,7 +189,7 @@ function plot(drawn) {
       },
       axes: [
         { ...axis, values: (_, ticks) => ticks.map(chart.xText), space: 70, size: 34 },
-        { ...axis, values: (_, ticks) => ticks.map(chart.yText), size: 62 },
+        { ...axis, values: (_, ticks) => ticks.map(chart.yText), size: 72 },
       ],
       series: [{ label: chart.x, value: (_, value) => chart.xText(value) }, ...lines],
       hooks: {
