@@ -228,6 +228,7 @@ class Run:
             parts.environment.tick()
             if not self.step():
                 parts.environment.rest(IDLE_S[1])
+        parts.exchange.replies.published.close()
         values = dict(parts.epoch_end.trained(parts.environment.clock()).tensors())
         sha256 = None
         if values:

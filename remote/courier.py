@@ -149,7 +149,7 @@ class ThreadCourier(Courier):
         waited, (step, longest) = 0.0, self._carrier.poll_s
         while waited < RESEND_S and not self._closed:
             payload = self._carrier.receive(number)
-            if payload is not None and (answer := opened(payload, self._process)) is not None:
+            if payload is not None and (answer := opened(payload, self._process, self._carrier)) is not None:
                 return answer
             self._pause(step)
             waited += step
@@ -202,7 +202,7 @@ class StepCourier(Courier):
         except FileNotFoundError:
             self.gone = True
             return
-        self._reply = None if payload is None else opened(payload, self._process)
+        self._reply = None if payload is None else opened(payload, self._process, self._carrier)
         if self._reply is None:
             self._send()
         elif self.unanswered is not None:
@@ -234,11 +234,20 @@ class StepCourier(Courier):
             self._again_s = self._clock() + FULL_DISK_S
 
 
-def opened(payload: Arrived, process: str) -> tuple[Reply, ReplicaPart] | None:
-    """The reply in a payload and what travels beside it, None when it was meant for an earlier process of this worker.
+def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> tuple[Reply, ReplicaPart] | None:
+    """The reply in a payload and what travels beside it or is stored, None when it was meant for an earlier process of
+    this worker, or what is stored cannot be had: who asks again gets another one.
 
     Raises ValueError when it is no reply.
     """
     message, tensors = bundle.opened(payload)
     reply = reply_from(message)
-    return (reply, decode_replica(tensors)) if reply.process == process else None
+    if reply.process != process:
+        return None
+    if reply.stored is not None:
+        try:
+            _, stored = bundle.opened(carrier.fetch(reply.stored.name, reply.stored.sha256))
+        except (OSError, ValueError):
+            return None
+        tensors |= {name: stored[name] for name in reply.stored.tensors}
+    return reply, decode_replica(tensors)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 from gridml.protocol.payload import Arrived, Payload
@@ -116,6 +117,11 @@ class MasterMailboxes(ABC):
     @abstractmethod
     def publish(self, name: str, payload: Payload) -> None:
         """Make a chunk available to workers."""
+
+    def share(self, name: str, path: Path) -> bool:
+        """Make a file that will not change available as a chunk is, without a copy of it, until it is retracted; return
+        False where that cannot be."""
+        return False
 
     @abstractmethod
     def retract(self, name: str) -> None:

@@ -226,6 +226,15 @@ class DirectoryMailboxes(MasterMailboxes):
     def publish(self, name: str, payload: Payload) -> None:
         bundle.write_atomic(self._chunks / f"{name}{SUFFIX}", payload, durable=False)
 
+    def share(self, name: str, path: Path) -> bool:
+        try:
+            os.link(path, self._chunks / f"{name}{SUFFIX}")
+        except FileExistsError:
+            return True
+        except OSError:  # another disk, or one without links
+            return False
+        return True
+
     def retract(self, name: str) -> None:
         (self._chunks / f"{name}{SUFFIX}").unlink(missing_ok=True)
 

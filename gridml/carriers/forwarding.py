@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
 from gridml.protocol.payload import Payload
 
@@ -30,6 +32,9 @@ class Forwarding(MasterMailboxes):
 
     def publish(self, name: str, payload: Payload) -> None:
         self._mailboxes.publish(name, payload)
+
+    def share(self, name: str, path: Path) -> bool:
+        return self._mailboxes.share(name, path)
 
     def retract(self, name: str) -> None:
         self._mailboxes.retract(name)

@@ -151,8 +151,18 @@ class Pace:
     per_epoch: int = 0
 
 
+@dataclass(frozen=True)
+class Stored:
+    """Tensors that belong to an answer and need not be written for it: they are in a file that is published as chunks
+    are, under `name`, of that SHA-256."""
+
+    name: str
+    sha256: str
+    tensors: Sequence[str]
+
+
 class Reply(NamedTuple):
-    """What the master answers. The newest replica travels beside it unless the worker has it.
+    """What the master answers. The newest replica travels beside it, or is `stored`, unless the worker has it.
 
     `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
     the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `forget_rows`: those of other
@@ -175,6 +185,7 @@ class Reply(NamedTuple):
     leave: bool = False
     wait_s: float = 0.1
     process: str = ""
+    stored: Stored | None = None
 
 
 def to_json(message: Sync | Reply) -> dict[str, Any]:
@@ -183,7 +194,7 @@ def to_json(message: Sync | Reply) -> dict[str, Any]:
     for name, part in parts.items():
         if isinstance(part, Push | Copies):
             parts[name] = part._asdict()
-        elif isinstance(part, Failure | Lease | Pace):
+        elif isinstance(part, Failure | Lease | Pace | Stored):
             parts[name] = dataclasses.asdict(part)
     return parts
 
@@ -200,13 +211,14 @@ def sync_from(message: object) -> Sync:
 def reply_from(message: dict[str, Any]) -> Reply:
     """A Reply from its JSON. Raises ValueError when a field is missing or unknown."""
     try:
-        lease, verdict = message["lease"], message["verdict"]
+        lease, verdict, stored = message["lease"], message["verdict"], message["stored"]
         return Reply(
             **{
                 **message,
                 "pace": Pace(**message["pace"]),
                 "lease": None if lease is None else Lease(**lease),
                 "verdict": None if verdict is None else Verdict(verdict),
+                "stored": None if stored is None else Stored(**stored),
                 "ready": tuple((lease, upto) for lease, upto in message["ready"]),
             }
         )

@@ -9,6 +9,7 @@ them names the law that fails.
 
 from __future__ import annotations
 
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -255,6 +256,23 @@ def a_published_chunk_is_fetched_until_it_is_retracted(pair: CarrierPair) -> Non
             worker.fetch("lease-000001", bundle.digest(b"rows"))
 
 
+def a_shared_file_is_fetched_until_it_is_retracted(pair: CarrierPair) -> None:
+    """Whatever becomes of the file's own name; where nothing can be shared, nothing is."""
+    with tempfile.TemporaryDirectory() as folder, _worker(pair) as worker:
+        path = Path(folder) / "file"
+        path.write_bytes(b"version")
+        if not pair.master.share("version-1", path):
+            with expect_error(OSError, "what cannot be shared cannot be fetched"):
+                worker.fetch("version-1", bundle.digest(b"version"))
+            return
+        require(pair.master.share("version-1", path), "what is shared again stays shared")
+        path.unlink()
+        expect(worker.fetch("version-1", bundle.digest(b"version")), b"version", "a shared file is fetched")
+        pair.master.retract("version-1")
+        with expect_error(OSError, "a shared file that was retracted cannot be fetched"):
+            worker.fetch("version-1", bundle.digest(b"version"))
+
+
 def a_chunk_with_another_digest_is_refused(pair: CarrierPair) -> None:
     """Neither another chunk of that name nor a damaged one is trained."""
     with _worker(pair) as worker:
@@ -370,6 +388,7 @@ CHECKS: tuple[Callable[[CarrierPair], None], ...] = (
     a_damaged_sync_is_not_delivered_and_can_be_sent_again,
     a_damaged_reply_counts_as_none,
     a_published_chunk_is_fetched_until_it_is_retracted,
+    a_shared_file_is_fetched_until_it_is_retracted,
     a_chunk_with_another_digest_is_refused,
     the_last_heartbeat_is_seen,
     a_heartbeat_said_again_is_another,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import Heartbeat, MasterMailboxes, Message, WorkerMailbox
@@ -195,6 +196,10 @@ class _FaultyMaster(MasterMailboxes):
 
     def publish(self, name: str, payload: Payload) -> None:
         self._network.chunks[name] = bytes(payload)
+
+    def share(self, name: str, path: Path) -> bool:
+        self._network.chunks[name] = path.read_bytes()
+        return True
 
     def retract(self, name: str) -> None:
         self._network.chunks.pop(name, None)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
@@ -130,6 +131,13 @@ class Replica:
     def file_bytes(self) -> int:
         """Bytes of the newest version's file, which of array fields may hold the rows that changed."""
         return self._versions.path(self.version).stat().st_size
+
+    @property
+    def whole_file(self) -> tuple[Path, str] | None:
+        """The newest version's file and its SHA-256, where it holds all of it."""
+        if self._sha256 is None or self._has_rows:
+            return None
+        return self._versions.path(self.version), self._sha256
 
     def forget(self, version: int) -> None:
         """Remove a version that no push will name any more."""

@@ -22,6 +22,7 @@ from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
+from master.sync.published_versions import PublishedVersions
 from master.sync.row_supply import RowSupply, Supply
 from master.sync.version_use import VersionUse
 
@@ -43,6 +44,7 @@ class Replies:
         self._leases = leases
         self._versions = versions
         self._row_supply = RowSupply(spec, store, leases)
+        self.published = PublishedVersions(store, versions, mailboxes)
         self._mailboxes = mailboxes
         self._codec = codec
         self.push_s = 0.0  # CPU seconds that a push costs the master: a running mean
@@ -61,6 +63,11 @@ class Replies:
             version, pace, lacking = start.version, start.pace, start.replica
             supply = self._row_supply.give_older(draft, version)
         pushed = None if sync.push is None else self._store.ledger.leases.get(sync.push.lease)
+        lacking = replace(lacking, short=self._short) if self._short else lacking
+        stored = self.published.offer(lacking) if start is None and record.number >= 0 else None
+        if stored is not None:
+            lacking = ReplicaPart()
+            record.bytes_down += stored[1]
         reply = Reply(
             version=version,
             pace=pace,
@@ -76,12 +83,14 @@ class Replies:
             leave=leave,
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
             process=sync.process,
+            stored=None if stored is None else stored[0],
         )
-        payload = self._codec.write(reply, replace(lacking, short=self._short) if self._short else lacking)
+        payload = self._codec.write(reply, lacking)
         if record.number >= 0:  # one that leaves is not remembered
             self._versions.answer(record, version)
         record.bytes_down += len(payload)
         self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
+        self.published.tidy()
 
     def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched, Touched, int]:
         """(module vertices the worker's leases touch, the version it has of them, those it has no replica of; those it

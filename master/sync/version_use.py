@@ -70,9 +70,13 @@ class VersionUse:
             record.awaited = True
         self._awaited, self._inherited, self._inherited_until_s = len(records), frozenset(versions), until_s
 
+    def named(self, version: int) -> bool:
+        """Whether a worker that was heard stands on a version, or an answer that names it is on its way to one."""
+        return self._users[version] > 0
+
     def in_use(self, version: int, now: float) -> bool:
         """Whether somebody may name a version as the base of a push."""
-        if self._users[version] > 0:
+        if self.named(version):
             return True
         if version in self._inherited and (self._awaited or now < self._inherited_until_s):
             return True

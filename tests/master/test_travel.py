@@ -15,6 +15,9 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.engine.master_copy import MasterCopy
 from gridml.protocol import bundle
+from gridml.protocol.codec import BundleCodec
+from gridml.protocol.messages import Reply
+from gridml.protocol.payload import Payload
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Script, Steady
@@ -22,6 +25,7 @@ from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
 from master.store.settings import Settings
+from master.sync import published_versions
 from remote.stepped import Trainer
 
 EMBEDDING = Path(__file__).parents[2] / "benchmarks" / "programs" / "frozen_embedding.py"
@@ -108,6 +112,44 @@ def test_a_run_is_what_it_would_be_if_everything_travelled(
     for tensor, values in whole.items():
         np.testing.assert_array_equal(partly[tensor], values, err_msg=tensor)
     assert traffic(tmp_path / "partly")[:2] == traffic(tmp_path / "whole")[:2]
+
+
+@pytest.mark.parametrize("bad", [False, True])
+def test_answers_that_name_a_versions_file_bring_what_others_carry(
+    tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, bad: bool
+) -> None:
+    faults = Chances(lose=0.05, repeat=0.05, truncate=0.03, delay_s=3.0) if bad else None
+    carried = None if bad else play(programs / "perceptron.py", tmp_path / "carried", Steady(3))
+    named: list[bool] = []
+    written = BundleCodec.write
+
+    def watched(self: BundleCodec, reply: Reply, replica: ReplicaPart) -> Payload:
+        named.append(reply.stored is not None)
+        assert not (named[-1] and replica.modules)
+        return written(self, reply, replica)
+
+    monkeypatch.setattr(BundleCodec, "write", watched)
+    monkeypatch.setattr(published_versions, "LEAST", 1)
+    monkeypatch.setattr(published_versions, "SHARE", 0.0)
+    fetched = play(programs / "perceptron.py", tmp_path / "named", Steady(3), faults)
+    assert sum(named) > 10
+    for tensor, values in ({} if carried is None else carried).items():
+        np.testing.assert_array_equal(fetched[tensor], values, err_msg=tensor)
+
+
+@pytest.mark.parametrize(
+    ("brings", "rows", "short", "names"),
+    [
+        (100_000_000, False, False, True),
+        (79_000_000, False, False, False),
+        (100_000_000, True, False, False),
+        (100_000_000, False, True, False),
+    ],
+)
+def test_a_file_is_named_where_most_of_it_is_wanted_as_it_is(brings: int, rows: bool, short: bool, names: bool) -> None:
+    chosen, reason = published_versions.by_name(brings, 100_000_000, rows=rows, short=short)
+    assert chosen is names and reason
+    assert not published_versions.by_name(published_versions.LEAST - 1, 1, rows=False, short=False)[0]
 
 
 @pytest.mark.parametrize(("compress", "share"), [("int8", 0.4), ("int4", 0.35)])

@@ -207,6 +207,7 @@ BROKEN: list[tuple[type[Master], type[Worker], str]] = [
     (NeverSettles, Worker, "a_discarded_sync_is_not_collected"),
     (KeepsWhatIsOlder, Worker, "an_answer_settles_the_syncs_before_it"),
     (NeverRetracts, Worker, "a_published_chunk_is_fetched_until_it_is_retracted"),
+    (NeverRetracts, Worker, "a_shared_file_is_fetched_until_it_is_retracted"),
     (OpensAfresh, Worker, "opening_and_closing_twice_are_harmless"),
     (KeepsClosedMailboxes, Worker, "what_is_sent_to_a_closed_mailbox_is_lost"),
     (KeepsClosedMailboxes, Worker, "a_reply_to_a_closed_mailbox_is_harmless"),
