@@ -285,7 +285,7 @@ def test_whatever_a_worker_tells_its_leases_are_granted(
 
 def test_ranges_of_epochs_that_are_complete_are_forgotten(make: Make) -> None:
     desk = make(1, 100)
-    desk.leases.epochs.number = 2
+    desk.leases.epochs.asked = 2
     desk.measure("slow", RATE)
     desk.measure("quick", 100.0)
     slow = desk.ask("slow", 0.0)
