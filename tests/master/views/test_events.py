@@ -51,6 +51,7 @@ PROMISED: dict[str, set[str]] = {
     **dict.fromkeys(("held", "suspended", "out of reach"), STOPPED),
     "relieved": {*PLACE, "suspended_s"},
     **dict.fromkeys(("silent", "stuck", "replaced", "given up", "quarantine", "avoided"), STRIKES),
+    "device": {*PLACE, "in_a_row"},
     "failure": {*PLACE, "lease", "epoch", "start", "stop"},
     "dismissed": {"workers", "names", "wanted"},
     "asked": {"workers", "wanted"},
