@@ -227,7 +227,7 @@ def _prepare_torch(seed: str, asked: str) -> Device:
     device, reason = find(device_names.parse(asked), int(slot) if slot.isdecimal() else None)
     if device.accelerates:
         print(f"trains on {device.name}: {reason}", file=sys.stderr)
-        module = torch.get_device_module(torch.device(device.name))
+        module = getattr(torch, torch.device(device.name).type)
         if hasattr(module, "set_device"):
             module.set_device(torch.device(device.name))
     torch.manual_seed(zlib.crc32(seed.encode()))

@@ -49,7 +49,18 @@ def _placed(module: Any, field: str, declared: Any, device: Device | None) -> An
         module = getattr(module, _COMPILED, module)
     place = as_device(CPU if device is None else device.of(declared, field))
     tensors = (*module.parameters(), *module.buffers())
-    return module if all(tensor.device == place for tensor in tensors) else module.to(place)
+    return module if all(tensor.device == place for tensor in tensors) else _moved(module, place)
+
+
+def _moved(module: Any, place: Any) -> Any:
+    """Return a module on another device, where what was one tensor under several names still is: torch makes parameters
+    anew where a device's tensors are of another kind."""
+    places = [(part, name, p) for part in module.modules() for name, p in part._parameters.items() if p is not None]
+    moved = module.to(place)
+    first: dict[int, Any] = {}
+    for part, name, before in places:
+        part._parameters[name] = first.setdefault(id(before), part._parameters[name])
+    return moved
 
 
 def plain(name: str) -> str:

@@ -32,7 +32,7 @@ class Transfers:
         import torch
 
         self._device = torch.device(device)
-        self._module = torch.get_device_module(self._device)
+        self._module = getattr(torch, self._device.type)  # torch.cuda, or what has its shape
         self._stream = self._module.Stream(self._device)
 
     def host(self, like: Tensor, dtype: Any) -> Tensor:

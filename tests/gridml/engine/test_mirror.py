@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
+import gridml
+from gridml.engine.devices import Device
 from gridml.engine.mirror import Mirror, needs_mirror
+from gridml.engine.modules import Modules
+from gridml.model.vertex import describe
 from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME, STATE
 
@@ -77,6 +83,33 @@ def test_what_has_not_been_waited_for_is_not_there() -> None:
     assert capture.arrays["weight"].tolist() == [7] * 5
     capture.wait()
     assert capture.arrays["weight"].tolist() == [0, 1, 2, 3, 4]
+
+
+class Tied(nn.Module):
+    """One tensor under two names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words, self.head = nn.Embedding(5, 3), nn.Linear(3, 5, bias=False)
+        self.head.weight = self.words.weight
+
+
+class Language(gridml.Vertex):
+    model = gridml.module(Tied, partial(torch.optim.SGD, lr=0.1))
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_tied_weights_are_one_tensor_wherever_they_are(place: str) -> None:
+    modules = Modules(describe(Language), device=Device(place))
+    views = modules.views(0)
+    assert list(views) == ["Language/0/model/words.weight"]
+    views["Language/0/model/words.weight"][:] = 2
+    modules.put(0, views)
+    model = modules.read("model", 0)
+    assert model.head.weight is model.words.weight
+    assert model.head.weight.device.type == torch.device(place).type
+    assert model.head.weight.detach().cpu().unique().tolist() == [2]
+    assert len(modules.optimisers(0)["model"].param_groups[0]["params"]) == 1
 
 
 @pytest.mark.pretended
