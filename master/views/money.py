@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from master.decisions.spending import HOUR_S, Basis, Charge, Prices, Stay, charge
@@ -80,6 +80,30 @@ def read_money(root: Path, flop: float | None, now: float | None = None) -> Mone
         lives=lives,
         assumed=_assumed(charges, prices),
     )
+
+
+def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
+    """Return what all instances of the run in `root` had cost at each of `times_s` (seconds since 1970), in dollars, as
+    was known then: it falls when one is taken within its first hour. Empty where the run has had no instances.
+
+    Raises LedgerError for prices that cannot be read.
+    """
+    known = [stay for _, stay in stays(Roster(root))]
+    prices = kept_prices(root) if known else {}
+    return [
+        math.fsum(
+            charge(_as_at(stay, at_s), prices.get(stay.market), at_s).dollars
+            for stay in known
+            if stay.launched_s <= at_s
+        )
+        for at_s in times_s
+        if known
+    ]
+
+
+def _as_at(stay: Stay, at_s: float) -> Stay:
+    """Return a stay as it was known at a moment: an end that was still to come is none."""
+    return replace(stay, ended_s=None, taken=False) if stay.ended_s is not None and stay.ended_s > at_s else stay
 
 
 def _life(instance: Instance, stay: Stay, cost: Charge) -> LifeCost:

@@ -53,6 +53,14 @@ function describeCharts(facts) {
       series: ["mean", "smallest", "largest"],
       data: over(history.chunks, ["mean", "least", "most"]),
     },
+    {
+      ...time,
+      title: "Cost",
+      note: "of all instances so far, as was known then",
+      yText: dollars,
+      series: ["dollars"],
+      data: over(history.cost, ["dollars"]),
+    },
   ];
 }
 

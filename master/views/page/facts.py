@@ -79,7 +79,7 @@ def read_page_facts(root: Path) -> PageFacts:
             report=figures,
             progress=progress if driven else at_rest(progress),
             driven=driven,
-            history=read_history(db, clock),
+            history=read_history(db, root, clock),
             events=_read_events(db, clock),
         )
 

@@ -6,17 +6,20 @@ import re
 import sqlite3
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from master.backends.base import State
-from master.store.run_facts import RunClock
+from master.store.run_facts import RunClock, read_ahead
 from master.store.series import read_series
+from master.views.money import read_spent
 
 POINTS = 400
 _NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
+COSTS = 60  # points of what instances cost: each reckons all of them
 REASONS = 20  # for sizes of chunks, those that most chunks have
 Columns = dict[str, list[float]]
 Times = NDArray[np.float64]
@@ -68,7 +71,7 @@ class History:
     `credit`: vertices credited so far, of all epochs; `staleness`: mean and largest of the pushes since the point
     before; `workers`: alive, and lost so far; `bytes`: up and down so far, each worker's spread evenly over its pushes;
     `chunks`: least, mean and most vertices. `logged` by name: what f logged, `mean` up to where `credited` vertices
-    were.
+    were. `cost`: dollars so far, as was known then; empty where the run launched no instances.
     """
 
     credit: Columns
@@ -76,13 +79,14 @@ class History:
     workers: Columns
     bytes: Columns
     chunks: Columns
+    cost: Columns
     logged: dict[str, Columns]
     chunk_reasons: list[Reason]
     push_reasons: list[Reason]
 
 
-def read_history(db: sqlite3.Connection, clock: RunClock, points: int = POINTS) -> History:
-    """Return how the run of a ledger went until `clock.end_s`."""
+def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: int = POINTS) -> History:
+    """Return how the run in `root`, of this ledger, went until `clock.end_s`."""
     width_s = max((clock.end_s - clock.start_s) / points, 1e-3)
     buckets = (clock.start_s, width_s)
     pushes = db.execute(_CREDITS, buckets).fetchall()
@@ -98,6 +102,7 @@ def read_history(db: sqlite3.Connection, clock: RunClock, points: int = POINTS) 
         chunks=_columns(
             clock, chunks, {name: [row[i] for row in chunks] for i, name in enumerate(("least", "mean", "most"), 1)}
         ),
+        cost=_cost(root, clock, read_ahead(db)),
         logged=_logged(db, points),
         chunk_reasons=gather_reasons(Reason(*row) for row in db.execute(_REASONS)),
         push_reasons=gather_reasons(Reason(*row) for row in db.execute(_PUSH_REASONS)),
@@ -151,6 +156,12 @@ def _up_to(times: Times, at_s: Times) -> Times:
 
 def _counts(times: Times, at_s: Times, beside: Times | float = 0.0) -> list[float]:
     return [float(count) for count in _up_to(times, at_s) + beside]
+
+
+def _cost(root: Path, clock: RunClock, ahead_s: float) -> Columns:
+    at_s = [float(t) for t in np.linspace(clock.start_s, clock.end_s, COSTS)]
+    spent = read_spent(root, [t - ahead_s for t in at_s])
+    return {"at_s": [round(clock.at(t), 3) for t in at_s] if spent else [], "dollars": spent}
 
 
 def _logged(db: sqlite3.Connection, points: int) -> dict[str, Columns]:

@@ -15,7 +15,7 @@ from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.settings_file import write_settings
-from master.views.money import read_money
+from master.views.money import read_money, read_spent
 from master.views.render import MACHINES, dollars, render_money, render_report
 from master.views.report import report
 
@@ -151,3 +151,15 @@ def test_damaged_prices_are_named(spent: Path) -> None:
 )
 def test_amounts_are_for_reading(amount: float, text: str) -> None:
     assert dollars(amount) == text
+
+
+def test_what_was_spent_at_a_moment_is_what_was_known_then(spent: Path) -> None:
+    money = read_money(spent, None, 3 * HOUR)
+    assert money is not None
+    # Before i-2 was taken nobody knew that it would be free.
+    at_s = [-1.0, 0.25 * HOUR, 0.75 * HOUR, 3 * HOUR]
+    assert read_spent(spent, at_s) == pytest.approx([0.0, 0.25 * 0.02 + 0.25 * 0.03, 0.75 * 0.02, money.dollars])
+
+
+def test_a_run_without_instances_spent_nothing_that_is_known(root: Path) -> None:
+    assert read_spent(root, [1.0, 2.0]) == []

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from master.sftp.roster import End, FleetFacts, Instance, Roster
 from master.store.reader import opened
 from master.store.run_facts import read_clock
 from master.views.page.facts import read_page_facts
@@ -14,7 +15,7 @@ from master.views.page.history import History, Reason, gather_reasons, read_hist
 
 def history(root: Path, points: int = 400) -> History:
     with opened(root) as db:
-        return read_history(db, read_clock(db, root), points)
+        return read_history(db, root, read_clock(db, root), points)
 
 
 def test_credit_rises_to_all_that_was_credited(finished: Path) -> None:
@@ -69,6 +70,23 @@ def test_no_more_points_than_asked_for_and_the_last_value_is_the_same(finished: 
     credit = history(finished, points).credit
     assert len(credit["at_s"]) <= points + 1  # the last moment begins a part of its own
     assert credit["credited"][-1] == 2000.0
+
+
+def test_a_run_without_instances_has_no_cost(finished: Path) -> None:
+    assert history(finished).cost == {"at_s": [], "dollars": []}
+
+
+def test_what_instances_cost_ends_at_what_the_report_says(finished: Path) -> None:
+    roster = Roster(finished)
+    roster.found(FleetFacts("run", "0" * 64, "1", "us-east-1", "ami-1", ""))
+    roster.keep(Instance("i-1", "w1", "c5.large", "us-east-1a", 100.0, 36.0))  # a cent a second, on demand
+    roster.keep(End("i-1", 190.0, "the run is finished"))
+    facts = read_page_facts(finished)
+    cost = facts.history.cost
+    assert facts.report.money is not None
+    assert cost["at_s"][0] == 0.0 and cost["at_s"][-1] == 10.0
+    assert cost["dollars"] == sorted(cost["dollars"])
+    assert 0 < cost["dollars"][-1] <= facts.report.money.dollars
 
 
 def test_events_come_after_the_one_that_was_seen(finished: Path) -> None:
