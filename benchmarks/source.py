@@ -33,6 +33,7 @@ ORDER = (
     "master/backends/plugin.py",  # the contract: what a back end brings
     "master/mailboxes.py",
     "master/evaluation",  # what the submit host computes with the user's own code
+    "master/telemetry/daemon_executor.py",  # a thread, and nothing of a run
     "master/environment.py",
     "master/telemetry",
     "master/leases",
