@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 from pathlib import Path
 
 import pytest
@@ -47,6 +48,13 @@ def test_every_command_is_there_with_its_options() -> None:
 @pytest.mark.parametrize("text", TEXTS, ids=lambda text: text.name)
 def test_no_link_leads_nowhere(text: Path) -> None:
     assert list(broken_in_text(text)) == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "docs" / "site" / "mkdocs.yml").read_text("utf-8")
+    pages = {f"docs/{page.name}" for page in (ROOT / "docs").glob("*.md")}
+    named = set(re.findall(r": (docs/\S+\.md)$", navigation, re.M))
+    assert named == pages | {"docs/reference/names.md", "docs/reference/commands.md"}
 
 
 def test_a_link_that_leads_nowhere_is_seen(tmp_path: Path) -> None:
