@@ -126,9 +126,12 @@ function drawCharts(facts) {
       charts.set(chart.title, drawn);
       place.append(drawn.figure);
     }
+    const otherLines = drawn.chart.series.join() !== chart.series.join(); // a metric is evaluated after it was logged
     drawn.chart = chart;
-    if (drawn.plot) drawn.plot.setData(chart.data, !drawn.zoomed);
-    else watched.observe(drawn.figure);
+    drawn.note.textContent = chart.note;
+    if (!drawn.plot) watched.observe(drawn.figure);
+    else if (otherLines) replot(drawn);
+    else drawn.plot.setData(chart.data, !drawn.zoomed);
     summarise(drawn);
   }
 }
@@ -152,20 +155,22 @@ const resized = new ResizeObserver(() => {
 
 function makeFigure(chart) {
   const place = element("div", { className: "plot", tabIndex: 0 });
+  const note = element("span", { className: "caption" }, chart.note);
   const caption = element(
     "figcaption",
     {},
     element("h3", {}, chart.title),
-    element("span", { className: "caption" }, chart.note),
+    note,
   );
   const values = element("div", { className: "wide", tabIndex: 0, role: "region" });
   values.setAttribute("aria-label", `Values of ${chart.title}`);
   const details = element("details", {}, element("summary", {}, "As a table"), values);
   const figure = element("figure", {}, caption, place, details);
-  const drawn = { figure, place, chart, plot: null, zoomed: false };
+  const drawn = { figure, place, note, chart, plot: null, zoomed: false };
   place.setAttribute("role", "application");
   place.setAttribute("aria-roledescription", "chart");
   place.addEventListener("keydown", (event) => readByKey(drawn, event));
+  place.addEventListener("dblclick", () => (drawn.zoomed = false));
   details.addEventListener("toggle", () => {
     if (details.open) values.replaceChildren(valuesTable(drawn.chart));
   });
@@ -207,8 +212,13 @@ function plot(drawn) {
     chart.data,
     place,
   );
-  place.addEventListener("dblclick", () => (drawn.zoomed = false));
   resized.observe(place);
+}
+
+function replot(drawn) {
+  drawn.plot.destroy();
+  drawn.zoomed = false;
+  plot(drawn);
 }
 
 /** From 0 for counts; a metric fills its chart. */
@@ -264,8 +274,6 @@ function valuesTable(chart) {
 /** Draw all again, in the colours of the scheme that was chosen. */
 function redrawCharts() {
   for (const drawn of charts.values()) {
-    if (!drawn.plot) continue;
-    drawn.plot.destroy();
-    plot(drawn);
+    if (drawn.plot) replot(drawn);
   }
 }

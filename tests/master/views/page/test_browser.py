@@ -10,6 +10,7 @@ from master.store.ledger import Ledger
 from master.views.page.document import write_page
 from master.views.page.server import PageServer, serving
 from tests.master.views.page.browser import browsing, installed
+from tests.master.views.page.conftest import COUNT
 
 EVENTS = 10_000
 FIRST_PAINT_MS = """new Promise((done) => new PerformanceObserver((list) => {
@@ -57,10 +58,15 @@ def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
         ledger = Ledger(finished / "ledger.db", shared_disk=False)
         with ledger.transaction():
             ledger.event(109.0, "warning", "something new")
+            ledger.open_epoch(2, COUNT, 109.0)
+            ledger.set_metrics(2, {"accuracy": 0.99, "loss": 0.4})
         ledger.close()
         server.facts._again_s = 0.0
         tab.value("look()")
         assert tab.value("document.getElementById('event-count').textContent") == "10,001 of 10,001 events"
+        assert tab.value("charts.get('loss').plot.series.map((line) => line.label).join()") == (
+            "epochs,evaluated,logged by f"  # f alone had said it until then
+        )
         assert tab.requests and all(each.startswith(server.address + "data?after=") for each in tab.requests)
         assert tab.errors == []
     # Under a second where nothing else runs; a machine that others use as well takes longer.
