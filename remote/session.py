@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import LEFT, WorkerMailbox
-from gridml.engine.engine import BatchFailed, Engine, Snapshot
+from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.engine import Engine, Snapshot
 from gridml.engine.master_copy import MasterCopy
 from gridml.engine.pace import batch_size, next_batch
 from gridml.model.chunk import Chunk

@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import final
 
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.dice import Dice
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.engine import Engine
 from gridml.model.program import Program, load
 from gridml.protocol.worker_actions import Train, Wait
 from gridml.protocol.worker_state import WorkerOptions

@@ -28,10 +28,11 @@ class Block(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         count, length, _ = x.shape
-        parts = self.joint(self.first(x)).view(count, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
-        seen = F.scaled_dot_product_attention(*parts, is_causal=True)
+        q, k, v = self.joint(self.first(x)).view(count, length, 3, HEADS, WIDTH // HEADS).permute(2, 0, 3, 1, 4)
+        seen = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.out(seen.transpose(1, 2).reshape(count, length, WIDTH))
-        return x + self.inner(self.second(x))
+        deeper: torch.Tensor = x + self.inner(self.second(x))
+        return deeper
 
 
 class Transformer(nn.Module):
@@ -45,7 +46,8 @@ class Transformer(nn.Module):
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.head(self.last(self.blocks(self.words(tokens) + self.places(places))))
+        scores: torch.Tensor = self.head(self.last(self.blocks(self.words(tokens) + self.places(places))))
+        return scores
 
 
 def network() -> nn.Module:

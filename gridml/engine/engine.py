@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import Aggregate, rule_for
 from gridml.aggregates.bits import same_bits
+from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.device_errors import trouble_of
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture
@@ -54,25 +55,6 @@ class Snapshot:
         """Return when all of it is here. May be called on any thread, and again. Raises what the device fails with."""
         for capture in self.arriving:
             capture.wait()
-
-
-class BatchFailed(Exception):
-    """f raised on a batch that begins with vertex `first` and ends with `last` (indices in the graph), one vertex where
-    it fails on that alone; the error is the cause."""
-
-    def __init__(self, first: int, last: int) -> None:
-        super().__init__(f"f failed on vertices {first} to {last}")
-        self.first = first
-        self.last = last
-
-    def named(self, driver: str) -> str:
-        """Say which vertices these are."""
-        return vertices_named(driver, self.first, self.last)
-
-
-def vertices_named(driver: str, first: int, last: int) -> str:
-    """Name the vertices of a batch."""
-    return f"{driver} {first}" if first == last else f"{driver} {first} to {last}"
 
 
 class Engine:

@@ -2,7 +2,7 @@
 
 Whether a worker's file is the master's is seen from its size and a few rows all over it, once in a process: what a file
 holds beyond those is what whoever copied it answers for. A file is looked for where the master has it, then by its name
-in the worker's own folder, where HTCondor puts what it transferred.
+in the worker's own folder, where a batch system puts what it transferred.
 """
 
 from __future__ import annotations

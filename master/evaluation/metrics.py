@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.engine import Engine
 from gridml.engine.modules import Modules
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch import Batch, Rows

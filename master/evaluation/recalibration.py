@@ -20,8 +20,9 @@ from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState
 from gridml.aggregates.rule_for import is_statistic
+from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.dice import Dice
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.engine import Engine
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Components, components
 from gridml.model.order import EpochOrder

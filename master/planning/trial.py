@@ -18,8 +18,9 @@ import numpy as np
 
 from gridml.aggregates import Merge
 from gridml.aggregates.bits import same_bits
+from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.engine import Engine
 from gridml.engine.pace import next_batch
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_names import AUTO, CPU, parse

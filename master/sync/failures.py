@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridml.engine.engine import vertices_named
+from gridml.engine.batch_failed import vertices_named
 from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
 from master.decisions.devices import rest_of_device

@@ -9,7 +9,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from gridml.engine.engine import BatchFailed
+from gridml.engine.batch_failed import BatchFailed
 from gridml.model.chunk import Chunk, ChunkTable
 from gridml.model.program import Update
 from gridml.model.shared import SharedColumn

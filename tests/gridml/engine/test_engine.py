@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 import gridml
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.engine import Engine
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.chunk import BEFORE, cut
 from gridml.model.graph import components

@@ -11,7 +11,8 @@ import pytest
 from numpy.lib.format import open_memmap
 
 import gridml
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.engine import Engine
 from gridml.errors import ProgramError
 from gridml.model import shared
 from gridml.model.chunk import Chunk, bytes_each, cut

@@ -24,7 +24,8 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.engine import BatchFailed, Engine
+from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.engine import Engine
 from gridml.errors import GridmlError, RunError, UserCodeError
 from gridml.model.program import load
 from gridml.protocol import bundle, outbox

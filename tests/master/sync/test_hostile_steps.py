@@ -12,8 +12,9 @@ import pytest
 
 from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
+from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.dice import Dice
-from gridml.engine.engine import BatchFailed, Snapshot
+from gridml.engine.engine import Snapshot
 from gridml.errors import UserCodeError
 from gridml.model.program import Program, load
 from gridml.protocol.push import ReplicaPart, RowValues
