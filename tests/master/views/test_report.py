@@ -260,13 +260,16 @@ def test_json_has_the_promised_keys(finished: Path) -> None:
     assert shown["program"] == "digits.py" and shown["backend"] == "local" and shown["kills"] == 2
 
 
-def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(finished: Path) -> None:
+def test_a_person_sees_kills_epochs_and_each_digit_in_80_columns(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
         ledger.set_metrics(1, {"accuracy": 0.99, "accuracy_per_digit": [0.98 + digit / 1234 for digit in range(10)]})
     ledger.close()
+    monkeypatch.chdir(finished.parent)  # a path of the tests' own would take the columns
     out = io.StringIO()
-    Console(file=out, width=80).print(render_report(report(finished)))
+    Console(file=out, width=80).print(render_report(report(Path(finished.name))))
     shown = out.getvalue()
     kills = "2: 1 by SIGTERM, 1 by SIGKILL, and 1 crashed"
     for expected in ("digits.py", kills, "0.99", "250", "slot-10", "accuracy_per_digit after epoch 2", "0.9873"):
