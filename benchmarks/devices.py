@@ -37,9 +37,9 @@ def main() -> None:
     if sys.argv[1:2] == [LOOP]:
         print(json.dumps(loop(sys.argv[2])))
         return
-    found = present()
-    if found.kind != "cuda":
-        print(f"skipped: this machine has {found}; the benchmark takes an NVIDIA GPU and a torch with CUDA.")
+    here = present()
+    if here.kind != "cuda":
+        print(f"skipped: this machine has {here}; the benchmark takes an NVIDIA GPU and a torch with CUDA.")
         return
     import torch
 

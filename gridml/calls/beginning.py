@@ -117,8 +117,7 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
 def _plugin(verb: str) -> BackendPlugin:
     from master.backends.registry import BACKENDS
 
-    plugins = (plugin for plugin in BACKENDS.all().values() if plugin.command is not None)
-    found = next((plugin for plugin in plugins if plugin.command is not None and plugin.command.verb == verb), None)
-    if found is None:
-        raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")
-    return found
+    for plugin in BACKENDS.all().values():
+        if plugin.command is not None and plugin.command.verb == verb:
+            return plugin
+    raise UsageError(f"no back end of this installation has gridml {verb}. Install its extra, or use gridml.run.")

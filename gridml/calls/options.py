@@ -22,19 +22,19 @@ def values_of(
 
     Raises UsageError for a name that the command does not have, and for a value of another type.
     """
-    known, unfit = {p.name: p for p in parameters}, {*without}
+    options, unfit = {p.name: p for p in parameters}, {*without}
     for name in given:
-        if name not in known or name in unfit:
-            raise UsageError(_unknown(call, name, [n for n in known if n not in unfit]))
-    values = {name: None if p.default is inspect.Parameter.empty else p.default for name, p in known.items()}
+        if name not in options or name in unfit:
+            raise UsageError(_unknown(call, name, [n for n in options if n not in unfit]))
+    values = {name: None if p.default is inspect.Parameter.empty else p.default for name, p in options.items()}
     named = {name: value for name, value in given.items() if value is not None}
-    return values | {name: _fitting(call, name, value, known[name].annotation) for name, value in named.items()}
+    return values | {name: _fitting(call, name, value, options[name].annotation) for name, value in named.items()}
 
 
-def _unknown(call: str, name: str, known: list[str]) -> str:
-    close = difflib.get_close_matches(name, known, 1)
+def _unknown(call: str, name: str, options: list[str]) -> str:
+    close = difflib.get_close_matches(name, options, 1)
     meant = f"did you mean {close[0]}? It takes" if close else "it takes"
-    return f"{call} got {name}=…, which is no option of it; {meant} {', '.join(sorted(known))}."
+    return f"{call} got {name}=…, which is no option of it; {meant} {', '.join(sorted(options))}."
 
 
 def _fitting(call: str, name: str, value: Any, annotation: Any) -> Any:

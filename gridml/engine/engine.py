@@ -293,11 +293,11 @@ class Engine:
         for modules in self._modules.values():
             modules.pull()
 
-    def snapshot(self, known: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> Snapshot:
+    def snapshot(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> Snapshot:
         """Return a copy of the replica, to push; what f changes from now on is for the next one. Gradients that are
         gathered are stepped first, as their vertices are pushed with the others.
 
-        A tensor that is, bit for bit, one of those `known`, which nobody writes to, is that array: what is frozen is
+        A tensor that is, bit for bit, one of those `held`, which nobody writes to, is that array: what is frozen is
         not copied.
         """
         self._stepping.finish()
@@ -306,9 +306,9 @@ class Engine:
         for key, views in self._views.items():
             captured = self._modules[key[0]].capture(key[1])
             away = {name: values for capture in captured for name, values in capture.arrays.items()}
-            held = known.get(key, {})
+            here = held.get(key, {})
             modules[key] = {
-                name: away[name] if name in away else _copied(view, held.get(name)) for name, view in views.items()
+                name: away[name] if name in away else _copied(view, here.get(name)) for name, view in views.items()
             }
             arriving += captured
         rows: dict[str, RowValues] = {}
@@ -476,8 +476,8 @@ def _is_constant(local: Array, pushed: Array) -> bool:
         return local.dtype.kind == "f" and not np.isfinite(local.sum()) and same_bits(local, pushed)
 
 
-def _copied(view: Array, known: Array | None) -> Array:
-    return view.copy() if known is None or not same_bits(view, known) else known
+def _copied(view: Array, held: Array | None) -> Array:
+    return view.copy() if held is None or not same_bits(view, held) else held
 
 
 def _only(neighbours: list[Any], parameter: Parameter) -> Any:

@@ -18,7 +18,7 @@ class LoggedNames:
         self._names: set[str] | None = None
         self._warned = False
 
-    def known(self, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
+    def admitted(self, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
         """Return what of a push's is taken; the first time that anything is left out, `warn` is told."""
         if not logged:
             return logged
