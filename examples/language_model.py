@@ -43,7 +43,8 @@ class Language(nn.Module):
         length = characters.shape[1]
         past = nn.Transformer.generate_square_subsequent_mask(length)
         hidden = self.characters(characters) + self.places(torch.arange(length))
-        return self.scores(self.layers(hidden, mask=past, is_causal=True))
+        scores: torch.Tensor = self.scores(self.layers(hidden, mask=past, is_causal=True))
+        return scores
 
 
 class Network(gridml.Vertex):
