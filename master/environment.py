@@ -60,7 +60,7 @@ class Environment:
     cpu: Callable[[], float] = time.thread_time  # seconds that the master's thread has computed
     chance: Callable[[], float] = random.SystemRandom().random  # from [0, 1); no worker can foretell it
     executor: Callable[[], Executor] = lambda: ThreadPoolExecutor(1, "evaluate")  # beside the master's loop
-    logging: Callable[[], Executor] = DaemonExecutor  # a thread for each logger
+    logging: Callable[[], Executor] = DaemonExecutor  # one for files, and one for each other logger
     evaluator: Callable[[RunSpec, RunDirectory], Evaluator] = Apart
 
     def not_before(self, at_s: float) -> Environment:

@@ -37,8 +37,8 @@ class _Written:
 
 
 class RunLoggers:
-    """The loggers of one run, each with a thread of its own: one that is slow holds up no other. `warn` is told once of
-    a logger that fails."""
+    """The loggers of one run: the files that every run has share a thread, each other has its own, so that one that is
+    slow holds up no other. `warn` is told once of a logger that fails."""
 
     def __init__(
         self,
@@ -52,7 +52,9 @@ class RunLoggers:
         self._warn = warn
         self._due_s = 0.0
         self._evaluated = (0, 0)
-        threads = [(each, thread()) for each in plugins]
+        files = thread()
+        threads = [(each, files if each.name in ALWAYS else thread()) for each in plugins]
+        self._executors = list(dict.fromkeys([files, *(executor for _, executor in threads)]))
         self._loggers = [_Written(each, executor, executor.submit(_opened, each, root)) for each, executor in threads]
 
     def step(self, now: float) -> None:
@@ -74,8 +76,8 @@ class RunLoggers:
         """Take leave of all loggers. Those that do not get on are left."""
         closing = [each.executor.submit(each.logger.close) for each in self._loggers if each.logger is not None]
         wait_for(closing, LEAVE_S)
-        for each in self._loggers:
-            each.executor.shutdown(wait=False, cancel_futures=True)
+        for executor in self._executors:
+            executor.shutdown(wait=False, cancel_futures=True)
 
     def _give(self) -> None:
         made: dict[tuple[int, int], list[Point]] = {}
@@ -99,7 +101,6 @@ class RunLoggers:
                 logger = each.under_way.result()
             except Exception as error:  # whatever it is, the training is worth more
                 self._loggers.remove(each)
-                each.executor.shutdown(wait=False, cancel_futures=True)
                 self._warn(f"the logger {each.plugin.name} is left out from now on: {described(error)}")
                 return False
             if each.logger is None:
