@@ -34,6 +34,7 @@ from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merger
+from master.telemetry.loggers.registry import LOGGERS
 
 MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
 
@@ -69,6 +70,8 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     asked = parse(device)
     program = load(file)
     place, _ = find(asked) if program.uses_torch else (Device(), "")
+    for name in program.loggers:
+        LOGGERS.find(name).check()
     check_placement(f"the placement of {file}", program.placement, ProgramError)
     graph = program.build(file)
     driver = program.driving(graph)

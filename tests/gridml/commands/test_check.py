@@ -82,6 +82,7 @@ MISTAKES = [  # (program, what stands there, what is written instead, exit statu
     # schedule
     (PERCEPTRON, PROGRAM, PROGRAM.replace(")", ", schedule=lambda: 1)"), 3, "schedule(0.0) failed: TypeError"),
     (PERCEPTRON, PROGRAM, PROGRAM.replace(")", ", schedule=lambda share: 1 / (1 - share))"), 3, "schedule(1.0) failed"),
+    (PERCEPTRON, PROGRAM, PROGRAM.replace(")", ", loggers=['tensorbord'])"), 2, "there is no logger 'tensorbord'"),
     # graph and types
     (PERCEPTRON, "values=values, ", "", 3, "misses ['values']"),
     (PERCEPTRON, "values=values,", "values=values[1:],", 3, "arrays of unequal length for Point"),
