@@ -104,6 +104,9 @@ def measured(task: Task, folder: Path) -> dict[str, table.Cell]:
 
 
 def main() -> None:
+    if not (Path(os.environ.get("GRIDML_DATA", "")) / "libsvm" / "a9a.gz").is_file():
+        print("skipped: GRIDML_DATA names no folder with libsvm/a9a.gz.")
+        return
     asked = sys.argv[1:] or [task.name for task in TASKS]
     rows = []
     with tempfile.TemporaryDirectory(prefix="gridml-new-user-") as name:
