@@ -125,7 +125,7 @@ NOTES = (
     f"first run: `gridml run` with {WORKERS} workers on these cores, from start to end",
     "loop and run: the last evaluation of each, one seed; the loop has every core to itself as torch takes them",
     "a loop needs more than these lines to survive its machine; nothing was killed here",
-    "warm start: each stops after its own two evaluations without progress, so their epochs differ; the column is the run's",
+    "warm start: each stops by its own evaluations, so their epochs differ; the column has those of the run",
     "on disk: a file of 8 million rows of 1 KB without blocks, so reading it costs no disk",
     "the device of `mixed` is the CPU where there is no GPU",
 )
