@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import os
-from functools import cache
-from pathlib import Path
-
 import numpy as np
 import torch
 import torch.nn.functional as F
@@ -14,8 +9,9 @@ from numpy.typing import NDArray
 from torch import nn
 
 import gridml
+from benchmarks.programs.adult import people
 
-Texts = tuple[NDArray[np.uint8], NDArray[np.uint8]]
+__all__ = ["Tagger", "Transformer", "Wide", "halves", "people", "resnet", "verses"]
 
 
 class Block(nn.Module):
@@ -98,19 +94,3 @@ def halves(count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     starts = np.linspace(0, len(text) - 64, count).astype(np.int64)
     four = text[starts[:, None] + np.arange(64)].reshape(count, 16, 4).astype(np.int64)
     return (four @ np.array([1, 131, 17161, 2248091])) % 93_750, np.arange(count) * 2 // count
-
-
-@cache
-def people() -> tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.int64]]:
-    """a9a (UCI Adult): (rich float32 (n,), offsets int64 (n + 1,), features int64 (m,)); feature 0 is everybody's.
-
-    The folder that GRIDML_DATA names holds `libsvm/a9a.gz`.
-    """
-    rich, offsets, features = [], [0], []
-    with gzip.open(Path(os.environ["GRIDML_DATA"]) / "libsvm" / "a9a.gz", "rt") as lines:
-        for line in lines:
-            label, *pairs = line.split()
-            rich.append(float(label) > 0)
-            features += [0, *(int(pair.partition(":")[0]) for pair in pairs)]
-            offsets.append(len(features))
-    return np.array(rich, np.float32), np.array(offsets), np.array(features)

@@ -41,10 +41,10 @@ class Mlflow(Logger):
         experiment = self._client.get_experiment_by_name(name)
         number = self._client.create_experiment(name) if experiment is None else experiment.experiment_id
         identity = f"{root.resolve()} {(root / 'README.txt').stat().st_mtime_ns}"  # written when the run is made
-        known = self._client.search_runs([number], filter_string=f"tags.`{TAG}` = '{identity}'")
-        if not known:
-            known = [self._client.create_run(number, run_name=root.name, tags={TAG: identity})]
-        return str(known[0].info.run_id)
+        runs = self._client.search_runs([number], filter_string=f"tags.`{TAG}` = '{identity}'")
+        if not runs:
+            runs = [self._client.create_run(number, run_name=root.name, tags={TAG: identity})]
+        return str(runs[0].info.run_id)
 
     def last(self) -> Mapping[str, int]:
         return self._last
