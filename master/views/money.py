@@ -88,16 +88,16 @@ def read_spent(root: Path, times_s: Sequence[float]) -> list[float]:
 
     Raises LedgerError for prices that cannot be read.
     """
-    known = [stay for _, stay in stays(Roster(root))]
-    prices = kept_prices(root) if known else {}
+    stayed = [stay for _, stay in stays(Roster(root))]
+    prices = kept_prices(root) if stayed else {}
     return [
         math.fsum(
             charge(_as_at(stay, at_s), prices.get(stay.market), at_s).dollars
-            for stay in known
+            for stay in stayed
             if stay.launched_s <= at_s
         )
         for at_s in times_s
-        if known
+        if stayed
     ]
 
 

@@ -52,16 +52,16 @@ function figures(report, progress) {
 }
 
 function notes(report, progress) {
-  const told = [];
-  if (report.asked !== null) told.push(`${count(report.asked)} workers are asked for, ${report.asked_because}`);
-  if (report.helpful !== null) told.push(`About ${count(report.helpful)} workers help: ${report.helpful_because}`);
-  if (report.placement) told.push(`Placement: ${report.placement}`);
-  for (const held of progress.held_because) told.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
-  for (const warned of progress.warnings) told.push(`Warning, ${duration(warned.seconds_ago)} ago: ${warned.text}`);
-  for (const one of progress.avoided) told.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
-  for (const one of progress.quarantined) told.push(`${one.worker} is trusted no more: ${one.reason}`);
-  for (const failure of report.failures.slice(-5)) told.push(`f failed on ${failure.worker} in epoch ${failure.epoch}: ${failure.message}`);
-  return told;
+  const sentences = [];
+  if (report.asked !== null) sentences.push(`${count(report.asked)} workers are asked for, ${report.asked_because}`);
+  if (report.helpful !== null) sentences.push(`About ${count(report.helpful)} workers help: ${report.helpful_because}`);
+  if (report.placement) sentences.push(`Placement: ${report.placement}`);
+  for (const held of progress.held_because) sentences.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
+  for (const warned of progress.warnings) sentences.push(`Warning, ${duration(warned.seconds_ago)} ago: ${warned.text}`);
+  for (const one of progress.avoided) sentences.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
+  for (const one of progress.quarantined) sentences.push(`${one.worker} is trusted no more: ${one.reason}`);
+  for (const failure of report.failures.slice(-5)) sentences.push(`f failed on ${failure.worker} in epoch ${failure.epoch}: ${failure.message}`);
+  return sentences;
 }
 
 function epochTable(report) {
@@ -85,9 +85,9 @@ function epochTable(report) {
 
 function metric(value) {
   if (!Array.isArray(value)) return typeof value === "number" ? count(value) : value ?? NO_VALUE;
-  const known = value.filter((part) => typeof part === "number");
-  if (!known.length) return NO_VALUE;
-  return `${count(Math.min(...known))} to ${count(Math.max(...known))}`;
+  const numbers = value.filter((part) => typeof part === "number");
+  if (!numbers.length) return NO_VALUE;
+  return `${count(Math.min(...numbers))} to ${count(Math.max(...numbers))}`;
 }
 
 function drawSizes({ report, history }) {
