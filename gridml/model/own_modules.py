@@ -10,6 +10,7 @@ import ast
 import contextlib
 import importlib.util
 import linecache
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
@@ -18,7 +19,8 @@ from importlib.util import spec_from_file_location
 from pathlib import Path
 from types import CodeType, ModuleType
 
-_GRIDML = frozenset({"gridml", "master", "chunk_model", "remote", "ami", "pools"})  # never the user's, wherever it lies
+_GRIDML = {"gridml", "master", "chunk_model", "remote", "ami", "pools"}  # never the user's, wherever it lies
+_OTHERS = frozenset(_GRIDML | sys.stdlib_module_names | {*sys.builtin_module_names})
 
 
 def folder_of(program: Path) -> Path:
@@ -45,7 +47,12 @@ def own_files(program: Path, folder: Path | None = None) -> dict[str, Path]:
                     files[relative] = path
                     parts = path.relative_to(folder).with_suffix("").parts
                     waiting.append((path, ".".join(parts[:-1])))
+    beside: set[str] = set()
+    with contextlib.suppress(OSError):
+        beside.update(entry.partition(".")[0] for entry in os.listdir(folder))
     for name, module in list(sys.modules.items()):
+        if name.partition(".")[0] not in beside:  # as of nearly all of thousands
+            continue
         with contextlib.suppress(Exception):  # what stands for a module may be anything
             file = Path(vars(module)["__file__"])
             for path in _files(folder, name):
@@ -87,7 +94,7 @@ def _files(folder: Path, name: str) -> Iterator[Path]:
 
 def _is_own(folder: Path, name: str, *twins: Path) -> bool:
     """Whether a top-level name is found in a folder, and nowhere else but in its twins."""
-    if not name.isidentifier() or name in _GRIDML | sys.stdlib_module_names | {*sys.builtin_module_names}:
+    if not name.isidentifier() or name in _OTHERS:
         return False
     if not (folder / f"{name}.py").is_file() and not (folder / name).is_dir():
         return False

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from master.decisions.failures import Failed
+from master.decisions.failures import MAX_TRIES, Failed
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ class Holding:
     `upto` is credited, since `since_s` seconds; `at` is how far its worker says that it has come since then, if it
     does. It trains `rate` vertices per second, pushes every `push_every`, each of which is answered after `travel_s`,
     and has `before` others to train first. A credit may be `delay_s` longer under way than the training takes. Its
-    range was `overtaken` so many times before.
+    range was `overtaken` so many times before, and f failed on it for so many others.
     """
 
     lease: int
@@ -46,6 +46,7 @@ class Holding:
     delay_s: float = 0.0
     overtaken: int = 0
     travel_s: float = 0.0
+    failures: int = 0
 
     @property
     def left(self) -> int:
@@ -289,11 +290,12 @@ def overtake(holdings: Sequence[Holding], rate: float, delay: Delay) -> tuple[in
     until its push is late by several travel times. What its holder pushes later is refused, so credits stay exact.
 
     Each time that a range is overtaken again must pay twice as well: measures may be wrong, and then every holder would
-    be overtaken in turn, with its push under way.
+    be overtaken in turn, with its push under way. A range whose next failure may end the run stays with its holder:
+    workers that take an endless f from each other would fail at nothing.
     """
     best: tuple[float, float, float, Holding] | None = None
     for held in holdings:
-        if held.left <= 0:
+        if held.left <= 0 or held.failures >= MAX_TRIES - 1:
             continue
         its_rate = max(held.rate, 1e-9)
         own_s = max((held.before + held.stop - max(held.upto, held.at or 0)) / its_rate, late_s(held))

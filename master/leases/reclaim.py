@@ -158,6 +158,7 @@ class Reclaim:
             delay_s=delay.of(before + lease.left, rate, interval),
             overtaken=lease.overtaken,
             travel_s=delay.travel_s,
+            failures=len(lease.failed),
         )
 
 

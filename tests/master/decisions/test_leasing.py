@@ -311,6 +311,13 @@ def test_overtaking_again_must_pay_twice_as_well() -> None:
     assert overtake([replace(late, since_s=1e9, overtaken=100_000)], 50.0, delay)[0] is None
 
 
+def test_whose_failure_may_end_the_run_keeps_its_lease() -> None:
+    """An endless f: idle workers would take the range from each other, and be given up for another's lease."""
+    stopped = Holding(7, 100, 150, 50.0, since_s=60.0, at=149)
+    chosen = [overtake([replace(stopped, failures=failures)], 50.0, Delay(1.0))[0] for failures in range(4)]
+    assert chosen == [7, 7, None, None]
+
+
 def test_measures_that_make_no_sense_overtake_nobody() -> None:
     late = Holding(7, 100, 150, 50.0, since_s=1e6)
     for nonsense in (math.inf, math.nan):
