@@ -341,7 +341,7 @@ def echo(root: Path) -> Iterator[None]:
     def answer() -> None:
         while not over.wait(0.02):
             for message in end.collect():
-                end.answer(message.worker, message.number, message.payload)
+                end.answer(message.worker, message.number, bytes(message.payload))
 
     thread = threading.Thread(target=answer)
     thread.start()

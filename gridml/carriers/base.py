@@ -24,7 +24,7 @@ class Message:
 
     worker: str
     number: int
-    payload: bytes
+    payload: Arrived
     problem: str = ""
 
 

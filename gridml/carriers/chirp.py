@@ -21,7 +21,7 @@ from pathlib import Path
 from gridml.carriers.file_link import HEARTBEAT_S, FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
 from gridml.errors import RunError
-from gridml.protocol.payload import Arrived, Payload, in_pieces
+from gridml.protocol.payload import Payload, Received, in_pieces
 
 TIMEOUT_S = 20.0  # of a small answer; a shadow that is out of reach for longer is tried again on a new connection
 SLOWEST = 1e5  # bytes per second of the slowest line that is waited for
@@ -71,16 +71,17 @@ class ChirpLink(FileLink):
         with self._exchange(folder):
             return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
-    def get(self, path: str) -> Arrived:
-        content = bytearray()
+    def get(self, path: str) -> Received:
         with self._exchange(path), self._opened(path, "r", 0) as (file, size):
+            content = Received(size)
             # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
-            while len(content) < size:
+            while content.missing:
                 with self._patient(self._piece):
-                    part = self._read(self._ask(f"read {file} {min(size - len(content), self._piece)}"))
+                    part = self._read(self._ask(f"read {file} {min(content.missing, self._piece)}"))
                 if not part:
                     break  # it has become shorter
-                content += part
+                content.take(part)
+            content.end()
         return content
 
     def put(self, path: str, payload: Payload) -> None:

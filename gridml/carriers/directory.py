@@ -37,8 +37,8 @@ from gridml.carriers.mailbox_files import (
 )
 from gridml.protocol import bundle
 from gridml.protocol.attempts import is_attempt, job_of
-from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, remove
-from gridml.protocol.payload import Payload, Pieces
+from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, receive_regular, remove
+from gridml.protocol.payload import Payload, Pieces, Received
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
 GROUP_BYTES = 1 << 27  # of messages collected together, which are in memory at once; but one at least
@@ -54,8 +54,11 @@ class DirectoryLink(FileLink):
     def list(self, folder: str) -> list[str]:
         return os.listdir(self._root + folder)
 
-    def get(self, path: str) -> bytes:
-        return Path(self._root + path).read_bytes()
+    def get(self, path: str) -> Received:
+        with open(self._root + path, "rb", buffering=0) as file:
+            content = Received(os.fstat(file.fileno()).st_size)
+            content.read(file.fileno())
+            return content
 
     def put(self, path: str, payload: Payload) -> None:
         bundle.write_atomic(Path(self._root + path), payload, durable_name=False)
@@ -146,7 +149,7 @@ class DirectoryMailboxes(MasterMailboxes):
         for sync in reversed(self._syncs(worker)):
             path = self._mail / worker / sync.name
             try:
-                payload = read_regular(path, self.longest)
+                payload = receive_regular(path, self.longest)
             except FileNotFoundError:
                 continue
             except ForeignFile as error:

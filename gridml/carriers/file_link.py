@@ -14,7 +14,7 @@ from collections.abc import Callable
 from gridml.carriers.base import Heartbeat, WorkerMailbox
 from gridml.carriers.mailbox_files import HEARTBEAT, SUFFIX, message_files, name_of, pack_heartbeat
 from gridml.protocol import bundle
-from gridml.protocol.payload import Arrived, Payload, Pieces, in_pieces
+from gridml.protocol.payload import Arrived, Payload, Pieces, Received, in_pieces
 
 HEARTBEAT_S = 0.2  # seconds between two heartbeats: each is a round trip to the submit host
 
@@ -32,8 +32,8 @@ class FileLink(ABC):
         """Return the names in a folder."""
 
     @abstractmethod
-    def get(self, path: str) -> Arrived:
-        """Return a file's content."""
+    def get(self, path: str) -> Received:
+        """Return a file's content, hashed while it came."""
 
     @abstractmethod
     def put(self, path: str, payload: Payload) -> None:
@@ -72,7 +72,9 @@ class LinkedMailbox(WorkerMailbox):
     def send(self, number: int, payload: Payload) -> None:
         pieces = in_pieces(payload)
         for sync in message_files(self._messages.list(self._folder), "sync"):
-            if sync.number == number and sync.sha256 != pieces.sha256:  # removed first: the master must never see both
+            if sync.number == number and sync.sha256 == pieces.sha256:
+                return  # it lies there still, whole: a large one is not carried twice because the master is busy
+            if sync.number == number:  # removed first: the master must never see both
                 self._messages.unlink(f"{self._folder}/{sync.name}")
         self._messages.put_named(lambda sha256: f"{self._folder}/{name_of('sync', number, sha256)}", pieces)
 

@@ -26,7 +26,7 @@ from gridml.carriers.file_link import FileLink, FileMailbox, temporary_path
 from gridml.carriers.registry import Carrier, Connection
 from gridml.carriers.ssh import TIMEOUT_S, Address, as_oserror, connected, hang_up, subsystem
 from gridml.errors import RunError, UsageError
-from gridml.protocol.payload import Arrived, Payload, in_pieces
+from gridml.protocol.payload import Payload, Received, in_pieces
 
 READ = 1 << 20  # bytes asked for at once; an SFTP server may send less
 WRITE = 255 << 10  # bytes sent in one request: the most that OpenSSH's server takes
@@ -113,7 +113,7 @@ class _Half:
     path: str
     size: int
     written: Any
-    arrived: bytearray
+    arrived: Received
 
 
 class SftpLink(FileLink):
@@ -134,18 +134,19 @@ class SftpLink(FileLink):
         with self._exchange(folder) as sftp:
             return [str(name) for name in sftp.listdir(folder)]
 
-    def get(self, path: str) -> Arrived:
+    def get(self, path: str) -> Received:
         with self._exchange(path) as sftp:
             file = sftp.open(path, "rb")
             file.MAX_REQUEST_SIZE = READ
             found = file.stat()
             half = self._half
             if half is None or (half.path, half.size, half.written) != (path, found.st_size, found.st_mtime):
-                half = self._half = _Half(path, found.st_size, found.st_mtime, bytearray())
-            file.seek(len(half.arrived))
-            while part := file.read(min(READ, half.size - len(half.arrived))):
-                half.arrived += part
+                half = self._half = _Half(path, found.st_size, found.st_mtime, Received(found.st_size))
+            file.seek(half.arrived.came)
+            while part := file.read(min(READ, half.arrived.missing)):
+                half.arrived.take(part)
             file.close()
+            half.arrived.end()
             self._half = None
             return half.arrived
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from gridml.protocol.compression import from_bfloat16
 from gridml.protocol.foreign_files import remove
-from gridml.protocol.payload import Arrived, Payload, Piece, Pieces, in_pieces
+from gridml.protocol.payload import Arrived, Payload, Piece, Pieces, Received, in_pieces
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
@@ -158,8 +158,8 @@ _NO_BUNDLE = (KeyError, AttributeError, TypeError, ValueError, OverflowError, Re
 
 
 def digest(payload: Payload | Piece) -> str:
-    """Return the SHA-256 of a payload, in hexadecimal."""
-    return payload.sha256 if isinstance(payload, Pieces) else Pieces([payload]).sha256
+    """Return the SHA-256 of a payload, in hexadecimal; of one that was received, as it came."""
+    return payload.sha256 if isinstance(payload, Pieces | Received) else Pieces([payload]).sha256
 
 
 def write_atomic(path: Path, payload: Payload, *, durable: bool = True, durable_name: bool = True) -> None:

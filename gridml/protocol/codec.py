@@ -12,7 +12,7 @@ from typing import final
 from gridml.protocol import bundle
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.messages import Reply, Sync, sync_from, to_json
-from gridml.protocol.payload import Payload
+from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import NOTHING, PushContent, ReplicaPart, decode, encode_replica
 
 
@@ -28,7 +28,7 @@ class Codec(ABC):
     """The master's way to read syncs and to write replies."""
 
     @abstractmethod
-    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
         """Return the sync of a payload, within its bounds, and what travels beside it.
 
         Raises ValueError for what is no sync, MalformedPush (one of them) where only the tensors make no sense.
@@ -43,7 +43,7 @@ class Codec(ABC):
 class BundleCodec(Codec):
     """Bundles, as real workers read and write them."""
 
-    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
         message, tensors = bundle.opened(payload, longest_header)
         sync = sync_from(message)
         try:
@@ -73,7 +73,7 @@ class InProcessCodec(Codec):
     """Messages handed over without tensors, in `InProcessPayload` payloads. A Sync is taken as it is, as nobody
     wrote it down; anything else as if it came from a line."""
 
-    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
         message = payload.message if isinstance(payload, InProcessPayload) else None
         return message if isinstance(message, Sync) else sync_from(message), NOTHING
 

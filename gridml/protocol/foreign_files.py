@@ -12,6 +12,8 @@ import os
 import stat
 from pathlib import Path
 
+from gridml.protocol.payload import Received
+
 _FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 _MOVED = itertools.count()  # folders, in this process's life
 THEIRS = frozenset(
@@ -49,6 +51,22 @@ def read_regular(path: Path, longest: int) -> bytes:
             raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
         content = _read(handle, size + 1)
         if len(content) > size:
+            raise ForeignFile(f"{path.name} grew while it was read")
+        return content
+    finally:
+        os.close(handle)
+
+
+def receive_regular(path: Path, longest: int) -> Received:
+    """Return what `read_regular` does, hashed while it is read. Raises as that does."""
+    handle = _open(path)
+    try:
+        size = _size(handle, path)
+        if size > longest:
+            raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
+        content = Received(size)
+        content.read(handle)
+        if os.read(handle, 1):
             raise ForeignFile(f"{path.name} grew while it was read")
         return content
     finally:

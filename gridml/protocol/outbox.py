@@ -15,7 +15,7 @@ from pathlib import Path
 from gridml.protocol import bundle
 from gridml.protocol.bounds import whole
 from gridml.protocol.bundle import LONGEST_HEADER
-from gridml.protocol.foreign_files import read_regular
+from gridml.protocol.foreign_files import receive_regular
 from gridml.protocol.messages import Push, Sync, sync_from, to_json
 from gridml.protocol.payload import Pieces
 from gridml.protocol.push import PushContent, decode, encode
@@ -63,7 +63,7 @@ def read(path: Path, longest: int = sys.maxsize, longest_header: int = LONGEST_H
     """Return the push that was kept, None where there is none, or the file is damaged, or anything else than a file of
     at most `longest` bytes."""
     try:
-        message, tensors = bundle.decode(read_regular(path, longest), longest_header)
+        message, tensors = bundle.opened(receive_regular(path, longest), longest_header)
         unanswered = UnansweredPush(_NUMBER(message["number"]), sync_from(message["sync"]), decode(tensors))
     except (OSError, ValueError, KeyError):
         return None

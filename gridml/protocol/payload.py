@@ -1,8 +1,10 @@
-"""Payloads as carriers take them: bytes, or pieces on the memory of the arrays that travel, hashed as they are read."""
+"""Payloads as carriers take them: bytes, or pieces on the memory of the arrays that travel, hashed as they are read;
+and as they are received, hashed as they come."""
 
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from typing import final
 
@@ -74,8 +76,51 @@ class Pieces:
             yield memoryview(together)
 
 
+@final
+class Received(bytearray):
+    """A payload as it is received, in one piece: of `size` bytes at most, hashed part by part as these come, so that
+    nobody goes through all of it once more for its SHA-256.
+    """
+
+    def __init__(self, size: int) -> None:
+        super().__init__(size)
+        self.came = 0  # bytes that have come
+        self._hashed = hashlib.sha256()
+
+    @property
+    def missing(self) -> int:
+        """Bytes that have not come."""
+        return len(self) - self.came
+
+    @property
+    def sha256(self) -> str:
+        """Of what has come, in hexadecimal: whoever writes to the memory later does not change it."""
+        return self._hashed.hexdigest()
+
+    def take(self, part: Piece) -> None:
+        """Take the next bytes in. Raises ValueError for more than are missing."""
+        if len(part) > self.missing:
+            raise ValueError(f"{len(part):,} bytes came, expected at most {self.missing:,}")
+        self[self.came : self.came + len(part)] = part
+        self._hashed.update(part)
+        self.came += len(part)
+
+    def read(self, handle: int) -> None:
+        """Take what an open file has from where it stands on, in blocks, until nothing is missing or it ends; then
+        there is no more. Raises OSError."""
+        with memoryview(self) as memory:
+            while part := os.readv(handle, [memory[self.came : self.came + BLOCK]]) if self.missing else 0:
+                self._hashed.update(memory[self.came : self.came + part])
+                self.came += part
+        self.end()
+
+    def end(self) -> None:
+        """There is no more than has come."""
+        del self[self.came :]
+
+
 Payload = bytes | Pieces
-Arrived = bytes | bytearray  # a payload as it is received, in one piece
+Arrived = bytes | bytearray  # a payload as it is received, in one piece: `Received` by those who hash it on the way
 
 
 def in_pieces(payload: Payload) -> Pieces:

@@ -413,4 +413,4 @@ def _worker(pair: CarrierPair, name: str = "w1") -> Iterator[WorkerMailbox]:
 
 
 def _collected(pair: CarrierPair) -> list[tuple[str, int, bytes]]:
-    return [(message.worker, message.number, message.payload) for message in pair.master.collect()]
+    return [(message.worker, message.number, bytes(message.payload)) for message in pair.master.collect()]

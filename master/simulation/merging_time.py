@@ -7,7 +7,7 @@ from typing import final
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.codec import Codec
 from gridml.protocol.messages import Reply, Sync, Verdict
-from gridml.protocol.payload import Payload
+from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import PushContent, ReplicaPart
 
 
@@ -24,7 +24,7 @@ class MergingTime(Codec):
         self._codec = codec
         self._merge_s = merge_s
 
-    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
         return self._codec.read(payload, longest_header)
 
     def write(self, reply: Reply, replica: ReplicaPart) -> Payload:

@@ -14,7 +14,7 @@ from gridml.carriers.base import Heartbeat, MasterMailboxes, Message
 from gridml.protocol.bundle import LONGEST_HEADER
 from gridml.protocol.codec import BundleCodec, Codec, InProcessCodec, InProcessPayload
 from gridml.protocol.messages import Reply, Sync
-from gridml.protocol.payload import Payload
+from gridml.protocol.payload import Arrived, Payload
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.testing.faulty_network import Delivery
 from gridml.testing.virtual_clock import VirtualClock
@@ -29,7 +29,7 @@ class WireCodec(Codec):
     def __init__(self) -> None:
         self._handed_over, self._written = InProcessCodec(), BundleCodec()
 
-    def read(self, payload: bytes, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
+    def read(self, payload: Arrived, longest_header: int = LONGEST_HEADER) -> tuple[Sync, PushContent]:
         codec = self._handed_over if isinstance(payload, InProcessPayload) else self._written
         return codec.read(payload, longest_header)
 

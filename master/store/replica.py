@@ -125,6 +125,8 @@ class Replica:
         self._sha256 = self._versions.write(version, self.state, credited, changes)
         self.version, self.next_version, self._merging = version, version + 1, False
         self._changed_rows.clear()
+        if self._most_bases < 2:  # where the next group keeps one, it is the newest
+            self._bases.clear()
         return self._sha256
 
     @property

@@ -126,7 +126,7 @@ def _opened(folder: Path, wanted: int, version: int, sha256: str | None, *, mapp
     path = folder / version_name(version)
     needing = "" if version == wanted else f" (version {wanted} stands on it)"
     try:
-        payload = np.memmap(path, np.uint8, "r").data if mapped else np.fromfile(path, np.uint8).data
+        payload = np.memmap(path, np.uint8, "r").data
     except (FileNotFoundError, ValueError) as error:  # an empty file cannot be mapped
         raise DamagedError(f"{path}, version {version} of the replica, is gone{needing}", path) from error
     if sha256 is not None and bundle.digest(payload) != sha256:
@@ -134,6 +134,8 @@ def _opened(folder: Path, wanted: int, version: int, sha256: str | None, *, mapp
         raise DamagedError(f"{path} is damaged: its SHA-256 is not the one {names}{needing}", path)
     try:
         message, tensors = bundle.opened(payload)
+        if not mapped:  # each on memory of its own: the last one that stays would else keep all of the file there
+            tensors = {name: np.array(tensor) for name, tensor in tensors.items()}
         return VersionFile(version, Parent.of(message, version), tensors)
     except ValueError as error:
         raise DamagedError(f"{path} is damaged: {described(error)}{needing}", path) from error

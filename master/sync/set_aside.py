@@ -28,4 +28,4 @@ class SetAside:
         with contextlib.suppress(OSError):
             self._folder.mkdir(exist_ok=True)
             bundle.write_atomic(place.with_suffix(".txt"), printable(words).encode(), durable=False)
-            bundle.write_atomic(place.with_suffix(".message"), message.payload[:LONGEST], durable=False)
+            bundle.write_atomic(place.with_suffix(".message"), bytes(message.payload[:LONGEST]), durable=False)

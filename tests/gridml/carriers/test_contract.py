@@ -12,6 +12,8 @@ from gridml.carriers.chirp import ChirpWorker
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox
 from gridml.carriers.sftp import SftpLink, line_of_job
+from gridml.protocol import bundle
+from gridml.protocol.payload import Pieces
 from gridml.testing.carriers import CHECKS, CarrierPair, damage_in_files, damage_in_network
 from gridml.testing.chirp_server import proxy
 from gridml.testing.faulty_network import FaultyNetwork
@@ -71,3 +73,33 @@ CARRIERS: dict[str, Callable[[Path], AbstractContextManager[CarrierPair]]] = {
 def test_the_contract_is_kept(carrier: str, check: Callable[[CarrierPair], None], tmp_path: Path) -> None:
     with CARRIERS[carrier](tmp_path) as pair:
         check(pair)
+
+
+@pytest.mark.parametrize("carrier", ["directory", "chirp", "sftp"])
+def test_what_arrives_is_hashed_on_its_way(carrier: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither end goes through all of a payload once more for its SHA-256, nor carries it twice while nobody has read
+    it."""
+    payload = bytes(range(256)) * 9_000  # several blocks
+    sha256 = bundle.digest(payload)
+    with CARRIERS[carrier](tmp_path) as pair:
+        pair.master.open("w1")
+        worker = pair.worker("w1")
+        pair.master.publish("lease-000001", payload)
+        pieces = Pieces([payload])
+        worker.send(1, pieces)
+        written = {path: path.stat().st_ino for path in (tmp_path / "mail" / "w1").glob("sync-*")}
+
+        def unexpected(_: object) -> str:
+            raise AssertionError("a payload that has arrived is gone through again")
+
+        monkeypatch.setattr(Pieces, "sha256", property(unexpected))
+        (message,) = pair.master.collect()
+        assert message.payload == payload
+        assert worker.fetch("lease-000001", sha256) == payload
+        monkeypatch.undo()
+        worker.send(1, pieces)
+        assert written == {path: path.stat().st_ino for path in (tmp_path / "mail" / "w1").glob("sync-*")}
+        pair.master.answer("w1", 1, payload)
+        monkeypatch.setattr(Pieces, "sha256", property(unexpected))
+        assert worker.receive(1) == payload
+        worker.close()

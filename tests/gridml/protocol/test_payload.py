@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol import bundle
-from gridml.protocol.payload import Pieces, in_pieces
+from gridml.protocol.payload import Pieces, Received, in_pieces
 
 parts = st.lists(st.binary(max_size=40), max_size=8)
 
@@ -60,3 +61,27 @@ def test_a_file_whose_name_cannot_be_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(OSError):
         bundle.write_named(lambda sha256: tmp_path / f"reply-{sha256}", b"precious", durable=False)
     assert len([*tmp_path.iterdir()]) == 1
+
+
+@given(parts, st.integers(0, 3))
+def test_what_is_received_is_hashed_as_it_comes(parts: list[bytes], more: int) -> None:
+    whole = b"".join(parts)
+    received = Received(len(whole) + more)
+    for part in parts:
+        received.take(part)
+    assert received.missing == more
+    with pytest.raises(ValueError, match=f"expected at most {more}"):
+        received.take(bytes(more + 1))
+    received.end()
+    assert received == whole and bundle.digest(received) == hashlib.sha256(whole).hexdigest()
+
+
+def test_a_file_is_received_from_where_it_stands_on(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    path.write_bytes(bytes(range(256)) * 10_000)
+    with path.open("rb", buffering=0) as file:
+        received = Received(path.stat().st_size + 5)
+        received.take(os.read(file.fileno(), 1000))
+        received.read(file.fileno())
+    assert received == path.read_bytes()
+    assert received.sha256 == hashlib.sha256(received).hexdigest()

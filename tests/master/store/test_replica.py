@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 
 import numpy as np
@@ -303,3 +305,33 @@ def test_a_mapped_version_that_is_damaged_is_not_read(
         path.unlink()
     with pytest.raises(DamagedError, match="v00000001"):
         networks.base(1, sha256)
+
+
+def test_a_tensor_that_stays_keeps_no_other_of_its_file(tmp_path: Path) -> None:
+    """Of a version that was read, each tensor has memory of its own, `changed` too: one replica beside the newest would
+    else stay as long as the run."""
+    g = graph()
+    versions = Versions(tmp_path / "versions")
+    sha256 = versions.write(0, initial(g, 0))
+    state = versions.read(0, sha256)
+    for array in [*(tensor for _, tensor in state.tensors()), *state.changed.values()]:
+        assert array.base is None and array.flags.owndata and array.flags.writeable
+
+
+def test_an_older_version_takes_no_memory_where_the_next_group_keeps_the_newest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    g = graph()
+    replica = Replica(g, Versions(tmp_path / "versions"))
+    replica.start(initial(g, 0))
+    nbytes = sum(tensor.nbytes for vertex in replica.state.modules.values() for tensor in vertex.tensors.values())
+    monkeypatch.setattr(replica_file, "BASES_BYTES", nbytes)
+    key = "Network", 0
+    old = {name: weakref.ref(tensor) for name, tensor in replica.state.modules[key].tensors.items()}
+    replica.begin_version()
+    replica.put({key: VertexState({name: ref() + 1 for name, ref in old.items()})}, {}, 1)
+    assert all(ref() is not None for ref in old.values())  # other pushes of the group may stand on it
+    replica.commit_version(1)
+    gc.collect()
+    assert all(ref() is None for ref in old.values())
+    assert replica.base(0, None).modules[key].tensors.keys() == old.keys()
