@@ -9,7 +9,7 @@ import threading
 from typing import final
 
 from gridml.carriers.base import BEGUN, WorkerMailbox
-from gridml.protocol.payload import Arrived, Payload
+from gridml.protocol.payload import Arrived, Payload, Piece
 
 BEAT_S = 0.5  # between two heartbeats of one batch: the shortest silence that may be asked for has ten of them
 
@@ -36,6 +36,9 @@ class Beating(WorkerMailbox):
 
     def fetch(self, name: str, sha256: str) -> Arrived:
         return self._mailbox.fetch(name, sha256)
+
+    def view(self, name: str, sha256: str) -> Piece:
+        return self._mailbox.view(name, sha256)
 
     def beat(self, lease: int, upto: int) -> None:
         with self._one_at_a_time:

@@ -246,7 +246,7 @@ def opened(payload: Arrived, process: str, carrier: WorkerMailbox) -> tuple[Repl
         return None
     if reply.stored is not None:
         try:
-            _, stored = bundle.opened(carrier.fetch(reply.stored.name, reply.stored.sha256))
+            _, stored = bundle.opened(carrier.view(reply.stored.name, reply.stored.sha256))
         except (OSError, ValueError):
             return None
         tensors |= {name: stored[name] for name in reply.stored.tensors}

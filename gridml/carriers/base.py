@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from gridml.protocol.payload import Arrived, Payload
+from gridml.protocol.payload import Arrived, Payload, Piece
 
 
 @dataclass(frozen=True)
@@ -60,6 +60,11 @@ class WorkerMailbox(ABC):
     @abstractmethod
     def fetch(self, name: str, sha256: str) -> Arrived:
         """Return a published chunk. Raises ValueError when its SHA-256 is another, OSError when it cannot be read."""
+
+    def view(self, name: str, sha256: str) -> Piece:
+        """Return what `fetch` does, perhaps on the memory of its file and not to be written to: it then takes none of
+        this process's own. Raises as `fetch` does."""
+        return self.fetch(name, sha256)
 
     @abstractmethod
     def beat(self, lease: int, upto: int) -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import mmap
 import os
 import time
 from collections import deque
@@ -37,8 +38,9 @@ from gridml.carriers.mailbox_files import (
 )
 from gridml.protocol import bundle
 from gridml.protocol.attempts import is_attempt, job_of
+from gridml.protocol.disks import network_disk
 from gridml.protocol.foreign_files import THEIRS, ForeignFile, read_regular, receive_regular, remove
-from gridml.protocol.payload import Payload, Pieces, Received
+from gridml.protocol.payload import Payload, Piece, Pieces, Received
 
 SETTLED_S = 0.1  # a mailbox may change again without another mtime; clocks of local disks tick every 4 to 10 ms
 GROUP_BYTES = 1 << 27  # of messages collected together, which are in memory at once; but one at least
@@ -81,8 +83,20 @@ class DirectoryMailbox(LinkedMailbox):
     def __init__(self, root: Path, worker: str) -> None:
         link = DirectoryLink(root)
         super().__init__(worker, link, link)
+        self._chunks_folder = root / "chunks"
+        # Elsewhere a file that its last name is taken from may be gone for whoever maps it.
+        self._maps = network_disk(root) is None
         self._beats = itertools.count(1)
         self._heartbeat = os.open(root / self._folder / HEARTBEAT, os.O_RDWR | os.O_CREAT, 0o600)
+
+    def view(self, name: str, sha256: str) -> Piece:
+        if not self._maps:
+            return self.fetch(name, sha256)
+        with (self._chunks_folder / f"{name}{SUFFIX}").open("rb") as file:
+            payload = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        if bundle.digest(payload) != sha256:
+            raise ValueError(f"{name} has another SHA-256 than the answer says")
+        return payload
 
     def beat(self, lease: int, upto: int) -> None:
         os.pwrite(self._heartbeat, pack_heartbeat(Heartbeat(lease, upto, next(self._beats))), 0)  # 2 µs

@@ -1,8 +1,9 @@
 """What pushes take of a master, measured on the machine that asks, and what that leaves room for.
 
 A push goes through what a master does with it: read from a mailbox on a disk, its SHA-256, its base, the merge, the new
-version, durable, and an answer with the whole replica. What is left out is small beside a large replica: the ledger,
-the gate's memory, and the way through a carrier that is not a folder.
+version, durable, and an answer: with the whole replica, or, of a large one, with the name of the version's file, which
+is published. What is left out is small beside a large replica: the ledger, the gate's memory, and the way through a
+carrier that is not a folder.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from gridml.protocol.compression import FORMATS, NONE, Step
 from gridml.protocol.push import PushContent, ReplicaPart, decode, encode, encode_replica
 from master.decisions.sizing import MERGING
 from master.store.versions import ReplicaState, Versions
+from master.sync.published_versions import by_name
 from master.sync.whole import whole
 
 TENSORS = 16
@@ -90,12 +92,24 @@ def _measured(folder: Path, nbytes: int, compress: str) -> MasterLoad:
         part = whole(decode(bundle.opened(message.payload)[1]), base)
         merged = rules.merge(VertexState(tensors), part.modules[KEY], base.modules[KEY].tensors, STALE)
         versions.write(2, ReplicaState(modules={KEY: merged.state}))
-        answer = bundle.pieces({}, encode_replica(ReplicaPart({KEY: merged.state.tensors})))
-        mailboxes.answer("w1", number, answer)
+        down = _answer(mailboxes, number, versions.path(2), merged.state)
+        del message, part, merged  # as a master does, before the next one
         taken.append(time.perf_counter() - began_s)
     sender.close()
     mailboxes.stop()
-    return MasterLoad(len(answer), len(payload), median(taken[1:] or taken))
+    return MasterLoad(down, len(payload), median(taken[1:] or taken))
+
+
+def _answer(mailboxes: DirectoryMailboxes, number: int, path: Path, merged: VertexState) -> int:
+    """Answer a push as a master does, and return the bytes that its worker gets: of all tensors, or of their file."""
+    file_bytes, brings = path.stat().st_size, sum(tensor.nbytes for tensor in merged.tensors.values())
+    if by_name(brings, file_bytes, rows=False, short=False)[0] and mailboxes.share(f"version-{number:08d}", path):
+        mailboxes.answer("w1", number, bundle.pieces({}, {}))
+        mailboxes.retract(f"version-{number - 1:08d}")
+        return file_bytes
+    answer = bundle.pieces({}, encode_replica(ReplicaPart({KEY: merged.tensors})))
+    mailboxes.answer("w1", number, answer)
+    return len(answer)
 
 
 def _content(tensors: dict[str, NDArray[np.float32]], compress: str) -> PushContent:

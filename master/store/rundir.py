@@ -15,27 +15,9 @@ from pathlib import Path
 from gridml.errors import DamagedError, RunError, SupersededError, UsageError
 from gridml.protocol import bundle
 from gridml.protocol.attempts import job_of
+from gridml.protocol.disks import MOUNTS, network_disk
 from gridml.protocol.foreign_files import THEIRS
 from master.store.kept_program import KeptProgram
-
-NETWORK_FILE_SYSTEMS = frozenset(
-    {
-        "nfs",
-        "nfs4",
-        "cifs",
-        "smb3",
-        "smbfs",
-        "afs",
-        "9p",
-        "ceph",
-        "lustre",
-        "gpfs",
-        "beegfs",
-        "glusterfs",
-        "panfs",
-        "orangefs",
-    }
-)
 
 
 def command(verb: str, root: Path) -> str:
@@ -177,25 +159,9 @@ class RunDirectory:
                 f"with. Name another with --run-dir, a new or empty one."
             )
 
-    def on_network_disk(self, mounts: Path = Path("/proc/mounts")) -> str | None:
+    def on_network_disk(self, mounts: Path = MOUNTS) -> str | None:
         """The kind of network file system the run lies on, None for a local disk (or where that cannot be told)."""
-        try:
-            lines = mounts.read_text().splitlines()
-        except OSError:
-            return None
-        longest, file_system = "", ""
-        here = self.root.resolve()
-        for line in lines:
-            parts = line.split(" ")
-            if len(parts) < 3:
-                continue
-            point = parts[1].replace("\\040", " ")
-            if here.is_relative_to(point) and len(point) >= len(longest):
-                longest, file_system = point, parts[2]
-        is_network = file_system in NETWORK_FILE_SYSTEMS or (
-            file_system.startswith("fuse.") and file_system not in ("fuse.ext4", "fuse.overlayfs")
-        )
-        return file_system if is_network else None
+        return network_disk(self.root, mounts)
 
 
 def open_lock(root: Path, flags: int) -> int:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 import pytest
 
+from gridml.carriers import directory as directory_file
 from gridml.carriers.chirp import ChirpWorker
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from gridml.carriers.file_link import FileMailbox
@@ -102,4 +104,34 @@ def test_what_arrives_is_hashed_on_its_way(carrier: str, tmp_path: Path, monkeyp
         pair.master.answer("w1", 1, payload)
         monkeypatch.setattr(Pieces, "sha256", property(unexpected))
         assert worker.receive(1) == payload
+        worker.close()
+
+
+@pytest.mark.parametrize("carrier", CARRIERS)
+def test_what_is_viewed_is_what_is_fetched(carrier: str, tmp_path: Path) -> None:
+    """Also once it is retracted: the answer that it belongs to is read for longer."""
+    with CARRIERS[carrier](tmp_path) as pair:
+        pair.master.open("w1")
+        worker = pair.worker("w1")
+        pair.master.publish("version-1", b"version")
+        viewed = worker.view("version-1", bundle.digest(b"version"))
+        with pytest.raises(ValueError, match="version-1 has another SHA-256"):
+            worker.view("version-1", bundle.digest(b"another"))
+        pair.master.retract("version-1")
+        with pytest.raises(OSError):
+            worker.view("version-1", bundle.digest(b"version"))
+        assert bytes(viewed) == b"version"
+        worker.close()
+
+
+def test_a_view_takes_no_memory_on_a_local_disk_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a network's disk another machine may take the file away from under a mapping."""
+    master = DirectoryMailboxes(tmp_path)
+    master.open("w1")
+    master.publish("version-1", b"version")
+    for disk, kind in ((None, mmap.mmap), ("nfs4", bytearray)):
+        monkeypatch.setattr(directory_file, "network_disk", lambda root, disk=disk: disk)
+        worker = DirectoryMailbox(tmp_path, "w1")
+        viewed = worker.view("version-1", bundle.digest(b"version"))
+        assert isinstance(viewed.obj if isinstance(viewed, memoryview) else viewed, kind)
         worker.close()
