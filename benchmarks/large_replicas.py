@@ -28,8 +28,9 @@ from master.store.settings import Settings
 from master.views.report import report
 
 PROGRAMS = Path(__file__).parent / "programs"
-SIZES = (100, 500)  # MB
-RUN_S = 60.0  # that training the samples of a run takes two workers, more or less
+SIZES = (100, 500, 2000)  # MB
+MEMORY = 11  # replicas' worth that a run takes of a machine: 20 GB of one of 2 GB
+RUN_S, RUN_MB = 60.0, 500  # that training the samples of a run takes two workers, more or less; longer of more MB
 LOOP_S = 12.0  # of the plain loop
 LOOK_S = 0.02  # between two looks at the memory of a process
 BATCH, FEATURES, INNER = 256, 784, 5_000  # of wide_net
@@ -104,7 +105,8 @@ def _workers(master: int) -> list[int]:
 
 
 def main() -> None:
-    sizes = [int(text) for text in sys.argv[1:]] or list(SIZES)
+    memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6
+    sizes = [int(text) for text in sys.argv[1:]] or [mb for mb in SIZES if mb * MEMORY < memory_mb]
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory(prefix="large-") as folder:
         inside, _ = frozen("inside", Path(folder))
@@ -115,7 +117,7 @@ def main() -> None:
     ratio = inside / head
     notes = [
         f"two local workers on this machine, default settings, batches of {BATCH}; an epoch of some {RUN_S:.0f} s of "
-        "training, boots included",
+        f"training, boots included, of more than {RUN_MB} MB as much longer",
         "MB: most anonymous memory (RssAnon), looked at every 20 ms; replicas: how many more than the plain loop has, "
         "which holds model, gradients and optimiser; of the master how many more than the samples, "
         f"the replica itself, and the {master_mb:.0f} MB of one whose replica has 5 kB; at most {MOST_REPLICAS:g}",
@@ -143,7 +145,8 @@ def measure(mb: int, master_mb: float, folder: Path) -> dict[str, Cell]:
     """Return one line of the table, of a replica of so many MB; with next to none a master takes `master_mb`."""
     wide = {"WIDE_OUTER": str(_outer(mb))}
     loop = Loop(**_spoken(["loop"], wide)[0])
-    count = max(2, round(RUN_S * loop.rate * min(WORKERS, os.cpu_count() or 1) / BATCH)) * BATCH
+    run_s = RUN_S * max(1.0, mb / RUN_MB)
+    count = max(2, round(run_s * loop.rate * min(WORKERS, os.cpu_count() or 1) / BATCH)) * BATCH
     answer, peaks = _spoken(["run", "wide_net.py", str(folder / f"run-{mb}")], {**wide, "WIDE_ROWS": str(count)})
     run = Run(**answer)
     return {

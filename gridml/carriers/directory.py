@@ -5,9 +5,9 @@
     mail/<worker>/progress                              the last heartbeat, three int64: lease, upto, number
     chunks/<name>.safetensors
 
-Syncs are fsynced before they get their name. Replies and chunks are not: the master can make them again from what is
-durable. Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the
-same.
+Nothing here is fsynced: replies and chunks the master can make again from what is durable, and a sync that a power cut
+took is sent again, or lost as by any carrier; a push of 500 MB would wait seconds for a disk that it leaves at once.
+Files appear by rename, so a reader sees a whole file or none; the digest in the name shows damage all the same.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ class DirectoryLink(FileLink):
             return content
 
     def put(self, path: str, payload: Payload) -> None:
-        bundle.write_atomic(Path(self._root + path), payload, durable_name=False)
+        bundle.write_atomic(Path(self._root + path), payload, durable=False)
 
     def put_named(self, path: Callable[[str], str], payload: Pieces) -> None:
-        bundle.write_named(lambda sha256: Path(self._root + path(sha256)), payload, durable_name=False)
+        bundle.write_named(lambda sha256: Path(self._root + path(sha256)), payload, durable=False)
 
     def unlink(self, path: str) -> None:
         Path(self._root + path).unlink(missing_ok=True)
