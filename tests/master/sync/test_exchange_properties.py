@@ -520,6 +520,7 @@ def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def quick(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """A hundred cases or so at each change; `test_many_more` plays thousands of each program for `make verify`."""
     return settings(
         max_examples=examples,
         deadline=None,
@@ -570,31 +571,31 @@ def test_a_vertex_that_everybody_fails_on_stops_the_run(
         undisturbed(program, workers, chunk, lambda worker, vertices: vertex in vertices)
 
 
-@quick(300)
+@quick(100)
 @given(Cases)
 def test_counts_and_visits_are_exact(case: Case) -> None:
     play("tally", case)
 
 
-@quick(300)
+@quick(100)
 @given(Cases)
 def test_components_are_never_cut(case: Case) -> None:
     play("books", case)
 
 
-@quick(200)
+@quick(70)
 @given(Cases)
 def test_supersteps_see_only_the_one_before(case: Case) -> None:
     play("ring", case)
 
 
-@quick(60)  # torch takes five times as long; `test_many_more` plays thousands
+@quick(25)  # torch takes five times as long
 @given(Cases)
 def test_module_vertices_come_from_the_master(case: Case) -> None:
     play("twins", case)
 
 
-@quick(200)
+@quick(70)
 @given(Cases)
 def test_no_batch_is_smaller_than_it_may_be(case: Case) -> None:
     play("crumbs", case)
