@@ -9,6 +9,8 @@ import io
 import json
 import sys
 from collections.abc import Sequence
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -48,6 +50,20 @@ def _fail(error: GridmlError, *, as_json: bool) -> None:
     sys.exit(error.exit_status)
 
 
+def _version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gridml {metadata.version('gridml')}")
+        raise typer.Exit
+
+
+def _options(
+    _: Annotated[
+        bool, typer.Option("--version", help="Say which version this is.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """What stands before the command."""
+
+
 def command_line() -> typer.Typer:
     """Return the application with all its commands."""
     from gridml.commands.start import start_command
@@ -58,6 +74,7 @@ def command_line() -> typer.Typer:
         no_args_is_help=True,
         add_completion=False,
         pretty_exceptions_enable=False,
+        callback=_options,
     )
     for plugin in BACKENDS.all().values():
         if plugin.command is not None:

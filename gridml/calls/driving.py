@@ -9,7 +9,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -26,9 +25,7 @@ def new_root(program_name: str) -> Path:
     """Return a directory for a run that its user named none for, one that is not there."""
     from gridml.commands.arguments import usual_root
 
-    usual = usual_root(program_name)
-    names = (usual.with_name(f"{usual.name}-{number}") for number in count(2))
-    return usual if not usual.exists() else next(name for name in names if not name.exists())
+    return usual_root(program_name)
 
 
 def drive(

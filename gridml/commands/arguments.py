@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import Annotated
 
@@ -21,8 +22,10 @@ RunDir = Annotated[
 
 
 def usual_root(program_name: str) -> Path:
-    """Return where a run of a program is kept unless its user says."""
-    return Path("runs") / f"{program_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    """Return where a run of a program is kept unless its user says: a directory that is not there yet."""
+    usual = Path("runs") / f"{program_name}-{time.strftime('%Y%m%d-%H%M%S')}"
+    names = (usual.with_name(f"{usual.name}-{number}") for number in count(2))
+    return usual if not usual.exists() else next(name for name in names if not name.exists())
 
 
 def say(text: str, *, err: bool = False) -> None:

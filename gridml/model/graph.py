@@ -146,8 +146,9 @@ class Graph:
         declared = {*vertex_type.arrays, *vertex_type.ragged, *vertex_type.edges}
         unknown, missing = sorted(set(values) - declared), sorted(declared - set(values))
         if unknown or missing:
+            wrong = [f"got unknown fields {unknown}"] * bool(unknown) + [f"misses {missing}"] * bool(missing)
             raise ProgramError(
-                f"graph.add({vertex_type.name}, ...) got unknown fields {unknown} and misses {missing}; "
+                f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; "
                 f"it declares arrays {[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}."
             )
         columns = {

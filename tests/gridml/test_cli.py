@@ -17,6 +17,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from gridml import cli
+from gridml.commands.arguments import usual_root
 from master.views import terminal
 
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback", "scale")
@@ -394,3 +395,20 @@ def test_a_second_master_is_told_who_holds_the_run(gridml: Callable[..., Answer]
         fcntl.flock(file, fcntl.LOCK_EX)
         status, _, err = gridml("resume", tmp_path)
     assert status == 8 and "pid 12 on elsewhere" in err
+
+
+def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("gridml 0.")
+
+
+def test_a_run_that_nobody_named_takes_a_directory_that_is_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("gridml.commands.arguments.time.strftime", lambda _: "20260401-120000")
+    assert usual_root("mnist") == Path("runs/mnist-20260401-120000")
+    Path("runs/mnist-20260401-120000").mkdir(parents=True)
+    assert usual_root("mnist") == Path("runs/mnist-20260401-120000-2")

@@ -346,3 +346,8 @@ def test_components_are_those_of_a_union_find(data: st.DataObject) -> None:
     for v in range(count):
         expected.setdefault(root(v), set()).add(v)
     assert groups(g, "Person") == {frozenset(part) for part in expected.values()}
+
+
+def test_what_is_missing_alone_is_said_alone() -> None:
+    with pytest.raises(ProgramError, match=re.escape("graph.add(Hub, ...) misses ['total'];")):
+        gridml.Graph().add(Hub)
