@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.model.progress import Progress
 from gridml.model.schedule import TorchSchedule
 

@@ -29,10 +29,11 @@ from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.dice import Dice
-from gridml.engine.engine import Snapshot
+from gridml.engine.snapshot import Snapshot
 from gridml.errors import GridmlError
 from gridml.model.chunk import Chunk
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
 from master.backends.script import Steady

@@ -24,10 +24,11 @@ from gridml.engine.recorder import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.goals import EarlyStopping, early_stopping
 from gridml.model.graph import Graph, VertexSet, csr
-from gridml.model.program import Program, update
+from gridml.model.program import Program
 from gridml.model.progress import Progress
 from gridml.model.ragged import Lists, Ragged, ragged, string
 from gridml.model.schedule import by_step, constant, linear_decay, torch_schedule, warmup
+from gridml.model.update import update
 from gridml.model.vertex import Vertex, VertexId, array, edge, module
 
 if TYPE_CHECKING:

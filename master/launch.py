@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from gridml.errors import GridmlError, LedgerError, ProgramError
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.foreign_files import remove
 from master.backends.registry import BACKENDS, read_settings

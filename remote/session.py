@@ -14,13 +14,14 @@ from typing import final
 
 from gridml.carriers.base import LEFT, WorkerMailbox
 from gridml.engine.batch_failed import BatchFailed
-from gridml.engine.engine import Engine, Snapshot
+from gridml.engine.engine import Engine
 from gridml.engine.master_copy import MasterCopy
 from gridml.engine.pace import batch_size, next_batch
+from gridml.engine.snapshot import Snapshot
 from gridml.model.chunk import Chunk
-from gridml.model.program import user_traceback
 from gridml.model.progress import Progress
 from gridml.model.shared import SharedFileError
+from gridml.model.user_traceback import user_traceback
 from gridml.protocol.compression import NONE
 from gridml.protocol.messages import Failure, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush

@@ -15,7 +15,8 @@ from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device
 from gridml.engine.dice import Dice
 from gridml.engine.engine import Engine
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol.worker_actions import Train, Wait
 from gridml.protocol.worker_state import WorkerOptions
 from gridml.testing.prices import Prices, seconds

@@ -21,7 +21,7 @@ from gridml.engine.devices import SLOT, Device, DeviceFailedError, errors_told, 
 from gridml.engine.engine import Engine
 from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import GridmlError, ProgramError, RunError
-from gridml.model import device_names, program
+from gridml.model import device_names, loading
 from gridml.model.program import Program
 from gridml.parent import die_with_parent
 from gridml.protocol import outbox
@@ -71,7 +71,7 @@ def main(argv: list[str] | None = None) -> int:
         die_with_parent(options.parent)
     try:
         carrier = CARRIERS.find(options.carrier)
-        loaded = _load_where_fit(options.program) if carrier.remote else program.load(options.program, options.original)
+        loaded = _load_where_fit(options.program) if carrier.remote else loading.load(options.program, options.original)
         device = Device()
         if loaded.uses_torch:
             device = _prepare_torch(f"{options.seed}/{options.name}", options.device)
@@ -152,7 +152,7 @@ def _load_where_fit(path: Path) -> Program:
     facts = fitness.read(Path.cwd())  # before torch is loaded: what it takes is still to be had
     fitness.demand(facts, fitness.Needs())
     try:
-        loaded = program.load(path)
+        loaded = loading.load(path)
     except ProgramError as error:
         module = fitness.missing_module(error)
         if module is None:

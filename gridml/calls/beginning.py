@@ -13,7 +13,8 @@ from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
 from gridml.errors import UsageError
-from gridml.model.program import Program, check_guarded
+from gridml.model.loading import check_guarded
+from gridml.model.program import Program
 
 if TYPE_CHECKING:
     from master.backends.plugin import BackendPlugin

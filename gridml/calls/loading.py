@@ -10,8 +10,9 @@ from gridml.calls.driving import explained, undisturbed
 from gridml.calls.handle import Run
 from gridml.engine.modules import Modules
 from gridml.errors import LedgerError
-from gridml.model.program import Program, check_guarded
-from gridml.model.program import load as load_program
+from gridml.model.loading import check_guarded
+from gridml.model.loading import load as load_program
+from gridml.model.program import Program
 from gridml.protocol.push import Array, module_key
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from gridml.calls.displays import Display, OnEvent
 from gridml.calls.driving import drive
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
-from gridml.model.program import check_guarded
+from gridml.model.loading import check_guarded
 
 _AT_A_TERMINAL = ("as_json", "seed", "run")
 

@@ -11,7 +11,8 @@ from gridml.calls.driving import explained, new_root, undisturbed
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
-from gridml.model.program import Program, check_guarded
+from gridml.model.loading import check_guarded
+from gridml.model.program import Program
 
 _ELSEWHERE = ("program", "run_dir", "as_json", "campaign")
 

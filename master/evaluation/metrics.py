@@ -21,8 +21,9 @@ from gridml.model.batch import Batch, Rows
 from gridml.model.chunk import Chunk, cut
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
-from gridml.model.program import Metrics, Program, user_traceback
+from gridml.model.program import Metrics, Program
 from gridml.model.progress import Progress
+from gridml.model.user_traceback import user_traceback
 from gridml.model.vertex import Vertex, VertexType, describe
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.text import described, printable

@@ -26,7 +26,8 @@ from gridml.engine.lazy_dynamo import import_dynamo_lazily
 from gridml.errors import DamagedError, GridmlError, StorageError, UserCodeError
 from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.parent import die_with_parent
 from gridml.protocol import bundle
 from master.evaluation.evaluator import Here, Subject

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import ProgramError
-from gridml.model.program import load
+from gridml.model.loading import load
 from master.decisions.placing import AUTO, NONE, choose, worth_keeping
 from master.placing import methods_of
 from master.placing_graph import bipartite_of, by_chance, facts_of, sides_of

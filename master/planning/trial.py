@@ -25,8 +25,10 @@ from gridml.engine.pace import next_batch
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_names import AUTO, CPU, parse
 from gridml.model.graph import Graph
-from gridml.model.program import Metrics, Program, load, user_traceback
+from gridml.model.loading import load
+from gridml.model.program import Metrics, Program
 from gridml.model.progress import Progress
+from gridml.model.user_traceback import user_traceback
 from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk

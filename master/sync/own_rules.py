@@ -18,7 +18,7 @@ from gridml.engine.modules import Modules
 from gridml.errors import Interruption, UserCodeError
 from gridml.model.batch import Rows
 from gridml.model.graph import Table
-from gridml.model.program import user_traceback
+from gridml.model.user_traceback import user_traceback
 from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, VertexKey
 from gridml.protocol.text import described

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.new_user.__main__ import HERE, TASKS, code_lines
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 
 SOURCE = '''"""What it is,
 in two lines."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from gridml.model.program import load
+from gridml.model.loading import load
 from gridml.protocol import bundle
 from gridml.protocol.codec import BundleCodec
 from gridml.protocol.messages import Copies, Failure, Push, Sync, to_json

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 import torch
 
+from gridml.model.loading import load
 from gridml.model.order import EpochOrder
-from gridml.model.program import load
 from gridml.model.schedule import linear_decay
 from gridml.protocol import bundle
 from master.backends.script import Script

@@ -16,7 +16,8 @@ from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.engine import Engine
 from gridml.model.chunk import Chunk, cut
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import NO_PUSH, Lease, Pace, Reply, Sync, Verdict, sync_from, to_json

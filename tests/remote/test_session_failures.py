@@ -11,8 +11,8 @@ import pytest
 
 from gridml.engine.batch_failed import BatchFailed
 from gridml.model.chunk import Chunk, ChunkTable
-from gridml.model.program import Update
 from gridml.model.shared import SharedColumn
+from gridml.model.update import Update
 from gridml.protocol.messages import Lease, sync_from, to_json
 from gridml.protocol.text import MESSAGE, TRACEBACK
 from gridml.protocol.worker_actions import BeginChunk, Failed, Send, Train

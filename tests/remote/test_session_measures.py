@@ -10,7 +10,8 @@ import pytest
 
 import gridml
 from gridml.carriers.base import WorkerMailbox
-from gridml.engine.engine import Engine, Snapshot
+from gridml.engine.engine import Engine
+from gridml.engine.snapshot import Snapshot
 from gridml.model.stepping import Stepping
 from gridml.protocol.messages import Lease, Pace, Reply, Sync, Verdict
 from gridml.protocol.push import PushContent, ReplicaPart

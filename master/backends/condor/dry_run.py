@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from gridml.model.program import load
+from gridml.model.loading import load
 from master.backends.condor import master_job, submit_description
 from master.backends.condor.options import is_url
 from master.store.rundir import RunDirectory

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gridml.model.program import load
+from gridml.model.loading import load
 from master.backends.ec2.cloud import Cloud
 from master.backends.ec2.money import full_prices, offers
 from master.backends.ec2.options import Ec2Options

@@ -12,7 +12,7 @@ import pytest
 
 import gridml
 from gridml.errors import UnguardedError
-from gridml.model.program import load
+from gridml.model.loading import load
 
 ROOT = Path(__file__).parents[3]
 PROGRAM = (ROOT / "tests" / "programs" / "perceptron.py").read_text()

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gridml.errors import LedgerError, ProgramError
+from gridml.model.loading import load
 from gridml.model.own_modules import own_files
-from gridml.model.program import load
 from master.store.kept_program import KeptProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
@@ -226,7 +226,7 @@ def test_a_copy_is_loaded_in_a_process_of_its_own(folder: Path, tmp_path: Path) 
     program = write(folder, program="import far_away\n" + PROGRAM.read_text(), far_away="A = 1")
     kept = copied(program, tmp_path / "copy")
     shutil.rmtree(folder)
-    script = f"from pathlib import Path; from gridml.model.program import load; load(Path({str(kept.program)!r}), "
+    script = f"from pathlib import Path; from gridml.model.loading import load; load(Path({str(kept.program)!r}), "
     subprocess.run([sys.executable, "-c", f"{script}Path({str(program)!r}))"], check=True)
 
 

@@ -13,8 +13,10 @@ import pytest
 
 import gridml
 from gridml.errors import DataError, ProgramError, UsageError, UserCodeError
-from gridml.model.program import Program, load, user_traceback
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.model.schedule import constant, linear_decay
+from gridml.model.user_traceback import user_traceback
 
 HEAD = """\
 import gridml

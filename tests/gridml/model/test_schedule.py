@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import gridml
 from gridml.errors import ProgramError
-from gridml.model.program import Update
 from gridml.model.progress import Progress, StepCount
 from gridml.model.schedule import check_schedule, factor_of
+from gridml.model.update import Update
 
 
 def by_progress(at: gridml.Progress) -> float:

@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from gridml.errors import DamagedError, ProgramError, RunError, UserCodeError
-from gridml.model.program import load
+from gridml.model.loading import load
 from master.environment import Environment
 from master.evaluation.apart import LOG, Apart
 from master.evaluation.evaluator import Subject

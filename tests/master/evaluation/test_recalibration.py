@@ -17,7 +17,7 @@ from torch import nn
 import gridml
 from chunk_model.costs import Costs
 from gridml.aggregates import VertexState
-from gridml.model.program import load
+from gridml.model.loading import load
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.backends.simulated_plugin import SimulatedOptions

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gridml.model.program import Update
+from gridml.model.update import Update
 from gridml.protocol.messages import Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master.leases.leases import Leases

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gridml.errors import ProgramError
-from gridml.model.program import load
+from gridml.model.loading import load
 from gridml.placement import auto
 from master.placing import place
 from master.planning.lifetime_sources import Source

@@ -24,7 +24,8 @@ from gridml.carriers.directory import DirectoryMailbox
 from gridml.carriers.mailbox_files import QUOTA
 from gridml.engine.engine import Engine
 from gridml.errors import UserCodeError
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol import bundle, outbox
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.messages import Failure, Lease, Push, Reply, Sync, Verdict, reply_from, to_json

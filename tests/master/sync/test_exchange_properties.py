@@ -27,7 +27,7 @@ from gridml.carriers.base import WorkerMailbox
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.engine import Engine
 from gridml.errors import GridmlError, RunError, UserCodeError
-from gridml.model.program import load
+from gridml.model.loading import load
 from gridml.protocol import bundle, outbox
 from gridml.protocol.attempts import attempt_of, job_of, worker_name
 from gridml.protocol.messages import sync_from, to_json

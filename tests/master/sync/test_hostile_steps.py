@@ -14,9 +14,10 @@ from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.dice import Dice
-from gridml.engine.engine import Snapshot
+from gridml.engine.snapshot import Snapshot
 from gridml.errors import UserCodeError
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol.push import ReplicaPart, RowValues
 from gridml.protocol.worker_state import WorkerOptions
 from master.backends.script import Steady

@@ -14,10 +14,11 @@ from chunk_model.costs import Costs
 from chunk_model.families import Exponential
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.dice import Dice
-from gridml.engine.engine import Snapshot
+from gridml.engine.snapshot import Snapshot
 from gridml.errors import UsageError
 from gridml.model.chunk import Chunk
-from gridml.model.program import Program, load
+from gridml.model.loading import load
+from gridml.model.program import Program
 from gridml.protocol.push import ReplicaPart
 from gridml.protocol.worker_state import WorkerOptions
 from master.backends.script import Lives, Script, Steady

@@ -1,0 +1,85 @@
+"""How a program is loaded from the user's file."""
+
+from __future__ import annotations
+
+import importlib.util
+import stat
+import sys
+from pathlib import Path
+
+from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError
+from gridml.model.own_modules import Kept, compiled, folder_of
+from gridml.model.program import Program
+from gridml.model.user_traceback import user_traceback
+
+MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
+
+_loading: list[Path] = []  # the programs whose files are executed now
+
+
+def check_guarded(call: str) -> None:
+    """Raise UnguardedError where a program's file, as it is loaded, makes a `call` that would begin a run."""
+    if _loading:
+        raise UnguardedError(
+            f"{_loading[-1]} calls {call} while it is loaded: the master and every worker load this file, and each "
+            f'would begin a run of its own. Put the call under  if __name__ == "__main__":  in that file.'
+        )
+
+
+def load(path: Path, original: Path | None = None) -> Program:
+    """Return the one Program in a user's file. A copy that a run keeps, with the modules beside it, is loaded as the
+    `original` that it was made of.
+
+    Raises UsageError when the file is not there, ProgramError when it cannot be run or holds no Program, or two.
+    """
+    if (problem := _problem(path)) is not None:
+        raise UsageError(f"{problem}. Expected the Python file of a program, as in `gridml run examples/mnist.py`.")
+    copy, path = path, path if original is None else original
+    name = f"gridml_program_{path.stem}"
+    spec = importlib.util.spec_from_file_location(name, path)
+    if spec is None or spec.loader is None:
+        raise UsageError(f"{path} is not a Python file. Its name must end in .py.")
+    loaded = importlib.util.module_from_spec(spec)
+    sys.modules[name] = loaded
+    folder = folder_of(path)
+    if str(folder) not in sys.path:
+        sys.path.append(str(folder))  # the user's own modules beside the file; last, so that they shadow nothing
+    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Kept)]
+    if original is not None:
+        sys.meta_path.insert(0, Kept(copy.parent, folder))
+    _loading.append(path)
+    try:
+        exec(compiled(copy, path), vars(loaded))
+    except (DataError, UnguardedError, Interruption):
+        del sys.modules[name]
+        raise  # it says all there is to say
+    except BaseException as error:
+        del sys.modules[name]
+        raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
+    finally:
+        _loading.remove(path)
+    programs: dict[str, Program] = {n: v for n, v in vars(loaded).items() if issubclass(type(v), Program)}
+    distinct = {id(p): name for name, p in programs.items()}
+    if len(distinct) != 1:
+        names = f"{len(distinct)} ({', '.join(programs)})" if distinct else "none"
+        raise ProgramError(
+            f"{path} must hold exactly one gridml.Program; found {names}. Write program = gridml.Program(graph, train)."
+        )
+    program = next(iter(programs.values()))
+    program.check()
+    return program
+
+
+def _problem(path: Path) -> str | None:
+    """Return why a program cannot be read from a path, None where it can."""
+    try:
+        mode = path.stat().st_mode
+    except FileNotFoundError:
+        return f"no such file: {path}"
+    except (OSError, ValueError) as error:
+        return f"{path} cannot be read: {getattr(error, 'strerror', None) or error}"
+    if not stat.S_ISREG(mode):
+        return f"{path} is {'a folder' if stat.S_ISDIR(mode) else 'no regular file'}"
+    if (length := len(path.name.encode(errors="surrogateescape"))) > MOST_NAME:
+        return f"the name of {path} has {length} bytes, which is more than {MOST_NAME}"
+    return None

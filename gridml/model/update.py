@@ -1,0 +1,197 @@
+"""f: its batch size, and how its arguments are bound to the edges of a graph."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from gridml.errors import ProgramError
+from gridml.model.batch import Batch
+from gridml.model.progress import Progress, StepCount
+from gridml.model.vertex import Vertex, VertexType, check_plain, describe
+
+MOST_BATCH = 10**9
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One argument of f after the first: the replicas or neighbours along `edge`, one vertex or a batch of them."""
+
+    edge: str
+    type: VertexType
+    single: bool
+
+
+class Update:
+    """f with its batch size. `batch` None means that f takes one vertex at a time."""
+
+    def __init__(
+        self,
+        function: Callable[..., None],
+        batch: int | None,
+        min_batch: int,
+        *,
+        drop_last: bool = False,
+        accumulate: int = 1,
+    ) -> None:
+        self.function = function
+        self.batch = batch
+        self.min_batch = min_batch
+        self.drop_last = drop_last
+        self.accumulate = accumulate
+        self._progress_at: int | None = None  # where among its arguments f takes a Progress
+
+    def __call__(self, *args: Any) -> None:
+        self.function(*args)
+
+    def call(self, at: Progress, *vertices: Any) -> None:
+        """Call f with its vertices, and with how far the run is where it asks for that."""
+        place = self._progress_at
+        self.function(*(vertices if place is None else (*vertices[:place], at, *vertices[place:])))
+
+    @property
+    def window(self) -> int:
+        """The vertices of one optimiser step, as one worker alone takes them."""
+        return (self.batch or 1) * self.accumulate
+
+    def steps(self, vertices: int) -> StepCount:
+        """Return how epochs of so many vertices are divided into optimiser steps."""
+        trained = vertices - vertices % (self.batch or 1) if self.drop_last else vertices
+        return StepCount(vertices, max(1, trained), self.window)
+
+    @property
+    def driver(self) -> type[Vertex]:
+        """The local type that f is called for."""
+        return self._signature[0]
+
+    @property
+    def parameters(self) -> list[Parameter]:
+        return self._signature[1]
+
+    @cached_property
+    def _signature(self) -> tuple[type[Vertex], list[Parameter]]:
+        name = getattr(self.function, "__name__", "update")
+        hints = argument_hints(self.function, name)
+        check_plain(self.function, name)
+        self._progress_at = progress_place(hints, name)
+        arguments = [argument for argument, hint in hints.items() if hint is not Progress]
+        if not arguments or self._progress_at == 0:
+            taken = "a gridml.Progress first" if hints else "no argument"
+            raise ProgramError(f"{name} takes {taken}; its first is the vertex, or Batch of vertices, it runs on.")
+        driver, batched = vertex_class(hints[arguments[0]], name, arguments[0])
+        if batched != (self.batch is not None):
+            raise ProgramError(
+                f"{name} takes {'a Batch' if batched else 'one vertex'}, so it is declared "
+                f"{'@gridml.update(batch=64)' if batched else '@gridml.update'}."
+            )
+        vertex_type = describe(driver)
+        if vertex_type.replicated:
+            raise ProgramError(
+                f"the first argument of {name} is {vertex_type.name}, which is replicated; f runs on local vertices."
+            )
+        return driver, [_bind(vertex_type, argument, hints[argument], name) for argument in arguments[1:]]
+
+
+def progress_place(hints: dict[str, Any], name: str) -> int | None:
+    """Return which of its arguments a function wants to be told with how far the run is, None for no one."""
+    places = [place for place, hint in enumerate(hints.values()) if hint is Progress]
+    if len(places) > 1:
+        raise ProgramError(f"{name} takes {len(places)} arguments of gridml.Progress; expected one at most.")
+    return places[0] if places else None
+
+
+def argument_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
+    """Return the annotation of every argument, in order. Raises ProgramError where one is missing or cannot be read."""
+    try:
+        hints = typing.get_type_hints(function)
+    except Exception as error:  # evaluating the text of an annotation can raise anything
+        raise ProgramError(f"the annotations of {name} cannot be read: {error}. Correct them.") from error
+    arguments = list(inspect.signature(function).parameters)
+    bare = [argument for argument in arguments if argument not in hints]
+    if bare:
+        raise ProgramError(
+            f"argument {bare[0]} of {name} has no annotation; every argument needs a vertex type, or gridml.Batch of "
+            f"one, as in (images: gridml.Batch[Image], network: Network)."
+        )
+    return {argument: hints[argument] for argument in arguments}
+
+
+def vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex], bool]:
+    batched = typing.get_origin(hint) is Batch
+    cls = typing.get_args(hint)[0] if batched else hint
+    if not (isinstance(cls, type) and issubclass(cls, Vertex)):
+        raise ProgramError(
+            f"argument {argument} of {function} is annotated {hint}; expected a vertex type or gridml.Batch of one."
+        )
+    return cls, batched
+
+
+def _bind(driver: VertexType, argument: str, hint: Any, function: str) -> Parameter:
+    cls, batched = vertex_class(hint, function, argument)
+    leading = [name for name in driver.edges if driver.target(name) is cls]
+    edge = argument if argument in leading else leading[0] if len(leading) == 1 else None
+    if edge is None:
+        what = f"several edges to that type; call the argument as one of them, {', '.join(leading)}."
+        if not leading:
+            what = f"no edge to that type; declare one, {argument} = gridml.edge({cls.__name__})."
+        raise ProgramError(f"argument {argument} of {function} is a {cls.__name__}, but {driver.name} has {what}")
+    vertex_type = describe(cls)
+    if batched and vertex_type.modules:
+        raise ProgramError(
+            f"argument {argument} of {function} is a Batch of {vertex_type.name}, which holds modules; modules come "
+            f"one at a time: annotate it {vertex_type.name}."
+        )
+    return Parameter(edge, vertex_type, not batched)
+
+
+@typing.overload
+def update(function: Callable[..., None], /) -> Update: ...
+@typing.overload
+def update(
+    *, batch: int, min_batch: int = 1, drop_last: bool = False, accumulate: int = 1
+) -> Callable[[Callable[..., None]], Update]: ...
+def update(
+    function: Callable[..., None] | None = None,
+    /,
+    *,
+    batch: int | None = None,
+    min_batch: int = 1,
+    drop_last: bool = False,
+    accumulate: int = 1,
+) -> Update | Callable[[Callable[..., None]], Update]:
+    """Declare f. `@gridml.update` takes one vertex at a time; `@gridml.update(batch=64, min_batch=8)` takes up to 64.
+
+    Several workers share a batch, down to a quarter of it but never below `min_batch`, and the learning rates of the
+    program's optimisers fall with its root. A program without an optimiser, or with BatchNorm, keeps its batch. Where
+    small batches leave a machine idle, as on a GPU, say `min_batch=64`.
+
+    No batch has fewer than `min_batch` vertices, at the end of a chunk or an epoch either: the last ones share what is
+    left. With a `min_batch` above half of `batch` that makes some larger than `batch`, by less than `min_batch`. With a
+    BatchNorm none has a single vertex. Exceptions are an epoch that has not so many vertices, and connected ones.
+
+    `drop_last`: as torch's DataLoader does, f gets nothing of an epoch's last batch if that is incomplete. Its vertices
+    are credited without being trained; with shuffling they are others in each epoch.
+
+    `accumulate`: an optimiser step of `network.step` follows the mean gradient of so many batches. Chunks then have
+    whole steps, and pushes leave between two; what an epoch's end, an eviction or a cut chunk leaves over is stepped
+    by itself.
+
+    Raises ProgramError for sizes that make no sense.
+    """
+    if function is not None:
+        return Update(function, None, 1)
+    if type(batch) is not int or type(min_batch) is not int or not 1 <= min_batch <= batch <= MOST_BATCH:
+        raise ProgramError(
+            f"update got batch={batch!r}, min_batch={min_batch!r}; expected 1 <= min_batch <= batch "
+            f"<= {MOST_BATCH:,}, whole numbers."
+        )
+    if type(accumulate) is not int or not 1 <= accumulate <= MOST_BATCH // batch:
+        raise ProgramError(
+            f"update got accumulate={accumulate!r}; expected a whole number of batches from 1, and at most "
+            f"{MOST_BATCH:,} vertices in all."
+        )
+    return lambda f: Update(f, batch, min_batch, drop_last=drop_last, accumulate=accumulate)
