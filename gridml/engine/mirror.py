@@ -66,7 +66,7 @@ class Mirror:
             for name, tensor in self._tensors.items()
         }
         self._hosts = self._memory(list(tensors))
-        self._unmoved: dict[str, int] = {}  # of frozen parameters, how often they had been written when they were read
+        self._unmoved: dict[str, tuple[int, int]] = {}  # of frozen parameters, (where they lay, how often written)
         self.arrays: dict[str, Array] = {name: host.numpy() for name, host in self._hosts.items()}
         self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in _SHORT]
         self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
@@ -83,7 +83,7 @@ class Mirror:
     def capture(self) -> Capture:
         """Begin to bring the tensors' values home as they are now, into memory of its own; not of what is frozen,
         and is as `arrays` have it."""
-        names = [name for name, tensor in self._tensors.items() if self._unmoved.get(name) != tensor._version]
+        names = [name for name, tensor in self._tensors.items() if self._unmoved.get(name, ()) != _frozen(tensor)]
         hosts = self._memory(names)
         given = {name: values for name, values in self._given.items() if name in hosts}
         return Capture({name: host.numpy() for name, host in hosts.items()}, given, self._fetch(hosts))
@@ -110,17 +110,16 @@ class Mirror:
         import torch
 
         if self._transfers is None:
-            return {name: torch.empty(self._tensors[name].shape, dtype=self._dtypes[name]) for name in names}
+            tensors = {name: self._tensors[name] for name in names}
+            return {n: torch.empty(t.shape, dtype=self._dtypes[n], device=CPU) for n, t in tensors.items()}
         return {name: self._transfers.host(self._tensors[name], self._dtypes[name]) for name in names}
 
     def _note(self, names: Collection[str]) -> None:
         """Note which of the tensors nobody trains, and that arrays have what they hold."""
-        from torch.nn import Parameter
-
         for name in names:
-            tensor = self._tensors[name]
-            if isinstance(tensor, Parameter) and not tensor.requires_grad:
-                self._unmoved[name] = tensor._version
+            self._unmoved.pop(name, None)
+            if (now := _frozen(self._tensors[name])) is not None:
+                self._unmoved[name] = now
 
     def _fetch(self, hosts: Mapping[str, Tensor]) -> Arrival | None:
         """Begin to copy all tensors to the host; None where that is done at once."""
@@ -135,6 +134,15 @@ class Mirror:
         """What a short tensor holds of the value of its array."""
         tensor = self._hosts[name].to(self._tensors[name].dtype).to(self._hosts[name].dtype)
         return np.asarray(tensor.numpy())
+
+
+def _frozen(tensor: Tensor) -> tuple[int, int] | None:
+    """Return where a parameter lies that nobody trains, and how often it was written; None for any other tensor, which
+    fused optimisers write without counting."""
+    from torch.nn import Parameter
+
+    frozen = isinstance(tensor, Parameter) and not tensor.requires_grad
+    return (tensor.data_ptr(), tensor._version) if frozen else None
 
 
 def _refine(arrays: Mapping[str, Array], given: Mapping[str, tuple[Array, Array]]) -> None:

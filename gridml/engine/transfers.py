@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from gridml.model.device_names import CPU
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -41,9 +43,9 @@ class Transfers:
         import torch
 
         try:
-            return torch.empty(like.shape, dtype=dtype, pin_memory=True)
+            return torch.empty(like.shape, dtype=dtype, device=CPU, pin_memory=True)
         except RuntimeError:  # a limit on locked memory, or a device that knows no such thing
-            return torch.empty(like.shape, dtype=dtype)
+            return torch.empty(like.shape, dtype=dtype, device=CPU)
 
     def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> Arrival:
         """Begin to copy tensors of the device to the host as they are now, whatever is done to them afterwards.
@@ -59,7 +61,7 @@ class Transfers:
         with self._module.stream(self._stream), torch.no_grad():
             for tensor, host in zip(staged, into, strict=True):
                 host.copy_(tensor, non_blocking=True)
-            event = self._module.Event()
+            event = self._module.Event(blocking=True)  # the courier's thread sleeps, where it would spin on a core
             event.record(self._stream)
         return Arrival(event, staged)
 

@@ -160,3 +160,28 @@ def test_what_is_frozen_is_not_brought_home_again_until_somebody_writes_it(place
     mirror.put(["frozen"])
     assert mirror.capture().arrays.keys() == {"trained", "buffer"}
     assert tensors["frozen"].cpu().tolist() == [4, 4]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_what_was_frozen_comes_home_once_it_is_trained_or_lies_elsewhere(place: str) -> None:
+    """A fused optimiser writes parameters without counting it, and so does who gives one other memory."""
+    names = ("trained", "replaced")
+    made = {n: nn.Parameter(torch.ones(2, dtype=torch.bfloat16).to(place), requires_grad=False) for n in names}
+    mirror = Mirror(made, place)
+    assert not mirror.capture().arrays
+    made["trained"].requires_grad_()
+    assert mirror.capture().arrays.keys() == {"trained"}
+    if place == "cpu":  # of the pretended device's tensors the memory cannot be exchanged
+        made["replaced"].data = made["replaced"].data * 3
+        assert mirror.capture().arrays["replaced"].tolist() == [3, 3]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_memory_of_the_host_is_that_whatever_device_is_the_default(place: str) -> None:
+    tensor = torch.ones(2, dtype=torch.bfloat16).to(place)
+    torch.set_default_device("meta")
+    try:
+        mirror = Mirror({"weight": tensor}, place)
+    finally:
+        torch.set_default_device(None)
+    assert mirror.arrays["weight"].tolist() == [1, 1]
