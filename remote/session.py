@@ -224,6 +224,8 @@ class Session:
             self._engine.train(start, stop, program.factor(at), size / batch)
         except BatchFailed as failure:
             cause = failure.__cause__ or failure
+            if isinstance(cause, SharedFileError):  # the machine's, and not f's
+                return Failed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
             trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
             return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
         stop = action.stop if stop == trained else stop

@@ -1,16 +1,20 @@
 """Columns that workers read themselves: a chunk says which file and which rows, and carries no values.
 
-Whether a worker's file is the master's is seen from its size and a few rows all over it, once in a process: what a file
-holds beyond those is what whoever copied it answers for. A file is looked for where the master has it, then by its name
-in the worker's own folder, where a batch system puts what it transferred.
+Whether a worker's file is the master's is seen from its size and a few rows all over it, when a process first opens it
+and again when it was written to since: what a file holds beyond those is what whoever copied it answers for. A file is
+looked for where the master has it, then by its name in the worker's own folder, where a batch system puts what it
+transferred.
+
+It is mapped, so rows of a file that was cut would end the process (SIGBUS); its size is looked at before they are read.
 """
 
 from __future__ import annotations
 
 import hashlib
 import mmap
+import os
+import weakref
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -42,12 +46,30 @@ class SharedColumn:
     sample: str
 
     def opened(self) -> Array:
-        """Return the column, mapped read-only. Raises SharedFileError where this machine has not that file."""
-        return _opened(self)
+        """Return the column, mapped read-only. Raises SharedFileError where the file is not here (any more)."""
+        if (mapped := _OPEN.get(self)) is not None and mapped.signature == _signature(mapped.descriptor):
+            return mapped.values
+        _OPEN.pop(self, None)
+        while len(_OPEN) >= MOST_OPEN:
+            del _OPEN[next(iter(_OPEN))]
+        _OPEN[self] = mapped = _found(self)
+        return mapped.values
 
     def take(self, rows: Any) -> Array:
         """Return those rows, in memory. Raises SharedFileError as `opened` does."""
         return np.array(self.opened()[rows])
+
+
+@dataclass(frozen=True)
+class _Mapped:
+    """A column as this process has mapped it, and what tells whether its file was written to since."""
+
+    values: Array
+    descriptor: int  # of the file, closed with the values
+    signature: tuple[int, int]
+
+
+_OPEN: dict[SharedColumn, _Mapped] = {}
 
 
 def shared_column(name: str, column: Array) -> SharedColumn:
@@ -74,23 +96,39 @@ def _sample(column: Array) -> str:
     return hashlib.sha256(np.ascontiguousarray(column[rows]).tobytes()).hexdigest()
 
 
-@lru_cache(MOST_OPEN)
-def _opened(column: SharedColumn) -> Array:
-    path, places = Path(column.path), []
-    for place in (path, Path.cwd() / path.name):
+def _signature(descriptor: int) -> tuple[int, int]:
+    """The size of a file, and when it was written to."""
+    facts = os.fstat(descriptor)
+    return facts.st_size, facts.st_mtime_ns
+
+
+def _found(column: SharedColumn) -> _Mapped:
+    path, tried = Path(column.path), []
+    for place in dict.fromkeys((path, Path.cwd() / path.name)):
         try:
-            size = place.stat().st_size
-            if size != column.size:
-                places.append(f"{place} has {size:,} bytes, expected {column.size:,}")
-                continue
-            mapped = np.memmap(place, np.dtype(column.dtype), "r", column.offset, column.shape)
+            return _mapped(column, place)
         except (OSError, ValueError) as error:
-            places.append(f"{place}: {error.strerror if isinstance(error, OSError) else error}")
-            continue
-        if _sample(mapped) == column.sample:
-            return mapped
-        places.append(f"{place} holds other rows than the master's")
+            tried.append(f"{place}: {error.strerror or error if isinstance(error, OSError) else error}")
     raise SharedFileError(
-        f"a shared field cannot be read on this machine ({'; '.join(places)}). Put the file where all workers reach "
-        f"it, transfer it with the job, or declare the field without shared=True."
+        f"a shared field cannot be read on this machine ({'; '.join(tried)}). Put the file where all workers reach it, "
+        f"and leave it as it is while a run reads it (write a new one beside it, under another name); or transfer it "
+        f"with the job, or declare the field without shared=True."
     )
+
+
+def _mapped(column: SharedColumn, place: Path) -> _Mapped:
+    """Return a column in the file `place`. Raises OSError, and ValueError where it is another file."""
+    descriptor = os.open(place, os.O_RDONLY)
+    try:
+        signature = _signature(descriptor)  # before it is looked at: what is written meanwhile shows later
+        if signature[0] != column.size:
+            raise ValueError(f"it has {signature[0]:,} bytes, expected {column.size:,}")
+        with os.fdopen(descriptor, "rb", closefd=False) as file:
+            values = np.memmap(file, np.dtype(column.dtype), "r", column.offset, column.shape)
+        if _sample(values) != column.sample:
+            raise ValueError("it holds other rows than the master's")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    weakref.finalize(values, os.close, descriptor)
+    return _Mapped(values, descriptor, signature)

@@ -11,7 +11,7 @@ import pytest
 
 from gridml.engine.batch_failed import BatchFailed
 from gridml.model.chunk import Chunk, ChunkTable
-from gridml.model.shared import SharedColumn
+from gridml.model.shared import SharedColumn, SharedFileError
 from gridml.model.update import Update
 from gridml.protocol.messages import Lease, sync_from, to_json
 from gridml.protocol.text import MESSAGE, TRACEBACK
@@ -59,6 +59,15 @@ def test_any_error_of_f_becomes_a_failure_that_can_travel(error: Exception, word
     assert len(failure.message) <= MESSAGE and len(failure.traceback) <= TRACEBACK
     sync = to_json(session._state._send(failure=failure).sync)
     assert sync_from(sync).failure == failure  # the master takes it as it is
+
+
+def test_a_shared_file_that_goes_while_f_reads_it_is_no_failure_of_f() -> None:
+    engine: Any = FailingEngine(SharedFileError("/data/rows.npy has 1 byte"))
+    session = Session(SessionOptions("w1"), engine, cast(Any, None), cast(Any, None), lambda: False, lambda: 0.0)
+    event = session._perform(Train(Lease(1, 1, 0, 0, 10, "chunk", ""), 0, 10, 10, 1.0, False, 1, 0, 10, 10, 0))
+    assert isinstance(event, Failed)
+    assert (event.failure.message, event.failure.traceback) == ("/data/rows.npy has 1 byte", "")
+    assert (event.failure.first, event.failure.last) == (-1, -1)
 
 
 def test_a_machine_without_a_shared_file_says_so_and_is_given_other_work() -> None:

@@ -3,6 +3,7 @@ missing or another is found before f runs."""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class Row(gridml.Vertex):
 
 @pytest.fixture(autouse=True)
 def unopened() -> None:
-    shared._opened.cache_clear()
+    shared._OPEN.clear()
 
 
 def column(path: Path, dtype: Any, shape: tuple[int, ...]) -> np.ndarray:
@@ -168,6 +169,63 @@ def test_f_does_not_write_them(tmp_path: Path) -> None:
     with pytest.raises(BatchFailed) as caught:
         engine.train(0, 7, 1.0)
     assert "read-only here" in str(caught.value.__cause__)
+
+
+def _cut(path: Path) -> None:
+    os.truncate(path, 128)
+
+
+def _overwrite(path: Path) -> None:
+    with path.open("r+b") as file:
+        file.write(b"\1" * 6_128)
+    os.utime(path, (1, 1))  # a clock of few ticks would not show it at once
+
+
+WRITTEN = {
+    "cut": (_cut, "values.npy: it has 128 bytes, expected 6,128"),
+    "other rows": (_overwrite, "values.npy: it holds other rows"),
+}
+
+
+@pytest.mark.parametrize("batch", [7, None], ids=["batch", "one by one"])
+@pytest.mark.parametrize(("write", "message"), WRITTEN.values(), ids=WRITTEN)
+def test_a_file_that_is_written_to_while_it_is_mapped_is_an_error_and_no_signal(
+    tmp_path: Path, write: Any, message: str, batch: int | None
+) -> None:
+    def train(rows: gridml.Batch[Row], total: Total) -> None:
+        total.value += rows.values.sum(0)
+
+    def train_one(row: Row, total: Total) -> None:
+        total.value += row.values
+
+    g = graph(tmp_path)
+    f = gridml.update(train_one) if batch is None else gridml.update(batch=batch)(train)
+    engine = Engine(gridml.Program(lambda: g, f))
+    engine.begin(Chunk.decode(cut(g, "Row", np.arange(ROWS), None, None, bsp=False).encode()))
+    engine.train(0, 7, 1.0)
+    write(tmp_path / "values.npy")
+    with pytest.raises(BatchFailed) as caught:
+        engine.train(490, 497, 1.0)
+    assert isinstance(caught.value.__cause__, SharedFileError)
+    assert message in str(caught.value.__cause__) and "write a new one beside it" in str(caught.value.__cause__)
+
+
+def test_a_file_that_is_touched_or_replaced_by_the_same_is_read_on(tmp_path: Path) -> None:
+    g = graph(tmp_path)
+    place, path = g.tables["Row"].shared["values"], tmp_path / "values.npy"
+    first = place.opened()
+    os.utime(path, (1, 1))
+    assert place.opened() is not first and place.opened() is place.opened()
+    path.unlink()  # what is mapped stays
+    assert place.take(np.array([1])).tolist() == [[3, 4, 5]]
+
+
+def test_few_files_stay_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shared, "MOST_OPEN", 2)
+    places = [shared_column("a", column(tmp_path / f"{i}.npy", np.int8, (9,))) for i in range(5)]
+    before = len(os.listdir("/proc/self/fd"))
+    assert [int(place.take(3)) for place in places] == [3] * 5
+    assert len(os.listdir("/proc/self/fd")) <= before + 2 * 2  # a mapping has one of its own
 
 
 def test_the_place_of_a_view_of_a_view_is_right(tmp_path: Path) -> None:
