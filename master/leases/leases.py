@@ -62,7 +62,7 @@ class Leases:
         record.cached = sync.cached
         again = self._let_go(sync, now, again=not avoided)
         if again is not None:
-            self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.cached))
+            self._ledger.worker_sent(record.name, self.chunks.refresh(again, record.cached), now)
         if again is not None or avoided or not sync.wants or sync.leaving:
             return again
         appointed = self.appointments.choose(record, sync)
@@ -180,7 +180,7 @@ class Leases:
         lease = self._ledger.lease(span, stop, record.name, now, reason)
         self._reclaim.grant(lease, now)
         record.idle_until_s = None
-        self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.cached))
+        self._ledger.worker_sent(record.name, self.chunks.publish(lease, record.cached), now)
         return lease
 
     def _size(self, span: Span, record: WorkerRecord, now: float) -> tuple[int, str]:

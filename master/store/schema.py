@@ -10,7 +10,7 @@ from typing import Any
 from gridml.protocol.bounds import LARGEST
 from master.store.sealed import damage
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 LATEST_S = 1e12  # of times, durations, staleness
 SIGNED = {("failures", "first"), ("failures", "last")}  # -1 where f did not fail in a batch
 SUMS = {("logged", "total")}  # of any sign
@@ -29,6 +29,7 @@ CREATE TABLE credits (epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEG
   version INTEGER NOT NULL, worker TEXT NOT NULL, staleness REAL NOT NULL, at_s REAL NOT NULL);
 CREATE TABLE logged (version INTEGER NOT NULL, epoch INTEGER NOT NULL, name TEXT NOT NULL, total REAL NOT NULL,
   vertices INTEGER NOT NULL, crc32 INTEGER NOT NULL);
+CREATE TABLE traffic (at_s REAL NOT NULL, bytes_up INTEGER NOT NULL, bytes_down INTEGER NOT NULL);
 CREATE TABLE versions (version INTEGER PRIMARY KEY, sha256 TEXT, credited INTEGER NOT NULL, pushes INTEGER NOT NULL,
   at_s REAL NOT NULL, kept INTEGER NOT NULL DEFAULT 1);
 CREATE TABLE patches (version INTEGER PRIMARY KEY, epoch INTEGER NOT NULL, sha256 TEXT NOT NULL);

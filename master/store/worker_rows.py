@@ -59,8 +59,9 @@ class WorkerRows:
         """What a worker said of itself: vertices and seconds of training, the bytes of that, its kind of machine."""
         self._batch.report(sync, at_s, bytes_up)
 
-    def worker_sent(self, worker: str, bytes_down: int) -> None:
-        self._batch.sent(worker, bytes_down)
+    def worker_sent(self, worker: str, bytes_down: int, at_s: float) -> None:
+        """Count bytes of chunks and answers that were put where a worker fetches them."""
+        self._batch.sent(worker, bytes_down, at_s)
 
     def worker_paced(self, worker: str, push_every: int, reason: str) -> None:
         """How often a worker was told to push, and why."""

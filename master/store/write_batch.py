@@ -45,8 +45,8 @@ class _WorkerChange:
 
 @dataclass
 class WriteBatch:
-    """Rows of leases, credits, what f logged, and workers. Leases are written as they stand when the transaction
-    ends."""
+    """Rows of leases, credits, what f logged, workers, and the bytes that
+    passed. Leases are written as they stand when the transaction ends."""
 
     _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
     _changed: dict[int, LeaseState] = field(default_factory=dict)
@@ -54,6 +54,7 @@ class WriteBatch:
     _credits: list[tuple[int, int, int, int, int | None, str, float, float]] = field(default_factory=list)
     _logged: dict[tuple[int | None, int, str], tuple[float, int]] = field(default_factory=dict)
     _epochs: dict[int, int] = field(default_factory=dict)
+    _traffic: dict[float, list[int]] = field(default_factory=dict)  # up and down by the time of a turn
     _workers: dict[str, _WorkerChange] = field(default_factory=dict)
 
     def open(self, lease: LeaseState, at_s: float, reason: str) -> None:
@@ -88,10 +89,12 @@ class WriteBatch:
         change.at_s = at_s if change.at_s is None else change.at_s
         change.trained, change.train_s = max(change.trained, sync.trained), max(change.train_s, sync.train_s)
         change.up += up
+        self._pass(at_s, up, 0)
         change.kind = sync.kind
 
-    def sent(self, worker: str, down: int) -> None:
+    def sent(self, worker: str, down: int, at_s: float) -> None:
         self._workers.setdefault(worker, _WorkerChange()).down += down
+        self._pass(at_s, 0, down)
 
     def paced(self, worker: str, push_every: int, reason: str) -> None:
         change = self._workers.setdefault(worker, _WorkerChange())
@@ -151,6 +154,10 @@ class WriteBatch:
                     for worker, c in self._workers.items()
                 ],
             )
+        if self._traffic:
+            db.executemany(
+                "INSERT INTO traffic VALUES (?, ?, ?)", [(at_s, up, down) for at_s, (up, down) in self._traffic.items()]
+            )
         self._opened.clear()
         self._changed.clear()
         self._closed.clear()
@@ -158,6 +165,14 @@ class WriteBatch:
         self._logged.clear()
         self._epochs.clear()
         self._workers.clear()
+        self._traffic.clear()
+
+    def _pass(self, at_s: float, up: int, down: int) -> None:
+        """Count bytes of all workers together: a turn of the master has one time, and so one row."""
+        if up or down:
+            sums = self._traffic.setdefault(at_s, [0, 0])
+            sums[0] += up
+            sums[1] += down
 
     def _lease_row(self, lease: LeaseState) -> tuple[object, ...]:
         return (

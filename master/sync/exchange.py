@@ -237,7 +237,7 @@ class Exchange:
             record.spoke = True
             record.show_life(now)
         self.ledger.worker_reported(sync, now, draft.nbytes)
-        self.ledger.worker_sent(sync.worker, record.bytes_down)
+        self.ledger.worker_sent(sync.worker, record.bytes_down, now)
         record.bytes_down = 0
         if draft.problem is not None:
             self._set_message_aside(draft.message, record, draft.problem, now)

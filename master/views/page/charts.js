@@ -41,7 +41,7 @@ function describeCharts(facts) {
     {
       ...time,
       title: "Bytes",
-      note: "so far; each worker's, spread evenly over its pushes",
+      note: "so far: pushes up, chunks and answers down",
       yText: bytes,
       series: ["up", "down"],
       data: over(history.bytes, ["up", "down"]),

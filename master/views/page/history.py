@@ -27,18 +27,8 @@ _CREDITS = """
 SELECT max(at_s), sum(stop - start), count(*), avg(staleness), max(staleness)
 FROM credits GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
 """
-# The ledger counts a worker's bytes together, so they are spread over its pushes; those of one that never pushed are
-# counted as it ended.
 _BYTES = """
-WITH pushes AS (SELECT worker, count(*) AS number FROM credits GROUP BY worker),
-passing AS (
-  SELECT at_s, 1.0 * bytes_up / number AS up, 1.0 * bytes_down / number AS down
-  FROM credits JOIN workers USING (worker) JOIN pushes USING (worker)
-  UNION ALL
-  SELECT coalesce(ended_s, ?), bytes_up, bytes_down FROM workers
-  WHERE worker NOT IN (SELECT worker FROM pushes) AND bytes_up + bytes_down > 0
-)
-SELECT max(at_s), sum(up), sum(down) FROM passing GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
+SELECT max(at_s), sum(bytes_up), sum(bytes_down) FROM traffic GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
 """
 _CHUNKS = """
 SELECT max(opened_s), min(stop - start), avg(stop - start), max(stop - start)
@@ -69,9 +59,9 @@ class History:
     which no master ran.
 
     `credit`: vertices credited so far, of all epochs; `staleness`: mean and largest of the pushes since the point
-    before; `workers`: alive, and lost so far; `bytes`: up and down so far, each worker's spread evenly over its pushes;
-    `chunks`: least, mean and most vertices. `logged` by name: what f logged, `mean` up to where `credited` vertices
-    were. `cost`: dollars so far, as was known then; empty where the run launched no instances.
+    before; `workers`: alive, and lost so far; `bytes`: up and down so far; `chunks`: least, mean and most vertices.
+    `logged` by name: what f logged, `mean` up to where `credited` vertices were. `cost`: dollars so far, as was known
+    then; empty where the run launched no instances.
     """
 
     credit: Columns
@@ -90,7 +80,7 @@ def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: in
     width_s = max((clock.end_s - clock.start_s) / points, 1e-3)
     buckets = (clock.start_s, width_s)
     pushes = db.execute(_CREDITS, buckets).fetchall()
-    passed = db.execute(_BYTES, (clock.end_s, *buckets)).fetchall()
+    passed = db.execute(_BYTES, buckets).fetchall()
     chunks = db.execute(_CHUNKS, buckets).fetchall()
     return History(
         credit=_columns(clock, pushes, {"credited": _running([row[1] for row in pushes])}),

@@ -105,7 +105,7 @@ def finished(tmp_path: Path) -> Path:
         ledger.worker_submitted("w6", 119.0)  # never started
         ledger.worker_reported(Sync("w1", trained=1800, train_s=9.0), 118.0, 5000)
         ledger.worker_reported(Sync("w2", trained=450, train_s=2.25), 112.0, 700)
-        ledger.worker_sent("w1", 9000)
+        ledger.worker_sent("w1", 9000, 118.0)
         lease = LeaseState(1, 1, 0, 0, 9, 2, "w4")
         ledger.add_failure(lease, "slot-4", Failure(1, 1, "ValueError: no", "", 3, 7), "another worker will try", 100.5)
         ledger.set("status", "finished")

@@ -64,7 +64,7 @@ def finished(tmp_path: Path) -> Path:
         train_epoch(ledger, 1, 104.0, 0.99)
         ledger.worker_reported(Sync("w1", trained=1000, train_s=4.0), 108.0, 5000)
         ledger.worker_reported(Sync("w3", trained=100, train_s=1.0), 102.0, 300)
-        ledger.worker_sent("w1", 9000)
+        ledger.worker_sent("w1", 9000, 108.0)
         ledger.event(100.0, "submitted", "w1 to w3")
         ledger.event(103.0, "evicted", ODD)
         ledger.set("status", "finished")
