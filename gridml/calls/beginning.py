@@ -6,7 +6,7 @@ import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from gridml.calls.displays import Display, OnEvent
+from gridml.calls.displays import Display, OnEvent, check_shown
 from gridml.calls.driving import drive, new_root
 from gridml.calls.first_values import written
 from gridml.calls.handle import Run
@@ -66,8 +66,9 @@ def submit(
 ) -> Run:
     """Hand a program over to the jobs of a pool, as `gridml submit` does; return at once: `Run.wait` waits for its end.
 
-    With `foreground=True` the master runs in this process, and it returns when the run has ended. Options as those of
-    the command; otherwise as `gridml.run`.
+    With `foreground=True` the master runs in this process, and it returns when the run has ended. Only then is
+    `on_event` called, and refused otherwise: `Run.events` tells what happened. Options as those of the command;
+    otherwise as `gridml.run`.
     """
     given = {**options, "workers": workers, "epochs": epochs, "run_dir": run_dir, "init_from": init_from}
     return _begin("submit", program, given, on_event, display)
@@ -96,10 +97,17 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
 
     call = f"gridml.{verb}"
     check_guarded(call)
+    check_shown(call, display, on_event)
     source, plugin = source_of(program, call), _plugin(verb)
     states = given["init_from"] if isinstance(given["init_from"], Mapping) else None
     plain = given if states is None else {**given, "init_from": None}
     values = values_of(call, start_parameters(plugin), plain, _AT_A_TERMINAL)
+    handed_over = plugin.batch is not None and not values["foreground"]
+    if handed_over and on_event is not None:
+        raise UsageError(
+            f"{call} got on_event, and the master of a run that is handed over to a pool is no part of this process. "
+            "Give foreground=True, or ask the run that it returns for run.events()."
+        )
     root = values["run_dir"] = values["run_dir"] or new_root(source.file.stem)
     values["program"] = source.file
     wanted(plugin, values if states is None else {**values, "init_partial": False})  # before anything is written
@@ -109,7 +117,7 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
     settings, root = wanted(plugin, values)
     if plugin.batch is not None:
         plugin.batch.check_reachable()
-        if not values["foreground"]:
+        if handed_over:
             plugin.batch.submit_master(settings, made(settings, root, quiet=display == "none"))
             return Run(root)
     return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)

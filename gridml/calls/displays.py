@@ -42,10 +42,18 @@ def in_notebook() -> bool:
     return shell is not None and getattr(shell, "kernel", None) is not None
 
 
-def view_for(display: str, title: str) -> View:
-    """Return what shows a run. Raises UsageError for a display that there is not."""
+def check_shown(call: str, display: object, on_event: object) -> None:
+    """Raise UsageError for a display that there is not, and for an `on_event` that cannot be called."""
     if display not in get_args(Display):
-        raise UsageError(f"got display={display!r}; expected one of {', '.join(get_args(Display))}.")
+        raise UsageError(f"{call} got display={display!r}; expected one of {', '.join(get_args(Display))}.")
+    if on_event is not None and not callable(on_event):
+        raise UsageError(
+            f"{call} got on_event={on_event!r}; expected a function of one gridml.Event, as in on_event=print."
+        )
+
+
+def view_for(display: Display, title: str) -> View:
+    """Return what shows a run."""
     if display == "auto":
         display = "notebook" if in_notebook() else "terminal" if sys.stdout.isatty() else "plain"
     if display == "notebook":

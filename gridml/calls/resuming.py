@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from gridml.calls.displays import Display, OnEvent
+from gridml.calls.displays import Display, OnEvent, check_shown
 from gridml.calls.driving import drive
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
@@ -32,6 +32,7 @@ def resume(
     from gridml.commands.resume import resume_parameters, taking_up
 
     check_guarded("gridml.resume")
+    check_shown("gridml.resume", display, on_event)
     root = Run(run).run_dir
     given = {**options, "epochs": epochs, "workers": workers}
     values = {**values_of("gridml.resume", resume_parameters(), given, _AT_A_TERMINAL), "run": root}

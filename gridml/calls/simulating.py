@@ -6,7 +6,7 @@ import inspect
 import os
 from typing import Any
 
-from gridml.calls.displays import Heard, Nowhere, OnEvent
+from gridml.calls.displays import Heard, Nowhere, OnEvent, check_shown
 from gridml.calls.driving import explained, new_root, undisturbed
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
@@ -37,6 +37,7 @@ def simulate(
 
     call = "gridml.simulate"
     check_guarded(call)
+    check_shown(call, "none", on_event)
     parameters = inspect.signature(command.simulate, eval_str=True).parameters.values()
     values = values_of(call, parameters, {**options, "workers": workers}, _ELSEWHERE)
     wanted = SimulationOptions(**{name: value for name, value in values.items() if name not in _ELSEWHERE})

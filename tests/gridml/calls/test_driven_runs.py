@@ -5,11 +5,12 @@ from __future__ import annotations
 import signal
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import gridml
-from gridml.errors import CancelledError, RunError, UserCodeError
+from gridml.errors import CancelledError, RunError, UsageError, UserCodeError
 
 PROGRAMS = Path(__file__).parents[2] / "programs"
 
@@ -64,7 +65,6 @@ def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
     import torch
 
     from gridml.calls.first_values import written
-    from gridml.errors import UsageError
     from master.store.first_values import read_first_values
 
     state = {"weight": torch.ones(2, 3).bfloat16(), "bias": torch.zeros(2)}
@@ -95,3 +95,21 @@ def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch
     assert run.status == "submitted" and run.settings()["condor"]["request_memory"]
     with pytest.raises(TimeoutError, match="is submitted after 0 s"):
         run.wait(timeout_s=0)
+
+
+def test_nobody_listens_to_a_run_that_is_handed_over(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"no part of this process. Give foreground=True, or .* run\.events\(\)"):
+        gridml.submit(PROGRAMS / "tally.py", run_dir=tmp_path / "run", on_event=print)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("call", [gridml.run, gridml.submit, gridml.launch, gridml.resume], ids=lambda f: f.__name__)
+def test_displays_and_listeners_that_are_none_are_refused_before_anything_is_written(
+    call: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match=rf"gridml\.{call.__name__} got display='termnal'; expected one of auto, "):
+        call(PROGRAMS / "tally.py", display="termnal")
+    with pytest.raises(UsageError, match=rf"gridml\.{call.__name__} got on_event='plain'; expected a function"):
+        call(PROGRAMS / "tally.py", on_event="plain")
+    assert not [*tmp_path.iterdir()]
