@@ -115,6 +115,17 @@ def test_a_run_is_what_it_would_be_if_everything_travelled(
     assert traffic(tmp_path / "partly")[:2] == traffic(tmp_path / "whole")[:2]
 
 
+def test_what_each_turn_moved_sums_to_what_each_worker_moved(tmp_path: Path, programs: Path) -> None:
+    script = Lives(3, Exponential(20.0), 1, grace_s=1.0, gap_s=1.0)
+    play(programs / "perceptron.py", tmp_path / "run", script, Chances(lose=0.05, repeat=0.05, truncate=0.03))
+    workers, _, up, down = traffic(tmp_path / "run")
+    with closing(sqlite3.connect(tmp_path / "run" / "ledger.db")) as db:
+        turns = db.execute("SELECT sum(bytes_up), sum(bytes_down), count(DISTINCT at_s) FROM traffic").fetchone()
+    assert workers > 3
+    assert turns[:2] == (up, down) and min(up, down) > 0
+    assert turns[2] > 10  # one row a turn that moved any
+
+
 @pytest.mark.parametrize("bad", [False, True])
 def test_answers_that_name_a_versions_file_bring_what_others_carry(
     tmp_path: Path, programs: Path, monkeypatch: pytest.MonkeyPatch, bad: bool
