@@ -19,7 +19,7 @@ from gridml.engine.calling import Calling
 from gridml.engine.device_errors import trouble_of
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture
-from gridml.engine.modules import ModuleRows, Modules
+from gridml.engine.modules import ModuleRows, Modules, still
 from gridml.engine.rebasing import Rebasing
 from gridml.engine.recorder import Recorder
 from gridml.engine.replicated_rows import ReplicatedRows
@@ -78,7 +78,7 @@ class Engine:
                 modules = self._modules[table.type]
                 self._tables[name] = ModuleRows(modules, table.ids, self._used)
                 for index in table.ids.tolist():
-                    self._views[table.type, index] = modules.views(index)
+                    self._follow((table.type, index))
                 continue
             fields = dict(table.fields)
             if declared.replicated:
@@ -175,7 +175,8 @@ class Engine:
         self._stepping.finish()
         modules: dict[VertexKey, dict[str, Array]] = {}
         arriving: list[Capture] = []
-        for key, views in self._views.items():
+        for key in self._views:
+            views = self._follow(key)
             captured = self._modules[key[0]].capture(key[1])
             away = {name: values for capture in captured for name, values in capture.arrays.items()}
             here = held.get(key, {})
@@ -273,8 +274,7 @@ class Engine:
 
     def _take(self, newest: ReplicaPart, pushed: Snapshot | None, live: int) -> None:
         for key, tensors in newest.modules.items():
-            if key not in self._views:
-                self._views[key] = self._modules[key[0]].views(key[1])
+            self._follow(key)
             if pushed is not None:
                 self._modules[key[0]].pull(key[1])
             left = {} if pushed is None else pushed.replica.modules.get(key, {})
@@ -284,6 +284,13 @@ class Engine:
         for type_name, rows in newest.rows.items():
             table = self._rows(type_name) if type_name in self._tables else None
             self._replicated.take_into(table, type_name, rows, live, keeps=pushed is not None)
+
+    def _follow(self, key: VertexKey) -> dict[str, Array]:
+        """Return the views of a vertex, of the tensors that its module has by now. Raises ProgramError where f has made
+        something else of one."""
+        views = self._modules[key[0]].views(key[1])
+        self._views[key] = still(views, self._views.get(key, views))
+        return self._views[key]
 
     def _rows(self, name: str) -> Rows:
         table = self._tables[name]

@@ -59,6 +59,7 @@ class Mirror:
     def __init__(self, tensors: Mapping[str, Tensor], device: str) -> None:
         import torch
 
+        self.device = device
         self._tensors = dict(tensors)
         self._transfers = None if device == CPU else Transfers(device)
         self._dtypes = {
@@ -71,6 +72,20 @@ class Mirror:
         self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in _SHORT]
         self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
         self.pull()
+
+    def follow(self, tensors: Mapping[str, Tensor]) -> bool:
+        """Have these be the module's tensors from now on, and return True; False where they are not of the names,
+        shapes and dtypes that the others were of. What the arrays hold is as before: `pull` brings what these do."""
+        if tensors.keys() != self._tensors.keys():
+            return False
+        pairs = [(tensor, self._tensors[name]) for name, tensor in tensors.items()]
+        if any(tensor.shape != before.shape or tensor.dtype != before.dtype for tensor, before in pairs):
+            return False
+        for name, tensor in tensors.items():
+            if tensor is not self._tensors[name]:
+                self._tensors[name] = tensor
+                self._unmoved.pop(name, None)
+        return True
 
     def pull(self) -> None:
         """Bring the tensors' values home, as they are now."""

@@ -4,7 +4,7 @@ that of a mirror where they train on a device.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from types import MethodType
 from typing import Any
 
@@ -68,6 +68,27 @@ def plain(name: str) -> str:
     return ".".join(part for part in name.split(".") if part != _COMPILED)
 
 
+def _same(tensors: list[tuple[Any, int]], others: list[tuple[Any, int]]) -> bool:
+    return len(tensors) == len(others) and all(
+        one is other and where == place for (one, where), (other, place) in zip(tensors, others, strict=True)
+    )
+
+
+def still(views: dict[str, Array], before: Mapping[str, Array]) -> dict[str, Array]:
+    """Return of a vertex's `views` those that it had `before`. A tensor that came later stays with its worker: nobody
+    else has it. Raises ProgramError for one that is gone, or has another shape or dtype."""
+    for name, view in before.items() if views is not before else ():
+        now = views.get(name)
+        if now is None or now.shape != view.shape or now.dtype != view.dtype:
+            got = "nothing" if now is None else f"{now.dtype} {now.shape}"
+            raise ProgramError(
+                f"f made {got} of {name}; expected {view.dtype} {view.shape}, as the factory made it, since "
+                f"all workers' are merged. Keep its shape and dtype, or register the buffer with persistent=False: "
+                f"then each worker has its own."
+            )
+    return views if len(views) == len(before) else {name: views[name] for name in before}
+
+
 class Modules:
     """All module vertices of one type that this process holds; positions are vertex indices. They train on `device`;
     None stands for where nothing is trained but merged and evaluated: there a compiled module is what it was made of.
@@ -78,6 +99,7 @@ class Modules:
         self.stepping = Stepping() if stepping is None else stepping  # one for all types that f steps
         self._device = device
         self._mirrors: dict[int, list[Mirror]] = {}  # of the tensors that the host has no memory of
+        self._viewed: dict[int, tuple[list[tuple[Any, int]], dict[str, Array]]] = {}  # (tensors and where, their views)
         self._made: dict[int, dict[str, Any]] = {}
         self._optimisers: dict[int, dict[str, Any]] = {}
         self._base: dict[int, list[list[dict[str, Any]]]] = {}  # the settings of their groups, as they were made
@@ -124,6 +146,7 @@ class Modules:
             for module in self._made.pop(index).values():
                 module.__dict__.pop("average_with", None)  # bound to the module: it would wait for Python's collector
             self._mirrors.pop(index, None)
+            self._viewed.pop(index, None)
             self._remembered.keep(index, [*self._optimisers.pop(index).values()])
             del self._base[index]
             self._torch_rates.pop(index, None)
@@ -138,7 +161,26 @@ class Modules:
 
         Names are "Type/index/field/name in state_dict", as if nothing was compiled. Tied weights, one tensor under
         several names, go by the first of them: rebased twice, they would be wrong.
+
+        They are of the tensors that the module has now: f may give it a new one, as a buffer's `self.total = self.total
+        + x` does, or a tensor other memory. As long as it has not, the same views are returned, for a microsecond a
+        tensor.
         """
+        self.make(index)
+        present = [
+            (tensor, tensor.data_ptr())
+            for module in self._made[index].values()
+            for part in module.modules()
+            for tensor in (*part._parameters.values(), *part._buffers.values())
+            if tensor is not None
+        ]
+        before, views = self._viewed.get(index, ([], {}))
+        if index not in self._viewed or not _same(present, before):
+            views = self._made_views(index)
+            self._viewed[index] = present, views
+        return views
+
+    def _made_views(self, index: int) -> dict[str, Array]:
         views: dict[str, Array] = {}
         mirrored: dict[str, dict[str, Any]] = {}  # tensors by name, by device
         for field, name, tensor, first in self._tensors(index):
@@ -155,8 +197,11 @@ class Modules:
                     f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype}; expected a dtype numpy has, "
                     f"bfloat16 or float16. Keep the master copy in float32."
                 ) from error
-        if index not in self._mirrors:
-            self._mirrors[index] = [Mirror(tensors, device) for device, tensors in mirrored.items()]
+        before = {mirror.device: mirror for mirror in self._mirrors.get(index, ())}
+        self._mirrors[index] = [
+            before[device] if device in before and before[device].follow(tensors) else Mirror(tensors, device)
+            for device, tensors in mirrored.items()
+        ]
         for mirror in self._mirrors[index]:
             views.update(mirror.arrays)
         return views
@@ -186,8 +231,9 @@ class Modules:
 
     def pull(self, index: int | None = None) -> None:
         """Bring home what vertex `index`, or every one, holds by now: afterwards `views` are up to date."""
-        for each, mirrors in self._mirrors.items():
-            for mirror in mirrors if index in (None, each) else ():
+        for each in [each for each in self._mirrors if index in (None, each)]:
+            self.views(each)  # of the tensors that the module has by now
+            for mirror in self._mirrors[each]:
                 mirror.pull()
 
     def put(self, index: int, names: Collection[str]) -> None:
