@@ -16,7 +16,7 @@ import typer
 
 from gridml.commands import ami, cancel, check, place, plan, report, resume, rollback, scale, simulate, status, watch
 from gridml.commands.arguments import JSON, say
-from gridml.errors import GridmlError, UsageError, UserCodeError
+from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _fail(error: GridmlError, *, as_json: bool) -> None:
     """Say what was wrong, and end the process."""
-    traceback = error.traceback_text if isinstance(error, UserCodeError) else ""
+    traceback = error.traceback_text if isinstance(error, UserCodeError | DataError) else ""
     if traceback:
         say(traceback, err=True)
     typer.echo(typer.style("Error: ", fg="red", bold=True), err=True, nl=False)

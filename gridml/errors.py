@@ -50,9 +50,16 @@ class UserCodeError(GridmlError):
 
 
 class DataError(GridmlError):
-    """A data set cannot be had, or its content is not what its checksum says."""
+    """A data set cannot be had, or its content is not what its checksum says.
+
+    `traceback_text` is that of the data set's own code, where that failed.
+    """
 
     exit_status = 5
+
+    def __init__(self, message: str, traceback_text: str = "") -> None:
+        super().__init__(message)
+        self.traceback_text = traceback_text
 
 
 class StorageError(GridmlError):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from gridml.calls.displays import Display, Heard, OnEvent, view_for
 from gridml.calls.handle import Run
-from gridml.errors import GridmlError, UserCodeError
+from gridml.errors import DataError, GridmlError, UserCodeError
 
 if TYPE_CHECKING:
     from master.environment import Environment
@@ -66,7 +66,7 @@ def explained() -> Iterator[None]:
     try:
         yield
     except GridmlError as error:
-        if isinstance(error, UserCodeError) and error.traceback_text:
+        if isinstance(error, UserCodeError | DataError) and error.traceback_text:
             error.add_note(error.traceback_text)
         raise
 

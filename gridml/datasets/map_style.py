@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 
 from gridml.datasets.field_writer import FieldWriter, as_array, opened
 from gridml.datasets.sources import Report, folders
-from gridml.errors import DataError, StorageError
+from gridml.errors import DataError, GridmlError, StorageError
 from gridml.model.ragged import Ragged, ragged
+from gridml.model.user_traceback import called_traceback
 from gridml.model.vertex import Vertex, VertexType, array, describe
 from gridml.protocol.text import described
 
@@ -41,7 +42,8 @@ Item = dict[str, Any]  # value by field
 class _Written:
     """What is to be on the disk: `key` names it among others below `folder`, `items` makes it."""
 
-    vertex_type: VertexType
+    type_name: str
+    fields: Mapping[str, array | ragged]
     count: int
     key: str
     folder: Path
@@ -60,7 +62,8 @@ def from_torch(
 
     An item is a dict by field name, a tuple with the fields in the order of their declaration, or the one field's
     value; each value is a tensor, an array, a number, or a str. `names` says for a field which key or position of an
-    item it is, where that is another. Values become the declared dtype where that changes nothing but the form.
+    item it is, where that is another, and None for one that no item has, which is then left to
+    `graph.add`. Values become the declared dtype where that changes nothing but the form.
 
     Usage: `graph.add(Image, network=network, **gridml.from_torch(data, Image))`.
 
@@ -68,17 +71,17 @@ def from_torch(
     Written fields are found again by class, length and declaration of the data set and by 64 of its items: one that
     changed in others only needs another `folder`.
 
-    Raises DataError, naming the item, for one that does not fit, for a data set whose items differ each time they are
+    Raises DataError, naming the item, for one that does not fit or cannot be read (then with the traceback of the data
+    set's own code, and its error as the cause), for a data set whose items differ each time they are
     read (a random transform, which belongs into f) and for one without a length; StorageError where the disk cannot
     hold the fields.
     """
-    declared = describe(vertex_type)
     count = _length(dataset, "from_torch")
-    chosen = _Chosen(declared, names)
+    chosen = _Chosen(describe(vertex_type), names)
     sampled = hashlib.sha256()
     for at in dict.fromkeys(np.linspace(0, count - 1, min(SAMPLED, count)).astype(int).tolist()):
-        bits = _bits(declared, chosen.of(_item(dataset, at), at), at)
-        if at == 0 and bits != _bits(declared, chosen.of(_item(dataset, at), at), at):
+        bits = _bits(chosen.declared, chosen.of(_item(dataset, at), at), at)
+        if at == 0 and bits != _bits(chosen.declared, chosen.of(_item(dataset, at), at), at):
             raise DataError(
                 f"item 0 of {type(dataset).__name__} differs each time it is read. Fields are written once: leave "
                 f"random transforms out of the data set, and do them in f."
@@ -86,7 +89,7 @@ def from_torch(
         sampled.update(bits)
     key = [type(dataset).__module__, type(dataset).__qualname__, sampled.hexdigest()]
     items = ((at, chosen.of(_item(dataset, at), at)) for at in range(count))
-    return _fields(_written(declared, count, [key, chosen.places], folder, progress), items)
+    return _fields(_written(chosen, count, [key], folder, progress), items)
 
 
 def from_huggingface(
@@ -103,14 +106,13 @@ def from_huggingface(
     (height, width, channels). Everything else is as for `from_torch`, except that written fields are found again by the
     data set's own fingerprint. Raises DataError also for several splits and for a stream.
     """
-    declared = describe(vertex_type)
     columns = getattr(dataset, "column_names", None)
     if isinstance(columns, dict):
         raise DataError(f'from_huggingface got the splits {sorted(columns)}; give one of them, as in dataset["train"].')
     if not isinstance(columns, list) or not hasattr(dataset, "with_format"):
         raise DataError(f"from_huggingface got {type(dataset).__name__}; expected a datasets.Dataset.")
     count = _length(dataset, "from_huggingface")
-    chosen = _Chosen(declared, names)
+    chosen = _Chosen(describe(vertex_type), names)
     if missing := [column for column in chosen.places.values() if column not in columns]:
         raise DataError(
             f"the data set has no column {missing[0]!r}; it has {columns}. Say which field is which column: "
@@ -121,11 +123,11 @@ def from_huggingface(
 
     def items() -> Iterator[tuple[int, Item]]:
         for start in range(0, count, _AT_ONCE):
-            group = numbers[start : start + _AT_ONCE]
+            group = _group(numbers, start)
             for at in range(min(_AT_ONCE, count - start)):
                 yield start + at, {field: _plain(group[column][at]) for field, column in chosen.places.items()}
 
-    return _fields(_written(declared, count, [key, chosen.places], folder, progress), items())
+    return _fields(_written(chosen, count, [key], folder, progress), items())
 
 
 def _plain(value: Any) -> Any:
@@ -136,14 +138,17 @@ class _Chosen:
     """Which part of an item each field is; `places` has the key or the position by field, in the order declared."""
 
     def __init__(self, declared: VertexType, names: Mapping[str, Any] | None) -> None:
-        fields = [*declared.arrays, *declared.ragged]
-        if not fields:
-            raise DataError(f"{declared.name} declares no gridml.array, gridml.ragged or gridml.string to fill.")
-        if unknown := sorted(set(names or {}) - set(fields)):
-            raise DataError(f"names has {unknown[0]!r}, which is no field of {declared.name}; it has {fields}.")
-        order = [name for name in vars(declared.cls) if name in fields]
-        self.fields = order + [name for name in fields if name not in order]
+        self.type_name = declared.name
+        fields: dict[str, array | ragged] = {**declared.arrays, **declared.ragged}
         self.given = dict(names or {})
+        if unknown := sorted(set(self.given) - set(fields)):
+            raise DataError(f"names has {unknown[0]!r}, which is no field of {declared.name}; it has {list(fields)}.")
+        wanted = [name for name in fields if self.given.get(name, name) is not None]
+        if not wanted:
+            raise DataError(f"{declared.name} declares no gridml.array, gridml.ragged or gridml.string to fill.")
+        order = [name for name in vars(declared.cls) if name in wanted]
+        self.fields = order + [name for name in wanted if name not in order]
+        self.declared = {name: field for name, field in fields.items() if name in wanted}
         self.places: dict[str, Any] = {name: self.given.get(name, name) for name in self.fields}
 
     def of(self, item: Any, at: int) -> Item:
@@ -153,23 +158,29 @@ class _Chosen:
         elif isinstance(item, tuple | list):
             places = {name: self.given.get(name, position) for position, name in enumerate(self.fields)}
             there = dict(enumerate(item))
-            if not self.given and len(item) != len(self.fields):
+            if all(place is None for place in self.given.values()) and len(item) != len(self.fields):
                 raise DataError(
                     f"item {at:,} is a {type(item).__name__} of {len(item)}; expected one value for each of the fields "
-                    f'{self.fields}, or names={{"{self.fields[0]}": 0}}.'
+                    f'{self.fields}, or names={{"{self.fields[0]}": 0}}. {self._left_out()}'
                 )
         else:
             if len(self.fields) != 1:
                 raise DataError(
-                    f"item {at:,} is {type(item).__name__}; expected a dict or a tuple with the fields {self.fields}."
+                    f"item {at:,} is {type(item).__name__}; expected a dict or a tuple with the fields {self.fields}. "
+                    f"{self._left_out()}"
                 )
             return {self.fields[0]: item}
         if missing := [name for name, place in places.items() if place not in there]:
             raise DataError(
                 f"item {at:,} has no {places[missing[0]]!r} for the field {missing[0]}; it has {list(there)}. Say "
-                f'where it is: names={{"{missing[0]}": ...}}.'
+                f'where it is: names={{"{missing[0]}": ...}}. {self._left_out()}'
             )
         return {name: there[place] for name, place in places.items()}
+
+    def _left_out(self) -> str:
+        """How a field stays out that no item has: most often one that f changes."""
+        changed = [name for name in self.fields if getattr(self.declared[name], "mutable", False)]
+        return f'A field that no item has is left out by names={{"{(changed or self.fields)[-1]}": None}}.'
 
 
 def _length(dataset: Any, caller: str) -> int:
@@ -190,32 +201,42 @@ def _length(dataset: Any, caller: str) -> int:
 def _item(dataset: Any, at: int) -> Any:
     try:
         return dataset[at]
-    except (IndexError, KeyError) as error:
-        raise DataError(
-            f"{type(dataset).__name__} has a length of {len(dataset):,} and no item {at:,}: {described(error)}"
-        ) from error
+    except GridmlError:
+        raise
+    except Exception as error:
+        name = type(dataset).__name__
+        missing = isinstance(error, IndexError | KeyError)
+        told = f"{name} has a length of {len(dataset):,} and no item" if missing else f"{name} cannot read item"
+        raise DataError(f"{told} {at:,}: {described(error)}", called_traceback(error)) from error
 
 
-def _bits(declared: VertexType, item: Item, at: int) -> bytes:
+def _group(columns: Any, start: int) -> Any:
+    """Return the columns of the items from `start` on."""
+    try:
+        return columns[start : start + _AT_ONCE]
+    except Exception:
+        for at in range(start, min(start + _AT_ONCE, len(columns))):
+            _item(columns, at)  # which of them it is
+        raise
+
+
+def _bits(declared: Mapping[str, array | ragged], item: Item, at: int) -> bytes:
     """Return what tells an item from others, in the form in which it is written."""
     sha256 = hashlib.sha256()
-    for name, field in _declared(declared).items():
+    for name, field in declared.items():
         values = as_array(field, at, item[name])
         sha256.update(f"{name} {values.shape} ".encode() + values.tobytes())
     return sha256.digest()
 
 
-def _declared(vertex_type: VertexType) -> dict[str, array | ragged]:
-    return {**vertex_type.arrays, **vertex_type.ragged}
-
-
-def _written(
-    declared: VertexType, count: int, key: list[Any], folder: Path | None, progress: Report | None
-) -> _Written:
-    form = {name: [field.dtype.str, list(field.shape)] for name, field in _declared(declared).items()}
-    text = json.dumps([count, key, form, sorted(declared.ragged)], default=str, sort_keys=True)
+def _written(chosen: _Chosen, count: int, key: list[Any], folder: Path | None, progress: Report | None) -> _Written:
+    fields = chosen.declared
+    form = {name: [field.dtype.str, list(field.shape)] for name, field in fields.items()}
+    lists = sorted(name for name, field in fields.items() if isinstance(field, ragged))
+    text = json.dumps([count, [*key, chosen.places], form, lists], default=str, sort_keys=True)
     return _Written(
-        declared,
+        chosen.type_name,
+        fields,
         count,
         hashlib.sha256(text.encode()).hexdigest()[:32],
         folder or folders(os.environ)[0] / "fields",
@@ -229,7 +250,7 @@ def _fields(wanted: _Written, items: Iterable[tuple[int, Item]]) -> Fields:
     if (fields := _open(wanted, place)) is not None:
         return fields
     temporary = wanted.folder / f".{wanted.key}.{os.getpid()}.{secrets.token_hex(4)}"
-    wanted.report(f"writing {wanted.count:,} items of {wanted.vertex_type.name} to {place}")
+    wanted.report(f"writing {wanted.count:,} items of {wanted.type_name} to {place}")
     try:
         temporary.mkdir(parents=True)
         try:
@@ -244,7 +265,7 @@ def _fields(wanted: _Written, items: Iterable[tuple[int, Item]]) -> Fields:
         if (fields := _open(wanted, place)) is not None:
             return fields
         raise StorageError(
-            f"the fields of {wanted.vertex_type.name} cannot be written to {place}: {error}. Free some space, set "
+            f"the fields of {wanted.type_name} cannot be written to {place}: {error}. Free some space, set "
             f"GRIDML_CACHE, or give another folder=."
         ) from error
     if (fields := _open(wanted, place)) is None:
@@ -253,7 +274,7 @@ def _fields(wanted: _Written, items: Iterable[tuple[int, Item]]) -> Fields:
 
 
 def _write(wanted: _Written, folder: Path, items: Iterable[tuple[int, Item]]) -> dict[str, list[int]]:
-    writers = {name: FieldWriter(folder, field) for name, field in _declared(wanted.vertex_type).items()}
+    writers = {name: FieldWriter(folder, field) for name, field in wanted.fields.items()}
     try:
         for at, item in items:
             for name, value in item.items():
@@ -277,7 +298,7 @@ def _check_space(nbytes: int, folder: Path) -> None:
 def _open(wanted: _Written, place: Path) -> Fields | None:
     try:
         lengths = json.loads((place / MANIFEST).read_text())["lengths"]
-        return {n: opened(place, field, lengths[n]) for n, field in _declared(wanted.vertex_type).items()}
+        return {n: opened(place, field, lengths[n]) for n, field in wanted.fields.items()}
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, IndexError) as error:

@@ -22,5 +22,12 @@ def user_traceback(error: BaseException, path: Path) -> str:
     return printable("".join([*lines, *words]).rstrip(), TRACEBACK)
 
 
+def called_traceback(error: BaseException) -> str:
+    """Return the traceback of an error below the frame that caught it, printable and short."""
+    frames = traceback.format_list(traceback.extract_tb(error.__traceback__)[1:])
+    lines = ["Traceback (most recent call last):\n", *frames] if frames else []
+    return printable("".join([*lines, *traceback.format_exception_only(error)]).rstrip(), TRACEBACK)
+
+
 def _is_ours(file: str) -> bool:
     return file == "<string>" or Path(file).is_relative_to(_GRIDML)  # where dataclasses make their methods

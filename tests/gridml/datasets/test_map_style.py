@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gridml
+from gridml.cli import main
 from gridml.datasets import map_style
 from gridml.errors import DataError, StorageError
 
@@ -98,6 +99,27 @@ def test_names_say_where_a_field_is() -> None:
 
 def test_plain_values_are_the_one_field() -> None:
     assert gridml.from_torch(Listed([1.5, 2.0]), Single)["value"].tolist() == [1.5, 2.0]
+
+
+class Counted(gridml.Vertex):
+    pixels = gridml.array("uint8", (3, 2))
+    uses = gridml.array("int64", mutable=True)
+    label = gridml.array("int64")
+
+
+def test_a_field_that_no_item_has_is_left_out() -> None:
+    told = r"expected one value for each .* A field that no item has is left out by names=\{\"uses\": None\}"
+    with pytest.raises(DataError, match=told):
+        gridml.from_torch(Listed(photos(3)), Counted)
+    for items in (photos(3), [dict(zip(("pixels", "label"), each, strict=True)) for each in photos(3)]):
+        fields = gridml.from_torch(Listed(items), Counted, names={"uses": None})
+        assert list(fields) == ["pixels", "label"] and fields["label"].tolist() == [0, 1, 2]  # type: ignore[union-attr]
+        gridml.Graph().add(Counted, uses=np.zeros(3, int), **fields)
+    columns = {"pixels": [photo for photo, _ in photos(3)], "label": [0, 1, 2]}
+    assert list(gridml.from_huggingface(Columns(columns), Counted, names={"uses": None})) == ["pixels", "label"]
+    nothing = {"pixels": None, "uses": None, "label": None}
+    with pytest.raises(DataError, match="to fill"):
+        gridml.from_torch(Listed(photos(3)), Counted, names=nothing)
 
 
 def test_what_was_written_is_found_again() -> None:
@@ -201,6 +223,46 @@ def test_streams_empty_sets_and_lengths_that_are_wrong_are_refused() -> None:
         gridml.from_torch(Listed(photos(1)), Photo, names={"image": 0})
 
 
+class Damaged(Listed):
+    """Its third item cannot be read."""
+
+    def __getitem__(self, at: int) -> Any:
+        if at == 2:
+            raise OSError("image file is truncated")
+        return super().__getitem__(at)
+
+
+def test_an_item_that_cannot_be_read_is_named_with_the_traceback_of_the_data_set(cache: Path) -> None:
+    count = map_style.SAMPLED * 3  # so that item 2 is no sample
+    with pytest.raises(DataError, match="Damaged cannot read item 2: OSError: image file is truncated") as refused:
+        gridml.from_torch(Damaged(photos(count)), Photo)
+    assert isinstance(refused.value.__cause__, OSError)
+    text = refused.value.traceback_text
+    assert 'raise OSError("image file is truncated")' in text and "in _item" not in text
+    assert not list(cache.iterdir())
+
+
+def test_the_traceback_of_a_data_set_is_shown_at_the_terminal_and_by_a_call(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = tmp_path / "damaged.py"
+    program.write_text(
+        "import gridml\n\nclass Row(gridml.Vertex):\n    value = gridml.array('float32')\n"
+        "    uses = gridml.array('int64', mutable=True)\n\n"
+        "class Rows(list):\n    def __getitem__(self, at):\n        return 1 / (at - 3)\n\n"
+        "def graph():\n    fields = gridml.from_torch(Rows(range(9)), Row, names={'uses': None})\n"
+        "    g = gridml.Graph()\n    g.add(Row, uses=[0] * 9, **fields)\n    return g\n\n"
+        "@gridml.update\ndef f(row: Row):\n    pass\n\nprogram = gridml.Program(graph, f)\n"
+    )
+    with pytest.raises(DataError, match="Rows cannot read item 3: ZeroDivisionError") as refused:
+        gridml.run(program, workers=1, run_dir=tmp_path / "run", display="none")
+    assert any("return 1 / (at - 3)" in note for note in refused.value.__notes__)
+    with pytest.raises(SystemExit) as ended:
+        main(["run", str(program), "--run-dir", str(tmp_path / "run")])
+    assert ended.value.code == 5
+    assert "return 1 / (at - 3)" in capsys.readouterr().err
+
+
 def test_a_disk_that_cannot_hold_it_is_told_before_it_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = dataclasses.make_dataclass("Usage", ["free"])
     monkeypatch.setattr(map_style.shutil, "disk_usage", lambda folder: usage(100))
@@ -248,6 +310,19 @@ def test_columns_of_a_split_become_fields() -> None:
     other = Columns(columns, "second")
     gridml.from_huggingface(other, Sentence, names={"tokens": "ids"})
     assert other.rows_read == 600
+
+
+def test_an_item_of_a_split_that_cannot_be_read_is_named() -> None:
+    class Broken(Columns):
+        def __getitem__(self, rows: slice | int) -> Any:
+            if isinstance(rows, int) and rows != 301:
+                return {}
+            if rows == 301 or 301 in range(*rows.indices(len(self))):  # type: ignore[union-attr]
+                raise ValueError("no image")
+            return super().__getitem__(rows)  # type: ignore[arg-type]
+
+    with pytest.raises(DataError, match="Broken cannot read item 301: ValueError: no image"):
+        gridml.from_huggingface(Broken({"value": [0.5] * 600}), Single)
 
 
 def test_several_splits_streams_and_other_columns_are_refused() -> None:
