@@ -15,7 +15,7 @@ from typing import Annotated
 import typer
 
 from gridml.commands import ami, cancel, check, place, plan, report, resume, rollback, scale, simulate, status, watch
-from gridml.commands.arguments import JSON, say
+from gridml.commands.arguments import INTERRUPTED, JSON, say
 from gridml.errors import DataError, GridmlError, UsageError, UserCodeError
 
 
@@ -26,7 +26,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     if isinstance(sys.stdout, io.TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # names of files need not be text
     try:
-        ended = command_line()(args=arguments, prog_name="gridml", standalone_mode=JSON not in arguments)
+        commands = command_line()
+    except KeyboardInterrupt:
+        say("Stopped before the command began.", err=True)
+        sys.exit(INTERRUPTED)
+    try:
+        ended = commands(args=arguments, prog_name="gridml", standalone_mode=JSON not in arguments)
     except GridmlError as error:
         _fail(error, as_json=JSON in arguments)
     except Exception as error:
@@ -50,18 +55,20 @@ def _fail(error: GridmlError, *, as_json: bool) -> None:
     sys.exit(error.exit_status)
 
 
-def _version(wanted: bool) -> None:
+def _version(context: typer.Context, wanted: bool) -> None:
     if wanted:
-        typer.echo(f"gridml {metadata.version('gridml')}")
+        version = metadata.version("gridml")
+        typer.echo(json.dumps({"gridml": version}) if context.params["as_json"] else f"gridml {version}")
         raise typer.Exit
 
 
 def _options(
-    _: Annotated[
-        bool, typer.Option("--version", help="Say which version this is.", callback=_version, is_eager=True)
-    ] = False,
+    as_json: Annotated[bool, typer.Option(JSON, hidden=True, is_eager=True)] = False,  # so that _version knows of it
+    version: Annotated[bool, typer.Option("--version", help="Say which version this is.", callback=_version)] = False,
 ) -> None:
     """What stands before the command."""
+    if as_json:
+        raise UsageError(f"got {JSON} before the command; expected it after, as in gridml status RUN {JSON}.")
 
 
 def command_line() -> typer.Typer:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from gridml.calls.displays import Display, OnEvent, check_shown
-from gridml.calls.driving import drive, new_root
+from gridml.calls.driving import drive
 from gridml.calls.first_values import written
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
@@ -15,6 +15,7 @@ from gridml.calls.sources import source_of
 from gridml.errors import UsageError
 from gridml.model.loading import check_guarded
 from gridml.model.program import Program
+from gridml.run_names import claimed_root
 
 if TYPE_CHECKING:
     from master.backends.plugin import BackendPlugin
@@ -108,19 +109,19 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
             f"{call} got on_event, and the master of a run that is handed over to a pool is no part of this process. "
             "Give foreground=True, or ask the run that it returns for run.events()."
         )
-    root = values["run_dir"] = values["run_dir"] or new_root(source.file.stem)
     values["program"] = source.file
     wanted(plugin, values if states is None else {**values, "init_partial": False})  # before anything is written
-    values["program"] = source.placed(root)
-    if states is not None:
-        values["init_from"] = str(written(states, root, call))
-    settings, root = wanted(plugin, values)
-    if plugin.batch is not None:
-        plugin.batch.check_reachable()
-        if handed_over:
-            plugin.batch.submit_master(settings, made(settings, root, quiet=display == "none"))
-            return Run(root)
-    return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
+    with claimed_root(values["run_dir"], source.file.stem) as root:
+        values["program"] = source.placed(root)
+        if states is not None:
+            values["init_from"] = str(written(states, root, call))
+        settings = wanted(plugin, values)
+        if plugin.batch is not None:
+            plugin.batch.check_reachable()
+            if handed_over:
+                plugin.batch.submit_master(settings, made(settings, root, quiet=display == "none"))
+                return Run(root)
+        return drive(root, lambda environment: start(settings, root, environment), on_event, display, resumed=False)
 
 
 def _plugin(verb: str) -> BackendPlugin:

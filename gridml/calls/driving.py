@@ -21,13 +21,6 @@ if TYPE_CHECKING:
     from master.run import Run as MasterRun
 
 
-def new_root(program_name: str) -> Path:
-    """Return a directory for a run that its user named none for, one that is not there."""
-    from gridml.commands.arguments import usual_root
-
-    return usual_root(program_name)
-
-
 def drive(
     root: Path,
     begin: Callable[[Environment], MasterRun],

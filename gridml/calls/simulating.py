@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import inspect
 import os
+from pathlib import Path
 from typing import Any
 
 from gridml.calls.displays import Heard, Nowhere, OnEvent, check_shown
-from gridml.calls.driving import explained, new_root, undisturbed
+from gridml.calls.driving import explained, undisturbed
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
 from gridml.model.loading import check_guarded
 from gridml.model.program import Program
+from gridml.run_names import claimed_root
 
 _ELSEWHERE = ("program", "run_dir", "as_json", "campaign")
 
@@ -42,15 +44,13 @@ def simulate(
     values = values_of(call, parameters, {**options, "workers": workers}, _ELSEWHERE)
     wanted = SimulationOptions(**{name: value for name, value in values.items() if name not in _ELSEWHERE})
     source = None if program is None else source_of(program, call)
-    root = new_root("cost" if source is None else source.file.stem) if run_dir is None else os.fspath(run_dir)
+    name = "cost" if source is None else source.file.stem
     heard = Heard(Nowhere(), on_event)
 
     def report(topic: str, text: str, facts: Any) -> None:
         heard.event(0.0, topic, text, facts)
 
-    with explained(), undisturbed():
-        from pathlib import Path
-
-        command.played(None if source is None else source.placed(Path(root)), wanted, Path(root), report)
+    with explained(), undisturbed(), claimed_root(None if run_dir is None else Path(run_dir), name) as root:
+        command.played(None if source is None else source.placed(root), wanted, root, report)
     heard.turn()
     return Run(root)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gridml.commands.arguments import usual_root
 from gridml.errors import StorageError, UsageError
+from gridml.run_names import claimed_root
 
 if TYPE_CHECKING:
     from master.simulation.options import SimulationOptions
@@ -154,10 +154,10 @@ def simulate(
         steps_each=steps_each,
     )
     name = "cost" if program is None else program.stem
-    root = run_dir or usual_root(name)
-    with status_line(root, quiet=as_json) as notify:
-        world = played(program, options, root, notify)
-    result = result_of(world, root)
+    with claimed_root(run_dir, name) as root:
+        with status_line(root, quiet=as_json) as notify:
+            world = played(program, options, root, notify)
+        result = result_of(world, root)
     if as_json:
         typer.echo(json_text(result.to_json(), indent=2))
     else:

@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type
 
 import typer
 
-from gridml.commands.arguments import Json, RunDir, say, usual_root
+from gridml.commands.arguments import INTERRUPTED, Json, RunDir, say
 from gridml.errors import UsageError
 from gridml.model.device_names import AUTO
 from gridml.protocol.compression import NONE
+from gridml.run_names import claimed_root, usual_root
 
 if TYPE_CHECKING:
     from master.backends.base import BackendOptions
@@ -222,39 +223,49 @@ def for_typer(hint: Any) -> Any:
     return Annotated[(inner, *extras)]
 
 
-def wanted(plugin: BackendPlugin, values: Mapping[str, Any]) -> tuple[Settings, Path]:
-    """Return the settings of a run that is to begin, by the values of all options, and its directory. Raises UsageError
-    or RunError for what can be seen to be wrong before there is one."""
+def wanted(plugin: BackendPlugin, values: Mapping[str, Any]) -> Settings:
+    """Return the settings of a run that is to begin, by the values of all options. Raises UsageError or RunError for
+    what can be seen to be wrong before there is one."""
     from master.mailboxes import check_carrier
 
     settings = _settings(plugin, values)
     plugin.check(settings)
     check_carrier(settings, nearby=plugin.nearby())
-    return settings, values["run_dir"] or usual_root(settings.program.stem)
+    return settings
 
 
 def _start(plugin: BackendPlugin, values: dict[str, Any]) -> None:
+    try:
+        _start_heard(plugin, values)
+    except KeyboardInterrupt:  # which a run that is driven from here catches itself
+        say("Stopped before the run began.", err=True)
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def _start_heard(plugin: BackendPlugin, values: dict[str, Any]) -> None:
     from master.launch import start
     from master.store.rundir import RunDirectory
     from master.views.terminal import drive
 
-    settings, root = wanted(plugin, values)
+    settings = wanted(plugin, values)
+    name, as_json = settings.program.stem, values["as_json"]
     foreground = values.get("foreground", True)
     if foreground and values.get("prepare", False):
         raise UsageError("got --foreground and --prepare; expected one of them: what is prepared is submitted later.")
     if values.get("dry_run", False):
+        root = values["run_dir"] or usual_root(name)
         typer.echo(plugin.describe(settings, RunDirectory(root), foreground=foreground))
         return
-    if plugin.batch is not None:
-        if values["prepare"]:
-            _prepare(plugin.batch, settings, root, as_json=values["as_json"])
-            return
-        plugin.batch.check_reachable()
-        if not foreground:
-            _submit(plugin.batch, settings, root, as_json=values["as_json"])
-            return
-    title, as_json = settings.program.stem, values["as_json"]
-    drive(root, lambda environment: start(settings, root, environment), title, as_json=as_json)
+    with claimed_root(values["run_dir"], name) as root:
+        if plugin.batch is not None:
+            if values["prepare"]:
+                _prepare(plugin.batch, settings, root, as_json=as_json)
+                return
+            plugin.batch.check_reachable()
+            if not foreground:
+                _submit(plugin.batch, settings, root, as_json=as_json)
+                return
+        drive(root, lambda environment: start(settings, root, environment), name, as_json=as_json)
 
 
 def _settings(plugin: BackendPlugin, values: Mapping[str, Any]) -> Settings:

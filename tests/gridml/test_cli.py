@@ -17,7 +17,7 @@ from typing import IO, Any, NoReturn
 import pytest
 
 from gridml import cli
-from gridml.commands.arguments import usual_root
+from gridml.run_names import claimed_root, usual_root
 from master.views import terminal
 
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback", "scale")
@@ -402,13 +402,39 @@ def test_the_version_is_said(capsys: pytest.CaptureFixture[str]) -> None:
         cli.main(["--version"])
     assert ended.value.code == 0
     assert capsys.readouterr().out.startswith("gridml 0.")
+    with pytest.raises(SystemExit) as ended:
+        cli.main(["--version", "--json"])
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["gridml"].startswith("0.")
 
 
 def test_a_run_that_nobody_named_takes_a_directory_that_is_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("gridml.commands.arguments.time.strftime", lambda _: "20260401-120000")
+    monkeypatch.setattr("gridml.run_names.time.strftime", lambda _: "20260401-120000")
     assert usual_root("mnist") == Path("runs/mnist-20260401-120000")
-    Path("runs/mnist-20260401-120000").mkdir(parents=True)
-    assert usual_root("mnist") == Path("runs/mnist-20260401-120000-2")
+    with (
+        claimed_root(None, "mnist") as first,
+        claimed_root(None, "mnist") as second,
+    ):  # both are empty
+        assert [first, second] == [Path("runs/mnist-20260401-120000"), Path("runs/mnist-20260401-120000-2")]
+        (second / "ledger.db").touch()
+    assert not first.exists() and second.exists()
+    with pytest.raises(RuntimeError), claimed_root(None, "mnist") as third:
+        raise RuntimeError
+    assert third == first and not third.exists()
+    assert [*Path("runs").iterdir()] == [second]
+    with claimed_root(Path("mine"), "mnist") as named:
+        assert named == Path("mine") and not named.exists()
+
+
+def test_a_run_that_is_interrupted_before_it_begins_says_so(
+    gridml: Callable[..., Answer], program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("gridml.commands.start.wanted", interrupted)
+    status, _, err = gridml("run", program)
+    assert status == 130 and err == "Stopped before the run began.\n" and not (tmp_path / "runs").exists()
