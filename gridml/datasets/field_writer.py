@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import DataError
+from gridml.model.dtypes import beyond, narrowed
 from gridml.model.ragged import Ragged
 from gridml.model.ragged import ragged as ragged_field
 from gridml.model.vertex import array
@@ -102,7 +103,12 @@ def _converted(declared: array | ragged_field, item: int, values: Array) -> Arra
     dtype = declared.dtype
     if values.dtype == dtype:
         return values
-    converted = values.astype(dtype)
+    converted, row = narrowed(values, dtype)
+    if row is not None:
+        raise DataError(
+            f"item {item:,} has a {declared.name} with {beyond(values, dtype)} in it, which {dtype} cannot hold. "
+            f"Declare {values.dtype}, or scale the values in the data set."
+        )
     same = np.array_equal(converted, values) if dtype.kind in "iub" and values.dtype.kind in "iub" else None
     if same is False or (same is None and not np.can_cast(values.dtype, dtype, "same_kind")):
         span = f" from {values.min()} to {values.max()}" if values.size else ""

@@ -61,9 +61,9 @@ def from_torch(
     """Return the array, ragged and string fields of `vertex_type` from a torch map-style data set (`len` and `[i]`).
 
     An item is a dict by field name, a tuple with the fields in the order of their declaration, or the one field's
-    value; each value is a tensor, an array, a number, or a str. `names` says for a field which key or position of an
-    item it is, where that is another, and None for one that no item has, which is then left to
-    `graph.add`. Values become the declared dtype where that changes nothing but the form.
+    value (a list is its value, too); each value is a tensor, an array, a number, or a str. `names` says for a field
+    which key or position of an item it is, where that is another, and None for one that no item has, which is then left
+    to `graph.add`. Values become the declared dtype where that changes nothing but the form.
 
     Usage: `graph.add(Image, network=network, **gridml.from_torch(data, Image))`.
 
@@ -148,6 +148,7 @@ class _Chosen:
             raise DataError(f"{declared.name} declares no gridml.array, gridml.ragged or gridml.string to fill.")
         order = [name for name in vars(declared.cls) if name in wanted]
         self.fields = order + [name for name in wanted if name not in order]
+        self._positions = any(place is not None for place in self.given.values())
         self.declared = {name: field for name, field in fields.items() if name in wanted}
         self.places: dict[str, Any] = {name: self.given.get(name, name) for name in self.fields}
 
@@ -155,10 +156,10 @@ class _Chosen:
         """Return the value of each field in an item. Raises DataError where one is missing."""
         if isinstance(item, Mapping):
             places, there = self.places, item
-        elif isinstance(item, tuple | list):
+        elif isinstance(item, tuple) or (isinstance(item, list) and (len(self.fields) > 1 or self._positions)):
             places = {name: self.given.get(name, position) for position, name in enumerate(self.fields)}
             there = dict(enumerate(item))
-            if all(place is None for place in self.given.values()) and len(item) != len(self.fields):
+            if not self._positions and len(item) != len(self.fields):
                 raise DataError(
                     f"item {at:,} is a {type(item).__name__} of {len(item)}; expected one value for each of the fields "
                     f'{self.fields}, or names={{"{self.fields[0]}": 0}}. {self._left_out()}'

@@ -52,10 +52,35 @@ def converted(name: str, values: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[
     integers = values.dtype.kind in "iu" and dtype.kind in "iu"
     if not integers and not np.can_cast(values.dtype, dtype, "same_kind"):
         raise ProgramError(f"{name} got dtype {values.dtype}; declared is {dtype}. Convert it first.")
-    changed = values.astype(dtype)
+    changed, row = narrowed(values, dtype)
+    if row is not None:
+        raise ProgramError(
+            f"{name} got {beyond(values[row], dtype)} in row {row:,}, which {dtype} cannot hold. Declare "
+            f"{values.dtype}, or scale the values."
+        )
     if integers and not np.array_equal(changed, values):
         raise ProgramError(
             f"{name} got integers from {values.min()} to {values.max()}, which {dtype} cannot hold. Declare a larger "
             f"dtype."
         )
     return changed
+
+
+def narrowed(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], int | None]:
+    """Return `values` as `dtype`, and the first row that has become infinite, None where none has."""
+    with np.errstate(over="ignore"):
+        changed = values.astype(dtype)
+    if dtype.kind != "f" or np.can_cast(values.dtype, dtype):
+        return changed, None
+    infinite = np.isinf(changed)
+    if values.dtype.kind == "f":
+        infinite &= ~np.isinf(values)
+    rows = infinite.reshape(len(infinite), -1).any(1) if infinite.ndim else infinite.reshape(1)
+    return changed, int(rows.argmax()) if rows.any() else None
+
+
+def beyond(values: NDArray[Any], dtype: np.dtype[Any]) -> Any:
+    """Return the first of `values` that `dtype` would make infinite."""
+    finite = np.asarray(values)[np.isfinite(values)]
+    with np.errstate(over="ignore"):
+        return finite[np.isinf(finite.astype(dtype))].flat[0]

@@ -107,6 +107,17 @@ class Counted(gridml.Vertex):
     label = gridml.array("int64")
 
 
+def test_a_list_is_the_value_of_the_one_field_and_a_tuple_has_a_value_for_each() -> None:
+    class Tokens(gridml.Vertex):
+        tokens = gridml.ragged("int32")
+
+    for items in ([[1, 2], [], [3]], [([1, 2],), ([],), ([3],)]):
+        tokens = gridml.from_torch(Listed(items), Tokens)["tokens"]
+        assert [tokens.one(at).tolist() for at in range(3)] == [[1, 2], [], [3]]  # type: ignore[union-attr]
+    named = gridml.from_torch(Listed([["a", [1, 2]]]), Tokens, names={"tokens": 1})["tokens"]
+    assert named.one(0).tolist() == [1, 2]  # type: ignore[union-attr]
+
+
 def test_a_field_that_no_item_has_is_left_out() -> None:
     told = r"expected one value for each .* A field that no item has is left out by names=\{\"uses\": None\}"
     with pytest.raises(DataError, match=told):
@@ -195,6 +206,18 @@ def test_ragged_items_that_do_not_fit_are_named() -> None:
         gridml.from_torch(Listed([([1], "a"), ([[1]], "b")]), Sentence)
     with pytest.raises(DataError, match="item 0 has int as text; expected a str"):
         gridml.from_torch(Listed([([1], 3)]), Sentence)
+
+
+@pytest.mark.parametrize("kind", ["array", "ragged"])
+def test_a_value_beyond_the_declared_range_is_named(kind: str) -> None:
+    class Narrow(gridml.Vertex):
+        value = gridml.array("float32", (2,)) if kind == "array" else gridml.ragged("float32")
+
+    fits = [float("inf"), float("nan")]  # as they are
+    value = gridml.from_torch(Listed([fits, [0.1, -3e38]]), Narrow)["value"]
+    assert np.isinf(value.values if isinstance(value, gridml.Ragged) else value).sum() == 1
+    with pytest.raises(DataError, match=r"item 1 has a value with -1e\+39 in it, which float32 cannot hold. Declare f"):
+        gridml.from_torch(Listed([fits, [0.1, -1e39]]), Narrow)
 
 
 def test_a_random_transform_is_found() -> None:
