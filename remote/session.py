@@ -23,7 +23,7 @@ from gridml.model.progress import Progress
 from gridml.model.shared import SharedFileError
 from gridml.model.user_traceback import user_traceback
 from gridml.protocol.compression import NONE
-from gridml.protocol.messages import Failure, Logged, Verdict
+from gridml.protocol.messages import Failure, Lease, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
 from gridml.protocol.text import TRACEBACK, described, printable
@@ -223,17 +223,23 @@ class Session:
         try:
             self._engine.train(start, stop, program.factor(at), size / batch)
         except BatchFailed as failure:
-            cause = failure.__cause__ or failure
-            if isinstance(cause, SharedFileError):  # the machine's, and not f's
-                return Failed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
-            trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
-            return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
+            return self._failed(lease, failure)
         stop = action.stop if stop == trained else stop
         self._mailbox.beat(lease.id, lease.start + stop)
         return Trained(stop, whole, self._engine.gathering)
 
+    def _failed(self, lease: Lease, failure: BatchFailed) -> Failed:
+        cause = failure.__cause__ or failure
+        if isinstance(cause, SharedFileError):  # the machine's, and not f's
+            return Failed(Failure(lease.id, lease.term, str(cause), "", -1, -1))
+        trace = printable(user_traceback(cause, self._options.source), TRACEBACK)
+        return Failed(Failure(lease.id, lease.term, described(cause), trace, failure.first, failure.last))
+
     def _take_snapshot(self, action: TakeSnapshot) -> Event:
-        snapshot = self._engine.snapshot(self._master.modules)
+        try:
+            snapshot = self._engine.snapshot(self._master.modules)
+        except BatchFailed as failure:
+            return self._failed(action.lease, failure)
         fields, compress = self._engine.changed_fields(action.start, action.stop), self._compress
 
         def carried() -> PushContent:

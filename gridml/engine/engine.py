@@ -24,6 +24,7 @@ from gridml.engine.rebasing import Rebasing
 from gridml.engine.recorder import Recorder
 from gridml.engine.replicated_rows import ReplicatedRows
 from gridml.engine.snapshot import Snapshot
+from gridml.errors import NotFiniteError
 from gridml.model.batch import Rows
 from gridml.model.chunk import BEFORE, Chunk
 from gridml.model.device_rows import DeviceRows
@@ -36,6 +37,8 @@ from gridml.protocol.push import ModuleTensors, ReplicaPart, RowValues, VertexKe
 
 Array = NDArray[Any]
 Ids = NDArray[np.int64]
+
+MOST_UNREAD = 1_000  # losses that wait on a device
 
 
 class Engine:
@@ -121,8 +124,12 @@ class Engine:
 
     def train(self, start: int, stop: int, factor: float, share: float = 1.0) -> None:
         """Run f on rows [start, stop) at `factor` times the user's rate, scaled for batches that are `share` of the
-        program's. Raises BatchFailed from the user's error, and as it is what the device fails with."""
+        program's. Raises BatchFailed from the user's error, and as it is what the device fails with. A loss on a device
+        that is not finite may be told later: by another batch, or by `snapshot`."""
         assert self.chunk is not None and self._calling is not None
+        if self._stepping.unread >= MOST_UNREAD:
+            self.read_losses()
+        self._stepping.rows = start, stop
         schedule = self.program.schedule
         failed = True
         self._recorder.listen()
@@ -136,12 +143,43 @@ class Engine:
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
             if self.device.accelerates and trouble_of(error) is not None:
                 raise  # the vertices are not to blame, and the device may not be asked again
-            first, end = self._calling.narrowed(start, stop, self.at, error)
-            ids = self.chunk.tables[self._driver].ids
-            raise BatchFailed(int(ids[first]), int(ids[end - 1])) from error
+            raise self._blamed(start, stop, error) from error
         finally:
             self._recorder.end(failed=failed)
         self._mark(start, stop)
+
+    def _blamed(self, start: int, stop: int, error: BaseException) -> BatchFailed:
+        """Return what to raise from an error of f on these rows; the replica is worthless afterwards."""
+        assert self.chunk is not None and self._calling is not None
+        self._stepping.eager = True  # f is run again on parts of them
+        try:
+            first, end = self._calling.narrowed(start, stop, self.at, error)
+        finally:
+            self._stepping.eager = False
+        ids = self.chunk.tables[self._driver].ids
+        return BatchFailed(int(ids[first]), int(ids[end - 1]))
+
+    def read_losses(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> None:
+        """Look at the losses that stayed on a device. Raises BatchFailed from what is wrong with the first of them that
+        is not finite: f is run again on its rows from the tensors `held`, since neither those of the replica nor what
+        optimisers remember is finite by now."""
+        if (wrong := self._stepping.read()) is None:
+            return
+        assert self._calling is not None
+        rows, error = wrong
+        self.restart(ReplicaPart(held, {}))
+        self.forget_optimisers()
+        self._stepping.eager = True
+        try:
+            self._calling.run(*rows, self.at)
+        except Exception as again:
+            if trouble_of(again) is not None:
+                raise
+            if isinstance(again, NotFiniteError):  # it comes from the user's own line
+                error = again
+        finally:
+            self._stepping.eager = False
+        raise self._blamed(*rows, error) from error
 
     def _mark(self, start: int, stop: int) -> None:
         """Remember which rows f could have changed: the trained ones and their neighbours.
@@ -171,8 +209,11 @@ class Engine:
 
         A tensor that is, bit for bit, one of those `held`, which nobody writes to, is that array: what is frozen is
         not copied.
+
+        Raises BatchFailed from a loss on a device that was not finite: then there is nothing to push.
         """
         self._stepping.finish()
+        self.read_losses(held)
         modules: dict[VertexKey, dict[str, Array]] = {}
         arriving: list[Capture] = []
         for key in self._views:

@@ -2,16 +2,20 @@
 
 What is gathered belongs to vertices that are trained and not pushed yet. A snapshot that leaves a worker therefore
 begins with the step that was gathered for: credit is for vertices whose gradients are in the replica.
+
+Whether a loss is finite is looked at before its step where that costs nothing. Of a device the host would have to wait
+for it in every batch: there losses stay until the next snapshot, which leaves only where all of them are finite.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 from gridml.errors import NotFiniteError, ProgramError
+from gridml.model.device_names import CPU
 
 MOST_GATHERED = 10**6
 
@@ -34,28 +38,45 @@ class _Window:
     batches: int = 0
 
 
+class _Unread(NamedTuple):
+    """A number on a device that must be finite, the rows of its batch, and what raises the error that it is not."""
+
+    value: Any
+    rows: tuple[int, int]
+    check: Callable[[float], None]
+
+
 @final
 class Stepping:
     """The windows of one engine that are not full yet: one, but where f steps several vertices apart. `idle` where no
-    step is to be taken."""
+    step is to be taken, `eager` where nothing is left on a device to be looked at later. `rows` are those of the batch
+    in hand, [start, stop) of the chunk."""
 
     def __init__(self, accumulate: int = 1) -> None:
         self._accumulate = accumulate
         self._windows: dict[tuple[int, ...], _Window] = {}
+        self._unread: list[_Unread] = []
         self.idle = False
+        self.eager = False
+        self.rows = (0, 0)
 
     @property
     def gathering(self) -> bool:
         """Whether there are gradients that no step has followed."""
         return bool(self._windows)
 
+    @property
+    def unread(self) -> int:
+        """How many numbers wait on a device to be looked at."""
+        return len(self._unread)
+
     def take(self, loss: Any, optimisers: Sequence[Any], options: StepOptions) -> None:
         """Gather the gradients of a batch, and take the step if it is the last one of its window.
 
         Raises NotFiniteError for a loss, or gradients to be clipped, that are NaN or infinite, before any parameter is
-        touched.
+        touched; of those on a device `read` does so.
         """
-        _check_finite(loss)
+        self._look(loss, _check_loss)
         if self.idle:
             return
         batches = self._accumulate if options.accumulate is None else options.accumulate
@@ -75,8 +96,33 @@ class Stepping:
         for window in [*self._windows.values()]:
             self._close(window, strict=False)
 
+    def read(self) -> tuple[tuple[int, int], NotFiniteError] | None:
+        """Look at what was left on a device, and wait for it once. Return the rows of the first batch in which a number
+        was not finite, and the error; what was stepped from there on is worthless."""
+        unread, self._unread = self._unread, []
+        if not unread:
+            return None
+        import torch
+
+        at: dict[Any, list[int]] = {}  # by device
+        for k, each in enumerate(unread):
+            at.setdefault(each.value.device, []).append(k)
+        wrong: list[int] = []
+        for places in at.values():
+            finite = torch.stack([torch.isfinite(unread[k].value).reshape(()) for k in places]).cpu().tolist()
+            wrong += [k for k, is_finite in zip(places, finite, strict=True) if not is_finite]
+        if not wrong:
+            return None
+        first = unread[min(wrong)]
+        try:
+            first.check(float(first.value))
+        except NotFiniteError as error:
+            return first.rows, error
+        return None
+
     def forget(self) -> None:
         """Drop what is gathered: its vertices are not credited, and trained again."""
+        self._unread.clear()
         for window in self._windows.values():
             for optimiser in window.optimisers:
                 optimiser.zero_grad()
@@ -106,20 +152,24 @@ class Stepping:
         if scaler is not None:
             scaler.update()
 
-    @staticmethod
-    def _clip(window: _Window, clip_norm: float, *, strict: bool) -> None:
+    def _clip(self, window: _Window, clip_norm: float, *, strict: bool) -> None:
         import torch
 
         if window.options.scaler is not None:
             for optimiser in window.optimisers:
                 window.options.scaler.unscale_(optimiser)
         parameters = [p for o in window.optimisers for group in o.param_groups for p in group["params"]]
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, clip_norm))
-        if strict and not math.isfinite(norm):
-            raise NotFiniteError(
-                f"the gradients have norm {norm}; expected a finite number. Lower the learning rate, or look at the "
-                f"inputs of this batch."
-            )
+        norm = torch.nn.utils.clip_grad_norm_(parameters, clip_norm)
+        if strict:
+            self._look(norm, _check_norm)
+
+    def _look(self, value: Any, check: Callable[[float], None]) -> None:
+        """Have a number checked: now, or, where that would wait for a device, by `read`."""
+        value = value.detach()
+        if self.eager or value.device.type == CPU:
+            check(float(value))
+        else:
+            self._unread.append(_Unread(value, self.rows, check))
 
 
 def _check(clip_norm: Any, accumulate: Any) -> None:
@@ -129,10 +179,16 @@ def _check(clip_norm: Any, accumulate: Any) -> None:
         raise ProgramError(f"step got accumulate={accumulate!r}; expected a whole number of batches from 1.")
 
 
-def _check_finite(loss: Any) -> None:
-    value = float(loss.detach())
+def _check_loss(value: float) -> None:
+    _check_finite(value, f"the loss is {value}")
+
+
+def _check_norm(value: float) -> None:
+    _check_finite(value, f"the gradients have norm {value}")
+
+
+def _check_finite(value: float, got: str) -> None:
     if not math.isfinite(value):
         raise NotFiniteError(
-            f"the loss is {value}; expected a finite number. Lower the learning rate, or look at the inputs of this "
-            f"batch."
+            f"{got}; expected a finite number. Lower the learning rate, or look at the inputs of this batch."
         )

@@ -152,6 +152,7 @@ class WorkerState:
         elif isinstance(event, Failed):
             self._failure = event.failure
             self._beginning = None  # where not even the chunk could be begun
+            self._work, self._to_copy = self._to_copy or self._work, None  # where it came out with the snapshot
         elif isinstance(event, Evicted):
             self._evicted = True
         elif isinstance(event, MailboxClosed):
@@ -251,7 +252,7 @@ class WorkerState:
         if self._reason is not None:
             return Leave(self._reason)
         if self._to_copy is not None:
-            return TakeSnapshot(self._to_copy.pushed, self._to_copy.at)
+            return self._snapshot_of(self._to_copy)
         if self._to_push is not None:
             return self._push(self._to_push, now_s)
         if self.undelivered is not None:
@@ -342,7 +343,11 @@ class WorkerState:
 
     def _copy(self, work: _Work) -> TakeSnapshot:
         self._to_copy = work
-        return TakeSnapshot(work.pushed, work.at)
+        return self._snapshot_of(work)
+
+    @staticmethod
+    def _snapshot_of(work: _Work) -> TakeSnapshot:
+        return TakeSnapshot(work.lease, work.pushed, work.at)
 
     def _push(self, work: _Work, now_s: float) -> Send:
         """Send what was trained since the last push, of which there is a snapshot."""

@@ -169,6 +169,7 @@ def _train(engine: Engine, start: int, stop: int, factor: float, driver: str, fi
     try:
         with errors_told(engine.device):
             engine.train(start, stop, factor)
+            engine.read_losses()
     except BatchFailed as failed:
         cause = failed.__cause__ or failed
         raise UserCodeError(

@@ -63,7 +63,9 @@ class Life:
 
     def step(self) -> Action:
         """Perform the next action."""
-        action = self.state.next_action(self.now_s)
+        return self.perform(self.state.next_action(self.now_s))
+
+    def perform(self, action: Action) -> Action:
         self.actions.append(action)
         if isinstance(action, Train):
             stop = min(action.stop, action.start + self.batch)
@@ -107,7 +109,7 @@ def test_it_asks_begins_trains_and_pushes() -> None:
     assert life.step() == BeginChunk(LEASE)
     assert life.step() == Train(LEASE, 0, 20, 10, 1030.0, False, 3, 40, 100, 100, 0)
     assert life.step() == Train(LEASE, 5, 20, 10, 1030.0, False, 3, 45, 100, 100, 0)
-    assert life.step() == TakeSnapshot(0, 10)
+    assert life.step() == TakeSnapshot(LEASE, 0, 10)
     sent = life.step()
     assert isinstance(sent, Send)
     assert sent.content is Content.SNAPSHOT
@@ -126,7 +128,7 @@ def test_while_a_push_travels_it_trains_and_at_the_end_it_waits() -> None:
     life.reply(MERGED, brings=True)
     assert life.step() == Adopt(Use.REBASE, 1)
     assert life.step() == EndChunk(LEASE)
-    assert life.step() == TakeSnapshot(10, 20)
+    assert life.step() == TakeSnapshot(LEASE, 10, 20)
     life.until(Send)
     assert life.pushes[-1] == Push(lease=1, term=1, sequence=2, base=1, upto=120, vertices=10)
     assert (life.syncs[-1].holds, life.syncs[-1].travel_s) == ((), 2.0)
@@ -315,7 +317,7 @@ def test_evicted_it_pushes_what_there_is_and_waits_for_its_last_words_only() -> 
     life.lease()
     life.until(Train)
     life.state.handle(Evicted(), life.now_s)
-    assert life.step() == TakeSnapshot(0, 5)
+    assert life.step() == TakeSnapshot(LEASE, 0, 5)
     life.until(Send)
     assert (life.syncs[-1].leaving, life.syncs[-1].wants, life.pushes[-1].vertices) == (True, False, 5)
     assert life.step() == Wait(LAST_WORDS_S)
@@ -574,3 +576,23 @@ def test_a_lease_to_be_trained_afresh_forgets_optimisers() -> None:
     assert life.step() == Adopt(Use.KEEP, 1, forget_optimisers=True)
     life.until(Send)
     assert [(push.base, push.upto, push.vertices) for push in life.pushes] == [(4, 120, 20)], "one push, at its end"
+
+
+@pytest.mark.parametrize("ended", [False, True], ids=["between", "at the end"])
+def test_a_failure_that_comes_out_with_a_snapshot_is_told_with_its_lease(ended: bool) -> None:
+    """A loss on a device is looked at only when a push is to leave."""
+    life = Life()
+    life.lease()
+    if ended:
+        life.until(Send)
+        life.until(Wait)
+        life.reply(MERGED, brings=True)
+    failure = Failure(LEASE.id, LEASE.term, "the loss is nan", "", 103, 103)
+    while not isinstance(action := life.state.next_action(life.now_s), TakeSnapshot):
+        life.perform(action)
+    assert action.lease == LEASE
+    life.state.handle(Failed(failure), life.now_s)
+    action = life.state.next_action(life.now_s)
+    assert isinstance(action, Send)
+    assert (action.content, action.sync.push, action.sync.failure) == (Content.NOTHING, None, failure)
+    assert action.sync.holds == (LEASE.id,)

@@ -20,7 +20,7 @@ LEASE = Lease(1, 1, 0, 100, 120, "lease-1", "")
     [
         (BeginChunk(LEASE), 14.0),
         (EndChunk(LEASE), 2.0),
-        (TakeSnapshot(0, 10), 3.0),
+        (TakeSnapshot(LEASE, 0, 10), 3.0),
         (Wait(5.0), 0.0),
         (Leave(Reason.EVICTED), 0.0),
     ],
@@ -30,4 +30,4 @@ def test_an_action_takes_as_long_as_its_price_says(action: Action, expected_s: f
 
 
 def test_a_push_without_a_price_takes_no_time() -> None:
-    assert seconds(TakeSnapshot(0, 10), replace(COSTS, push_s=None)) == 0.0
+    assert seconds(TakeSnapshot(LEASE, 0, 10), replace(COSTS, push_s=None)) == 0.0
