@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates.bits import same_bits
+from gridml.engine import read_only
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.calling import Calling
 from gridml.engine.device_errors import trouble_of
@@ -143,7 +144,8 @@ class Engine:
         except (Exception, SystemExit, GeneratorExit, KeyboardInterrupt) as error:  # f may end in every way
             if self.device.accelerates and trouble_of(error) is not None:
                 raise  # the vertices are not to blame, and the device may not be asked again
-            raise self._blamed(start, stop, error) from error
+            cause = read_only.explained(error, self._tables.values())
+            raise self._blamed(start, stop, error) from cause
         finally:
             self._recorder.end(failed=failed)
         self._mark(start, stop)

@@ -147,9 +147,10 @@ class Graph:
         unknown, missing = sorted(set(values) - declared), sorted(declared - set(values))
         if unknown or missing:
             wrong = [f"got unknown fields {unknown}"] * bool(unknown) + [f"misses {missing}"] * bool(missing)
+            hint = f" How many there are is no field: graph.add({vertex_type.name}, n, ...)." * ("count" in unknown)
             raise ProgramError(
-                f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; "
-                f"it declares arrays {[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}."
+                f"graph.add({vertex_type.name}, ...) {' and '.join(wrong)}; it declares arrays "
+                f"{[*vertex_type.arrays, *vertex_type.ragged]} and edges {list(vertex_type.edges)}.{hint}"
             )
         columns = {
             name: _column(vertex_type.name, vertex_type.arrays[name], values[name]) for name in vertex_type.arrays
@@ -258,7 +259,8 @@ def _column(type_name: str, declared: array, value: Any) -> Array:
     if column.shape[1:] != declared.shape or column.ndim == 0:
         got = f"an array of shape {column.shape}" if column.ndim else f"{type(value).__name__}, which is no array"
         wanted = ", ".join(["count", *map(str, declared.shape)]) + ("" if declared.shape else ",")
-        raise ProgramError(f"{type_name}.{declared.name} got {got}; expected ({wanted}) as declared.")
+        one = " For a single vertex give it as values[None]." if column.shape == declared.shape else ""
+        raise ProgramError(f"{type_name}.{declared.name} got {got}; expected ({wanted}) as declared.{one}")
     if column.dtype != declared.dtype:
         column = converted(f"{type_name}.{declared.name}", column, declared.dtype)
     return column

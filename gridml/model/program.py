@@ -146,9 +146,14 @@ class Program:
         """Raise ProgramError for what would otherwise fail on a worker, or after the first epoch."""
         self.types()
         if not any(t.replicated or t.mutable for t in self.types().values()):
+            driver = self.update.driver.__name__
+            ends = [name for name in self.types() if name != driver]
+            lacks = f"{' and '.join(ends)} {'have' if len(ends) > 1 else 'has'} no module and no aggregate"
             raise ProgramError(
-                f"{self.update.function.__name__} can change nothing: no type it reaches is replicated (has a module "
-                f"or an aggregate), and no local one has a field declared gridml.array(..., mutable=True)."
+                f"{self.update.function.__name__} can change nothing: no type it reaches is replicated"
+                f"{f' ({lacks})' if ends else f' ({driver} has no edge)'}, and {driver} has no field that is mutable. "
+                f"{f'Give {ends[0]} an aggregate, such as gridml.mean(), or declare' if ends else 'Declare'} a field "
+                f"of {driver} as gridml.array(..., mutable=True)."
             )
         _ = self.update.parameters
         check_schedule(self.schedule)

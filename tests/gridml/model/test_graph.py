@@ -79,6 +79,8 @@ def test_unknown_and_missing_fields_are_named() -> None:
     g = gridml.Graph()
     with pytest.raises(ProgramError, match=re.escape("unknown fields ['colour'] and misses ['total']")):
         g.add(Hub, colour=np.zeros(1))
+    with pytest.raises(ProgramError, match=re.escape("graph.add(Hub, n, ...)")):
+        g.add(Hub, count=1, total=np.zeros(1))
 
 
 def test_shapes_and_dtypes_must_be_as_declared() -> None:
@@ -86,7 +88,8 @@ def test_shapes_and_dtypes_must_be_as_declared() -> None:
     hub = hubs(g, 1)
     for value, message in [
         (np.zeros((3, 5), np.float32), r"shape \(3, 5\); expected \(count, 2\)"),
-        (np.zeros(3, np.float32), r"shape \(3,\); expected \(count, 2\)"),
+        (np.zeros(3, np.float32), r"shape \(3,\); expected \(count, 2\) as declared\.$"),
+        (np.zeros(2, np.float32), r"expected \(count, 2\) as declared\. For a single vertex give it as values\[None\]"),
         (np.zeros((3, 2), np.complex64), "got dtype complex64; declared is float32"),
         (np.array([["a", "b"]]), "got dtype <U1; declared is float32"),
     ]:

@@ -130,7 +130,11 @@ def test_files_that_hold_no_runnable_program(write: Write, source: str, message:
         ("texts: gridml.Batch[Text], network: gridml.Batch[Network]", "Network, which holds modules"),
         ("pairs: gridml.Batch[Pair], word: Word", "several edges to that type; call the argument .* first, second"),
         ("lost: gridml.Batch[Lost]", "leads to 'Nowhere'; no vertex type of that name"),
-        ("loose: gridml.Batch[Loose]", "f can change nothing"),
+        ("loose: gridml.Batch[Loose]", r"f can change nothing: .*Loose has no edge.* field of Loose as .*mutable=True"),
+        (
+            "vans: gridml.Batch[Van], loose: gridml.Batch[Loose]",
+            r"Loose has no module and no aggregate\), and Van has no field that is mutable",
+        ),
     ],
 )
 def test_signatures_of_f_that_fit_nothing(write: Write, signature: str, message: str) -> None:
@@ -147,6 +151,9 @@ def test_signatures_of_f_that_fit_nothing(write: Write, signature: str, message:
 
         class Loose(gridml.Vertex):
             size = gridml.array("int64")
+
+        class Van(gridml.Vertex):
+            loose = gridml.edge(Loose)
 
         Text.network = gridml.edge(Network)
         Text.network.__set_name__(Text, "network")
