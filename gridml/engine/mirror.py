@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.engine.bit_sums import bit_sums
 from gridml.engine.transfers import Arrival, Transfers
 from gridml.model.device_names import CPU
 
@@ -68,6 +69,8 @@ class Mirror:
         }
         self._hosts = self._memory(list(tensors))
         self._unmoved: dict[str, tuple[int, int]] = {}  # of frozen parameters, (where they lay, how often written)
+        self._sums: dict[str, Tensor] = {}  # on the device, of their bits
+        self._restless: set[str] = set()  # frozen parameters that somebody writes without counting it
         self.arrays: dict[str, Array] = {name: host.numpy() for name, host in self._hosts.items()}
         self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in _SHORT]
         self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
@@ -88,17 +91,18 @@ class Mirror:
         return True
 
     def pull(self) -> None:
-        """Bring the tensors' values home, as they are now."""
-        arrival = self._fetch(self._hosts)
+        """Bring the tensors' values home, as they are now; not what is frozen, and is as `arrays` have it."""
+        names = self._moved()
+        arrival = self._fetch({name: self._hosts[name] for name in names})
         if arrival is not None:
             arrival.wait()
-        _refine(self.arrays, self._given)
-        self._note(list(self._tensors))
+        _refine(self.arrays, {name: values for name, values in self._given.items() if name in names})
+        self._note(names)
 
     def capture(self) -> Capture:
         """Begin to bring the tensors' values home as they are now, into memory of its own; not of what is frozen,
         and is as `arrays` have it."""
-        names = [name for name, tensor in self._tensors.items() if self._unmoved.get(name, ()) != _frozen(tensor)]
+        names = self._moved()
         hosts = self._memory(names)
         given = {name: values for name, values in self._given.items() if name in hosts}
         return Capture({name: host.numpy() for name, host in hosts.items()}, given, self._fetch(hosts))
@@ -133,8 +137,28 @@ class Mirror:
         """Note which of the tensors nobody trains, and that arrays have what they hold."""
         for name in names:
             self._unmoved.pop(name, None)
-            if (now := _frozen(self._tensors[name])) is not None:
+            self._sums.pop(name, None)
+            if name not in self._restless and (now := _frozen(self._tensors[name])) is not None:
                 self._unmoved[name] = now
+                if self._transfers is not None:
+                    self._sums[name] = bit_sums(self._tensors[name])
+
+    def _moved(self) -> list[str]:
+        """Return which tensors may hold something else than arrays have: all but what is frozen, and has the bits that
+        it had. A write through `.data`, as a teacher that follows its pupil is given, is counted nowhere, so that the
+        bits are looked at: for one wait for the device, and none once a parameter was seen to be written like that."""
+        import torch
+
+        still = [name for name, tensor in self._tensors.items() if self._unmoved.get(name, ()) == _frozen(tensor)]
+        if self._transfers is not None:
+            same = [(self._sums[name] == bit_sums(self._tensors[name])).all() for name in still]
+            kept = torch.stack(same).cpu().tolist() if same else []
+            written = [name for name, is_kept in zip(still, kept, strict=True) if not is_kept]
+        else:
+            written = [name for name in still if not torch.equal(self._short_of(name), self._tensors[name].detach())]
+        self._restless.update(written)
+        unmoved = set(still).difference(written)
+        return [name for name in self._tensors if name not in unmoved]
 
     def _fetch(self, hosts: Mapping[str, Tensor]) -> Arrival | None:
         """Begin to copy all tensors to the host; None where that is done at once."""
@@ -147,8 +171,11 @@ class Mirror:
 
     def _rounded(self, name: str) -> Array:
         """What a short tensor holds of the value of its array."""
-        tensor = self._hosts[name].to(self._tensors[name].dtype).to(self._hosts[name].dtype)
-        return np.asarray(tensor.numpy())
+        return np.asarray(self._short_of(name).to(self._hosts[name].dtype).numpy())
+
+    def _short_of(self, name: str) -> Tensor:
+        """The value of a tensor's array in the tensor's own format, on the host."""
+        return self._hosts[name].to(self._tensors[name].dtype)
 
 
 def _frozen(tensor: Tensor) -> tuple[int, int] | None:

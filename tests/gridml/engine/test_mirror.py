@@ -177,6 +177,30 @@ def test_what_was_frozen_comes_home_once_it_is_trained_or_lies_elsewhere(place: 
 
 
 @pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_a_frozen_parameter_that_is_written_through_its_data_comes_home(place: str, dtype: torch.dtype) -> None:
+    """A teacher that follows the network which is trained: neither its version nor its address moves."""
+    tensors = {
+        n: nn.Parameter(torch.ones(3, dtype=dtype).to(place), requires_grad=False) for n in ("teacher", "frozen")
+    }
+    mirror = Mirror(tensors, place)
+    assert not mirror.capture().arrays
+    for value in (1.5, 1.75):
+        version = tensors["teacher"]._version
+        tensors["teacher"].data.mul_(0.5).add_(value - 0.5 if value == 1.5 else 1.0)
+        assert tensors["teacher"]._version == version
+        capture = mirror.capture()
+        capture.wait()
+        assert {name: values.tolist() for name, values in capture.arrays.items()} == {"teacher": [value] * 3}
+    mirror.pull()
+    assert mirror.arrays["teacher"].tolist() == [1.75] * 3
+    mirror.arrays["teacher"][:] = 4
+    mirror.put(["teacher"])
+    assert tensors["teacher"].cpu().tolist() == [4, 4, 4]
+    assert mirror.capture().arrays.keys() == {"teacher"}
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_memory_of_the_host_is_that_whatever_device_is_the_default(place: str) -> None:
     tensor = torch.ones(2, dtype=torch.bfloat16).to(place)
     torch.set_default_device("meta")

@@ -59,9 +59,27 @@ class Short(gridml.Vertex):
     model = gridml.module(partial(Summing, torch.bfloat16), partial(torch.optim.SGD, lr=0.0))
 
 
+class Pair(nn.Module):
+    """A pupil that is trained, and a teacher that follows it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pupil = nn.Parameter(torch.ones(3))
+        self.teacher = nn.Parameter(torch.ones(3), requires_grad=False)
+
+
+class Follower(gridml.Vertex):
+    model = gridml.module(Pair, partial(torch.optim.SGD, lr=1.0))
+
+
 class Point(gridml.Vertex):
     x = gridml.array("float32", (3,))
     network = gridml.edge(Network)
+
+
+class Example(gridml.Vertex):
+    x = gridml.array("float32", (3,))
+    network = gridml.edge(Follower)
 
 
 @gridml.update(batch=1)
@@ -74,12 +92,20 @@ def exchange(points: gridml.Batch[Point], network: Network) -> None:
     network.model.weight.data = network.model.weight.data + 1
 
 
+@gridml.update(batch=1)
+def follow(examples: gridml.Batch[Example], network: Follower) -> None:
+    model = network.model
+    network.step((model.pupil * examples.x).sum())
+    model.teacher.data.mul_(0.5).add_(model.pupil.data, alpha=0.5)
+
+
 def engine_of(update: object, place: str = "cpu", count: int = 4) -> Engine:
     g = gridml.Graph()
-    g.add(Point, x=np.ones((count, 3), np.float32), network=g.add(Network))
+    driver, home = (Example, Follower) if update is follow else (Point, Network)
+    g.add(driver, x=np.ones((count, 3), np.float32), network=g.add(home))
     program = gridml.Program(lambda: g, update)  # type: ignore[arg-type]
     engine = Engine(program, Device(place))
-    engine.begin(cut(g, "Point", np.arange(count), None, None, bsp=program.bsp))
+    engine.begin(cut(g, driver.__name__, np.arange(count), None, None, bsp=program.bsp))
     return engine
 
 
@@ -114,6 +140,21 @@ def test_a_parameter_that_is_given_other_memory_is_pushed_as_it_is_and_rebased()
     engine.train(1, 2, 1.0)
     engine.rebase(first, ReplicaPart({KEY: {WEIGHT: np.full(3, 7, np.float32)}}, {}), 1)
     assert pushed(engine)[WEIGHT].tolist() == [8, 8, 8]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_teacher_that_follows_its_pupil_through_its_data_is_pushed_and_rebased(place: str) -> None:
+    engine = engine_of(follow, place)
+    key, teacher = ("Follower", 0), "Follower/0/model/teacher"
+    engine.train(0, 1, 1.0)
+    first = engine.snapshot()
+    first.wait()
+    assert first.replica.modules[key][teacher].tolist() == [0.5] * 3
+    engine.train(1, 2, 1.0)
+    engine.rebase(first, ReplicaPart({key: {teacher: np.full(3, 4, np.float32)}}, {}), 1)
+    second = engine.snapshot()
+    second.wait()
+    assert second.replica.modules[key][teacher].tolist() == [4 - 0.75] * 3
 
 
 @pytest.mark.parametrize("place", PLACES)
