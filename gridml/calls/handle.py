@@ -22,13 +22,15 @@ _LOOK_S = 0.2  # how often it is looked whether a run has ended
 class Run:
     """A run in its directory, whoever drives it and whether it goes on. Raises LedgerError where there is none.
 
+    `run_dir` is absolute: it stays this run, whatever directory its process works in later.
+
     `gridml.Run("runs/mnist-20260401-120000")` opens one that a command or another process began.
     """
 
     def __init__(self, run_dir: str | os.PathLike[str]) -> None:
         from master.store.reader import connect
 
-        self.run_dir = Path(run_dir)
+        self.run_dir = Path(run_dir).absolute()
         connect(self.run_dir).close()
 
     def __repr__(self) -> str:

@@ -51,7 +51,7 @@ def test_the_example_of_the_readme_with_another_network(tmp_path: Path) -> None:
     assert [each["epoch"] for each in said["metrics"]] == [1, 2, 3] and said["credited"] == 3000
     assert float(accuracy) == said["metrics"][-1]["accuracy"] > 0.8
     assert "finished  every vertex of 3,000 is credited once" in lines[-1]
-    assert said["run_dir"].startswith("runs/script-")
+    assert said["run_dir"].startswith(f"{tmp_path}/runs/script-")
 
 
 def test_a_script_that_would_start_itself_again_is_told_to_guard_the_call(tmp_path: Path) -> None:
