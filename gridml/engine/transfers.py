@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 from gridml.model.device_names import CPU
@@ -13,17 +15,33 @@ if TYPE_CHECKING:
 
 @final
 class Arrival:
-    """A copy to the host that is under way. What it reads from is kept until it has come."""
+    """A copy to the host that is under way. What it reads from is kept until it has come. `on_device` makes the device
+    the current one of a thread: one that has none would be given a context on the first GPU, by waiting."""
 
-    def __init__(self, event: Any, staged: Sequence[Tensor]) -> None:
+    def __init__(
+        self, event: Any, staged: Sequence[Tensor], on_device: Callable[[], AbstractContextManager[Any]]
+    ) -> None:
         self._event = event
         self._staged: Sequence[Tensor] | None = staged
+        self._on_device = on_device
 
     def wait(self) -> None:
         """Return once the host has it. May be called on any thread, and again. Raises what the device fails with."""
         if self._staged is not None:
-            self._event.synchronize()
-            self._staged = None
+            with self._on_device():
+                self._event.synchronize()
+                self._staged = None
+
+
+def _staged(tensors: Sequence[Tensor], into: Sequence[Tensor]) -> list[Tensor] | None:
+    """Return copies of tensors on their device, in the dtypes of others; None where there is no memory for them."""
+    import torch
+
+    try:
+        with torch.no_grad():
+            return [tensor.to(host.dtype, copy=True) for tensor, host in zip(tensors, into, strict=True)]
+    except torch.OutOfMemoryError:
+        return None
 
 
 @final
@@ -47,23 +65,27 @@ class Transfers:
         except RuntimeError:  # a limit on locked memory, or a device that knows no such thing
             return torch.empty(like.shape, dtype=dtype, device=CPU)
 
-    def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> Arrival:
+    def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> Arrival | None:
         """Begin to copy tensors of the device to the host as they are now, whatever is done to them afterwards.
 
         They are copied on the device first, in the order of what it computes, which takes a thousandth of a second for
-        a gigabyte; the way to the host, which takes fifty, is the other stream's.
+        a gigabyte; the way to the host, which takes fifty, is the other stream's. Where the device has no memory for
+        that they are copied to the host at once, and there is nothing to wait for: None.
         """
         import torch
 
-        with torch.no_grad():
-            staged = [tensor.to(host.dtype, copy=True) for tensor, host in zip(tensors, into, strict=True)]
+        if (staged := _staged(tensors, into)) is None:
+            with torch.no_grad():
+                for tensor, host in zip(tensors, into, strict=True):
+                    host.copy_(tensor.cpu())  # another dtype is made here: there is no memory for it on the device
+            return None
         self._stream.wait_stream(self._module.current_stream(self._device))
         with self._module.stream(self._stream), torch.no_grad():
             for tensor, host in zip(staged, into, strict=True):
                 host.copy_(tensor, non_blocking=True)
             event = self._module.Event(blocking=True)  # the courier's thread sleeps, where it would spin on a core
             event.record(self._stream)
-        return Arrival(event, staged)
+        return Arrival(event, staged, partial(self._module.device, self._device))
 
     def put(self, hosts: Sequence[Tensor], into: Sequence[Tensor]) -> None:
         """Copy from the host to tensors of the device, in the order of what it computes; afterwards the host's memory

@@ -137,6 +137,7 @@ class _Module:
     Stream = pretend_streams.Stream
     Event = pretend_streams.Event
     stream = staticmethod(pretend_streams.on)
+    device = staticmethod(pretend_streams.device)
 
     def is_initialized(self) -> bool:
         return True

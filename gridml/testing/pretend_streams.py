@@ -65,6 +65,9 @@ class Event:
         self._upto = self._stream._numbered
 
     def synchronize(self) -> None:
+        """Wait for it. A thread without a current device would be given a context on the first GPU: an error here."""
+        if threading.current_thread() is not threading.main_thread() and _streams.devices == 0:
+            raise RuntimeError("an event was waited for on a thread that has no current device")
         if self._stream is not None:
             self._stream.run(self._upto)
 
@@ -75,6 +78,7 @@ class Event:
 class _Streams(threading.local):
     def __init__(self) -> None:
         self.current: Stream | None = None
+        self.devices = 0  # how many times a device was made this thread's
 
 
 DEFAULT = Stream()
@@ -94,3 +98,13 @@ def on(stream: Stream) -> Iterator[None]:
         yield
     finally:
         _streams.current = before
+
+
+@contextlib.contextmanager
+def device(device: Any) -> Iterator[None]:
+    """Have the device be this thread's current one."""
+    _streams.devices += 1
+    try:
+        yield
+    finally:
+        _streams.devices -= 1
