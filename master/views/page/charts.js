@@ -1,139 +1,58 @@
 "use strict";
-// Charts over time. Each is described by a plain object, made once, and given new data as it comes.
+// Charts, drawn as they are described; each is made once, and given new data as it comes.
 
 const CHART_HEIGHT = 190;
-const charts = new Map(); // by title
+const FIRST_METRICS = 8; // that are shown; further ones are folded
+const charts = new Map(); // by key
 
 function colour(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
-/** What the charts of a run are: {title, note, x: label, xText, yText, data: [xs, ...columns], series: [labels]}. */
-function describeCharts(facts) {
-  const { report, history } = facts;
-  const each = report.vertices || 1;
-  const over = (columns, names) => [columns.at_s, ...names.map((name) => columns[name])];
-  const time = { x: "time of the run", xText: duration, yText: count };
-  return [
-    ...describeMetrics(report, history, each),
-    {
-      ...time,
-      title: "Credit",
-      note: "vertices credited, of all epochs together",
-      series: ["credited"],
-      data: over(history.credit, ["credited"]),
-    },
-    {
-      ...time,
-      title: "Workers",
-      note: "alive, and lost so far",
-      series: ["alive", "lost"],
-      stepped: true,
-      data: over(history.workers, ["alive", "lost"]),
-    },
-    {
-      ...time,
-      title: "Staleness",
-      note: "vertices that others had credited meanwhile, for each vertex of a push",
-      series: ["mean", "largest"],
-      data: over(history.staleness, ["mean", "most"]),
-    },
-    {
-      ...time,
-      title: "Bytes",
-      note: "so far: pushes up, chunks and answers down",
-      yText: bytes,
-      series: ["up", "down"],
-      data: over(history.bytes, ["up", "down"]),
-    },
-    {
-      ...time,
-      title: "Chunk sizes",
-      note: "vertices of the chunks leased",
-      series: ["mean", "smallest", "largest"],
-      data: over(history.chunks, ["mean", "least", "most"]),
-    },
-    {
-      ...time,
-      title: "Cost",
-      note: "of all instances so far, as was known then",
-      yText: dollars,
-      series: ["dollars"],
-      data: over(history.cost, ["dollars"]),
-    },
-  ];
-}
-
-/** A chart for each name that was evaluated or logged; both over epochs, so that they can be compared. */
-function describeMetrics(report, history, each) {
-  const evaluated = new Map();
-  for (const epoch of report.epochs) {
-    for (const [name, value] of Object.entries(epoch.metrics)) {
-      if (typeof value !== "number") continue;
-      if (!evaluated.has(name)) evaluated.set(name, []);
-      evaluated.get(name).push([epoch.epoch, value]);
-    }
-  }
-  const names = [...new Set([...evaluated.keys(), ...Object.keys(history.logged)])];
-  return names.map((name) => {
-    const logged = history.logged[name];
-    const columns = [];
-    const series = [];
-    if (evaluated.has(name)) {
-      columns.push(evaluated.get(name));
-      series.push("evaluated");
-    }
-    if (logged) {
-      columns.push(logged.credited.map((credited, i) => [credited / each, logged.mean[i]]));
-      series.push("logged by f");
-    }
-    const note = { "evaluated": "evaluated after each epoch", "logged by f": "logged by f, means over credited vertices" };
-    return {
-      title: name,
-      note: series.map((label) => note[label]).join("; "),
-      x: "epochs",
-      xText: (value) => (value === null ? NO_VALUE : value.toFixed(2)),
-      yText: count,
-      free: true,
-      series,
-      data: join(columns),
-    };
-  });
-}
-
-/** Columns of points [x, y] on one axis: [xs, ys of the first, ...], null where a column has no point. */
-function join(columns) {
-  const xs = [...new Set(columns.flatMap((points) => points.map(([x]) => x)))].sort((a, b) => a - b);
-  const at = new Map(xs.map((x, i) => [x, i]));
-  return [
-    xs,
-    ...columns.map((points) => {
-      const ys = new Array(xs.length).fill(null);
-      for (const [x, y] of points) ys[at.get(x)] = y;
-      return ys;
-    }),
-  ];
-}
-
 /** Draw what is described, into the figures that are there and new ones. */
 function drawCharts(facts) {
-  const place = document.getElementById("charts");
-  for (const chart of describeCharts(facts)) {
-    if (chart.data[0].length === 0) continue;
-    let drawn = charts.get(chart.title);
-    if (!drawn) {
-      drawn = makeFigure(chart);
-      charts.set(chart.title, drawn);
-      place.append(drawn.figure);
-    }
-    const otherLines = drawn.chart.series.join() !== chart.series.join(); // a metric is evaluated after it was logged
-    drawn.chart = chart;
-    drawn.note.textContent = chart.note;
-    if (!drawn.plot) watched.observe(drawn.figure);
-    else if (otherLines) replot(drawn);
-    else drawn.plot.setData(chart.data, !drawn.zoomed);
-    summarise(drawn);
+  for (const chart of describeRun(facts)) drawChart(chart, byId("charts"));
+  const metrics = describeMetrics(facts);
+  metrics.forEach((chart, i) => drawChart(chart, byId(i < FIRST_METRICS ? "metric-charts" : "folded-charts")));
+  byId("metrics-section").hidden = metrics.length === 0;
+  byId("folded-metrics").hidden = metrics.length <= FIRST_METRICS;
+  byId("folded-count").textContent = `${count(metrics.length - FIRST_METRICS)} more metrics`;
+}
+
+function drawChart(chart, place) {
+  if (chart.data[0].length === 0) return;
+  let drawn = charts.get(chart.key);
+  if (!drawn) {
+    drawn = makeFigure(chart);
+    charts.set(chart.key, drawn);
+    place.append(drawn.figure);
   }
+  const otherLines = drawn.chart.series.join() !== chart.series.join(); // a metric is evaluated after it was logged
+  const otherUnit = unit(drawn.chart) !== unit(chart);
+  drawn.chart = chart;
+  drawn.note.textContent = chart.note;
+  if (!drawn.plot) watched.observe(drawn.figure);
+  else if (otherLines || otherUnit) replot(drawn);
+  else drawn.plot.setData(inUnits(chart), !drawn.zoomed);
+  summarise(drawn);
+}
+
+/** The power of ten by which values are divided for uPlot, which has no axes for 1e-17 or 1e21; 1 for all others. */
+function unit(chart) {
+  const most = chart.data.slice(1).reduce((least, column) => Math.max(least, largest(column)), 0);
+  return most === 0 || (most > 1e-4 && most < 1e9) ? 1 : 10 ** Math.max(-300, Math.floor(Math.log10(most)));
+}
+
+function inUnits(chart) {
+  const one = unit(chart);
+  if (one === 1) return chart.data;
+  return [chart.data[0], ...chart.data.slice(1).map((column) => column.map((value) => (value === null ? null : value / one)))];
+}
+
+/** What a column held at an index, or last before it; at its end where there is no index. */
+function valueAt(column, index) {
+  for (let i = index ?? column.length - 1; i >= 0; i -= 1) if (column[i] !== null) return column[i];
+  return null;
 }
 
 // A chart is drawn when it comes into view, and as wide as its figure.
@@ -170,7 +89,9 @@ function makeFigure(chart) {
   place.setAttribute("role", "application");
   place.setAttribute("aria-roledescription", "chart");
   place.addEventListener("keydown", (event) => readByKey(drawn, event));
-  place.addEventListener("dblclick", () => (drawn.zoomed = false));
+  place.addEventListener("dblclick", () => {
+    for (const other of charts.values()) if (other === drawn || (chart.timed && other.chart.timed)) other.zoomed = false;
+  });
   details.addEventListener("toggle", () => {
     if (details.open) values.replaceChildren(valuesTable(drawn.chart));
   });
@@ -179,37 +100,45 @@ function makeFigure(chart) {
 
 function plot(drawn) {
   const { chart, place } = drawn;
+  const one = unit(chart);
   const axis = { stroke: colour("quiet"), grid: { stroke: colour("line"), width: 1 }, ticks: { stroke: colour("line") } };
+  const narrow = 0.5; // the edges of a band
   const dashes = [[], [6, 3], [2, 3]];
   const lines = chart.series.map((label, i) => ({
     label,
-    stroke: colour(`series-${i + 1}`),
-    width: 2,
+    stroke: colour(`series-${chart.band ? 1 : i + 1}`),
+    width: chart.band && i ? narrow : 2,
     dash: dashes[i],
     spanGaps: true,
     paths: chart.stepped ? uPlot.paths.stepped({ align: 1 }) : undefined,
-    points: { show: !chart.stepped && chart.data[0].length < 40 },
-    value: (_, value) => drawn.chart.yText(value),
+    points: { show: !chart.stepped && !chart.band && chart.data[0].length < 40 },
+    value: (_, __, index, at) => drawn.chart.yText(valueAt(drawn.chart.data[index], at)),
   }));
   drawn.plot = new uPlot(
     {
       width: place.clientWidth,
       height: CHART_HEIGHT,
-      cursor: { y: false, drag: { x: true, y: false } },
+      cursor: { y: false, drag: { x: true, y: false }, sync: chart.timed ? { key: "time", setSeries: false } : undefined },
       scales: {
         x: { time: false },
         y: { range: (_, least, most) => yRange(chart, least, most) },
       },
       axes: [
-        { ...axis, values: (_, ticks) => ticks.map(chart.xText), space: 70, size: 34 },
-        { ...axis, values: (_, ticks) => ticks.map(chart.yText), size: 72 },
+        { ...axis, values: (_, ticks, __, ___, step) => chart.xTicks(ticks, step), incrs: chart.xSteps, space: 70, size: 34 },
+        {
+          ...axis,
+          values: (_, ticks, __, ___, step) => chart.yTicks(ticks.map((tick) => tick * one), step * one),
+          incrs: one === 1 ? chart.ySteps : undefined,
+          size: (_, texts) => 16 + 7 * (texts ?? []).reduce((most, text) => Math.max(most, text.length), 2),
+        },
       ],
-      series: [{ label: chart.x, value: (_, value) => chart.xText(value) }, ...lines],
+      bands: chart.band ? [{ series: [3, 2], fill: `${colour("series-1")}30` }] : [],
+      series: [{ label: chart.x, value: (_, __, ___, at) => chart.xText(valueAt(drawn.chart.data[0], at)) }, ...lines],
       hooks: {
         setSelect: [(u) => (drawn.zoomed = drawn.zoomed || u.select.width > 0)],
       },
     },
-    chart.data,
+    inUnits(chart),
     place,
   );
   resized.observe(place);
@@ -267,7 +196,8 @@ function summarise({ chart, place }) {
 }
 
 function valuesTable(chart) {
-  const rows = chart.data[0].map((x, i) => [chart.xText(x), ...chart.series.map((_, j) => chart.yText(chart.data[j + 1][i]))]);
+  const at = chart.data[0].map((_, i) => i).filter((i) => chart.data.slice(1).some((column) => column[i] !== null));
+  const rows = at.map((i) => chart.data.map((column, j) => (j ? chart.yText : chart.xText)(column[i])));
   return table([chart.x, ...chart.series], rows);
 }
 

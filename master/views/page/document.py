@@ -16,7 +16,7 @@ from master.views.page.facts import PageFacts, read_page_facts
 from master.views.page.library import read_library
 
 STYLES = ("page.css",)
-SCRIPTS = ("numbers.js", "charts.js", "summary.js", "events.js", "page.js")  # each may use what those before it define
+SCRIPTS = ("numbers.js", "ticks.js", "described.js", "charts.js", "summary.js", "events.js", "page.js")  # as one text
 
 
 def write_page(root: Path, file: Path) -> None:

@@ -43,11 +43,12 @@ class Events:
 @dataclass(frozen=True)
 class PageFacts:
     """`report` and `progress` are what `gridml report --json` and `gridml status --json` print; `driven` is whether a
-    master drives the run now."""
+    master drives the run now; `began_s` is when it began, in seconds since 1970."""
 
     report: Report
     progress: Progress
     driven: bool
+    began_s: float
     history: History
     events: Events
 
@@ -60,6 +61,7 @@ class PageFacts:
             "report": self.report.to_json(),
             "progress": self.progress.to_json(),
             "driven": self.driven,
+            "began_s": self.began_s,
             "history": dataclasses.asdict(self.history),
             "events": dataclasses.asdict(self.events),
         }
@@ -79,6 +81,7 @@ def read_page_facts(root: Path) -> PageFacts:
             report=figures,
             progress=progress if driven else at_rest(progress),
             driven=driven,
+            began_s=clock.start_s - read_ahead(db),
             history=read_history(db, root, clock),
             events=_read_events(db, clock),
         )

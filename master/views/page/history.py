@@ -19,12 +19,16 @@ from master.views.money import read_spent
 
 POINTS = 400
 _NUMBER = re.compile(r"\d+(?:[.,/]\d+)*")
+BANDS = 120  # of what is drawn as a mean within a band
 COSTS = 60  # points of what instances cost: each reckons all of them
 REASONS = 20  # for sizes of chunks, those that most chunks have
 Columns = dict[str, list[float]]
 Times = NDArray[np.float64]
 _CREDITS = """
-SELECT max(at_s), sum(stop - start), count(*), avg(staleness), max(staleness)
+SELECT max(at_s), sum(stop - start) FROM credits GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
+"""
+_STALENESS = """
+SELECT max(at_s), min(staleness), avg(staleness), max(staleness)
 FROM credits GROUP BY cast((at_s - ?) / ? AS INTEGER) ORDER BY 1
 """
 _BYTES = """
@@ -58,7 +62,7 @@ class History:
     """Columns by name, all of a chart equally long; `at_s` are seconds of the run, without those in
     which no master ran.
 
-    `credit`: vertices credited so far, of all epochs; `staleness`: mean and largest of the pushes since the point
+    `credit`: vertices credited so far, of all epochs; `staleness`: least, mean and most of the pushes since the point
     before; `workers`: alive, and lost so far; `bytes`: up and down so far; `chunks`: least, mean and most vertices.
     `logged` by name: what f logged, `mean` up to where `credited` vertices were. `cost`: dollars so far, as was known
     then; empty where the run launched no instances.
@@ -79,19 +83,17 @@ def read_history(db: sqlite3.Connection, root: Path, clock: RunClock, points: in
     """Return how the run in `root`, of this ledger, went until `clock.end_s`."""
     width_s = max((clock.end_s - clock.start_s) / points, 1e-3)
     buckets = (clock.start_s, width_s)
+    wider = (clock.start_s, width_s * max(1.0, points / BANDS))
     pushes = db.execute(_CREDITS, buckets).fetchall()
     passed = db.execute(_BYTES, buckets).fetchall()
-    chunks = db.execute(_CHUNKS, buckets).fetchall()
     return History(
         credit=_columns(clock, pushes, {"credited": _running([row[1] for row in pushes])}),
-        staleness=_columns(clock, pushes, {"mean": [row[3] for row in pushes], "most": [row[4] for row in pushes]}),
+        staleness=_extents(clock, db.execute(_STALENESS, wider).fetchall()),
         workers=_workers(db, clock, points),
         bytes=_columns(
             clock, passed, {"up": _running([row[1] for row in passed]), "down": _running([row[2] for row in passed])}
         ),
-        chunks=_columns(
-            clock, chunks, {name: [row[i] for row in chunks] for i, name in enumerate(("least", "mean", "most"), 1)}
-        ),
+        chunks=_extents(clock, db.execute(_CHUNKS, wider).fetchall()),
         cost=_cost(root, clock, read_ahead(db)),
         logged=_logged(db, points),
         chunk_reasons=gather_reasons(Reason(*row) for row in db.execute(_REASONS)),
@@ -113,6 +115,10 @@ def gather_reasons(reasons: Iterable[Reason]) -> list[Reason]:
 
 def _columns(clock: RunClock, rows: list[Any], others: Columns) -> Columns:
     return {"at_s": [round(clock.at(row[0]), 3) for row in rows], **others}
+
+
+def _extents(clock: RunClock, rows: list[Any]) -> Columns:
+    return _columns(clock, rows, {name: [row[i] for row in rows] for i, name in enumerate(("least", "mean", "most"), 1)})
 
 
 def _running(values: list[float]) -> list[float]:

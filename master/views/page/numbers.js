@@ -3,13 +3,19 @@
 
 const NO_VALUE = "–";
 
-/** A number for people: whole ones with commas, others with four digits that count. */
+/** A number for people: whole ones with commas, others with four digits that count, huge and tiny ones as 1.16e21. */
 function count(value) {
   if (value === null || value === undefined) return NO_VALUE;
-  if (Number.isInteger(value)) return value.toLocaleString("en");
   const size = Math.abs(value);
-  if (size !== 0 && (size < 1e-3 || size >= 1e9)) return value.toExponential(2);
+  const whole = Number.isInteger(value);
+  if (size !== 0 && (size < 1e-3 || size >= (whole ? 1e12 : 1e9))) return power(value, 2);
+  if (whole) return value.toLocaleString("en");
   return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? Math.ceil(Math.log10(size)) : 4 });
+}
+
+/** A number with a power of ten, and so many digits behind the point at most. */
+function power(value, digits) {
+  return value.toExponential(digits).replace(/\.?0*e\+?/, "e");
 }
 
 function bytes(value) {

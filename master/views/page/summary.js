@@ -15,40 +15,53 @@ function drawSummary(facts) {
   const done = progress.total ? progress.all_credited / progress.total : 0;
   byId("bar").firstElementChild.style.width = `${100 * done}%`;
   byId("bar").setAttribute("aria-valuenow", Math.floor(100 * done));
-  byId("figures").replaceChildren(
-    ...figures(report, progress).map(([name, value]) =>
-      element("div", {}, element("dt", {}, name), element("dd", {}, value)),
-    ),
-  );
+  const began = new Date(1000 * facts.began_s).toLocaleString(undefined, { dateStyle: "medium", timeStyle: "long" });
+  byId("where").textContent = `${report.run_dir}, begun ${began}`;
+  const metrics = metricFigures(progress);
+  byId("figures").replaceChildren(...[...figures(report, progress), ...metrics.slice(0, FIRST_METRICS)].map(tile));
+  byId("folded-figures").replaceChildren(...metrics.slice(FIRST_METRICS).map(tile));
+  byId("folded").hidden = metrics.length <= FIRST_METRICS;
+  byId("folded-title").textContent = `${count(metrics.length - FIRST_METRICS)} more metrics`;
   byId("notes").replaceChildren(...notes(report, progress).map((text) => element("li", {}, text)));
   byId("epochs").replaceChildren(epochTable(report));
   drawSizes(facts);
   drawCost(report.money);
 }
 
+function tile([name, value, beside]) {
+  return element("div", {}, element("dt", {}, name), element("dd", {}, value, ...(beside ? [element("span", {}, beside)] : [])));
+}
+
+/** What the run does: [name, value, what stands below it]. */
 function figures(report, progress) {
+  const speed = progress.per_second ?? report.vertices_per_s;
   const shown = [
-    ["epoch", progress.epochs ? `${progress.epoch} of ${progress.epochs}` : count(progress.epoch)],
-    ["credited", `${count(progress.all_credited)}${progress.total ? ` of ${count(progress.total)}` : ""}`],
-    ["workers", `${count(progress.alive)} alive, ${count(progress.lost)} lost`],
-    ["lives", `${count(report.lives)} on ${report.backend}`],
-    ["kills", `${count(report.kills)}: ${count(report.sigterm)} warned`],
+    ["epoch", count(progress.epoch), progress.epochs ? `of ${count(progress.epochs)}` : ""],
+    ["credited", count(progress.all_credited), progress.total ? `of ${count(progress.total)}` : ""],
+    ["workers", `${count(progress.alive)} alive`, `${count(progress.lost)} lost`],
+    ["lives", count(report.lives), `on ${report.backend}`],
+    ["killed", count(report.kills), report.kills ? `${count(report.sigterm)} with a warning, ${count(report.sigkill)} without` : ""],
     ["time", duration(report.wall_s)],
     ["time left", duration(progress.seconds_left)],
-    ["speed", progress.per_second ?? report.vertices_per_s ? `${count(Math.round(progress.per_second ?? report.vertices_per_s))} vertices/s` : NO_VALUE],
-    ["goodput", share(report.goodput)],
-    ["staleness", report.staleness === null ? NO_VALUE : report.staleness.toFixed(2)],
-    ["pushes", `${count(report.pushes)} in ${count(report.versions)} versions`],
-    ["bytes", `${bytes(report.bytes_up)} up, ${bytes(report.bytes_down)} down`],
-    ["trained in vain", count(report.wasted)],
-    ["credited twice, lost", `${count(report.duplicated)}, ${count(report.lost)}`],
+    ["speed", speed ? count(Math.round(speed)) : NO_VALUE, "vertices a second"],
+    ["goodput", share(report.goodput), "of the workers' time"],
+    ["staleness", report.staleness === null ? NO_VALUE : report.staleness.toFixed(2), "mean of the pushes"],
+    ["pushes", count(report.pushes), `in ${count(report.versions)} versions`],
+    ["bytes", `${bytes(report.bytes_up)} up`, `${bytes(report.bytes_down)} down`],
+    ["trained in vain", count(report.wasted), "vertices"],
+    ["credited twice", count(report.duplicated), `${count(report.lost)} lost`],
   ];
-  if (report.money) shown.push(["cost", dollars(report.money.dollars)]);
-  for (const [name, value] of Object.entries(progress.metrics)) {
-    if (typeof value === "number") shown.push([`${name}, epoch ${progress.evaluated}`, count(value)]);
-  }
-  for (const [name, value] of Object.entries(progress.logged)) shown.push([`${name}, logged lately`, count(value)]);
+  if (report.money) shown.push(["cost", dollars(report.money.dollars), "of all instances"]);
   return shown.filter(([name]) => name !== "time left" || progress.seconds_left !== null);
+}
+
+function metricFigures(progress) {
+  const shown = [];
+  for (const [name, value] of Object.entries(progress.logged)) shown.push([name, count(value), "logged lately"]);
+  for (const [name, value] of Object.entries(progress.metrics)) {
+    if (typeof value === "number") shown.push([name, count(value), `epoch ${progress.evaluated}`]);
+  }
+  return shown;
 }
 
 function notes(report, progress) {

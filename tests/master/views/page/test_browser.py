@@ -16,6 +16,12 @@ EVENTS = 10_000
 FIRST_PAINT_MS = """new Promise((done) => new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (entry.name === "first-contentful-paint") done(entry.startTime);
 }).observe({ type: "paint", buffered: true }))"""
+NUMBERS = """[
+  [1.1575906499999999e21, 3.09e-17, 1157590, 0.5, 2.5, 7.25].map(count).join(" "),
+  numberTicks([1e21, 1.5e21, 2e21], 5e20).join(" "),
+  numberTicks([3e-17, 3.05e-17], 5e-19).join(" "),
+  numberTicks([0, 5e5, 9.99999e5], 5e5).join(" "),
+].join("|")"""
 SHOWN = "[...document.querySelectorAll('.row')].length"
 
 
@@ -43,9 +49,17 @@ def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
         tab.value("document.getElementById('events').focus()")
         tab.press("End")
         assert "running: w9997 on slot-1" in tab.value("document.getElementById('event').textContent")
-        tab.value("document.querySelectorAll('.plot')[2].focus()")
+        credited = "document.querySelectorAll('.plot')[0].querySelectorAll('.u-value')[1].textContent"
+        assert tab.value(credited) == "2,000"  # its last value, before a pointer is there
+        tab.value("document.querySelectorAll('.plot')[0].focus()")
         tab.press("ArrowLeft")
-        assert tab.value("document.querySelectorAll('.plot')[2].querySelectorAll('.u-value')[1].textContent") == "1,750"
+        assert tab.value(credited) == "2,000"  # at second 8, where the run ended at 10
+        tab.press("ArrowLeft")
+        assert tab.value(credited) == "1,750"
+        assert tab.value("[...charts.values()].filter((one) => one.chart.timed).map((one) => one.plot.scales.x.max).join()") == (
+            "10,10,10,10,10"  # all begin and end as the run did
+        )
+        assert tab.value(NUMBERS) == "1.16e21 3.09e-17 1,157,590 0.5 2.5 7.25|1e21 1.5e21 2e21|3e-17 3.05e-17|0 500k 1,000k"
 
         # On a phone nothing is wider than the screen.
         tab.go(file.as_uri(), width=320, height=640)
@@ -64,7 +78,7 @@ def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
         server.facts._again_s = 0.0
         tab.value("look()")
         assert tab.value("document.getElementById('event-count').textContent") == "10,001 of 10,001 events"
-        assert tab.value("charts.get('loss').plot.series.map((line) => line.label).join()") == (
+        assert tab.value("charts.get('metric loss').plot.series.map((line) => line.label).join()") == (
             "epochs,evaluated,logged by f"  # f alone had said it until then
         )
         assert tab.requests and all(each.startswith(server.address + "data?after=") for each in tab.requests)
