@@ -7,7 +7,7 @@ import contextlib
 import inspect
 import typing
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from gridml.engine.modules import Modules
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch import Batch, Rows
 from gridml.model.chunk import Chunk, cut
+from gridml.model.goals import Mode
 from gridml.model.graph import Graph, Table, components
 from gridml.model.order import EpochOrder
 from gridml.model.program import Metrics, Program
@@ -69,6 +70,12 @@ def _plain_metrics(metrics: Any) -> Metrics:
             raise ProgramError(
                 f"evaluate returned a metric called {printable(repr(name), MOST_NAME)}; expected a name of 1 to "
                 f"{MOST_NAME} printable characters. {KEPT}"
+            )
+        mode, _, bare = name.partition(":")
+        if mode in get_args(Mode) and bare:
+            raise ProgramError(
+                f"evaluate returned a metric called {name!r}; expected {bare!r}: {mode}: is said where the program "
+                f'goes by it, as in keep="best:{name}". {KEPT}'
             )
     return {name: _plain(name, value) for name, value in metrics.items()}
 

@@ -129,10 +129,12 @@ def report_text(report: Report) -> str:
     console = PlainConsole(width=WIDE)
     with console.capture() as shown:
         console.print(render_report(report))
-    return shown.get().rstrip()
+    return "\n".join(line.rstrip() for line in shown.get().rstrip().splitlines())  # tables fill up their columns
 
 
 def print_report(report: Report) -> None:
     """Print a report as tables on standard output."""
-    # A file or a pipe gets the tables as wide as they are.
-    PlainConsole(width=None if sys.stdout.isatty() else WIDE).print(render_report(report))
+    if sys.stdout.isatty():
+        PlainConsole().print(render_report(report))
+    else:  # a file or a pipe gets the tables as wide as they are
+        typer.echo(report_text(report))

@@ -238,6 +238,8 @@ def test_a_run_ends_with_its_report_and_exact_credit(
 ) -> None:
     status, out, err = done(start("run", program, "--workers", "2", "--run-dir", "run", cwd=tmp_path))
     assert status == 0, err
+    report = gridml("report", "run")[1]
+    assert report and not [line for line in report.splitlines() if line != line.rstrip()]
     assert f"every vertex of {COUNT * EPOCHS:,}" in out and "0 by SIGTERM, 0 by SIGKILL" in out
     found = json.loads(gridml("report", "run", "--json")[1])
     assert found["vertices"] == COUNT and found["workers"] == 2 and found["kills"] == 0

@@ -143,6 +143,7 @@ NO_METRICS = [
     {"a\x1b[31m": 1},
     {"a\udcff": 1},
     {"a" * 129: 1},
+    {"min:loss": 1},
     {str(number): 1 for number in range(1_001)},
 ]
 
