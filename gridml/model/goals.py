@@ -29,22 +29,24 @@ class Goal:
     mode: Mode
 
     def better(self, value: float, than: float, by: float = 0.0) -> bool:
-        """Say whether a value is better than another, by more than `by`. Any number is better than NaN, which is what
-        there is before the first."""
-        if math.isnan(than) or math.isnan(value):
-            return not math.isnan(value)
+        """Say whether a value is better than another, by more than `by`. Any finite number is better than one that is
+        not, such as the NaN that there is before the first; what is not finite is never better."""
+        if not (math.isfinite(than) and math.isfinite(value)):
+            return math.isfinite(value)
         return value < than - by if self.mode == "min" else value > than + by
 
     def find(self, metrics: Mapping[str, Any]) -> float | None:
         """Return the metric's value, None where there is no number of that name."""
         value = metrics.get(self.metric)
-        return float(value) if isinstance(value, int | float) else None
+        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
     def value(self, metrics: Mapping[str, Any]) -> float:
-        """Return the metric's value. Raises ProgramError where evaluate did not return it, or returned a list."""
+        """Return the metric's value. Raises ProgramError where evaluate returned no number of that name."""
         value = self.find(metrics)
         if value is None:
-            got = "a list of that name" if self.metric in metrics else ", ".join(sorted(metrics)) or "nothing"
+            there = metrics.get(self.metric)
+            named = f"{there} by that name" if isinstance(there, bool) else "a list of that name"
+            got = named if self.metric in metrics else ", ".join(sorted(metrics)) or "nothing"
             raise ProgramError(
                 f"the program goes by {self}, and evaluate returned {got}; expected a number called {self.metric!r}."
             )
@@ -56,7 +58,8 @@ class Goal:
 
 @dataclass(frozen=True)
 class EarlyStopping:
-    """Stop when `patience` evaluations in a row have not brought the goal further by more than `min_delta`."""
+    """Stop when `patience` evaluations in a row have not brought the goal further by more than `min_delta`, and the
+    line through the last 2 * patience + 1 does not do so either."""
 
     goal: Goal
     patience: int
@@ -67,9 +70,12 @@ def early_stopping(metric: str, patience: int = 3, min_delta: float = 0.0, mode:
     """Say when a run has trained enough: `gridml.Program(..., early_stopping=gridml.early_stopping("loss"))`.
 
     `metric` is one of evaluate's, such as "loss" or "max:accuracy"; `mode` may say "min" or "max" as well. The run ends
-    once `patience` evaluations in a row were not better than the best before them by more than `min_delta`. The next
-    epoch begins only while that cannot happen before its end, so no epoch is under way then: with `patience=1` every
-    epoch waits for the evaluation of the one before.
+    once `patience` evaluations in a row were not better than the best before them by more than `min_delta`, and the
+    least-squares line through the last 2 * patience + 1 evaluations does not get better by more than `min_delta` from
+    its first to its last either: so a metric that falls with noise is not the end. The next epoch begins only while
+    that cannot happen before its end, so no epoch is under way then: with `patience=1` every epoch waits for the
+    evaluation of the one before. NaN and infinite values are no progress, and no part of the line; where the last
+    `patience` are all of them so, there is no line.
 
     Raises ProgramError for a patience below 1, a negative min_delta, and a metric of which it cannot tell what is
     better.

@@ -88,14 +88,14 @@ class EpochEnd:
         best = self._keeper.best
         if goal is None or (best is not None and best.goal == str(goal)):
             return
-        again: tuple[float, int] | None = None
+        least, again = math.nan, -1
         for epoch, version, metrics in ledger.evaluations():
             value = goal.find(metrics) if version in ledger.kept_versions else None
-            if value is not None and (again is None or goal.better(value, again[0])):
-                again = value, epoch
-        if again is not None:
+            if value is not None and goal.better(value, least):
+                least, again = value, epoch
+        if again >= 0:
             with ledger.transaction():
-                ledger.forget_metrics(again[1])
+                ledger.forget_metrics(again)
 
     def evaluate(self, now: float) -> bool:
         """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""

@@ -154,3 +154,20 @@ def test_a_best_replica_that_is_damaged_is_said_to_be(play: Play) -> None:
     path.unlink()
     with pytest.raises(DamagedError, match=r"best\.safetensors, the best replica, is gone"):
         read_best(root)
+
+
+def test_a_metric_that_falls_with_noise_is_not_the_end(play: Play) -> None:
+    """Two evaluations without progress end nothing after epochs 5 and 8, where the trend falls; after 9 it rises."""
+    noisy = ("abs(epochs - BEST)", "(5.0, 4.0, 2.0, 3.0, 2.5, 1.0, 2.0, 1.5, 2.5)[int(epochs) - 1]")
+    _, root = play(("patience=1", "patience=2"), noisy, epochs=30)
+    exact, told = verify_credits(root), report(root)
+    assert (exact.epochs, exact.finished, told.best and told.best["epoch"]) == (9, 9, 6)
+    assert told.stopped_early is not None and "over the last 5 evaluations it changes by +0.05" in told.stopped_early
+
+
+@pytest.mark.parametrize("diverged", ["inf", "-inf", "nan"])
+def test_a_diverged_replica_is_not_kept(play: Play, diverged: str) -> None:
+    _, root = play(("patience=1", "patience=2"), ("abs(epochs - BEST)", f'float("{diverged}" if epochs != 2 else 1)'))
+    told = report(root)
+    assert told.best is not None and (told.best["epoch"], told.best["value"]) == (2, 1.0)
+    assert (root / "events.log").read_text().count("it is kept") == 1

@@ -9,7 +9,7 @@ import pytest
 
 import gridml
 from gridml.errors import ProgramError
-from gridml.model.goals import EarlyStopping, Goal, goal, kept_goal
+from gridml.model.goals import EarlyStopping, Goal, Mode, goal, kept_goal
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,14 @@ def test_better_is_a_number_and_less_or_more_by_enough() -> None:
     assert less.better(1.0, 2.0) and not less.better(2.0, 1.0) and not less.better(1.0, 1.0)
     assert more.better(2.0, 1.0) and not more.better(1.0, 2.0)
     assert not less.better(0.95, 1.0, by=0.1) and less.better(0.85, 1.0, by=0.1)
-    assert less.better(9.0, math.nan) and not less.better(math.nan, 9.0) and not less.better(math.nan, math.nan)
+
+
+@pytest.mark.parametrize("mode", ["min", "max"])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_not_finite_is_never_better_and_anything_finite_is_better_than_it(mode: Mode, value: float) -> None:
+    wanted = Goal("loss", mode)
+    assert not wanted.better(value, math.nan) and not wanted.better(value, 9.0) and not wanted.better(value, value)
+    assert wanted.better(9.0, value) and wanted.better(9.0, value, by=0.5)
 
 
 def test_early_stopping_has_its_settings() -> None:
@@ -76,3 +83,6 @@ def test_a_value_that_is_not_there_is_said() -> None:
         goal("loss", "keep").value({"accuracy": 1.0})
     with pytest.raises(ProgramError, match="a list of that name"):
         goal("loss", "keep").value({"loss": [1.0]})
+    with pytest.raises(ProgramError, match="evaluate returned True by that name; expected a number"):
+        goal("loss", "keep").value({"loss": True})
+    assert goal("loss", "keep").find({"loss": 1}) == 1.0 and goal("loss", "keep").find({"loss": False}) is None
