@@ -181,7 +181,7 @@ def size(facts: Facts) -> tuple[Sizes, str]:
         why = f"{span(chunk_s)} of work, for lives of {span(selected.lifetime.mean())}"
         sizes[kind.name] = Size(chunk_s, push_every * exec_s, max(1, round(chunk_s / exec_s)), push_every, why)
         reasons.append(f"{kind.name or 'all workers'}: {reason} Lives: {selected.lifetime}; {selected.reason}")
-    return sizes, " ".join(reasons)
+    return sizes, " ".join(reason if reason.endswith(".") else f"{reason}." for reason in reasons)
 
 
 def is_notable(old: Sizes, new: Sizes) -> tuple[bool, str]:

@@ -118,7 +118,8 @@ def _columns(clock: RunClock, rows: list[Any], others: Columns) -> Columns:
 
 
 def _extents(clock: RunClock, rows: list[Any]) -> Columns:
-    return _columns(clock, rows, {name: [row[i] for row in rows] for i, name in enumerate(("least", "mean", "most"), 1)})
+    names = ("least", "mean", "most")
+    return _columns(clock, rows, {name: [row[i] for row in rows] for i, name in enumerate(names, 1)})
 
 
 def _running(values: list[float]) -> list[float]:

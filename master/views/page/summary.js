@@ -103,8 +103,17 @@ function metric(value) {
   return `${count(Math.min(...numbers))} to ${count(Math.max(...numbers))}`;
 }
 
+/** A text's sentences, each with a capital and a full stop. A number's point has no space behind it. */
+function sentences(text) {
+  const parts = text.split(/\.\s+/).map((part) => part.trim().replace(/\.$/, "")).filter(Boolean);
+  return parts.map((part) => `${part[0].toUpperCase()}${part.slice(1)}.`);
+}
+
 function drawSizes({ report, history }) {
-  byId("sizing").textContent = report.sizing || "No lifetimes were fitted yet: nothing but the reasons below sized the chunks.";
+  const [first, ...others] = sentences(report.sizing || "No lifetimes were fitted yet: nothing but the reasons below sized the chunks");
+  byId("sizing").textContent = first;
+  byId("sizing-full").hidden = others.length === 0;
+  byId("sizing-reasons").replaceChildren(...others.map((text) => element("li", {}, text)));
   const extent = (one) => (one.least === one.most ? count(one.least) : `${count(one.least)} to ${count(one.most)}`);
   const rows = [
     ...history.chunk_reasons.map((one) => ["chunks", count(one.number), extent(one), one.reason]),

@@ -17,11 +17,12 @@ FIRST_PAINT_MS = """new Promise((done) => new PerformanceObserver((list) => {
   for (const entry of list.getEntries()) if (entry.name === "first-contentful-paint") done(entry.startTime);
 }).observe({ type: "paint", buffered: true }))"""
 NUMBERS = """[
-  [1.1575906499999999e21, 3.09e-17, 1157590, 0.5, 2.5, 7.25].map(count).join(" "),
+  [1.1575906499999999e21, 3.09e-17, 1157590, 0.5].map(count).join(" "),
   numberTicks([1e21, 1.5e21, 2e21], 5e20).join(" "),
   numberTicks([3e-17, 3.05e-17], 5e-19).join(" "),
   numberTicks([0, 5e5, 9.99999e5], 5e5).join(" "),
 ].join("|")"""
+ENDS = "[...charts.values()].filter((one) => one.chart.timed).map((one) => one.plot.scales.x.max).join()"
 SHOWN = "[...document.querySelectorAll('.row')].length"
 
 
@@ -56,10 +57,8 @@ def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
         assert tab.value(credited) == "2,000"  # at second 8, where the run ended at 10
         tab.press("ArrowLeft")
         assert tab.value(credited) == "1,750"
-        assert tab.value("[...charts.values()].filter((one) => one.chart.timed).map((one) => one.plot.scales.x.max).join()") == (
-            "10,10,10,10,10"  # all begin and end as the run did
-        )
-        assert tab.value(NUMBERS) == "1.16e21 3.09e-17 1,157,590 0.5 2.5 7.25|1e21 1.5e21 2e21|3e-17 3.05e-17|0 500k 1,000k"
+        assert tab.value(ENDS) == "10,10,10,10,10"  # all end as the run did
+        assert tab.value(NUMBERS) == "1.16e21 3.09e-17 1,157,590 0.5|1e21 1.5e21 2e21|3e-17 3.05e-17|0 500k 1,000k"
 
         # On a phone nothing is wider than the screen.
         tab.go(file.as_uri(), width=320, height=640)
