@@ -31,7 +31,7 @@ class Standing:
 @dataclass(frozen=True)
 class Trend:
     """The least-squares line through the newest `count` evaluations: its slope, in the metric's unit an evaluation,
-    and what it gains for the goal from the first to the last that is a number, in the metric's unit (negative: a loss)."""
+    and what it gains for the goal from the first to the last that is a number (negative: a loss)."""
 
     count: int
     slope: float
