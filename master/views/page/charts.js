@@ -124,12 +124,12 @@ function plot(drawn) {
         y: { range: (_, least, most) => yRange(chart, least, most) },
       },
       axes: [
-        { ...axis, values: (_, ticks, __, ___, step) => chart.xTicks(ticks, step), incrs: chart.xSteps, space: 70, size: 34 },
+        { ...axis, values: (_, ticks, __, ___, step) => chart.xTicks(ticks, step), incrs: chart.xSteps, space: 60, size: 34 },
         {
           ...axis,
           values: (_, ticks, __, ___, step) => chart.yTicks(ticks.map((tick) => tick * one), step * one),
           incrs: one === 1 ? chart.ySteps : undefined,
-          size: (_, texts) => 16 + 7 * (texts ?? []).reduce((most, text) => Math.max(most, text.length), 2),
+          size: (_, texts) => 20 + 7 * (texts ?? []).reduce((most, text) => Math.max(most, text.length), 3),
         },
       ],
       bands: chart.band ? [{ series: [3, 2], fill: `${colour("series-1")}30` }] : [],

@@ -58,7 +58,7 @@ function describeMetrics({ report, history }) {
   }
   const names = [...new Set([...Object.keys(history.logged), ...evaluated.keys()])];
   return names.map((name) => {
-    const logged = history.logged[name];
+    const logged = own(history.logged, name);
     const columns = [];
     const series = [];
     if (evaluated.has(name)) {

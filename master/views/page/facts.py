@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import bisect
 import dataclasses
+import hashlib
 import sqlite3
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from master.store.reader import holder, opened
 from master.store.run_facts import RunClock, read_ahead, read_clock
+from master.views.json_text import json_text
 from master.views.page.history import History, read_history
 from master.views.progress import Progress, at_rest, read_progress
 from master.views.report import Report, report
 
 EVENTS = 20_000  # that a page has at most, the newest
+DIGEST = 12  # hexadecimal digits
 
 
 @dataclass(frozen=True)
@@ -43,7 +47,8 @@ class Events:
 @dataclass(frozen=True)
 class PageFacts:
     """`report` and `progress` are what `gridml report --json` and `gridml status --json` print; `driven` is whether a
-    master drives the run now; `began_s` is when it began, in seconds since 1970."""
+    master drives the run now; `began_s` is when it began, in seconds since 1970. `trouble` says why it cannot be read
+    now and these are facts of before, None where it can."""
 
     report: Report
     progress: Progress
@@ -51,6 +56,7 @@ class PageFacts:
     began_s: float
     history: History
     events: Events
+    trouble: str | None = None
 
     def after(self, number: int) -> PageFacts:
         """Return the same with the events behind a number alone: the others are known to who asks."""
@@ -62,9 +68,29 @@ class PageFacts:
             "progress": self.progress.to_json(),
             "driven": self.driven,
             "began_s": self.began_s,
+            "trouble": self.trouble,
             "history": dataclasses.asdict(self.history),
             "events": dataclasses.asdict(self.events),
         }
+
+
+def news(facts: PageFacts, digests: Collection[str]) -> dict[str, Any]:
+    """Return what `to_json` does without the parts whose digests are known to who asks, and the `digests` of all parts:
+    a part is the report, the progress, or one member of the history."""
+    answer = facts.to_json()
+    known = frozenset(digests)
+    of_all = [digest for name in ("report", "progress") for digest in _drop_known(answer, name, known)]
+    for name in list(answer["history"]):
+        of_all += _drop_known(answer["history"], name, known)
+    return {**answer, "digests": of_all}
+
+
+def _drop_known(parts: dict[str, Any], name: str, known: Collection[str]) -> list[str]:
+    """Take a part out if its digest is known; return that."""
+    digest = hashlib.sha256(f"{name} {json_text(parts[name])}".encode()).hexdigest()[:DIGEST]
+    if digest in known:
+        del parts[name]
+    return [digest]
 
 
 def read_page_facts(root: Path) -> PageFacts:

@@ -47,6 +47,11 @@ function duration(seconds) {
   return h ? `${h}:${two(m)}:${two(s)} h` : `${m}:${two(s)} min`;
 }
 
+/** What an object holds by a name that somebody else chose, which may be `constructor` or `__proto__`. */
+function own(object, name) {
+  return Object.hasOwn(object, name) ? object[name] : undefined;
+}
+
 /** An element with properties and children. Text is only ever set as text. */
 function element(name, properties = {}, ...children) {
   const made = document.createElement(name);

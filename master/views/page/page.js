@@ -2,27 +2,35 @@
 // Draw what the page was made with; a live one asks for what is new, as long as somebody looks.
 
 const LOOK_MS = 2000;
-let newestEvent = 0;
+let facts = JSON.parse(byId("data").textContent);
+let digests = []; // of the parts of `facts`, as the server calls them
 
-function draw(facts) {
-  newestEvent = facts.events.last;
+function draw(events) {
   document.title = `${facts.report.program}: ${facts.progress.status}`;
   drawSummary(facts);
   drawCharts(facts);
-  addEvents(facts.events);
+  addEvents(events);
+}
+
+/** Take up what is new: parts that did not change do not come. */
+function takeUp(answer) {
+  const changed = answer.digests.join() !== digests.join() || answer.events.topic.length > 0;
+  facts = { ...facts, ...answer, history: { ...facts.history, ...answer.history } };
+  digests = answer.digests;
+  if (changed) draw(answer.events);
 }
 
 async function look() {
-  const said = byId("connection");
+  const connection = byId("connection");
   try {
-    const answer = await fetch(`data?after=${newestEvent}`, { cache: "no-store" });
+    const answer = await fetch(`data?after=${facts.events.last}&known=${digests.join(".")}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(await answer.text());
-    draw(await answer.json());
-    said.hidden = true;
+    takeUp(await answer.json());
+    connection.textContent = facts.trouble ? `Not up to date: ${facts.trouble} Trying again.` : "";
   } catch (error) {
-    said.textContent = `Not up to date: ${error.message}. Is gridml watch --page still there? Trying again.`;
-    said.hidden = false;
+    connection.textContent = `Not up to date: ${error.message}. Is gridml watch --page still there? Trying again.`;
   }
+  connection.hidden = !connection.textContent;
 }
 
 /** Look every two seconds, one question at a time, and not while the page is hidden. */
@@ -34,6 +42,6 @@ async function follow() {
 }
 
 watchEvents();
-draw(JSON.parse(byId("data").textContent));
+draw(facts.events);
 matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redrawCharts);
 if (document.documentElement.dataset.live === "yes") follow();

@@ -7,6 +7,7 @@ that was bent to this machine does not; and nothing but reading is there to be a
 
 from __future__ import annotations
 
+import dataclasses
 import hmac
 import http
 import secrets
@@ -22,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 from gridml.errors import GridmlError, UsageError
 from master.views.json_text import json_text
 from master.views.page.document import render_page
-from master.views.page.facts import PageFacts, read_page_facts
+from master.views.page.facts import PageFacts, news, read_page_facts
 from master.views.page.library import read_library
 
 HOST = "127.0.0.1"
@@ -52,11 +53,17 @@ class KeptFacts:
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def now(self) -> PageFacts:
-        """Return what is known of the run. Raises LedgerError."""
+        """Return what is known of the run: where it cannot be read now, what was known before, with the trouble. Raises
+        LedgerError or OSError where nothing was known yet."""
         with self._lock:
             begun = self.clock()
             if self._facts is None or begun >= self._again_s:
-                self._facts = self.read(self.root)
+                try:
+                    self._facts = self.read(self.root)
+                except (GridmlError, OSError) as error:
+                    if self._facts is None:
+                        raise
+                    self._facts = dataclasses.replace(self._facts, trouble=str(error))
                 ended = self.clock()
                 self._again_s = ended + max(LEAST_S, (ended - begun) / SHARE)
             return self._facts
@@ -125,12 +132,14 @@ class _Handler(BaseHTTPRequestHandler):
             if name == "":
                 self._answer("text/html; charset=utf-8", render_page(self.server.facts.now(), live=True))
             elif name == "data":
-                after = parse_qs(parts.query).get("after", ["0"])[0]
+                asked = parse_qs(parts.query)
+                after = asked.get("after", ["0"])[0]
                 seen = int(after) if after.isascii() and after.isdecimal() else 0
-                self._answer("application/json", json_text(self.server.facts.now().after(seen).to_json()))
+                known = asked.get("known", [""])[0].split(".")
+                self._answer("application/json", json_text(news(self.server.facts.now().after(seen), known)))
             else:
                 self._refuse(http.HTTPStatus.NOT_FOUND, "there is nothing here but the page and its data")
-        except GridmlError as error:
+        except (GridmlError, OSError) as error:
             self._refuse(http.HTTPStatus.SERVICE_UNAVAILABLE, str(error))
 
     def _only_get(self) -> None:

@@ -90,8 +90,8 @@ function epochTable(report) {
     epoch.staleness === null ? NO_VALUE : epoch.staleness.toFixed(2),
     count(epoch.pushes),
     duration(epoch.closed_s),
-    ...names.map((name) => metric(epoch.metrics[name])),
-    ...logged.map((name) => count(epoch.logged[name])),
+    ...names.map((name) => metric(own(epoch.metrics, name))),
+    ...logged.map((name) => count(own(epoch.logged, name))),
   ]);
   return table(heads, rows);
 }

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gridml.protocol.messages import Logged, Sync
+from gridml.protocol.messages import Failure, Logged, Sync
 from master.backends.base import JobEvent, State
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
@@ -17,10 +17,10 @@ COUNT = 1000
 ODD = '</script><img src=x onerror="document.title=1"> {{data}} \u2028'
 
 
-def begin(root: Path) -> Ledger:
+def begin(root: Path, program: str = "digits.py") -> Ledger:
     """A run of two epochs of 1,000 vertices that began at second 100."""
     root.mkdir()
-    write_settings(RunDirectory(root), Settings(program=root / "digits.py", workers=3))
+    write_settings(RunDirectory(root), Settings(program=root / program, workers=3))
     ledger = Ledger(root / "ledger.db", shared_disk=False, create=True)
     with ledger.transaction():
         for key, value in {"started_s": 100.0, "status": "running", "total": 2 * COUNT, "masters": 1}.items():
@@ -69,5 +69,30 @@ def finished(tmp_path: Path) -> Path:
         ledger.event(103.0, "evicted", ODD)
         ledger.set("status", "finished")
         ledger.set("ended_s", 110.0)
+    ledger.close()
+    return root
+
+
+@pytest.fixture
+def hostile(tmp_path: Path) -> Path:
+    """A run that failed, whose folder, program, metrics, vertex type, machine, worker and exception would each run a
+    script where they were taken as HTML."""
+    bad = "<img src=x onerror=document.title=1>"
+    root = tmp_path / f"run {bad}"
+    ledger = begin(root, f"{bad}.py")
+    with ledger.transaction():
+        live(ledger, f"w1{bad}", 100.0, 109.0, State.EVICTED)
+        train_epoch(ledger, 0, 100.0, 0.9)
+        metrics = {f"loss{bad}": 0.5, f"list{bad}": [0.5, 0.6], "__proto__": 0.1, f"words{bad}": bad}
+        ledger.set_metrics(0, metrics)
+        ledger.quarantine(f"w1{bad}", bad, 106.0)
+        failure = Failure(1, 1, f"Image{bad}: ValueError: {bad}", f"Traceback: {bad}", 3, 4)
+        ledger.open_epoch(1, COUNT, 104.0)
+        lease = ledger.lease(ledger.spans[-1], 250, f"w1{bad}", 104.0, f"sized {bad}")
+        ledger.add_failure(lease, f"slot{bad}", failure, f"left out {bad}", 105.0)
+        ledger.event(101.0, f"failed{bad}", bad)
+        ledger.event(102.0, "sizing", f"{bad}. {bad}")
+        for key, value in {"status": "failed", "stopped_because": f"f failed: {bad}", "ended_s": 110.0}.items():
+            ledger.set(key, value)
     ledger.close()
     return root

@@ -28,7 +28,7 @@ SHOWN = "[...document.querySelectorAll('.row')].length"
 
 @pytest.mark.real
 @pytest.mark.skipif(installed() is None, reason="no Chromium is installed")
-def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
+def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> None:
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
         for number in range(EVENTS - 2):
@@ -64,6 +64,19 @@ def test_a_page_in_a_browser(finished: Path, tmp_path: Path) -> None:
         tab.go(file.as_uri(), width=320, height=640)
         assert tab.value("document.documentElement.scrollWidth") <= 320
         assert set(tab.requests) == {file.as_uri()} | {each for each in tab.requests if each.startswith("data:")}
+
+        # Whatever a run and what it says are called, it is text.
+        file = tmp_path / "hostile.html"
+        write_page(hostile, file)
+        tab.go(file.as_uri())
+        assert tab.errors == []
+        tab.value("for (const one of document.querySelectorAll('details')) one.open = true")
+        tab.value("chooseEvent(0)")
+        assert tab.value("document.querySelectorAll('img, body script[src], b, i').length") == 0
+        assert tab.value("document.title") == "<img src=x onerror=document.title=1>.py: failed"
+        shown = tab.value("document.body.innerText")
+        for words in ("run ", "loss", "list", "words", "w1", "f failed: ", "Image", "ValueError: ", "failed", "sized "):
+            assert f"{words}<img src=x" in shown, words
 
         # Live: what is new comes, from this machine alone.
         tab.go(server.address)

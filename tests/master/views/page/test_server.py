@@ -16,7 +16,7 @@ from gridml.cli import command_line
 from gridml.errors import LedgerError, UsageError
 from master.store.ledger import Ledger
 from master.views.page import serve
-from master.views.page.facts import PageFacts, read_page_facts
+from master.views.page.facts import PageFacts, news, read_page_facts
 from master.views.page.server import HOST, LEAST_S, SHARE, KeptFacts, PageServer, serving
 
 
@@ -45,6 +45,10 @@ def test_who_has_the_address_gets_the_page_and_what_is_new(server: PageServer) -
     answer, text = ask(server, f"/{server.token}/data?after=1")
     assert json.loads(text)["events"]["topic"] == ["evicted"]
     assert json.loads(text)["report"]["credited"] == 2000
+    known = ".".join(json.loads(text)["digests"])
+    less = json.loads(ask(server, f"/{server.token}/data?after=2&known={known}")[1])
+    assert not {"report", "progress"} & less.keys() and less["history"] == {}
+    assert less["digests"] == json.loads(text)["digests"]
     assert answer.headers["Cache-Control"] == "no-store"
 
 
@@ -143,3 +147,37 @@ def test_what_is_credited_meanwhile_comes_with_the_next_question(finished: Path)
         ledger.event(109.0, "warning", "something new")
     ledger.close()
     assert kept.now().after(2).events.text == ["something new"]
+
+
+def test_of_a_run_that_goes_on_only_the_parts_that_changed_come(finished: Path) -> None:
+    before = read_page_facts(finished)
+    known = news(before, ())["digests"]
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        ledger.set_metrics(1, {"accuracy": 1.0})
+    ledger.close()
+    answer = news(read_page_facts(finished), known)
+    assert answer["report"]["epochs"][1]["metrics"] == {"accuracy": 1.0}
+    assert answer["history"] == {}
+
+
+def test_a_ledger_that_cannot_be_read_for_a_while_leaves_what_was_known(finished: Path) -> None:
+    """Whoever looked before goes on seeing it, with the trouble, and is up to date as soon as it can be read."""
+    now = [0.0]
+    kept = KeptFacts(finished, lambda: now[0])
+    page = PageServer(finished, facts=kept)
+    ledger, away = finished / "ledger.db", finished / "away.db"
+    with serving(page):
+        ledger.rename(away)
+        assert ask(page, f"/{page.token}/data")[0].status == 503  # nothing was known yet
+        away.rename(ledger)
+        assert ask(page, f"/{page.token}/data")[0].status == 200
+        ledger.rename(away)
+        now[0] += 1000.0
+        for path in ("", "data"):
+            answer, text = ask(page, f"/{page.token}/{path}")
+            assert answer.status == 200 and "is not a run" in text
+        away.rename(ledger)
+        now[0] += 1000.0
+        answer, text = ask(page, f"/{page.token}/data")
+        assert (answer.status, json.loads(text)["trouble"]) == (200, None)
