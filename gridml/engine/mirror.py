@@ -9,6 +9,7 @@ since: so a replica that is merged many times loses nothing to its format.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import NDArray
 from gridml.engine.bit_sums import bit_sums
 from gridml.engine.transfers import Arrival, Transfers
 from gridml.model.device_names import CPU
+from gridml.model.host_memory import host_memory
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,10 +130,8 @@ class Mirror:
         """Memory of the host for tensors; what was pinned for an earlier copy is used again when that is let go."""
         import torch
 
-        if self._transfers is None:
-            tensors = {name: self._tensors[name] for name in names}
-            return {n: torch.empty(t.shape, dtype=self._dtypes[n], device=CPU) for n, t in tensors.items()}
-        return {name: self._transfers.host(self._tensors[name], self._dtypes[name]) for name in names}
+        make = partial(torch.empty, device=CPU) if self._transfers is None else host_memory
+        return {name: make(self._tensors[name].shape, dtype=self._dtypes[name]) for name in names}
 
     def _note(self, names: Collection[str]) -> None:
         """Note which of the tensors nobody trains, and that arrays have what they hold."""

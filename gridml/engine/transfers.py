@@ -7,8 +7,6 @@ from contextlib import AbstractContextManager
 from functools import partial
 from typing import TYPE_CHECKING, Any, final
 
-from gridml.model.device_names import CPU
-
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -54,16 +52,6 @@ class Transfers:
         self._device = torch.device(device)
         self._module = getattr(torch, self._device.type)  # torch.cuda, or what has its shape
         self._stream = self._module.Stream(self._device)
-
-    def host(self, like: Tensor, dtype: Any) -> Tensor:
-        """Return memory of the host for what is like a tensor, in `dtype`: pinned, so that copies need no other, where
-        the system gives that."""
-        import torch
-
-        try:
-            return torch.empty(like.shape, dtype=dtype, device=CPU, pin_memory=True)
-        except RuntimeError:  # a limit on locked memory, or a device that knows no such thing
-            return torch.empty(like.shape, dtype=dtype, device=CPU)
 
     def fetch(self, tensors: Sequence[Tensor], into: Sequence[Tensor]) -> Arrival | None:
         """Begin to copy tensors of the device to the host as they are now, whatever is done to them afterwards.

@@ -12,7 +12,10 @@ from typing import Any, final
 import numpy as np
 
 from gridml.model.batch import Array, Ids, Rows
+from gridml.model.host_memory import host_memory
 from gridml.model.vertex import VertexType
+
+BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while the next are staged
 
 
 @final
@@ -35,10 +38,18 @@ class DeviceRows(Rows):
         self._lent: list[tuple[str, int, Any, Array]] = []  # (field, row, tensor that f has, what it was)
 
     def present(self, values: Array) -> Any:
-        """Return an array as f sees it: a tensor on the device."""
+        """Return an array as f sees it: a tensor on the device. It comes there by memory that the device copies from
+        when it gets to it, so that this thread goes on; the array is its caller's again at once."""
         import torch
 
-        return torch.from_numpy(values if values.flags.writeable else values.copy()).to(self.device)
+        dtype = torch.from_numpy(np.empty(0, values.dtype)).dtype
+        if values.nbytes <= BLOCK:
+            return _staged(values, dtype).to(self.device, non_blocking=True)
+        made = torch.empty(values.shape, dtype=dtype, device=self.device)
+        step = max(1, BLOCK * len(values) // values.nbytes)
+        for at in range(0, len(values), step):
+            made[at : at + step].copy_(_staged(values[at : at + step], dtype), non_blocking=True)
+        return made
 
     def column(self, name: str) -> Any:
         """Return a field that f only reads, on the device, (n, *shape)."""
@@ -68,6 +79,13 @@ class DeviceRows(Rows):
             values = home(tensor)
             if values.tobytes() != original.tobytes():
                 self.fields[name][at] = values
+
+
+def _staged(values: Array, dtype: Any) -> Any:
+    """Return an array's values in memory of the host that a device copies from."""
+    staged = host_memory(values.shape, dtype)
+    np.copyto(staged.numpy(), values)
+    return staged
 
 
 def home(value: Any) -> Any:
