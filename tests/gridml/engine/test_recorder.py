@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import gridml
 from gridml.engine.recorder import Recorder
 from gridml.errors import ProgramError
 from gridml.protocol.messages import LARGEST_LOGGED, LONGEST_LOGGED, MOST_LOGGED, Logged
+from gridml.testing import pretend_device
+from gridml.testing.pretend_device import NAME
 
 
 def logged(recorder: Recorder, *calls: tuple[int, dict[str, object]], failed: bool = False) -> tuple[Logged, ...]:
@@ -48,33 +51,32 @@ def test_every_kind_of_number(value: object) -> None:
     assert logged(Recorder(), (2, {"x": value})) == (Logged("x", 6.0, 2),)
 
 
-def test_a_value_on_a_device_is_read_only_when_it_is_pushed() -> None:
-    class OnDevice:
-        """As a tensor of a device: it counts how often one waits for it."""
+@pytest.mark.pretended
+def test_values_on_a_device_are_read_when_they_are_pushed_in_one_wait_for_each_format(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pretend_device.install()
+    reads: list[str] = []
+    compute = pretend_device._compute
 
-        device = torch.device("meta")
-        read = 0
+    def counted(func: Any, args: Any, kwargs: Any) -> Any:
+        to_host = func._schema.name == "aten::_to_copy" and "cpu" in str(kwargs.get("device"))
+        if to_host or func._schema.name == "aten::_local_scalar_dense":
+            reads.append(func._schema.name)
+        return compute(func, args, kwargs)
 
-        def numel(self) -> int:
-            return 1
-
-        def detach(self) -> OnDevice:
-            return self
-
-        def clone(self) -> OnDevice:
-            return self
-
-        def __float__(self) -> float:
-            OnDevice.read += 1
-            return 5.0
-
+    monkeypatch.setattr(pretend_device, "_compute", counted)
     recorder = Recorder()
-    recorder.listen()
-    gridml.log(loss=OnDevice())
-    recorder.end_call(2)
-    recorder.end()
-    assert OnDevice.read == 0
-    assert recorder.take() == (Logged("loss", 10.0, 2),)
+    for at in range(20):
+        recorder.listen()
+        loss = torch.tensor([float(at)]).to(NAME)
+        gridml.log(loss=loss, right=torch.tensor(at).to(NAME), on_host=at)
+        loss += 100  # what was logged is what it was
+        recorder.end_call(2)
+        recorder.end()
+    assert not reads
+    assert {each.name: each.total for each in recorder.take()} == dict.fromkeys(("loss", "right", "on_host"), 380.0)
+    assert len(reads) == 2
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 2 * LARGEST_LOGGED])
