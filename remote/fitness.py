@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from gridml.errors import UNEQUIPPED, UNFIT, GridmlError
+from gridml.model.device_names import CPU
 
 MEBIBYTE = 2**20
 MEMORY = 256 * MEBIBYTE
@@ -110,23 +111,20 @@ def read(folder: Path, proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs
     )
 
 
-def kind(uses_torch: bool, proc: Path = Path("/proc")) -> str:
-    """What machine this is, in the few words by which its speed can be compared with others': "x86_64 avx2",
-    "cuda NVIDIA A100". A processor that tells no flags is named without; a GPU counts where the program has torch."""
-    model = _gpu(proc) if uses_torch else None
-    if model is not None:
-        return f"cuda {model}"[:KIND]
+def kind(device: str = CPU, proc: Path = Path("/proc")) -> str:
+    """What machine this is, in the few words by which its speed can be compared with others': "x86_64 avx2", or where
+    it trains on another device in torch's words, as torch calls that: "cuda NVIDIA A100-SXM4-80GB". A processor that
+    tells no flags is named without."""
+    if device != CPU:
+        import torch
+
+        name = torch.device(device).type
+        module = getattr(torch, name)
+        model = module.get_device_name(device) if hasattr(module, "get_device_name") else ""
+        return f"{name} {model}".strip()[:KIND]
     flags = frozenset((_field(proc / "cpuinfo", "flags") or "").split())
     vectors = next((name for flag, name in _VECTORS.items() if flag in flags), "")
     return f"{platform.machine()} {vectors}".strip()[:KIND]
-
-
-def _gpu(proc: Path) -> str | None:
-    """The model of the first NVIDIA GPU that this process may use; None where there is none."""
-    if os.environ.get("CUDA_VISIBLE_DEVICES", "all") in ("", "-1", "none", "NoDevFiles"):
-        return None
-    gpus = sorted((proc / "driver" / "nvidia" / "gpus").glob("*/information"))
-    return _field(gpus[0], "Model") if gpus else None
 
 
 def missing_module(error: BaseException) -> str | None:

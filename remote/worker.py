@@ -101,7 +101,7 @@ def _work(
     the last push is lost.
     """
     kept = outbox.read(Path(outbox.FILE)) if carrier.remote else None
-    status, kind = 0, fitness.kind(device.accelerates)
+    status, kind = 0, fitness.kind(device.name)
     for name, mailbox in _mailboxes(options, carrier):
         courier = ThreadCourier(mailbox, kept.number if kept is not None and kept.sync.worker == name else 1)
         source = options.original or options.program

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 import remote.fitness
 import remote.worker
@@ -178,21 +179,16 @@ def test_a_mistake_of_the_users_stays_one(tmp_path: Path, source: str, carrier: 
 def test_a_kind_of_machine_is_its_processor(tmp_path: Path, flags: str | None, told: str) -> None:
     if flags is not None:
         (tmp_path / "cpuinfo").write_text(f"processor : 0\nflags : {flags}\n")
-    assert kind(uses_torch=True, proc=tmp_path) == platform.machine() + told
+    assert kind(proc=tmp_path) == platform.machine() + told
 
 
-def test_a_kind_of_machine_is_its_gpu_where_the_program_may_use_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    card = tmp_path / "driver" / "nvidia" / "gpus" / "0000:19:00.0"
-    card.mkdir(parents=True)
-    (card / "information").write_text("Model: \t\t NVIDIA A100\nIRQ:   \t\t 32\n")
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    assert kind(uses_torch=True, proc=tmp_path) == "cuda NVIDIA A100"
-    assert kind(uses_torch=False, proc=tmp_path) == platform.machine()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert kind(uses_torch=True, proc=tmp_path) == platform.machine()
+def test_a_kind_of_machine_is_the_gpu_that_it_trains_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not the first one of the machine: a worker may have been given another."""
+    names = {"cuda:0": "NVIDIA T4", "cuda:1": "NVIDIA A100-SXM4-80GB"}
+    monkeypatch.setattr(torch.cuda, "get_device_name", names.__getitem__)
+    assert kind("cuda:1") == "cuda NVIDIA A100-SXM4-80GB"
+    assert kind("cuda:0") == "cuda NVIDIA T4"
 
 
 def test_the_kind_of_this_machine_is_a_few_words() -> None:
-    assert 0 < len(kind(uses_torch=True)) <= 64
+    assert 0 < len(kind()) <= 64

@@ -107,7 +107,7 @@ def test_kinds_of_machines_are_told_in_the_words_of_real_workers(
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
     for flags, speeds in (("sse sse2", Speeds()), ("sse sse2 avx", Speeds(fast=1.0, factor=4.0))):
         (tmp_path / "cpuinfo").write_text(f"flags : {flags}\n")
-        assert speeds.of(0, 1).kind == fitness.kind(False, tmp_path)
+        assert speeds.of(0, 1).kind == fitness.kind(proc=tmp_path)
 
 
 def test_masters_are_killed_that_often_at_every_point_and_some_as_they_wake() -> None:
