@@ -3,14 +3,31 @@
 
 const NO_VALUE = "–";
 
+// A format takes longer to make than to use: each is made once.
+const WHOLE = new Intl.NumberFormat("en");
+const formats = new Map(); // by digits behind the point
+const significant = new Map(); // by digits
+
+function kept(formats, key, options) {
+  if (!formats.has(key)) formats.set(key, new Intl.NumberFormat("en", options));
+  return formats.get(key);
+}
+
+/** A number with just so many digits behind the point. */
+function fixed(value, digits) {
+  const options = { minimumFractionDigits: digits, maximumFractionDigits: digits };
+  return kept(formats, digits, options).format(value);
+}
+
 /** A number for people: whole ones with commas, others with four digits that count, huge and tiny ones as 1.16e21. */
 function count(value) {
   if (value === null || value === undefined) return NO_VALUE;
   const size = Math.abs(value);
   const whole = Number.isInteger(value);
   if (size !== 0 && (size < 1e-3 || size >= (whole ? 1e12 : 1e9))) return power(value, 2);
-  if (whole) return value.toLocaleString("en");
-  return value.toLocaleString("en", { maximumSignificantDigits: size >= 1000 ? Math.ceil(Math.log10(size)) : 4 });
+  if (whole) return WHOLE.format(value);
+  const digits = size >= 1000 ? Math.ceil(Math.log10(size)) : 4;
+  return kept(significant, digits, { maximumSignificantDigits: digits }).format(value);
 }
 
 /** A number with a power of ten, and so many digits behind the point at most. */

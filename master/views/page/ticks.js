@@ -23,10 +23,6 @@ function largest(ticks) {
   return ticks.reduce((most, tick) => Math.max(most, Math.abs(tick)), 0);
 }
 
-function fixed(value, digits) {
-  return value.toLocaleString("en", { minimumFractionDigits: digits, maximumFractionDigits: digits });
-}
-
 function numberTicks(ticks, step) {
   const most = largest(ticks);
   if (most >= 1e12 || (most > 0 && most < 1e-3)) {
