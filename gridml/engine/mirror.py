@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.engine.bit_sums import bit_sums
+from gridml.engine.module_tensors import SHORT
 from gridml.engine.transfers import Arrival, Transfers
 from gridml.model.device_names import CPU
 from gridml.model.host_memory import host_memory
@@ -24,12 +25,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Array = NDArray[Any]
-_SHORT = ("torch.bfloat16", "torch.float16")
 
 
 def needs_mirror(tensor: Tensor) -> bool:
     """Whether the host cannot have a tensor's own memory as an array to merge into."""
-    return tensor.device.type != CPU or str(tensor.dtype) in _SHORT
+    return tensor.device.type != CPU or str(tensor.dtype) in SHORT
 
 
 @final
@@ -66,7 +66,7 @@ class Mirror:
         self._tensors = dict(tensors)
         self._transfers = None if device == CPU else Transfers(device)
         self._dtypes = {
-            name: torch.float32 if str(tensor.dtype) in _SHORT else tensor.dtype
+            name: torch.float32 if str(tensor.dtype) in SHORT else tensor.dtype
             for name, tensor in self._tensors.items()
         }
         self._hosts = self._memory(list(tensors))
@@ -74,7 +74,7 @@ class Mirror:
         self._sums: dict[str, Tensor] = {}  # on the device, of their bits
         self._restless: set[str] = set()  # frozen parameters that somebody writes without counting it
         self.arrays: dict[str, Array] = {name: host.numpy() for name, host in self._hosts.items()}
-        self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in _SHORT]
+        self._short = [name for name, tensor in self._tensors.items() if str(tensor.dtype) in SHORT]
         self._given: dict[str, tuple[Array, Array]] = {}  # of short tensors: (as given, as the module holds it)
         self.pull()
 

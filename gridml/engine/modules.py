@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture, Mirror, needs_mirror
+from gridml.engine.module_tensors import check_tensors
 from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
 from gridml.engine.torch_rates import TorchRates
@@ -124,6 +125,7 @@ class Modules:
                 raise ProgramError(
                     f"the factory of {field} made a {type(module).__name__}; expected a torch.nn.Module."
                 )
+            check_tensors(field, module)
             module = _placed(module, field, declared, self._device)
             module.average_with = MethodType(average_with, module)
             made[name] = module
@@ -171,8 +173,9 @@ class Modules:
             (tensor, tensor.data_ptr())
             for module in self._made[index].values()
             for part in module.modules()
-            for tensor in (*part._parameters.values(), *part._buffers.values())
-            if tensor is not None
+            for tensors in (part._parameters, part._buffers)
+            for name, tensor in tensors.items()
+            if tensor is not None and name not in part._non_persistent_buffers_set
         ]
         before, views = self._viewed.get(index, ([], {}))
         if index not in self._viewed or not _same(present, before):
@@ -183,20 +186,14 @@ class Modules:
     def _made_views(self, index: int) -> dict[str, Array]:
         views: dict[str, Array] = {}
         mirrored: dict[str, dict[str, Any]] = {}  # tensors by name, by device
-        for field, name, tensor, first in self._tensors(index):
+        for _, _, tensor, first in self._tensors(index):
             if first in views:
                 continue
             if needs_mirror(tensor):
                 mirrored.setdefault(str(tensor.device), {})[first] = tensor
                 views[first] = _NO_VALUES  # it keeps its place among the others
                 continue
-            try:
-                views[first] = tensor.detach().numpy()
-            except TypeError as error:
-                raise ProgramError(
-                    f"{self.vertex_type.name}.{field} holds {name} as {tensor.dtype}; expected a dtype numpy has, "
-                    f"bfloat16 or float16. Keep the master copy in float32."
-                ) from error
+            views[first] = tensor.detach().numpy()
         before = {mirror.device: mirror for mirror in self._mirrors.get(index, ())}
         self._mirrors[index] = [
             before[device] if device in before and before[device].follow(tensors) else Mirror(tensors, device)
