@@ -47,10 +47,9 @@ def simulate(
     name = "cost" if source is None else source.file.stem
     heard = Heard(Nowhere(), on_event)
 
-    def report(topic: str, text: str, facts: Any) -> None:
-        heard.event(0.0, topic, text, facts)
-
     with explained(), undisturbed(), claimed_root(None if run_dir is None else Path(run_dir), name) as root:
-        command.played(None if source is None else source.placed(root), wanted, root, report)
+        world = command.world_for(None if source is None else source.placed(root), wanted, root)
+        world.tick = heard.turn
+        command.played(world, root, lambda *event: heard.event(world.clock.now_s, *event))
     heard.turn()
     return Run(root)

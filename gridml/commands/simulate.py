@@ -156,7 +156,8 @@ def simulate(
     name = "cost" if program is None else program.stem
     with claimed_root(run_dir, name) as root:
         with status_line(root, quiet=as_json) as notify:
-            world = played(program, options, root, notify)
+            world = world_for(program, options, root)
+            played(world, root, notify)
         result = result_of(world, root)
     if as_json:
         typer.echo(json_text(result.to_json(), indent=2))
@@ -165,11 +166,11 @@ def simulate(
         typer.echo(result.summary())
 
 
-def played(program: Path | None, options: SimulationOptions, root: Path, report: Report) -> World:
-    """Play a run in `root`, of a program's file or of workers that only take time, to its end; `report` is told of its
-    events. Raises UsageError for options that make no sense, and as a run does."""
+def world_for(program: Path | None, options: SimulationOptions, root: Path) -> World:
+    """Make the world of a run in `root`, of a program's file or of workers that only take time. Raises UsageError for
+    options that make no sense."""
     from master.simulation.options import scenario_for, settings_for
-    from master.simulation.world import play_scenario
+    from master.simulation.world import World
     from master.store.rundir import RunDirectory
     from remote.stepped import Trainer
 
@@ -181,9 +182,17 @@ def played(program: Path | None, options: SimulationOptions, root: Path, report:
     scenario = scenario_for(options, settings.workers)
     if program is None:
         _write(directory, file, 100_000 if options.vertices is None else options.vertices, options.epochs or 1)
+    trainer = None if program is None else Trainer(file, scenario.costs, options.seed)
+    return World(settings, scenario, trainer)
+
+
+def played(world: World, root: Path, report: Report) -> None:
+    """Play a run in `root` to its end; `report` is told of its events. Raises UsageError for one that is too large, and
+    as a run does."""
+    from master.simulation.world import play
+
     try:
-        trainer = None if program is None else Trainer(file, scenario.costs, options.seed)
-        return play_scenario(settings, scenario, root, report, trainer)
+        play(world, root, report)
     except MemoryError:
         raise UsageError("this simulation does not fit into memory; expected fewer --vertices or --workers.") from None
 

@@ -56,12 +56,14 @@ class World:
     """Everything around the master: clock, machines, workers and what carries their messages. They outlive it.
 
     With a `trainer` workers really train; without one they only take time. `master_s` and `world_s` are CPU seconds of
-    the master's code and of everything around it, workers included.
+    the master's code and of everything around it, workers included. `tick` is called once a turn of the master, and
+    may raise to end the run between two turns.
     """
 
     def __init__(self, settings: Settings, scenario: Scenario, trainer: Trainer | None = None) -> None:
         self.settings = settings
         self.scenario = scenario
+        self.tick: Callable[[], None] = lambda: None
         self.clock = VirtualClock(START_S)
         self.workers: Workers = (
             CostOnlyWorkers(self.clock, scenario) if trainer is None else TrainingWorkers(self.clock, scenario, trainer)
@@ -129,6 +131,7 @@ class World:
             rest=self.rest,
             report=report,
             hook=self._reached,
+            tick=self.tick,
             mailboxes=lambda settings, directory: mailboxes,
             durable=False,
             codec=self._merging,
@@ -225,9 +228,19 @@ def play_scenario(
     Raises as a run does.
     """
     world = World(settings, scenario, trainer)
-    with _seeded(scenario.seed), _few_collections():
-        _play(world, root, report, killed)
+    play(world, root, report, killed)
     return world
+
+
+def play(
+    world: World,
+    root: Path,
+    report: Report = lambda topic, text, facts: None,
+    killed: Callable[[], object] = lambda: None,
+) -> None:
+    """As `play_scenario`, in a world that the caller has made."""
+    with _seeded(world.scenario.seed), _few_collections():
+        _play(world, root, report, killed)
 
 
 def _play(world: World, root: Path, report: Report, killed: Callable[[], object]) -> None:

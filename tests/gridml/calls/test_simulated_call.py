@@ -65,6 +65,29 @@ def test_workers_that_only_take_time(tmp_path: Path) -> None:
     assert "finished" in topics and [e.topic for e in run.events("finished")] == ["finished"]
 
 
+def test_its_events_have_their_simulated_times_and_what_a_listener_raises_ends_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[gridml.Event] = []
+
+    def hear(event: gridml.Event) -> None:
+        heard.append(event)
+        if event.topic == "epoch":
+            raise KeyError(event.topic)
+
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(KeyError, match="epoch"):
+        gridml.simulate(cost=COSTS, vertices=2000, epochs=3, workers=2, run_dir="run", on_event=hear)
+    run = gridml.Run("run")
+    monkeypatch.chdir("/")
+    assert run.report().credited < 3 * 2000  # elsewhere it is the same run
+    written = {(event.topic, event.text): event.at_s for event in run.events()}
+    told = {(event.topic, event.text): event.at_s for event in heard}
+    both = written.keys() & told.keys()
+    assert {topic for topic, _ in both} >= {"running", "epoch"}
+    assert {each: told[each] for each in both} == {each: written[each] for each in both}
+
+
 def test_the_defaults_are_those_of_the_command() -> None:
     defaults = {name: p.default for name, p in inspect.signature(command.simulate).parameters.items()}
     options = SimulationOptions()
