@@ -268,7 +268,9 @@ def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
     # The back end's options as a whole are left out: each is told by itself.
     changed = {name: now[name] for name in now if now[name] != then.get(name) and name != after.backend}
     if changed:
-        told = "; ".join(f"{name} {value} instead of {then.get(name)}" for name, value in changed.items())
+        told = "; ".join(
+            f"{name} {_listed(value)} instead of {_listed(then.get(name))}" for name, value in changed.items()
+        )
         facts = {"now": changed, "before": {name: then.get(name) for name in changed}}
         with run.ledger.transaction():
             run.parts.journal.event(run.parts.environment.clock(), "settings", told, facts)
@@ -291,3 +293,7 @@ def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
                 ledger.set("status", RunStatus.FAILED)
                 ledger.set("stopped_because", str(error))
         ledger.close()
+
+
+def _listed(value: object) -> object:
+    return (", ".join(map(str, value)) or "none") if isinstance(value, list) else value

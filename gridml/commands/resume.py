@@ -30,7 +30,7 @@ class _Changeable(NamedTuple):
     """An option for a setting that every run has; without it the `setting` stays as it is."""
 
     setting: str
-    kind: type
+    kind: Any
     help: str
     metavar: str | None = None
 
@@ -53,6 +53,13 @@ _COMMON = {
     "address": _Changeable("address", str, "Where workers of now on reach this machine.", metavar="HOST[:PORT]"),
     "silence": _Changeable("silent_s", float, "Seconds without a sign of life, then leases go to others."),
     "spot_checks": _Changeable("spot_checks", float, "Share of the pushes that is checked."),
+    "logger": _Changeable(
+        "loggers",
+        list[str],
+        "Where figures go from now on instead of the loggers so far, with all evaluations: tensorboard, mlflow, wandb. "
+        "May be repeated.",
+        metavar="NAME",
+    ),
 }
 _Program = Annotated[
     Path | None, typer.Option(help="Another file of the same graph, such as a mended one.", show_default=False)
@@ -143,6 +150,7 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
     from master.backends.registry import BACKENDS
     from master.mailboxes import check_carrier
     from master.store.settings import parse_bytes, parse_chunk
+    from master.telemetry.run_loggers import check_named
 
     plugin = BACKENDS.find(settings.backend)
     own = {field.name for field in own_fields(plugin.options)}
@@ -159,6 +167,9 @@ def changed(settings: Settings, asked: Mapping[str, Any]) -> Settings:
         common["chunk_bytes"] = parse_bytes("--chunk-bytes", common["chunk_bytes"])
     if "chunk" in common:
         common |= parse_chunk(common["chunk"])
+    if "loggers" in common:
+        common["loggers"] = tuple(common["loggers"])
+        check_named(common["loggers"])
     after = replace(settings, options=replace(plugin.options.among(settings.options), **options), **common)
     if asked:
         plugin.check(after)

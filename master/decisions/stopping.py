@@ -60,7 +60,8 @@ def trend(facts: StoppingFacts, wanted: EarlyStopping) -> Trend | None:
     if len(numbers) < 2 or numbers[-1][0] < len(newest) - wanted.patience:
         return None
     middle = Fraction(sum(k for k, _ in numbers), len(numbers))
-    slope = sum((k - middle) * value for k, value in numbers) / sum((k - middle) ** 2 for k, _ in numbers)
+    squares = sum((k - middle) * (k - middle) for k, _ in numbers)
+    slope = sum(((k - middle) * value for k, value in numbers), Fraction(0)) / squares
     risen = slope * (numbers[-1][0] - numbers[0][0])
     return Trend(len(newest), _as_float(slope), _as_float(-risen if wanted.goal.mode == "min" else risen))
 

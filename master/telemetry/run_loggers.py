@@ -21,7 +21,7 @@ from master.telemetry.loggers.registry import ALWAYS, LOGGERS
 
 EVERY_S = 10.0  # between two points of what f logs
 FAREWELL_S, LEAVE_S = 30.0, 5.0  # that loggers may take for the last points, and to close
-MOST_POINTS = 1_000  # that a logger is given at once
+MOST_POINTS = 1_000  # of evaluate that a logger is given at once; one that begins late gets the others next
 Warn = Callable[[str], None]
 
 
@@ -52,6 +52,7 @@ class RunLoggers:
         self._warn = warn
         self._due_s = 0.0
         self._evaluated = (0, 0)
+        self._behind = False  # whether a logger was just given all that it may be at once, and lacks more perhaps
         files = thread()
         threads = [(each, files if each.name in ALWAYS else thread()) for each in plugins]
         self._executors = list(dict.fromkeys([files, *(executor for _, executor in threads)]))
@@ -67,10 +68,12 @@ class RunLoggers:
 
     def finish(self) -> None:
         """Give loggers all that they lack, and wait for them, but not for ever."""
-        for _ in range(2):  # what is under way, and what came since
+        least = 2  # what is under way, and what came since
+        while least > 0 or self._behind:
             pending = [each.under_way for each in self._loggers if each.under_way is not None]
             wait_for(pending, FAREWELL_S)
             self._give()
+            least -= 1
 
     def close(self) -> None:
         """Take leave of all loggers. Those that do not get on are left."""
@@ -80,6 +83,7 @@ class RunLoggers:
             executor.shutdown(wait=False, cancel_futures=True)
 
     def _give(self) -> None:
+        self._behind = False
         made: dict[tuple[int, int], list[Point]] = {}
         for each in [*self._loggers]:
             if not self._is_ready(each):
@@ -91,6 +95,7 @@ class RunLoggers:
                 assert each.logger is not None
                 each.under_way = each.executor.submit(_write, each.logger, points)
                 each.last |= {point.kind: point.step for point in points}
+                self._behind |= len(points) >= MOST_POINTS
 
     def _is_ready(self, each: _Written) -> bool:
         """Whether a logger has done what it was given; one that failed is left out from now on, with a warning."""
@@ -109,17 +114,18 @@ class RunLoggers:
         return True
 
     def _points(self, logged: int, metrics: int) -> list[Point]:
-        """Return what the ledger has beyond these steps."""
+        """Return what the ledger has beyond these steps: the oldest evaluations, where there are more than a logger is
+        given at once, and the newest mean of what f logged."""
         points = [
             Point(METRICS, step, epoch + 1, at_s, numbers)
             for step, epoch, at_s, values in self._ledger.evaluated_since(metrics)
             if (numbers := _numbers(values))
-        ]
+        ][:MOST_POINTS]
         if means := self._ledger.logged_since(logged):
             newest = max(means, key=lambda mean: mean.credited)
             values = {mean.name: mean.mean for mean in means}
             points.append(Point(LOGGED, newest.credited, newest.epoch + 1, self._ledger.last_sign(), values))
-        return points[-MOST_POINTS:]
+        return points
 
 
 def names_of(spec: RunSpec) -> list[str]:
@@ -129,7 +135,12 @@ def names_of(spec: RunSpec) -> list[str]:
 
 def check_loggers(spec: RunSpec) -> None:
     """Raise UsageError for a logger that there is not, RunError for one whose package is not installed."""
-    for name in names_of(spec):
+    check_named(names_of(spec))
+
+
+def check_named(names: Sequence[str]) -> None:
+    """Raise as `check_loggers` does, of loggers by name."""
+    for name in names:
         LOGGERS.find(name).check()
 
 

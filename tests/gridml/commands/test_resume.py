@@ -42,16 +42,20 @@ def as_written() -> Settings:
 @pytest.mark.real
 def test_a_run_goes_on_with_other_numbers(gridml: Gridml, submitted: Settings) -> None:
     (Path("run") / REQUESTED).write_text("7\n")
-    status, _, err = gridml("run", "--workers", "3", "--silence", "60", "--lifetime", "exponential(1h)")
+    given = ("--workers", "3", "--silence", "60", "--lifetime", "exponential(1h)", "--logger", "csv")
+    status, _, err = gridml("run", *given)
     assert status == 0, err
     written = as_written()
-    assert (written.workers, written.silent_s, written.chunk) == (3, 60.0, 200)
+    assert (written.workers, written.silent_s, written.chunk, written.loggers) == (3, 60.0, 200, ("csv",))
     assert LocalOptions.among(written.options).lifetime == "exponential(1h)"
     with opened(Path("run")) as ledger:
         assert ledger.execute("SELECT count(*) FROM workers WHERE worker = 'w3'").fetchone() == (1,)
         assert ledger.execute("SELECT count(*) FROM workers WHERE worker = 'w4'").fetchone() == (0,)
         (text,) = ledger.execute("SELECT text FROM events WHERE topic = 'settings'").fetchone()
-    assert text == "workers 3 instead of 1; silent_s 60.0 instead of 120.0; lifetime exponential(1h) instead of None"
+    assert text == (
+        "workers 3 instead of 1; silent_s 60.0 instead of 120.0; loggers csv instead of none; "
+        "lifetime exponential(1h) instead of None"
+    )
 
 
 @pytest.mark.parametrize(
@@ -66,6 +70,7 @@ def test_a_run_goes_on_with_other_numbers(gridml: Gridml, submitted: Settings) -
         (["--workers", "99999"], "each is a process of this machine"),
         (["--send", "x.txt"], "got --send without --with-changes"),
         (["--lifetime", "soon"], "soon"),
+        (["--logger", "tensorbord"], "there is no logger 'tensorbord'; expected one of csv, json, tensorboard"),
     ],
 )
 def test_what_must_not_change_or_makes_no_sense_is_refused(

@@ -29,7 +29,7 @@ from master.telemetry.daemon_executor import DaemonExecutor
 from master.telemetry.loggers.base import LOGGED, METRICS, Logger, LoggerPlugin, Point
 from master.telemetry.loggers.registry import LOGGERS
 from master.telemetry.loggers.wandb_run import read_history
-from master.telemetry.run_loggers import EVERY_S, RunLoggers
+from master.telemetry.run_loggers import EVERY_S, MOST_POINTS, RunLoggers
 from remote.stepped import Trainer
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -287,3 +287,33 @@ def test_one_that_is_stuck_holds_up_no_other(tmp_path: Path) -> None:
     loggers.finish()
     loggers.close()
     assert json_points(tmp_path) == [(LOGGED, 10, "a", 0.5)]
+
+
+@pytest.mark.parametrize("stepped", [False, True], ids=["ends-at-once", "goes-on"])
+def test_one_that_begins_late_gets_all_evaluations(stepped: bool, tmp_path: Path) -> None:
+    evaluations = 2 * MOST_POINTS + 500
+
+    class Ledger:
+        """Has an evaluation at each of so many steps, and what f logged up to the last of them."""
+
+        def newest_evaluation(self) -> tuple[int, int]:
+            return evaluations, evaluations
+
+        def evaluated_since(self, credited: int) -> list[tuple[int, int, float, dict[str, float]]]:
+            return [(step, step - 1, 2.5, {"loss": 1 / step}) for step in range(credited + 1, evaluations + 1)]
+
+        def logged_since(self, credited: int) -> list[LoggedMean]:
+            return [LoggedMean(evaluations, 0, "a", 0.5, 10)] if credited < evaluations else []
+
+        def last_sign(self) -> float:
+            return 2.5
+
+    ledger: Any = Ledger()
+    loggers = RunLoggers([LOGGERS.find("json"), LOGGERS.find("csv")], tmp_path, ledger, DaemonExecutor, pytest.fail)
+    for turn in range(3 if stepped else 0):
+        loggers.step(turn * EVERY_S)
+    loggers.finish()
+    loggers.close()
+    for written in (json_points(tmp_path), csv_points(tmp_path)):
+        assert [step for kind, step, *_ in written if kind == METRICS] == [*range(1, evaluations + 1)]
+        assert [point for point in written if point[0] == LOGGED] == [(LOGGED, evaluations, "a", 0.5)]
