@@ -168,7 +168,7 @@ function readByKey(drawn, event) {
   const places = { ArrowLeft: now - 1, ArrowRight: now + 1, PageUp: now - 10, PageDown: now + 10, Home: 0, End: last };
   if (event.key in places) {
     const to = Math.max(0, Math.min(last, places[event.key]));
-    plot.setCursor({ left: plot.valToPos(xs[to], "x"), top: CHART_HEIGHT / 2 });
+    plot.setCursor({ left: plot.valToPos(xs[to], "x"), top: CHART_HEIGHT / 2 }, true, true);
   } else if (["+", "=", "-", "−"].includes(event.key)) {
     const { min, max } = plot.scales.x;
     const half = ((max - min) / 2) * (event.key === "+" || event.key === "=" ? 0.5 : 2);

@@ -57,6 +57,7 @@ function dollars(value) {
 /** Seconds as a duration: 6.8 s, 1:29 min, 2:05:10 h. */
 function duration(seconds) {
   if (seconds === null || seconds === undefined) return NO_VALUE;
+  if (seconds === 0) return "0 s";
   if (seconds < 60) return `${seconds.toFixed(seconds < 10 ? 2 : 1)} s`;
   const whole = Math.round(seconds);
   const two = (part) => String(part).padStart(2, "0");

@@ -57,6 +57,8 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         assert tab.value(credited) == "2,000"  # at second 8, where the run ended at 10
         tab.press("ArrowLeft")
         assert tab.value(credited) == "1,750"
+        others = "document.querySelectorAll('.plot')[1].querySelector('.u-value').textContent"
+        assert tab.value(others) == "9.00 s"  # of the workers, whose moment nearest to second 7 that is
         assert tab.value(ENDS) == "10,10,10,10,10"  # all end as the run did
         assert tab.value(NUMBERS) == "1.16e21 3.09e-17 1,157,590 0.5|1e21 1.5e21 2e21|3e-17 3.05e-17|0 500k 1,000k"
 
