@@ -9,6 +9,8 @@ its turn.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import re
 import time
 from collections.abc import Callable
@@ -81,11 +83,16 @@ class ChunkCache:
             if bundle.digest(payload) != sha256:
                 raise ValueError("its SHA-256 is another")
             chunk = Chunk.opened(payload)
-            path.touch()
-            self._opened[sha256] = chunk, _signature(path)
+            with contextlib.suppress(OSError):  # the folder may be read-only
+                os.utime(path)
+            with contextlib.suppress(OSError):  # what is mapped stays, though another worker has just removed the file
+                self._opened[sha256] = chunk, _signature(path)
+        except FileNotFoundError as error:  # another worker made room; it may come back
+            raise ValueError(f"the kept payload {sha256} is gone") from error
         except (OSError, ValueError) as error:
             self._bad.add(sha256)
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                os.unlink(path)
             raise ValueError(f"the kept payload {sha256} cannot be read: {error}") from error
         return chunk
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 import gridml
 from gridml.model.chunk import Chunk, cut
+from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
 from master.leases.carried_payloads import CarriedPayloads
 from remote.chunk_cache import ChunkCache
@@ -180,6 +181,57 @@ def test_a_payload_that_cannot_be_removed_is_named_no_more(cache: ChunkCache) ->
         taken(bad, *master.chunk(vertices, named))
     path.write_bytes(kept[:-1])  # it is back, as on a disk that cannot be written to
     assert bad.names() == ()
+
+
+def test_a_payload_that_another_worker_removed_is_used_again_once_it_is_back(cache: ChunkCache) -> None:
+    master, vertices = Master(), [*range(ROWS)]
+    taken(cache, *master.chunk(vertices, cache.names()))
+    (path,) = files(cache)
+    kept, named = path.read_bytes(), cache.names()
+    path.unlink()
+    with pytest.raises(ValueError, match="is gone"):
+        taken(cache, *master.chunk(vertices, named))
+    assert cache.names() == ()
+    path.write_bytes(kept)  # the other worker was sent it, too
+    assert cache.names() == named
+    assert_whole(taken(cache, *master.chunk(vertices, named)), vertices)
+    assert master.sent == ROWS
+
+
+def test_a_payload_that_is_removed_while_it_is_opened_serves_and_leaves_no_file(
+    cache: ChunkCache, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    master, vertices = Master(), [*range(ROWS)]
+    taken(cache, *master.chunk(vertices, cache.names()))
+    (path,) = files(cache)
+    digest = bundle.digest
+
+    def removed(payload: memoryview) -> str:
+        path.unlink()
+        return digest(payload)
+
+    monkeypatch.setattr(bundle, "digest", removed)
+    _sha256, payload = master.chunk(vertices, cache.names())
+    assert_whole(cache.completed(Chunk.decode(payload)), vertices)
+    assert files(cache) == []
+
+
+def test_a_folder_that_cannot_be_written_to_is_read(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    master, vertices = Master(), [*range(ROWS)]
+    taken(cache, *master.chunk(vertices, cache.names()))
+    (path,) = files(cache)
+
+    def refused(*given: object, **named: object) -> None:
+        raise PermissionError("read-only")
+
+    for name in ("unlink", "utime"):
+        monkeypatch.setattr(os, name, refused)
+    assert_whole(taken(ChunkCache(cache._folder, 1 << 20), *master.chunk(vertices, cache.names())), vertices)
+    path.write_bytes(b"")
+    again = ChunkCache(cache._folder, 1 << 20)
+    with pytest.raises(ValueError, match="cannot be read"):
+        taken(again, *master.chunk(vertices, cache.names()))
+    assert again.names() == ()
 
 
 def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
