@@ -1,5 +1,6 @@
 """A ResNet-50 (He et al., arXiv 1512.03385, table 1) on random images of 224 by 224, under bfloat16 autocast."""
 
+import os
 from functools import partial
 
 import numpy as np
@@ -9,7 +10,9 @@ from torch import nn
 
 import gridml
 
-COUNT, BATCH, EPOCHS, CLASSES = 4096, 128, 4, 1000
+TINY = "GRIDML_TINY" in os.environ  # to see that it works
+COUNT, BATCH, EPOCHS, CLASSES, SIDE = (64, 4, 2, 5, 32) if TINY else (4096, 128, 4, 1000, 224)
+GROUPS = ((1, 16, 1), (1, 32, 2)) if TINY else ((3, 256, 1), (4, 512, 2), (6, 1024, 2), (3, 2048, 2))
 optimiser = partial(torch.optim.SGD, lr=0.01, momentum=0.9, fused=True)
 
 
@@ -36,7 +39,7 @@ def network() -> nn.Module:
     layers: list[nn.Module] = [nn.Conv2d(3, 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.ReLU(True)]
     layers.append(nn.MaxPool2d(3, 2, 1))
     inside = 64
-    for blocks, outside, stride in ((3, 256, 1), (4, 512, 2), (6, 1024, 2), (3, 2048, 2)):
+    for blocks, outside, stride in GROUPS:
         for block in range(blocks):
             layers.append(Bottleneck(inside, outside, stride if block == 0 else 1))
             inside = outside
@@ -45,7 +48,7 @@ def network() -> nn.Module:
 
 def columns() -> tuple[np.ndarray, np.ndarray]:
     rng = np.random.default_rng(1)
-    return rng.integers(0, 256, (COUNT, 3, 224, 224), np.uint8), rng.integers(0, CLASSES, COUNT)
+    return rng.integers(0, 256, (COUNT, 3, SIDE, SIDE), np.uint8), rng.integers(0, CLASSES, COUNT)
 
 
 def loss_of(model: nn.Module, pixels: torch.Tensor, label: torch.Tensor) -> torch.Tensor:
@@ -58,7 +61,7 @@ class Network(gridml.Vertex):
 
 
 class Image(gridml.Vertex):
-    pixels = gridml.array("uint8", (3, 224, 224))
+    pixels = gridml.array("uint8", (3, SIDE, SIDE))
     label = gridml.array("int64")
     network = gridml.edge(Network)
 

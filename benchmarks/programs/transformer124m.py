@@ -1,6 +1,7 @@
 """A transformer of 124 million parameters, of GPT-2's small size (Radford et al. 2019), on random tokens, under
 bfloat16 autocast."""
 
+import os
 from functools import partial
 
 import numpy as np
@@ -10,8 +11,9 @@ from torch import nn
 
 import gridml
 
-COUNT, BATCH, EPOCHS = 2048, 16, 2
-WORDS, LENGTH, WIDTH, LAYERS, HEADS = 50257, 1024, 768, 12, 12
+TINY = "GRIDML_TINY" in os.environ  # to see that it works
+COUNT, BATCH, EPOCHS = (64, 4, 2) if TINY else (2048, 16, 2)
+WORDS, LENGTH, WIDTH, LAYERS, HEADS = (50, 16, 24, 2, 2) if TINY else (50257, 1024, 768, 12, 12)
 optimiser = partial(torch.optim.AdamW, lr=1e-4, fused=True)
 
 
