@@ -13,7 +13,7 @@ model = Transformer()
 model.load_state_dict(torch.load(os.environ["TRAINED"], weights_only=True))
 optimiser = torch.optim.AdamW(model.parameters(), lr=1e-3)
 best, lowest, waited = copy.deepcopy(model.state_dict()), float("inf"), 0
-while waited < 2:
+while waited < 4:
     for rows in torch.randperm(1_600).split(32):
         loss = F.cross_entropy(model(text[rows, :-1]).flatten(0, 1), text[rows, 1:].flatten())
         optimiser.zero_grad()

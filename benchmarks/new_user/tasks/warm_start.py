@@ -44,6 +44,6 @@ program = gridml.Program(
     evaluate,
     epochs=100,
     schedule=gridml.constant,
-    early_stopping=gridml.early_stopping("loss", 2),
+    early_stopping=gridml.early_stopping("loss", 4),
     keep="best:loss",
 )
