@@ -66,8 +66,8 @@ def source_of(program: Any, call: str) -> Source:
     file = getattr(home, "__file__", None)
     if file is None or not os.path.isfile(file):
         raise ProgramError(
-            f"the program {name} was made where there is no file, such as at Python's prompt; workers load it from its "
-            "source. Write it into a file, or into a notebook's cell."
+            f"{name} was made where there is no file, such as at Python's prompt, by python -c or on standard input; "
+            "workers load a program from its source. Write it into a file, or into a notebook's cell."
         )
     if home.__name__ != "__main__" and "." in home.__name__:
         return _in_package(home, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -114,8 +115,11 @@ class Program:
         except (GridmlError, Interruption):
             raise
         except BaseException as error:  # a run that ends with the status of SystemExit would pass for a success
+            where = ""
+            if isinstance(error, FileNotFoundError) and not os.path.isabs(os.fsdecode(error.filename or "/")):
+                where = f" That is looked for in the working directory, {Path.cwd()}; an absolute path fits everywhere."
             raise UserCodeError(
-                f"graph failed: {described(error)}. Nothing was started.", user_traceback(error, source)
+                f"graph failed: {described(error)}.{where} Nothing was started.", user_traceback(error, source)
             ) from error
         if not isinstance(made, Graph):
             raise ProgramError(f"graph returned {type(made).__name__}; expected the gridml.Graph it built.")

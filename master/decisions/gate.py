@@ -19,6 +19,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+NOT_FINITE = "is not finite (NaN or infinity)"
 OUTLIER = 5.0  # a step this many times the usual one is an outlier
 ITSELF = 0.75  # of the replica's own length: a step that goes further nearly replaces it; that to zeros has length 1
 AMONG = 2.0  # times the usual step: so far one may go however long the replica is
@@ -77,7 +78,7 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
     taken whole, which keeps one worker exactly plain SGD. Otherwise the first push is bounded, too.
     """
     if not_finite is not None:
-        return Passage(None, f"{not_finite} is not finite (NaN or infinity)", failed=True)
+        return Passage(None, f"{not_finite} {NOT_FINITE}", failed=True)
     if alone:
         return Passage(1.0, "accepted")
     worst: tuple[float, Step, Bound] | None = None

@@ -32,6 +32,7 @@ from gridml.model.user_traceback import user_traceback
 from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
+from master.planning.odd_data import not_finite
 from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
@@ -88,7 +89,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         _train(engine, first, stop, program.factor(engine.at), driver, file)
         batch_s = time.perf_counter() - began
     last = _last_size(program, graph.tables[driver].count, size)
-    odd = [*_last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)]
+    odd = [*not_finite(graph), *_last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)]
     with errors_told(place):
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)

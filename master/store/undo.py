@@ -56,8 +56,9 @@ def find_point(wanted: str, among: Sequence[Point], option: str = "--to") -> Poi
     named |= {f"e{point.epoch + 1}": point for point in among if point.epoch is not None}
     point = named.get(wanted) if letter in ("v", "e") and number.isdecimal() else named.get(f"v{wanted}")
     if point is None:
-        ends = " ".join(name for name in named if name[0] == "e") or "none"
-        versions = " ".join(name for name in named if name[0] == "v")
+        numbered = sorted(named, key=lambda name: int(name[1:]))
+        ends = " ".join(name for name in numbered if name[0] == "e") or "none"
+        versions = " ".join(name for name in numbered if name[0] == "v")
         raise UsageError(f"{option} is {wanted!r}; expected the end of an epoch ({ends}) or a version ({versions}).")
     return point
 

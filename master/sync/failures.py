@@ -9,6 +9,7 @@ from gridml.errors import UserCodeError
 from gridml.protocol.messages import Failure
 from master.decisions.devices import rest_of_device
 from master.decisions.failures import AVOIDED, Failed, after_failure, pause, pause_of_lacking, replaceable
+from master.decisions.gate import NOT_FINITE
 from master.leases.leases import Leases
 from master.machines import MachineRecord
 from master.records import LeaseState, Standing, WorkerRecord, WorkerTable
@@ -71,6 +72,8 @@ class Failures:
         if not again:
             resume = command("resume", self._ledger.path.parent)
             advice = f"Mend the program, then go on from the last credit: {resume} --with-changes"
+            if NOT_FINITE in failure.message:
+                advice = f"gridml check says which data is not finite, if any. {advice}"
             self.stop(UserCodeError(f"{place} {reason}: {failure.message}\n{advice}", failure.traceback))
 
     def clear(self, record: WorkerRecord) -> None:

@@ -128,7 +128,7 @@ def test_fields_go_back_no_further_than_they_are_kept(play: Callable[..., Path],
 @pytest.mark.parametrize("to", ["e9", "v99999", "x", "", "e", "v", "-1", "e0", "last"])
 def test_what_is_not_kept_is_refused_with_what_is(play: Callable[..., Path], to: str) -> None:
     root = play("tallies")
-    with pytest.raises(UsageError, match=r"expected the end of an epoch \(e3 e2 e1\) or a version \(v"):
+    with pytest.raises(UsageError, match=r"expected the end of an epoch \(e1 e2 e3\) or a version \(v"):
         rollback(root, to)
 
 

@@ -162,3 +162,24 @@ def test_evaluate_sees_what_f_changed_of_local_vertices(
 def test_components_are_tried_whole(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
     status, _, err = gridml(str(TESTS / "programs" / "mixture.py"))
     assert (status, err) == (0, "")
+
+
+def test_data_that_is_not_finite_is_odd(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    source = (
+        "import gridml, numpy as np\n\n\n"
+        "class Total(gridml.Vertex):\n    sum = gridml.array('float64')\n    aggregate = gridml.add()\n\n\n"
+        "class Row(gridml.Vertex):\n    size = gridml.array('float64', (2,))\n    total = gridml.edge(Total)\n\n\n"
+        "def graph():\n    g = gridml.Graph()\n    size = np.ones((3000, 2))\n"
+        "    size[[2500, 2700], 1] = np.nan, np.inf\n"
+        "    g.add(Row, size=size, total=g.add(Total, sum=np.zeros(1)))\n    return g\n\n\n"
+        "@gridml.update(batch=10)\ndef f(rows: gridml.Batch[Row], total: Total) -> None:\n"
+        "    total.sum += rows.size.sum()\n\n\nprogram = gridml.Program(graph, f)\n"
+    )
+    (tmp_path / "rows.py").write_text(source)
+    status, _, err = gridml("rows.py")
+    assert status == 0
+    assert "Row.size holds NaN or infinity in 2 of 3,000 vertices, first in Row 2,500" in err
+    (tmp_path / "rows.py").write_text(source.replace("np.ones((3000, 2))", "np.load('sizes.npy')"))
+    status, _, err = gridml("rows.py")
+    assert status == 4
+    assert "No such file or directory: 'sizes.npy'. That is looked for in the working directory, /" in err
