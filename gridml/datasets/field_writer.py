@@ -78,11 +78,15 @@ def as_array(declared: array | ragged_field, item: int, value: Any) -> Array:
             raise DataError(f"item {item:,} has a {name} that UTF-8 cannot hold: {error}") from error
     if hasattr(value, "detach"):  # a torch tensor, without importing torch
         value = value.detach().cpu()
+        if str(value.dtype) == "torch.bfloat16":  # which NumPy has no dtype for; float32 holds all of it
+            value = value.float()
+    if isinstance(value, np.ma.MaskedArray):
+        raise DataError(f"item {item:,} has a masked array as {name}, whose mask would be lost. Give its filled(...).")
     try:
         values: Array = np.asarray(value)
     except Exception as error:
         raise DataError(f"item {item:,} has {_what(value)} as {name}, which is no array: {described(error)}") from error
-    if isinstance(declared, ragged_field) and values.shape == (0,):
+    if isinstance(declared, ragged_field) and values.shape in ((0,), (0, *declared.shape)):
         values = values.reshape(0, *declared.shape).astype(declared.dtype)
     if values.dtype.kind not in "biuf":
         hint = " Declare it as gridml.string()." if isinstance(value, str) else ""

@@ -25,7 +25,7 @@ from gridml.datasets.sources import Report, folders
 from gridml.errors import DataError, GridmlError, StorageError
 from gridml.model.ragged import Ragged, ragged
 from gridml.model.user_traceback import called_traceback
-from gridml.model.vertex import Vertex, VertexType, array, describe
+from gridml.model.vertex import Vertex, array, describe
 from gridml.protocol.text import described
 
 log = logging.getLogger("gridml.datasets")
@@ -55,7 +55,7 @@ def from_torch(
     vertex_type: type[Vertex],
     *,
     names: Mapping[str, Any] | None = None,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Fields:
     """Return the array, ragged and string fields of `vertex_type` from a torch map-style data set (`len` and `[i]`).
@@ -77,7 +77,7 @@ def from_torch(
     hold the fields.
     """
     count = _length(dataset, "from_torch")
-    chosen = _Chosen(describe(vertex_type), names)
+    chosen = _Chosen(vertex_type, names)
     sampled = hashlib.sha256()
     for at in dict.fromkeys(np.linspace(0, count - 1, min(SAMPLED, count)).astype(int).tolist()):
         bits = _bits(chosen.declared, chosen.of(_item(dataset, at), at), at)
@@ -97,7 +97,7 @@ def from_huggingface(
     vertex_type: type[Vertex],
     *,
     names: Mapping[str, str] | None = None,
-    folder: Path | None = None,
+    folder: str | os.PathLike[str] | None = None,
     progress: Report | None = None,
 ) -> Fields:
     """Return the array, ragged and string fields of `vertex_type` from a split of a Hugging Face data set.
@@ -112,7 +112,7 @@ def from_huggingface(
     if not isinstance(columns, list) or not hasattr(dataset, "with_format"):
         raise DataError(f"from_huggingface got {type(dataset).__name__}; expected a datasets.Dataset.")
     count = _length(dataset, "from_huggingface")
-    chosen = _Chosen(describe(vertex_type), names)
+    chosen = _Chosen(vertex_type, names)
     if missing := [column for column in chosen.places.values() if column not in columns]:
         raise DataError(
             f"the data set has no column {missing[0]!r}; it has {columns}. Say which field is which column: "
@@ -137,7 +137,10 @@ def _plain(value: Any) -> Any:
 class _Chosen:
     """Which part of an item each field is; `places` has the key or the position by field, in the order declared."""
 
-    def __init__(self, declared: VertexType, names: Mapping[str, Any] | None) -> None:
+    def __init__(self, vertex_type: type[Vertex], names: Mapping[str, Any] | None) -> None:
+        if not (isinstance(vertex_type, type) and issubclass(vertex_type, Vertex)):
+            raise DataError(f"got {vertex_type!r} for the vertex type; expected a subclass of gridml.Vertex.")
+        declared = describe(vertex_type)
         self.type_name = declared.name
         fields: dict[str, array | ragged] = {**declared.arrays, **declared.ragged}
         self.given = dict(names or {})
@@ -192,6 +195,10 @@ def _length(dataset: Any, caller: str) -> int:
             f"{caller} got {type(dataset).__name__}, which has no length; expected a map-style data set, whose items "
             f"are dataset[0] to dataset[len(dataset) - 1]. Write a stream to files first."
         ) from error
+    except Exception as error:
+        raise DataError(
+            f"{caller} cannot have the length of {type(dataset).__name__}: {described(error)}", called_traceback(error)
+        ) from error
     if not hasattr(dataset, "__getitem__"):
         raise DataError(f"{caller} got {type(dataset).__name__}, whose items cannot be had by number (dataset[0]).")
     if not count:
@@ -230,7 +237,9 @@ def _bits(declared: Mapping[str, array | ragged], item: Item, at: int) -> bytes:
     return sha256.digest()
 
 
-def _written(chosen: _Chosen, count: int, key: list[Any], folder: Path | None, progress: Report | None) -> _Written:
+def _written(
+    chosen: _Chosen, count: int, key: list[Any], folder: str | os.PathLike[str] | None, progress: Report | None
+) -> _Written:
     fields = chosen.declared
     form = {name: [field.dtype.str, list(field.shape)] for name, field in fields.items()}
     lists = sorted(name for name, field in fields.items() if isinstance(field, ragged))
@@ -240,7 +249,7 @@ def _written(chosen: _Chosen, count: int, key: list[Any], folder: Path | None, p
         fields,
         count,
         hashlib.sha256(text.encode()).hexdigest()[:32],
-        folder or folders(os.environ)[0] / "fields",
+        folders(os.environ)[0] / "fields" if folder is None else Path(folder),
         progress or log.info,
     )
 

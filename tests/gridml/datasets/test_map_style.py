@@ -220,6 +220,38 @@ def test_a_value_beyond_the_declared_range_is_named(kind: str) -> None:
         gridml.from_torch(Listed([fits, [0.1, -1e39]]), Narrow)
 
 
+def test_empty_lists_of_any_dtype_and_folders_as_text_are_taken(tmp_path: Path) -> None:
+    class Track(gridml.Vertex):
+        points = gridml.ragged("int32", (2,))
+
+    items = [(np.zeros((0, 2)),), ([],), ([[1, 2]],)]
+    points = gridml.from_torch(Listed(items), Track, folder=str(tmp_path / "here"))["points"]
+    assert isinstance(points, gridml.Ragged)
+    assert [points.one(at).tolist() for at in range(3)] == [[], [], [[1, 2]]]
+    assert [*(tmp_path / "here").iterdir()]
+    with pytest.raises(DataError, match=r"shape \(0, 3\); expected int32 of shape \(any number, 2\)"):
+        gridml.from_torch(Listed([(np.zeros((0, 3), np.int32),)]), Track)
+
+
+def test_bfloat16_is_taken_as_it_is() -> None:
+    torch = pytest.importorskip("torch")
+    assert gridml.from_torch(Listed([torch.tensor(1.5).bfloat16()]), Single)["value"].tolist() == [1.5]  # type: ignore[union-attr]
+
+
+def test_masks_lengths_and_types_that_are_none_are_refused() -> None:
+    with pytest.raises(DataError, match=r"item 0 has a masked array as value, whose mask would be lost"):
+        gridml.from_torch(Listed([np.ma.masked_array(1.0, True)]), Single)
+
+    class Unsized(Listed):
+        def __len__(self) -> int:
+            raise NotImplementedError("ask the server")
+
+    with pytest.raises(DataError, match="cannot have the length of Unsized: NotImplementedError: ask the server"):
+        gridml.from_torch(Unsized([]), Single)
+    with pytest.raises(DataError, match=r"got 'Single' for the vertex type; expected a subclass of gridml\.Vertex"):
+        gridml.from_torch(Listed([1.0]), "Single")  # type: ignore[arg-type]
+
+
 def test_a_random_transform_is_found() -> None:
     class Random(Listed):
         def __getitem__(self, at: int) -> Any:
