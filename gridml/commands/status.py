@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import typer
 
 from gridml.commands.arguments import Json, RunArgument, say
@@ -11,6 +13,11 @@ EXAMPLE = "Example: gridml status runs/mnist-20260401-120000"
 
 def status(run: RunArgument, as_json: Json = False) -> None:
     """Say in a few lines how far a run is."""
+    say_status(run, as_json=as_json)
+
+
+def say_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None:
+    """Say how far a run is, in words or as a JSON object. Raises LedgerError."""
     import dataclasses
 
     from master.backends.registry import batch_of
@@ -39,7 +46,7 @@ def status(run: RunArgument, as_json: Json = False) -> None:
     if as_json:
         answer = {"run_dir": str(run), **progress.to_json(), "stopped_because": reason, "master": master}
         answer["master_job"] = None if job is None else dataclasses.asdict(job)
-        typer.echo(json_text(answer, indent=2))
+        typer.echo(json_text(answer, indent=None if in_one_line else 2))
         return
     say(f"{run}: {progress.status}")
     say(line(progress))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gridml.commands.arguments import Json, RunArgument
-from gridml.commands.status import status
+from gridml.commands.status import say_status
 from gridml.errors import UsageError
 
 EXAMPLE = "Example: gridml watch runs/mnist-20260401-120000"
@@ -34,4 +34,4 @@ def watch(
     from master.views.terminal import follow
 
     follow(run, as_json=as_json)
-    status(run, as_json=as_json)
+    say_status(run, as_json=as_json, in_one_line=True)

@@ -249,6 +249,8 @@ def test_a_run_ends_with_its_report_and_exact_credit(
     assert 0 < found["goodput"] <= 1 and 0 < found["wall_s"] < found["worker_s"] and found["bytes_down"] > 0
     assert "finished" in gridml("status", "run")[1]
     assert "finished" in gridml("watch", "run")[1]
+    watched = [json.loads(line) for line in gridml("watch", "run", "--json")[1].splitlines()]
+    assert watched[-2]["topic"] == watched[-1]["status"] == "finished"
     assert json.loads(gridml("status", "run", "--json")[1])["all_credited"] == COUNT * EPOCHS
     status, _, err = gridml("run", program, "--run-dir", "run")
     assert status == 2 and "holds a run already" in err
