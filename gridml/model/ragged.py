@@ -134,7 +134,7 @@ class ragged:
                 part = np.asarray(item)
             except Exception as error:
                 raise ProgramError(f"{name} of vertex {at:,} is no array: {described(error)}") from error
-            if not part.size and part.ndim == 1:
+            if part.shape in ((0,), (0, *self.shape)):  # of nothing the dtype says nothing
                 part = np.empty((0, *self.shape), self.dtype)
             if part.shape[1:] != self.shape or part.ndim == 0 or part.dtype.kind not in "biuf":
                 wanted = ", ".join(["any number", *map(str, self.shape)])

@@ -124,6 +124,18 @@ def test_a_run_is_not_gone_on_with_when_their_values_or_offsets_differ() -> None
     assert sentences([[1]]).fingerprint()["Sentence"]["fields"]["text"] == ["|u1", [], "text"]
 
 
+def test_nothing_of_any_dtype_is_an_empty_list() -> None:
+    ragged = sentences([np.zeros(0), [], np.zeros((0,), bool), [7]]).tables["Sentence"].ragged["tokens"]  # type: ignore[list-item]
+    assert (ragged.values.tolist(), ragged.values.dtype, ragged.offsets.tolist()) == ([7], np.int32, [0, 0, 0, 0, 1])
+
+    class Track(gridml.Vertex):
+        points = gridml.ragged("int32", (2,))
+
+    graph = gridml.Graph()
+    graph.add(Track, points=[np.zeros((0, 2)), [[1, 2]]])
+    assert graph.tables["Track"].ragged["points"].offsets.tolist() == [0, 0, 1]
+
+
 def test_bytes_of_a_vertex_count_them() -> None:
     assert bytes_each(sentences([[1] * 100]), "Sentence") - bytes_each(sentences([[1]]), "Sentence") >= 99 * 4
 
