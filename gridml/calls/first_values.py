@@ -35,6 +35,8 @@ def written(given: Mapping[str, Any], root: Path, call: str) -> Path:
             tensors[f"{parts[1]}/{parts[3]}"] = value
         else:
             tensors[str(name)] = _array(value, call)
+    if not tensors:
+        raise UsageError(f"{call} got init_from without a tensor; expected a state dict, or what gridml.load returns.")
     from master.store.rundir import RunDirectory
 
     RunDirectory(root).create()

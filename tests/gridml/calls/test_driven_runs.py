@@ -79,6 +79,10 @@ def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
         written({"weight": "heavy"}, tmp_path / "other", "gridml.run")
     with pytest.raises(UsageError, match=r"expected them called as gridml\.load does"):
         written({"model": state}, tmp_path / "other", "gridml.run")
+    for nothing in ({}, {"Network.model": {}}):
+        with pytest.raises(UsageError, match=r"gridml\.run got init_from without a tensor"):
+            written(nothing, tmp_path / "other", "gridml.run")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
