@@ -113,10 +113,10 @@ def from_huggingface(
         raise DataError(f"from_huggingface got {type(dataset).__name__}; expected a datasets.Dataset.")
     count = _length(dataset, "from_huggingface")
     chosen = _Chosen(vertex_type, names)
-    if missing := [column for column in chosen.places.values() if column not in columns]:
+    if missing := [field for field, column in chosen.places.items() if column not in columns]:
         raise DataError(
-            f"the data set has no column {missing[0]!r}; it has {columns}. Say which field is which column: "
-            f'names={{"{next(iter(chosen.places))}": "{columns[0]}"}}.'
+            f"the data set has no column {chosen.places[missing[0]]!r}; it has {columns}. Say which field is "
+            f'which column: names={{"{missing[0]}": "{columns[0]}"}}.'
         )
     key = ["huggingface", str(getattr(dataset, "_fingerprint", secrets.token_hex(16)))]
     numbers = dataset.select_columns(list(dict.fromkeys(chosen.places.values()))).with_format("numpy")
