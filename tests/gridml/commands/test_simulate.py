@@ -145,6 +145,6 @@ def test_a_simulation_that_memory_cannot_hold_gets_one_message(
     def full(*_: object) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("master.simulation.world.play_scenario", full)
+    monkeypatch.setattr("master.simulation.world.play", full)
     status, _, err = gridml(*SMALL)
     assert status == 2 and "does not fit into memory" in err
