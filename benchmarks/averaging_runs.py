@@ -78,7 +78,7 @@ class Task:
 
     def shown(self, value: float) -> float:
         """The metric as a table shows it: shares in percent."""
-        return round(100 * value, 2) if self.metric == "accuracy" else round(value, 4)
+        return round(100 * value, 2) if self.metric in ("accuracy", "recall") else round(value, 4)
 
 
 TASKS = {
@@ -90,6 +90,8 @@ TASKS = {
         Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
         Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.25, "loss", more_is_better=False, rows=True),
         Task("MovieLens, factorisation", "ratings", 80_000, 8, 32, 0.02, "error", more_is_better=False, rows=True),
+        Task("Clicks, two towers", "towers", 40_000, 6, 128, 0.003, "recall", variant=(("TABLES", "stale_mean"),)),
+        Task("Clicks, tables added", "towers", 40_000, 6, 128, 0.003, "recall", variant=(("TABLES", "add"),)),
     )
 }
 

@@ -96,7 +96,7 @@ class TensorMerge(NamedTuple):
     companion: Companion | None = None
     """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
     contraction: Contraction | None = None
-    """How strongly the rows of an array field are pulled, where that is known."""
+    """How strongly the rows of an array field, or of a table of embeddings, are pulled, where that is known."""
 
 
 class Aggregate(ABC):

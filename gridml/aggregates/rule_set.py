@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from gridml.aggregates.base import Aggregate, Array, Companion, Merge, TensorMerge, Tensors
+from gridml.aggregates.base import Aggregate, Array, Companion, Contraction, Merge, TensorMerge, Tensors
 from gridml.aggregates.bits import same_bits
 
 
@@ -42,6 +42,7 @@ class MergeResult(NamedTuple):
 
 
 _NO_BUFFERS: Tensors = MappingProxyType({})
+_NO_CONTRACTIONS: Mapping[str, Contraction] = MappingProxyType({})
 _NOTHING = VertexState()
 
 
@@ -65,12 +66,14 @@ class RuleSet:
         merge: Merge,
         *,
         scale: float = 1.0,
+        contractions: Mapping[str, Contraction] = _NO_CONTRACTIONS,
         out: VertexState | None = None,
     ) -> MergeResult:
         """Merge a replica that has the master's names, shapes and dtypes.
 
-        `scale` in (0, 1] shortens the step. Results are written into the arrays of `out` where it has them
-        (contiguous, of the same shape and dtype, and no part of master, replica or base) and into new ones elsewhere.
+        `scale` in (0, 1] shortens the step; `contractions` are of the tensors whose rows are merged by them. Results
+        are written into the arrays of `out` where it has them (contiguous, of the same shape and dtype, and no part of
+        master, replica or base) and into new ones elsewhere.
         If a tensor is not finite the rest is left undone, and what `out` holds is meaningless. Raises ValueError if
         `scale` is out of range.
         """
@@ -91,9 +94,9 @@ class RuleSet:
                 next_buffers = merged.buffers[name]
             other = self._companions[name]
             companion = None if other is None else _companion(other, value, values, replica, base)
-            sumsq = sumsqs[name] = rule.merge(
-                TensorMerge(value, replica[name], base[name], target, merge, scale, buffers, next_buffers, companion)
-            )
+            arrays = value, replica[name], base[name], target
+            others = buffers, next_buffers, companion, contractions.get(name)
+            sumsq = sumsqs[name] = rule.merge(TensorMerge(*arrays, merge, scale, *others))
             if not math.isfinite(sumsq):
                 if not (same_bits(replica[name], base[name]) and same_bits(base[name], value)):
                     return MergeResult(VertexState(), sumsqs, name)

@@ -20,6 +20,7 @@ from gridml.engine.torch_rates import TorchRates
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch_norm import STATISTICS, batch_norms
 from gridml.model.device_names import CPU
+from gridml.model.layers import COMPILED, plain
 from gridml.model.progress import Progress
 from gridml.model.schedule import TorchSchedule
 from gridml.model.stepping import Stepping
@@ -28,7 +29,6 @@ from gridml.protocol.push import VertexKey
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
-_COMPILED = "_orig_mod"  # where a compiled module has the one that it was made of
 _NO_VALUES: Array = np.empty(0)
 
 
@@ -47,7 +47,7 @@ def _placed(module: Any, field: str, declared: Any, device: Device | None) -> An
     from torch import device as as_device
 
     if device is None:
-        module = getattr(module, _COMPILED, module)
+        module = getattr(module, COMPILED, module)
     place = as_device(CPU if device is None else device.of(declared, field))
     tensors = (*module.parameters(), *module.buffers())
     return module if all(tensor.device == place for tensor in tensors) else _moved(module, place)
@@ -62,11 +62,6 @@ def _moved(module: Any, place: Any) -> Any:
     for part, name, before in places:
         part._parameters[name] = first.setdefault(id(before), part._parameters[name])
     return moved
-
-
-def plain(name: str) -> str:
-    """A parameter's name, or a layer's path, without what torch.compile puts into it."""
-    return ".".join(part for part in name.split(".") if part != _COMPILED)
 
 
 def _same(tensors: list[tuple[Any, int]], others: list[tuple[Any, int]]) -> bool:

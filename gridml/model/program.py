@@ -12,15 +12,15 @@ from pathlib import Path
 from typing import Any
 
 from gridml.errors import GridmlError, Interruption, ProgramError, UserCodeError
-from gridml.model.batch_norm import batch_norms
 from gridml.model.goals import EarlyStopping, Goal, kept_goal
 from gridml.model.graph import Graph
+from gridml.model.layers import layers_of
 from gridml.model.order import Shuffle
 from gridml.model.progress import Progress
 from gridml.model.schedule import Schedule, TorchSchedule, check_schedule, factor_of, linear_decay
 from gridml.model.update import Update, argument_hints, progress_place, vertex_class
 from gridml.model.user_traceback import user_traceback
-from gridml.model.vertex import VertexType, describe, module, reachable
+from gridml.model.vertex import VertexType, describe, reachable
 from gridml.protocol.text import described
 
 Metrics = dict[str, Any]
@@ -193,7 +193,7 @@ class Program:
 
     @cached_property
     def _normalises(self) -> bool:
-        return any(_normalises_by_batch(m) for t in self.types().values() for m in t.modules.values())
+        return any(layers_of(m).by_batch for t in self.types().values() for m in t.modules.values())
 
     @cached_property
     def uses_torch(self) -> bool:
@@ -203,17 +203,3 @@ class Program:
     def bsp(self) -> bool:
         """Whether nothing is replicated, so that the program runs in supersteps on a uniform partition."""
         return not any(t.replicated for t in self.types().values())
-
-
-def _normalises_by_batch(declared: module) -> bool:
-    """Whether a layer of a module is a BatchNorm. One is made to look, and the random numbers are put back; that it
-    cannot be made is said where it is needed."""
-    import torch
-
-    with torch.random.fork_rng(devices=[]):
-        try:
-            return any(True for _ in batch_norms(declared.factory()))
-        except Interruption:
-            raise
-        except BaseException:
-            return False

@@ -11,6 +11,9 @@ together, where H is the curvature that pulls:
   row of n numbers has no more than n times the mean;
 - a vertex couples the k rows that it touches: Σ H_i of positive semi-definite terms, each on k blocks, is at most k
   times its own block diagonal.
+
+Which rows of a table of embeddings a vertex touches is f's to know. There every row counts as touched by every vertex:
+the slope is then of the rows that moved most, since these are farthest apart, and the others are pulled less.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ WIDEST = 64  # numbers of a row whose second moments are kept; a longer one coun
 FADING = 0.98  # a push counts half as much after 34 others
 ERRORS = 2.0  # standard errors that the slope is taken to be larger
 LEAST = 16  # numbers that must have been compared before anything is said
+GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
 BLOCK = 1 << 22  # edges that are read at once
 
 
@@ -48,6 +52,7 @@ class Contractions:
         self._graph = graph
         self._driver = driver
         self._fields: dict[tuple[str, str], _Field] = {}
+        self._of_tables: dict[str, _Field] = {}
 
     def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge) -> None:
         """Take note of the rows of a push of this worker, trained from `base`, that passed the gate as it is."""
@@ -68,6 +73,26 @@ class Contractions:
         touches = self._touches[type_name][ids].astype(np.float64)
         push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
         return Contraction(self._coupled * strength * push, self._coupled * strength * (push + others))
+
+    def add_table(self, worker: str, name: str, pushed: Array, old: Array, merge: Merge) -> None:
+        """Take note of a table of embeddings (rows, ...) in a push of this worker, that passed the gate as it is;
+        `name` is the tensor's."""
+        if not merge.vertices:
+            return
+        if name not in self._of_tables:
+            self._of_tables[name] = _Field(np.ones(len(pushed), np.float32), math.prod(pushed.shape[1:]))
+        field = self._of_tables[name]
+        field.add(worker, field.rows, pushed[field.rows], old[field.rows], merge)
+
+    def of_table(self, name: str, rows: int, merge: Merge) -> Contraction | None:
+        """Return how strongly a push pulls the rows of a table that others changed since its base; None while that is
+        not known."""
+        field = self._of_tables.get(name)
+        strength = None if field is None else field.strength
+        if strength is None:
+            return None
+        push, others = strength * merge.vertices, strength * merge.credited_by_others
+        return Contraction(np.full(rows, push), np.full(rows, push + others))
 
     def _field(self, type_name: str, name: str, rows: Array) -> _Field:
         if (type_name, name) not in self._fields:
@@ -130,8 +155,10 @@ class _Field:
         self._length = length  # of a row
         rows = max(1, SAMPLED // max(1, self._length))
         self._sampled = np.zeros(len(touches), np.bool_)
-        self._sampled[np.argsort(-touches, kind="stable")[:rows]] = True
+        spread = np.argsort(np.arange(len(touches)) * GOLDEN % 1.0)  # where all are alike, from everywhere
+        self._sampled[spread[np.argsort(-touches[spread], kind="stable")[:rows]]] = True
         self._sampled &= touches > 0
+        self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
         self._product = self._square = self._noise = self._count = 0.0
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None

@@ -15,6 +15,7 @@ from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerg
 from gridml.aggregates.bits import same_bits
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
+from gridml.model.layers import layers_of
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
@@ -51,6 +52,7 @@ class Merger:
         self._replica = replica
         self._own_rules = OwnRules(self._tables, replica)
         self._rule_sets: dict[VertexKey, RuleSet] = {}
+        self._embeddings: dict[VertexKey, tuple[str, ...]] = {}
         self._row_rules = {t.type.name: _row_rules(t) for t in graph.replicated if t.type.arrays}
         self._contractions = None if driver is None else Contractions(graph, driver)
         self.habits = Habits()
@@ -122,6 +124,11 @@ class Merger:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
         if self._contractions is not None and passage.scale == 1.0:  # a shortened push pulls as nobody's vertices do
             self._contractions.add(worker, self._minding(part), base, merge)
+            for key, tensors in part.modules.items():
+                old = base.modules[key].tensors
+                for name in self._tables_of(key):
+                    if tensors[name] is not old[name]:
+                        self._contractions.add_table(worker, name, tensors[name], old[name], merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
@@ -228,7 +235,29 @@ class Merger:
         stale = self._replica.state.changed[key[0]][key[1]] > push.merge.base
         vertex = self._replica.state.modules[key]
         tensors, base = push.part.modules[key], push.base.modules[key].tensors
-        return self._rule_set(key, vertex).merge(vertex, tensors, base, push.merge_of(stale), scale=push.scale)
+        merge, contractions = push.merge_of(stale), {}
+        if self._contractions is not None and not merge.fast_forward:
+            for name in self._tables_of(key):
+                if contraction := self._contractions.of_table(name, len(tensors[name]), merge):
+                    contractions[name] = contraction
+        rules = self._rule_set(key, vertex)
+        return rules.merge(vertex, tensors, base, merge, scale=push.scale, contractions=contractions)
+
+    def _tables_of(self, key: VertexKey) -> tuple[str, ...]:
+        """The tables of embeddings of a module whose rule asks how strongly their rows are pulled."""
+        if key not in self._embeddings:
+            rules = (
+                {}
+                if self._tables[key[0]].type.own_rule
+                else self._rule_set(key, self._replica.state.modules[key]).rules
+            )
+            self._embeddings[key] = tuple(
+                name
+                for field, declared in self._tables[key[0]].type.modules.items()
+                for table in sorted(layers_of(declared).tables)
+                if (name := f"{key[0]}/{key[1]}/{field}/{table}") in rules and rules[name].minds_contraction
+            )
+        return self._embeddings[key]
 
     def _holds(self, merged: Merged, part: ReplicaPart) -> bool:
         """Say whether what was merged is exactly what was pushed."""

@@ -1,0 +1,65 @@
+"""Which layers of a module matter beyond their own weights: what normalises by its batch, and tables of embeddings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from gridml.errors import Interruption
+from gridml.model.batch_norm import batch_norms
+from gridml.model.vertex import module
+
+if TYPE_CHECKING:
+    from torch.nn import Module
+
+COMPILED = "_orig_mod"  # where a compiled module has the one that it was made of
+
+
+@dataclass(frozen=True)
+class Layers:
+    """`by_batch`: whether a layer takes statistics of its batch. `tables` are the names, as in its state_dict, of the
+    weights whose rows are looked up by number: of nn.Embedding and nn.EmbeddingBag, and of nothing else at once."""
+
+    by_batch: bool = False
+    tables: frozenset[str] = frozenset()
+
+
+def plain(name: str) -> str:
+    """A parameter's name, or a layer's path, without what torch.compile puts into it."""
+    return ".".join(part for part in name.split(".") if part != COMPILED)
+
+
+@functools.cache
+def layers_of(declared: module) -> Layers:
+    """Look at a module that is made for it; the random numbers are put back. That it cannot be made is said where it is
+    needed."""
+    import torch
+
+    with torch.random.fork_rng(devices=[]):
+        try:
+            made = declared.factory()
+            return Layers(any(True for _ in batch_norms(made)), frozenset(embedding_tables(made)))
+        except Interruption:
+            raise
+        except BaseException:
+            return Layers()
+
+
+def embedding_tables(made: Module) -> Iterator[str]:
+    """The trained weights of a torch module's embeddings. One that is another layer's, too, as where a language model
+    predicts with the table that it reads with, is pulled by every vertex, and no table."""
+    from torch.nn import Embedding, EmbeddingBag
+
+    elsewhere = {
+        id(parameter)
+        for layer in made.modules()
+        if not isinstance(layer, Embedding | EmbeddingBag)
+        for parameter in layer.parameters(recurse=False)
+    }
+    for path, layer in made.named_modules():
+        if not isinstance(layer, Embedding | EmbeddingBag) or id(layer.weight) in elsewhere:
+            continue
+        if layer.weight.requires_grad:
+            yield plain(f"{path}.weight".lstrip("."))
