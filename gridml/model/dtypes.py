@@ -75,7 +75,7 @@ def narrowed(values: NDArray[Any], dtype: np.dtype[Any]) -> tuple[NDArray[Any], 
     infinite = np.isinf(changed)
     if values.dtype.kind == "f":
         infinite &= ~np.isinf(values)
-    rows = infinite.reshape(len(infinite), -1).any(1) if infinite.ndim else infinite.reshape(1)
+    rows = infinite.any(axis=tuple(range(1, infinite.ndim))) if infinite.ndim else infinite.reshape(1)
     return changed, int(rows.argmax()) if rows.any() else None
 
 
