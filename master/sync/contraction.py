@@ -40,6 +40,7 @@ SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most ve
 WIDEST = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
 FADING = 0.98  # a push counts half as much after 34 others
 ERRORS = 2.0  # standard errors that the slope is taken to be larger
+ABOVE = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
 LEAST = 16  # numbers that must have been compared before anything is said
 GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
 BLOCK = 1 << 22  # edges that are read at once
@@ -91,7 +92,7 @@ class Contractions:
         strength = None if field is None else field.strength
         if strength is None:
             return None
-        push, others = strength * merge.vertices, strength * merge.credited_by_others
+        push, others = (ABOVE * strength * n for n in (merge.vertices, merge.credited_by_others))
         return Contraction(np.full(rows, push), np.full(rows, push + others))
 
     def _field(self, type_name: str, name: str, rows: Array) -> _Field:
