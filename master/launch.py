@@ -268,12 +268,12 @@ def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
     # The back end's options as a whole are left out: each is told by itself.
     changed = {name: now[name] for name in now if now[name] != then.get(name) and name != after.backend}
     if changed:
-        told = "; ".join(
+        changes = "; ".join(
             f"{name} {_listed(value)} instead of {_listed(then.get(name))}" for name, value in changed.items()
         )
         facts = {"now": changed, "before": {name: then.get(name) for name in changed}}
         with run.ledger.transaction():
-            run.parts.journal.event(run.parts.environment.clock(), "settings", told, facts)
+            run.parts.journal.event(run.parts.environment.clock(), "settings", changes, facts)
 
 
 def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings, *, anew: bool) -> None:

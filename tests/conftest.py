@@ -44,6 +44,10 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     pretends = "PRETENDED" in os.environ
     others = [item for item in items if (item.get_closest_marker("pretended") is not None) != pretends]
     config.hook.pytest_deselected(items=others)
+    if pretends:
+        from gridml.testing import pretend_device
+
+        pretend_device.install()
     items[:] = [item for item in items if item not in set(others)]
     root = Path(__file__).parent
     alone = [root / place for place in ALONE]

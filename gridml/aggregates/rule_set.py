@@ -73,9 +73,8 @@ class RuleSet:
 
         `scale` in (0, 1] shortens the step; `contractions` are of the tensors whose rows are merged by them. Results
         are written into the arrays of `out` where it has them (contiguous, of the same shape and dtype, and no part of
-        master, replica or base) and into new ones elsewhere.
-        If a tensor is not finite the rest is left undone, and what `out` holds is meaningless. Raises ValueError if
-        `scale` is out of range.
+        master, replica or base) and into new ones elsewhere. If a tensor is not finite the rest is left undone, and
+        what `out` holds is meaningless. Raises ValueError if `scale` is out of range.
         """
         if not 0 < scale <= 1:
             raise ValueError(f"scale is {scale}; expected a number above 0, at most 1")

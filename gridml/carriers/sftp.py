@@ -138,10 +138,10 @@ class SftpLink(FileLink):
         with self._exchange(path) as sftp:
             file = sftp.open(path, "rb")
             file.MAX_REQUEST_SIZE = READ
-            found = file.stat()
+            status = file.stat()
             half = self._half
-            if half is None or (half.path, half.size, half.written) != (path, found.st_size, found.st_mtime):
-                half = self._half = _Half(path, found.st_size, found.st_mtime, Received(found.st_size))
+            if half is None or (half.path, half.size, half.written) != (path, status.st_size, status.st_mtime):
+                half = self._half = _Half(path, status.st_size, status.st_mtime, Received(status.st_size))
             file.seek(half.arrived.came)
             while part := file.read(min(READ, half.arrived.missing)):
                 half.arrived.take(part)

@@ -214,8 +214,8 @@ def _item(dataset: Any, at: int) -> Any:
     except Exception as error:
         name = type(dataset).__name__
         missing = isinstance(error, IndexError | KeyError)
-        told = f"{name} has a length of {len(dataset):,} and no item" if missing else f"{name} cannot read item"
-        raise DataError(f"{told} {at:,}: {described(error)}", called_traceback(error)) from error
+        problem = f"{name} has a length of {len(dataset):,} and no item" if missing else f"{name} cannot read item"
+        raise DataError(f"{problem} {at:,}: {described(error)}", called_traceback(error)) from error
 
 
 def _group(columns: Any, start: int) -> Any:

@@ -6,10 +6,10 @@ what is logged for vertices that are never credited, because a machine was taken
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from gridml.errors import ProgramError
+from gridml.model.host_memory import brought
 from gridml.protocol.messages import LARGEST_LOGGED, LONGEST_LOGGED, MOST_LOGGED, Logged
 from gridml.protocol.text import NAME, printable
 
@@ -83,7 +83,7 @@ class Recorder:
     def take(self) -> tuple[Logged, ...]:
         """Return what was logged since this was last asked, and forget it."""
         later, self._later = self._later, []
-        come = iter(_brought([value for _, values, _ in later for value in values]))
+        come = iter(brought([value for _, values, _ in later for value in values]))
         for name, values, vertices in later:
             self._sum(name, [next(come) for _ in values], vertices)
         sums, self._sums = self._sums, {}
@@ -102,25 +102,6 @@ class Recorder:
             return  # a push takes no more names along; each call had fewer
         total, before = self._sums.get(name, (0.0, 0))
         self._sums[name] = total + mean * vertices, before + vertices
-
-
-def _brought(values: Sequence[Any]) -> list[float]:
-    """Return values that may be on devices as floats, in their order; each device is waited for once for all that it
-    has in one format."""
-    together: dict[tuple[str, str], list[int]] = {}
-    come = [0.0] * len(values)
-    for at, value in enumerate(values):
-        if isinstance(value, float):
-            come[at] = value
-        else:
-            together.setdefault((str(value.device), str(value.dtype)), []).append(at)
-    for places in together.values():
-        import torch
-
-        numbers = torch.stack([values[at].reshape(()) for at in places]).cpu().tolist()
-        for at, number in zip(places, numbers, strict=True):
-            come[at] = float(number)
-    return come
 
 
 def _number(name: str, value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Memory of the host that a device copies from and to without anybody waiting."""
+"""What a device and the host exchange so that nobody waits for it more often than must be."""
 
 from __future__ import annotations
 
@@ -20,3 +20,22 @@ def host_memory(shape: Sequence[int], dtype: Any) -> Tensor:
         return torch.empty(shape, dtype=dtype, device=CPU, pin_memory=True)
     except RuntimeError:  # a limit on locked memory, or a device that knows no such thing
         return torch.empty(shape, dtype=dtype, device=CPU)
+
+
+def brought(values: Sequence[Any]) -> list[float]:
+    """Return values that may be on devices as floats, in their order; each device is waited for once for all that it
+    has in one format."""
+    together: dict[tuple[str, str], list[int]] = {}
+    come = [0.0] * len(values)
+    for at, value in enumerate(values):
+        if isinstance(value, float):
+            come[at] = value
+        else:
+            together.setdefault((str(value.device), str(value.dtype)), []).append(at)
+    for places in together.values():
+        import torch
+
+        numbers = torch.stack([values[at].reshape(()) for at in places]).cpu().tolist()
+        for at, number in zip(places, numbers, strict=True):
+            come[at] = float(number)
+    return come

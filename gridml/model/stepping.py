@@ -16,6 +16,7 @@ from typing import Any, NamedTuple, final
 
 from gridml.errors import NotFiniteError, ProgramError
 from gridml.model.device_names import CPU
+from gridml.model.host_memory import brought
 
 MOST_GATHERED = 10**6
 
@@ -100,24 +101,11 @@ class Stepping:
         """Look at what was left on a device, and wait for it once. Return the rows of the first batch in which a number
         was not finite, and the error; what was stepped from there on is worthless."""
         unread, self._unread = self._unread, []
-        if not unread:
-            return None
-        import torch
-
-        at: dict[Any, list[int]] = {}  # by device
-        for k, each in enumerate(unread):
-            at.setdefault(each.value.device, []).append(k)
-        wrong: list[int] = []
-        for places in at.values():
-            finite = torch.stack([torch.isfinite(unread[k].value).reshape(()) for k in places]).cpu().tolist()
-            wrong += [k for k, is_finite in zip(places, finite, strict=True) if not is_finite]
-        if not wrong:
-            return None
-        first = unread[min(wrong)]
-        try:
-            first.check(float(first.value))
-        except NotFiniteError as error:
-            return first.rows, error
+        for each, value in zip(unread, brought([each.value for each in unread]), strict=True):
+            try:
+                each.check(value)
+            except NotFiniteError as error:
+                return each.rows, error
         return None
 
     def forget(self) -> None:

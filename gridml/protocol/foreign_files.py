@@ -44,17 +44,7 @@ def read_regular(path: Path, longest: int) -> bytes:
     Raises FileNotFoundError where there is nothing, ForeignFile for anything else, and OSError for what this machine or
     its disk refuses. Reads nothing of what is too long.
     """
-    handle = _open(path)
-    try:
-        size = _size(handle, path)
-        if size > longest:
-            raise ForeignFile(f"{path.name} has {size:,} bytes, expected at most {longest:,}")
-        content = _read(handle, size + 1)
-        if len(content) > size:
-            raise ForeignFile(f"{path.name} grew while it was read")
-        return content
-    finally:
-        os.close(handle)
+    return bytes(receive_regular(path, longest))
 
 
 def receive_regular(path: Path, longest: int) -> Received:

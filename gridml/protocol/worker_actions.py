@@ -85,8 +85,8 @@ class EndChunk(NamedTuple):
 
 
 class TakeSnapshot(NamedTuple):
-    """Copy the replica, and the changed fields of the rows [start, stop), which are pushed next. Report
-    Copied, or Failed where it shows only now that f failed."""
+    """Copy the replica, and the changed fields of the rows [start, stop), which are pushed next. Report Copied, or
+    Failed where it shows only now that f failed."""
 
     lease: Lease
     start: int

@@ -45,8 +45,8 @@ class _WorkerChange:
 
 @dataclass
 class WriteBatch:
-    """Rows of leases, credits, what f logged, workers, and the bytes that
-    passed. Leases are written as they stand when the transaction ends."""
+    """Rows of leases, credits, what f logged, workers, and the bytes that passed. Leases are written as they stand when
+    the transaction ends."""
 
     _opened: list[tuple[int, int, int, int, str, str, float]] = field(default_factory=list)
     _changed: dict[int, LeaseState] = field(default_factory=dict)

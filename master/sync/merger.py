@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -124,11 +124,8 @@ class Merger:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
         if self._contractions is not None and passage.scale == 1.0:  # a shortened push pulls as nobody's vertices do
             self._contractions.add(worker, self._minding(part), base, merge)
-            for key, tensors in part.modules.items():
-                old = base.modules[key].tensors
-                for name in self._tables_of(key):
-                    if tensors[name] is not old[name]:
-                        self._contractions.add_table(worker, name, tensors[name], old[name], merge)
+            for name, pushed, old in self._trained_tables(part, base):
+                self._contractions.add_table(worker, name, pushed, old, merge)
         return replace(merged, fast_forward=merge.fast_forward and self._holds(merged, part)), passage
 
     def _minding(self, part: ReplicaPart) -> ReplicaPart:
@@ -145,6 +142,13 @@ class Merger:
             for type_name, values in part.rows.items()
         }
         return ReplicaPart({}, rows)
+
+    def _trained_tables(self, part: ReplicaPart, base: Base) -> Iterator[tuple[str, Array, Array]]:
+        """The tables of embeddings that a push has trained, of rules that ask how strongly their rows are pulled:
+        (name, as pushed, as in its base)."""
+        for key, tensors in part.modules.items():
+            old = base.modules[key].tensors
+            yield from ((n, tensors[n], old[n]) for n in self._tables_of(key) if tensors[n] is not old[n])
 
     def _waited(self, now: float, *, stands: bool) -> float:
         """For how long pushes that change nothing have come."""
@@ -246,17 +250,11 @@ class Merger:
     def _tables_of(self, key: VertexKey) -> tuple[str, ...]:
         """The tables of embeddings of a module whose rule asks how strongly their rows are pulled."""
         if key not in self._embeddings:
-            rules = (
-                {}
-                if self._tables[key[0]].type.own_rule
-                else self._rule_set(key, self._replica.state.modules[key]).rules
-            )
-            self._embeddings[key] = tuple(
-                name
-                for field, declared in self._tables[key[0]].type.modules.items()
-                for table in sorted(layers_of(declared).tables)
-                if (name := f"{key[0]}/{key[1]}/{field}/{table}") in rules and rules[name].minds_contraction
-            )
+            of, vertex = self._tables[key[0]].type, self._replica.state.modules[key]
+            rules = {} if of.own_rule else self._rule_set(key, vertex).rules
+            minding = {name for name, rule in rules.items() if rule.minds_contraction}
+            names = [f"{key[0]}/{key[1]}/{f}/{t}" for f, m in of.modules.items() for t in sorted(layers_of(m).tables)]
+            self._embeddings[key] = tuple(name for name in names if name in minding)
         return self._embeddings[key]
 
     def _holds(self, merged: Merged, part: ReplicaPart) -> bool:

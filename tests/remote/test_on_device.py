@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import importlib.util
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +18,6 @@ from chunk_model.families import Exponential
 from gridml.engine.devices import Device, DeviceFailedError
 from gridml.errors import DEVICE
 from gridml.protocol import bundle
-from gridml.testing import pretend_device
 from gridml.testing.faulty_network import Chances
 from gridml.testing.pretend_device import NAME, STATE
 from master.backends.registry import make
@@ -42,8 +40,6 @@ FAULTS = Chances(lose=0.05, repeat=0.05, truncate=0.03, corrupt=0.03, delay_s=3.
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
     before = torch.get_num_threads()  # trainers leave torch with one
     yield
     torch.set_num_threads(before)

@@ -75,20 +75,20 @@ class PageFacts:
 
 
 def news(facts: PageFacts, digests: Collection[str]) -> dict[str, Any]:
-    """Return what `to_json` does without the parts whose digests are known to who asks, and the `digests` of all parts:
+    """Return what `to_json` does without the parts whose digests who asks has kept, and the `digests` of all parts:
     a part is the report, the progress, or one member of the history."""
     answer = facts.to_json()
-    known = frozenset(digests)
-    of_all = [digest for name in ("report", "progress") for digest in _drop_known(answer, name, known)]
+    kept = frozenset(digests)
+    of_all = [digest for name in ("report", "progress") for digest in _drop_kept(answer, name, kept)]
     for name in list(answer["history"]):
-        of_all += _drop_known(answer["history"], name, known)
+        of_all += _drop_kept(answer["history"], name, kept)
     return {**answer, "digests": of_all}
 
 
-def _drop_known(parts: dict[str, Any], name: str, known: Collection[str]) -> list[str]:
-    """Take a part out if its digest is known; return that."""
+def _drop_kept(parts: dict[str, Any], name: str, kept: Collection[str]) -> list[str]:
+    """Take a part out if its digest is one of those `kept`; return that."""
     digest = hashlib.sha256(f"{name} {json_text(parts[name])}".encode()).hexdigest()[:DIGEST]
-    if digest in known:
+    if digest in kept:
         del parts[name]
     return [digest]
 

@@ -23,7 +23,7 @@ function takeUp(answer) {
 async function look() {
   const connection = byId("connection");
   try {
-    const answer = await fetch(`data?after=${facts.events.last}&known=${digests.join(".")}`, { cache: "no-store" });
+    const answer = await fetch(`data?after=${facts.events.last}&digests=${digests.join(".")}`, { cache: "no-store" });
     if (!answer.ok) throw new Error(await answer.text());
     takeUp(await answer.json());
     connection.textContent = facts.trouble ? `Not up to date: ${facts.trouble} Trying again.` : "";

@@ -135,8 +135,8 @@ class _Handler(BaseHTTPRequestHandler):
                 asked = parse_qs(parts.query)
                 after = asked.get("after", ["0"])[0]
                 seen = int(after) if after.isascii() and after.isdecimal() else 0
-                known = asked.get("known", [""])[0].split(".")
-                self._answer("application/json", json_text(news(self.server.facts.now().after(seen), known)))
+                kept = asked.get("digests", [""])[0].split(".")
+                self._answer("application/json", json_text(news(self.server.facts.now().after(seen), kept)))
             else:
                 self._refuse(http.HTTPStatus.NOT_FOUND, "there is nothing here but the page and its data")
         except (GridmlError, OSError) as error:

@@ -2,27 +2,16 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.engine.bit_sums import bit_sums
-from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.float16, torch.int64, torch.int16, torch.bool]
-
-
-@pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
-    yield
 
 
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:

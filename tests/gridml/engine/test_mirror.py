@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from functools import partial
 
 import numpy as np
@@ -16,17 +14,9 @@ from gridml.engine.devices import Device
 from gridml.engine.mirror import Mirror, needs_mirror
 from gridml.engine.modules import Modules
 from gridml.model.vertex import describe
-from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME, STATE
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
-
-
-@pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
-    yield
 
 
 def mirror_of(values: torch.Tensor, place: str) -> tuple[Mirror, torch.Tensor]:

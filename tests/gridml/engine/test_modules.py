@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 import numpy as np
@@ -19,19 +18,11 @@ from gridml.errors import ProgramError
 from gridml.model.chunk import cut
 from gridml.model.vertex import describe
 from gridml.protocol.push import ReplicaPart
-from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 KEY = ("Network", 0)
 SUM, WEIGHT = "Network/0/model/sum", "Network/0/model/weight"
-
-
-@pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
-    yield
 
 
 class Summing(nn.Module):

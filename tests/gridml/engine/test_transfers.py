@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Iterator
 
@@ -10,7 +9,6 @@ import pytest
 import torch
 
 from gridml.engine.transfers import Transfers
-from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME, STATE
 
 pytestmark = pytest.mark.pretended
@@ -18,8 +16,6 @@ pytestmark = pytest.mark.pretended
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
     yield
     STATE.limit = None
 

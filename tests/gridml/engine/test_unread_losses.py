@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -21,18 +19,10 @@ from gridml.engine.engine import Engine
 from gridml.errors import NotFiniteError
 from gridml.model.chunk import cut
 from gridml.protocol.push import ReplicaPart
-from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME
 
 PLACES = ["cpu", pytest.param(NAME, marks=pytest.mark.pretended)]
 BATCH, ROWS = 4, 32
-
-
-@pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
-    yield
 
 
 def linear() -> nn.Module:

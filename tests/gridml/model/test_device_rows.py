@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-
 import numpy as np
 import pytest
 
@@ -16,13 +13,6 @@ from gridml.testing import pretend_device
 from gridml.testing.pretend_device import NAME, STATE
 
 pytestmark = pytest.mark.pretended
-
-
-@pytest.fixture(autouse=True)
-def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
-    yield
 
 
 class Image(gridml.Vertex):

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from gridml.testing import pretend_device, pretend_streams
+from gridml.testing import pretend_streams
 from gridml.testing.pretend_device import NAME, STATE
 
 TESTS = Path(__file__).resolve().parents[2]
@@ -42,8 +42,6 @@ def test_all_that_trains_on_a_device_does_so_on_a_pretended_one() -> None:
 
 @pytest.fixture(autouse=True)
 def device() -> Iterator[None]:
-    if "PRETENDED" in os.environ:
-        pretend_device.install()
     yield
     STATE.limit, STATE.fails_after, STATE.late, STATE.broken = None, None, None, False
 

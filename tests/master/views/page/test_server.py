@@ -45,8 +45,8 @@ def test_who_has_the_address_gets_the_page_and_what_is_new(server: PageServer) -
     answer, text = ask(server, f"/{server.token}/data?after=1")
     assert json.loads(text)["events"]["topic"] == ["evicted"]
     assert json.loads(text)["report"]["credited"] == 2000
-    known = ".".join(json.loads(text)["digests"])
-    less = json.loads(ask(server, f"/{server.token}/data?after=2&known={known}")[1])
+    kept = ".".join(json.loads(text)["digests"])
+    less = json.loads(ask(server, f"/{server.token}/data?after=2&digests={kept}")[1])
     assert not {"report", "progress"} & less.keys() and less["history"] == {}
     assert less["digests"] == json.loads(text)["digests"]
     assert answer.headers["Cache-Control"] == "no-store"
@@ -151,12 +151,12 @@ def test_what_is_credited_meanwhile_comes_with_the_next_question(finished: Path)
 
 def test_of_a_run_that_goes_on_only_the_parts_that_changed_come(finished: Path) -> None:
     before = read_page_facts(finished)
-    known = news(before, ())["digests"]
+    kept = news(before, ())["digests"]
     ledger = Ledger(finished / "ledger.db", shared_disk=False)
     with ledger.transaction():
         ledger.set_metrics(1, {"accuracy": 1.0})
     ledger.close()
-    answer = news(read_page_facts(finished), known)
+    answer = news(read_page_facts(finished), kept)
     assert answer["report"]["epochs"][1]["metrics"] == {"accuracy": 1.0}
     assert answer["history"] == {}
 
