@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +9,16 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from numpy.typing import NDArray
 
 import gridml
 from gridml.aggregates import Merge, VertexState
 from gridml.model.graph import Graph
 from gridml.protocol.push import ReplicaPart, RowValues
-from master.store.replica import Replica
-from master.store.versions import ReplicaState, Versions, initial
+from master.store.versions import ReplicaState
 from master.sync.contraction import SAMPLED, Contractions
-from master.sync.merger import Merger
+from tests.master.sync import least_squares
+from tests.master.sync.least_squares import VERTICES, Array, Master, Place, Problem
 
-Array = NDArray[np.float64]
-VERTICES = 2_000
 ALONE = Merge(60, 50, 1, 1, 2)
 
 
@@ -43,87 +38,26 @@ class Point(gridml.Vertex):
     counted = gridml.edge(Counted)
 
 
-@dataclass(frozen=True)
-class Problem:
-    """Least squares: a point asks of the sum of its rows that it has a product with the point's own direction."""
-
-    targets: NDArray[np.int64]  # (points, rows of a point)
-    directions: Array  # (points, 4)
-    truth: Array  # (rows, 4)
-    rate: float
-
-    @classmethod
-    def drawn(cls, seed: int, rows: int, each: int, rate: float, *, uneven: float = 1.0) -> Problem:
-        chance = np.random.default_rng(seed)
-        targets = np.argsort(chance.random((VERTICES, rows)), axis=1)[:, :each]
-        directions = chance.normal(size=(VERTICES, 4)) * np.geomspace(1, uneven, 4)
-        return cls(targets, directions, chance.normal(size=(rows, 4)), rate)
-
-    def graph(self) -> Graph:
-        g = Graph()
-        rows = np.zeros_like(self.truth)
-        g.add(Row, value=rows)
-        counted = g.add(Counted, seen=np.zeros(1, np.int64))
-        g.add(Point, label=np.zeros(VERTICES), rows=self.targets, counted=counted)
-        return g
-
-    def train(self, rows: Array, points: NDArray[np.int64]) -> None:
-        for i in points:
-            at, direction = self.targets[i], self.directions[i]
-            wrong = ((self.truth[at] - rows[at]).sum(0) * direction).sum()
-            rows[at] += self.rate * wrong * direction
-
-    def distance(self, rows: Array) -> float:
-        """What is wrong with the rows, on average over the points."""
-        wrong = ((self.truth - rows)[self.targets].sum(1) * self.directions).sum(1)
-        return float(np.sqrt(np.mean(wrong**2)))
+ROWS = Place(
+    lambda state: state.arrays["Row"]["value"],
+    lambda rows, ids: ReplicaPart({}, {"Row": RowValues(ids, {"value": rows[ids]})}),
+)
 
 
-class Master:
-    """A merger, and the versions that workers train from."""
-
-    def __init__(self, graph: Graph, folder: Path, workers: int, driver: str | None) -> None:
-        folder.mkdir(exist_ok=True)
-        self.replica = Replica(graph, Versions(folder / "versions", durable=False))
-        self.replica.start(initial(graph, 0))
-        self.merger = Merger(graph, self.replica, workers, driver)
-        self.version = 0
-
-    @property
-    def state(self) -> ReplicaState:
-        """A copy of the newest version."""
-        now = self.replica.state
-        arrays = {name: {n: column.copy() for n, column in columns.items()} for name, columns in now.arrays.items()}
-        return ReplicaState({}, arrays, {name: changed.copy() for name, changed in now.changed.items()})
-
-    def push(self, worker: str, base: ReplicaState, version: int, ids: NDArray[np.int64], rows: Array, n: int) -> None:
-        others = (self.version - version) * n
-        merge = Merge(self.version + 1, version, n, others, 4)
-        part = ReplicaPart({}, {"Row": RowValues(ids, {"value": rows[ids]})})
-        merged, passage = self.merger.merge(part, base, merge, worker)
-        if merged is None:  # the replica is where it is pulled, and nothing moves it any more
-            assert passage.reason.startswith("its replica is the one that it was given"), passage.reason
-            return
-        self.version += 1
-        self.replica.put(merged.modules, merged.rows, self.version)
+def graph_of(problem: Problem) -> Graph:
+    g = Graph()
+    g.add(Row, value=np.zeros_like(problem.truth))
+    counted = g.add(Counted, seen=np.zeros(1, np.int64))
+    g.add(Point, label=np.zeros(VERTICES), rows=problem.targets, counted=counted)
+    return g
 
 
 def trained(
-    problem: Problem, folder: Path, workers: int, *, pushes: int, n: int = 50, driver: str | None = "Point"
+    problem: Problem, folder: Path, workers: int, *, pushes: int, driver: str | None = "Point"
 ) -> tuple[float, Master]:
-    """How wrong the rows are after so many pushes of workers that take turns, each of `n` points from the version that
-    there was after its last."""
-    master = Master(problem.graph(), folder, workers, driver)
-    chance = np.random.default_rng(7)
-    turns = deque((f"w{k}", master.state, 0) for k in range(workers))
-    for _ in range(pushes):
-        worker, base, version = turns.popleft()
-        points = chance.choice(VERTICES, n, replace=False)
-        rows = base.arrays["Row"]["value"].copy()
-        problem.train(rows, points)
-        master.push(worker, base, version, np.unique(problem.targets[points]), rows, n)
-        turns.append((worker, master.state, master.version))
-    return problem.distance(master.replica.state.arrays["Row"]["value"]), master
+    """How wrong the rows are after so many pushes, and the master that merged them."""
+    master = Master(graph_of(problem), folder, workers, driver)
+    return least_squares.trained(problem, master, ROWS, workers, pushes), master
 
 
 def measured(master: Master, n: int = 50) -> Array:
@@ -328,5 +262,5 @@ def test_a_push_that_the_gate_shortens_says_nothing_of_rows(tmp_path: Path) -> N
     before = measured(master)
     base = master.state
     wild = base.arrays["Row"]["value"] + 100 * np.random.default_rng(1).normal(size=(100, 4))
-    master.push("w0", base, master.version - 3, np.arange(100), wild, 50)
+    master.push("w0", base, master.version - 3, ROWS.pushed(wild, np.arange(100)), 50)
     np.testing.assert_array_equal(measured(master), before)
