@@ -72,17 +72,9 @@ class ChirpLink(FileLink):
             return self._read(self._ask(f"getdir {_quoted(folder)}")).decode().split("\n")
 
     def get(self, path: str) -> Received:
-        with self._exchange(path), self._opened(path, "r", 0) as (file, size):
-            content = Received(size)
-            # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
-            while content.missing:
-                with self._patient(self._piece):
-                    part = self._read(self._ask(f"read {file} {min(content.missing, self._piece)}"))
-                if not part:
-                    break  # it has become shorter
-                content.take(part)
-            content.end()
-        return content
+        with self._exchange(path):
+            size = self._size(path)
+            return self._get_whole(path, size) if size <= self._piece else self._get_in_pieces(path)
 
     def put(self, path: str, payload: Payload) -> None:
         with self._exchange(path):
@@ -139,6 +131,38 @@ class ChirpLink(FileLink):
             raise _Refused(_ERRORS.get(answer, errno.EIO))
         return answer
 
+    def _size(self, path: str) -> int:
+        """How many bytes a file has."""
+        self._ask(f"stat {_quoted(path)}")
+        return self._read_size()
+
+    def _read_size(self) -> int:
+        status = self._line().split()
+        if len(status) <= _SIZE:
+            raise ValueError(f"got {len(status)} numbers of a file's stat, expected 13")
+        return int(status[_SIZE])
+
+    def _get_whole(self, path: str, size: int) -> Received:
+        with self._patient(size):
+            count = self._ask(f"getfile {_quoted(path)}")  # another number than `size` where it was replaced since
+            content = Received(count)
+            content.take(self._read(count))
+            content.end()
+        return content
+
+    def _get_in_pieces(self, path: str) -> Received:
+        with self._opened(path, "r", 0) as (file, size):
+            content = Received(size)
+            # `read` and `write` go on where the last one ended; offsets, which `pread` takes, end at 2 GB.
+            while content.missing:
+                with self._patient(self._piece):
+                    part = self._read(self._ask(f"read {file} {min(content.missing, self._piece)}"))
+                if not part:
+                    break  # it has become shorter
+                content.take(part)
+            content.end()
+        return content
+
     def _store(self, path: str, payload: Payload) -> None:
         """Send a file that the server agrees to take; it answers when the shadow has it, over any line there is."""
         blocks = in_pieces(payload).blocks(self._piece)
@@ -165,12 +189,13 @@ class ChirpLink(FileLink):
     @contextlib.contextmanager
     def _opened(self, path: str, flags: str, mode: int) -> Iterator[tuple[int, int]]:
         """A file of the shadow's, by its number, and how many bytes it has."""
+        # Without its shadow a starter takes `open`, and no other command, for an error of its own, and ends together
+        # with its job: it is asked behind another command that the shadow has just answered.
+        self._size(".")
         file = self._ask(f"open {_quoted(path)} {flags} {mode}")
-        status = self._line().split()
-        if len(status) <= _SIZE:
-            raise ValueError(f"got {len(status)} numbers of a file's stat, expected 13")
+        size = self._read_size()
         try:
-            yield file, int(status[_SIZE])
+            yield file, size
         except _Refused:
             self._ask(f"close {file}")
             raise

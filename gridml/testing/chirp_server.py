@@ -49,6 +49,11 @@ class _Handler(socketserver.StreamRequestHandler):
         if command == "getdir":
             data = "\n".join(os.listdir(root / words[0])).encode()
             return len(data), data
+        if command == "stat":
+            return 0, _status(os.stat(root / words[0]))
+        if command == "getfile":
+            data = (root / words[0]).read_bytes()
+            return (TOO_BIG, b"") if len(data) > server.largest else (len(data), data)
         if command == "putfile":
             if int(words[2]) > server.largest:
                 return TOO_BIG, b""
@@ -59,7 +64,7 @@ class _Handler(socketserver.StreamRequestHandler):
         if command == "open":
             file = cast(BinaryIO, (root / words[0]).open(_MODES[words[1]]))
             self._files[file.fileno()] = file
-            return file.fileno(), _status(file.fileno()).encode()
+            return file.fileno(), _status(os.fstat(file.fileno()))
         if command in ("read", "write", "close"):
             return self._with_file(command, *map(int, words))
         if command == "rename":
@@ -86,12 +91,11 @@ class _Handler(socketserver.StreamRequestHandler):
         return len(data), data
 
 
-def _status(file: int) -> str:
+def _status(said: os.stat_result) -> bytes:
     """What stat says, in the protocol's order."""
-    said = os.fstat(file)
     values = (said.st_dev, said.st_ino, said.st_mode, said.st_nlink, said.st_uid, said.st_gid, said.st_rdev,
               said.st_size, said.st_blksize, said.st_blocks, said.st_atime, said.st_mtime, said.st_ctime)  # fmt: skip
-    return " ".join(str(int(value)) for value in values) + "\n"
+    return (" ".join(str(int(value)) for value in values) + "\n").encode()
 
 
 @contextmanager

@@ -88,11 +88,15 @@ def test_a_large_file_that_is_refused_is_an_error_and_the_connection_is_good(tmp
         link.close()
 
 
-def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) -> None:
-    answers = {"cookie": b"0\n", "open": b"7\n" + b"0 " * 13 + b"\n", "write": b"-6\n", "close": b"0\n"}
-    commands = []
+STATUS = b"0 " * 13 + b"\n"
 
-    def full(connection: socket.socket) -> None:
+
+@contextmanager
+def scripted(answers: dict[str, bytes], config: Path) -> Iterator[list[str]]:
+    """A proxy with one answer for each command; it gives the commands in their order."""
+    commands: list[str] = []
+
+    def obey(connection: socket.socket) -> None:
         with connection.makefile("rb") as received:
             while line := received.readline():
                 words = line.split()
@@ -101,13 +105,49 @@ def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) ->
                     received.read(int(words[2]))
                 connection.sendall(answers[commands[-1]])
 
-    with server(full, config):
+    with server(obey, config):
+        yield commands
+
+
+def test_a_disk_that_fills_amid_a_large_file_is_reported_as_one(config: Path) -> None:
+    answers = {"cookie": b"0\n", "stat": b"0\n" + STATUS, "open": b"7\n" + STATUS, "write": b"-6\n", "close": b"0\n"}
+    with scripted(answers, config) as commands:
         link = ChirpLink(config, timeout_s=5, piece=100)
         with pytest.raises(OSError, match="space") as caught:
             link.put("box/message", bytes(101))
         link.close()
     assert caught.value.errno == errno.ENOSPC
-    assert commands == ["cookie", "open", "write", "close"]
+    assert commands == ["cookie", "stat", "open", "write", "close"]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        pytest.param(lambda link: link.get("message"), id="get"),
+        pytest.param(lambda link: link.put("message", bytes(101)), id="put_in_pieces"),
+        pytest.param(lambda link: link.put("message", b"x"), id="put"),
+        pytest.param(lambda link: link.list("box"), id="list"),
+    ],
+)
+def test_without_its_shadow_a_starter_is_not_asked_to_open_a_file(
+    act: Callable[[ChirpLink], object], config: Path
+) -> None:
+    """A starter that cannot map the name of a file to be opened ends, and takes the job's life with it."""
+    offline = b"-17\n"
+    answers = {"cookie": b"0\n", "stat": offline, "putfile": offline, "getdir": offline}
+    with scripted(answers, config) as commands:
+        link = ChirpLink(config, timeout_s=5, piece=100)
+        with pytest.raises(OSError) as caught:
+            act(link)
+        link.close()
+    assert caught.value.errno == errno.EHOSTUNREACH and len(commands) == 2
+
+
+def test_a_file_that_was_replaced_by_a_longer_one_since_it_was_measured_comes_whole(config: Path) -> None:
+    with scripted({"cookie": b"0\n", "stat": b"0\n" + STATUS, "getfile": b"3\nabc"}, config):
+        link = ChirpLink(config, timeout_s=5)
+        assert link.get("message") == b"abc"
+        link.close()
 
 
 def test_a_missing_file_is_a_missing_file_and_the_connection_is_good(link: ChirpLink, tmp_path: Path) -> None:
