@@ -161,6 +161,11 @@ class Engine:
         ids = self.chunk.tables[self._driver].ids
         return BatchFailed(int(ids[first]), int(ids[end - 1]))
 
+    @property
+    def followed(self) -> frozenset[str]:
+        """The edge fields of which f has looked up where they lead, so far in this chunk (`images.edge.index`)."""
+        return frozenset(self._rows(self._driver).followed)
+
     def read_losses(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> None:
         """Look at the losses that stayed on a device. Raises BatchFailed from what is wrong with the first of them that
         is not finite: f is run again on its rows from the tensors `held`, since neither those of the replica nor what

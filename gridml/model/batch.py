@@ -25,7 +25,8 @@ class Rows:
 
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
-    guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist.
+    guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist. `followed`
+    are the edge fields of which f has looked up where they lead.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class Rows:
         self.homes: dict[str, Any] = {}
         self.ragged: Mapping[str, Ragged] = {}
         self.shared: Mapping[str, SharedColumn] = {}
+        self.followed: set[str] = set()
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: a tensor on the same memory when the program uses torch."""
@@ -197,6 +199,7 @@ class Batch(Generic[V]):
         if name.startswith("_"):
             raise AttributeError(name)
         if name in self._links:
+            self._rows.followed.add(name)
             return self._links[name]
         if name in self._rows.ragged:
             return self._lists(self._rows.ragged[name].take(self._at))

@@ -36,6 +36,12 @@ class VertexSet:
     def __len__(self) -> int:
         return self.stop - self.start
 
+    def __getitem__(self, at: Any) -> NDArray[np.int64]:
+        """Return the indices in the graph of some of them, int64 (m,), as an edge field takes them: `at` is a whole
+        number, a slice, or an array of places (m,) or truth values (len,). Raises IndexError for one beyond the end.
+        """
+        return np.atleast_1d(np.arange(self.start, self.stop, dtype=np.int64)[at])
+
 
 @dataclass(frozen=True)
 class Edges:

@@ -77,9 +77,15 @@ class Stepping:
         Raises NotFiniteError for a loss, or gradients to be clipped, that are NaN or infinite, before any parameter is
         touched; of those on a device `read` does so.
         """
+        _check_kind(loss)
         self._look(loss, _check_loss)
         if self.idle:
             return
+        if not loss.requires_grad:
+            raise ProgramError(
+                "step got a loss without gradients: it was detached, or computed under torch.no_grad(), or of "
+                "parameters that do not require any. Expected what the module's output leads to, as it is."
+            )
         batches = self._accumulate if options.accumulate is None else options.accumulate
         _check(options.clip_norm, batches)
         window = self._window(optimisers)
@@ -165,6 +171,22 @@ def _check(clip_norm: Any, accumulate: Any) -> None:
         raise ProgramError(f"step got clip_norm={clip_norm!r}; expected the largest norm of the gradients, above 0.")
     if type(accumulate) is not int or not 1 <= accumulate <= MOST_GATHERED:
         raise ProgramError(f"step got accumulate={accumulate!r}; expected a whole number of batches from 1.")
+
+
+def _check_kind(loss: Any) -> None:
+    """Raise ProgramError for what is no loss to step by, in words about it: backward would say less."""
+    import torch
+
+    if not isinstance(loss, torch.Tensor):
+        raise ProgramError(
+            f"step got {type(loss).__name__}; expected the loss as the tensor that the loss function returns, without "
+            f".item() or float()."
+        )
+    if loss.numel() != 1:
+        raise ProgramError(
+            f"step got a loss of shape {tuple(loss.shape)}; expected one number, as loss.mean() or a loss function "
+            f"with reduction='mean' makes."
+        )
 
 
 def _check_loss(value: float) -> None:

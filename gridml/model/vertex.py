@@ -78,6 +78,11 @@ class module:
         *,
         device: str | None = None,
     ) -> None:
+        if isinstance(factory, module):
+            raise ProgramError(
+                f"gridml.module got the field {factory.name or 'above it'!r} of the same class; within a class a name "
+                f"means the field, once that is declared. Call what makes the module otherwise than the field."
+            )
         if not callable(factory) or (hasattr(factory, "state_dict") and not isinstance(factory, type)):
             raise ProgramError(
                 f"gridml.module got {type(factory).__name__}; expected what makes the module, as in "

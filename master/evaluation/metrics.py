@@ -83,8 +83,8 @@ def _plain_metrics(metrics: Any) -> Metrics:
 def _plain(name: str, value: Any) -> Any:
     wanted = f"expected a number, or a list of at most {MOST_NUMBERS:,}. {KEPT}"
     try:
-        array = np.asarray(value)
-    except Exception as error:  # a tensor that needs a gradient, a list of lists of unequal length
+        array = np.asarray(_without_gradient(value))
+    except Exception as error:  # a list of lists of unequal length
         raise ProgramError(
             f"evaluate returned {type(value).__name__} as {name}: {described(error)}; {wanted}"
         ) from error
@@ -92,6 +92,15 @@ def _plain(name: str, value: Any) -> Any:
         got = f"{type(value).__name__} of {array.dtype} {array.shape}"
         raise ProgramError(f"evaluate returned {got} as {name}; {wanted}")
     return array.astype(np.float64).tolist() if array.dtype.kind == "f" else array.tolist()
+
+
+def _without_gradient(value: Any) -> Any:
+    """Return a tensor's numbers, also of one that needs a gradient, lies on a device or is in a format that numpy does
+    not know; anything else as it is."""
+    if not hasattr(value, "detach"):
+        return value
+    value = value.detach().cpu()
+    return value.double() if value.is_floating_point() else value
 
 
 def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch: bool) -> Any:

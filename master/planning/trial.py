@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gridml.aggregates import Merge
 from gridml.aggregates.bits import same_bits
@@ -33,6 +34,7 @@ from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
 from master.planning.odd_data import not_finite
+from master.planning.odd_edges import not_followed, one_component
 from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
@@ -90,13 +92,26 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         batch_s = time.perf_counter() - began
     last = _last_size(program, graph.tables[driver].count, size)
     odd = [*not_finite(graph), *_last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)]
+    odd += [
+        *_written_in_vain(engine, graph),
+        *not_followed(program, graph, engine.followed),
+        *one_component(program, graph, driver),
+    ]
     with errors_told(place):
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
     if not moved:
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
+    own = [each.type.name for each in graph.replicated if each.type.own_rule]
+    before = {name: _tensors(state, name) for name in own}
     merged = _merged(graph, state, part, ends[-1])
+    odd += [
+        f"{name}.aggregate took nothing of what f made: it changes self, and what it returns is not looked at"
+        for name in own
+        if any(each.startswith((f"{name}/", f"{name}.")) for each in moved)
+        and all(map(same_bits, before[name], _tensors(merged, name)))
+    ]
     metrics = _evaluated(program, _with(graph, fields), merged, file)
     return Trial(
         {table.type.name: table.count for table in graph.tables.values()},
@@ -109,6 +124,20 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         tuple(odd),
         place.name,
     )
+
+
+def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:
+    """What f wrote through a tensor into fields of its own vertices that do not come home."""
+    assert engine.chunk is not None
+    table = engine.chunk.tables[engine.chunk.driver]
+    declared = graph.tables[table.type]
+    for name in table.fields.keys() - declared.type.mutable:
+        given = np.ascontiguousarray(declared.columns[name][table.ids])
+        if not same_bits(np.ascontiguousarray(table.fields[name]), given):
+            yield (
+                f"f wrote {table.type}.{name}, and nobody will see it: a field comes home where it is declared "
+                f"gridml.array(..., mutable=True)"
+            )
 
 
 def _last_size(program: Program, count: int, size: int) -> int:
@@ -202,6 +231,11 @@ def _changed(fields: Fields, graph: Graph) -> Iterator[str]:
         for name, values in rows.fields.items():
             if not same_bits(np.ascontiguousarray(values), np.ascontiguousarray(columns[name][rows.ids])):
                 yield f"{type_name}.{name}"
+
+
+def _tensors(state: ReplicaState, type_name: str) -> list[NDArray[Any]]:
+    """Copies of all tensors of a type, in one order."""
+    return [tensor.copy() for name, tensor in state.tensors() if name.startswith(f"{type_name}/")]
 
 
 def _merged(graph: Graph, state: ReplicaState, part: ReplicaPart, vertices: int) -> ReplicaState:

@@ -183,3 +183,82 @@ def test_data_that_is_not_finite_is_odd(gridml: Callable[..., tuple[int, str, st
     status, _, err = gridml("rows.py")
     assert status == 4
     assert "No such file or directory: 'sizes.npy'. That is looked for in the working directory, /" in err
+
+
+PAIRS = """
+import gridml, numpy as np
+
+
+class Total(gridml.Vertex):
+    sum = gridml.array("float64")
+    aggregate = gridml.add()
+
+
+class Item(gridml.Vertex):
+    size = gridml.array("float64")
+
+
+class Pair(gridml.Vertex):
+    left = gridml.edge(Item)
+    right = gridml.edge(Item)
+    total = gridml.edge(Total)
+
+
+def graph():
+    g = gridml.Graph()
+    items = g.add(Item, size=np.arange(300.0))
+    at = np.arange(300)
+    g.add(Pair, left=items[at], right=items[(at + 1) % 300], total=g.add(Total, sum=np.zeros(1)))
+    return g
+
+
+@gridml.update(batch=10)
+def f(pairs: gridml.Batch[Pair], left: gridml.Batch[Item], right: gridml.Batch[Item], total: Total) -> None:
+    total.sum += (left.size - right.size[pairs.right.index]).sum()
+
+
+program = gridml.Program(graph, f)
+"""
+
+
+def test_neighbours_that_are_taken_for_rows_of_the_batch_are_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    status, _, err = gridml("pairs.py")
+    assert status == 0
+    assert "f has not looked at Pair.left.index: its Batch of Item has one row for each different Item" in err
+    assert "Pair.right.index" not in err
+    (tmp_path / "pairs.py").write_text(PAIRS.replace("left.size -", "left.size[pairs.left.index] -"))
+    assert "has not looked at" not in gridml("pairs.py")[2]
+
+
+def test_local_vertices_that_join_all_others_are_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "pairs.py").write_text(PAIRS)
+    joined = "300 of 300 Pair are connected with one another by edges to local vertices (Pair.left, Pair.right)"
+    assert joined in gridml("pairs.py")[2]
+    (tmp_path / "pairs.py").write_text(PAIRS.replace("(at + 1) % 300", "at // 3 * 3"))
+    assert "connected with one another" not in gridml("pairs.py")[2]
+
+
+def test_a_tensor_that_f_writes_in_vain_is_odd(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    step = "    network.step("
+    assert PERCEPTRON.count(step) == 1
+    (tmp_path / "writes.py").write_text(PERCEPTRON.replace(step, f"    points.label[:] = 0\n{step}"))
+    status, _, err = gridml("writes.py")
+    assert status == 0
+    assert "f wrote Point.label, and nobody will see it: a field comes home where it is declared" in err
+
+
+def test_a_rule_of_ones_own_that_only_returns_is_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "rule.py").write_text(PERCEPTRON.replace(NETWORK, f"{NETWORK}\n{G}        return replica\n"))
+    status, _, err = gridml("rule.py")
+    assert status == 0
+    assert "Network.aggregate took nothing of what f made: it changes self" in err
+    kept = f"{NETWORK}\n{G}        self.model.average_with(replica.model, merge.weight)\n"
+    (tmp_path / "rule.py").write_text(PERCEPTRON.replace(NETWORK, kept))
+    assert "took nothing" not in gridml("rule.py")[2]

@@ -57,6 +57,17 @@ def test_vertices_are_numbered_as_they_are_added() -> None:
     assert g.tables["Hub"].count == 5
 
 
+def test_some_of_the_vertices_that_were_added_are_their_indices_in_the_graph() -> None:
+    g = gridml.Graph()
+    hubs(g, 2)
+    second = hubs(g, 3)
+    assert second[np.array([2, 0, 0])].tolist() == [4, 2, 2]
+    assert second[np.array([False, True, True])].tolist() == [3, 4]
+    assert (second[1].tolist(), second[-1].tolist(), second[:2].tolist()) == ([3], [4], [2, 3])
+    with pytest.raises(IndexError):
+        second[3]
+
+
 def test_unequal_lengths_are_refused_with_all_of_them() -> None:
     class Pair(gridml.Vertex):
         a = gridml.array("int64")

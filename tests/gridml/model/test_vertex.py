@@ -258,6 +258,29 @@ def test_a_loss_that_is_not_finite_touches_nothing(bad: float) -> None:
     torch.testing.assert_close(vertex.model.weight.detach(), before, rtol=0, atol=0)
 
 
+def test_a_loss_that_nothing_can_be_stepped_by_is_described() -> None:
+    vertex = network(Modules(describe(Network)))
+    scores = vertex.model(torch.ones(3, 2))
+    with pytest.raises(ProgramError, match=r"step got float; expected the loss as the tensor .*without \.item\(\)"):
+        vertex.step(scores.sum().item())
+    with pytest.raises(ProgramError, match=r"step got a loss of shape \(3, .*expected one number"):
+        vertex.step(scores)
+    with pytest.raises(ProgramError, match="step got a loss without gradients: it was detached"):
+        vertex.step(scores.detach().sum())
+
+
+def test_a_field_that_is_called_as_its_factory_is_told_apart() -> None:
+    with pytest.raises(ProgramError, match=r"gridml\.module got the field 'net' of the same class"):
+
+        class Twice(gridml.Vertex):
+            def net() -> nn.Module:  # type: ignore[misc]
+                return nn.Linear(2, 1)
+
+            made = gridml.module(net)
+            made.name = "net"  # as Python sets it when the class is complete, which here it is not
+            again = gridml.module(made)  # type: ignore[arg-type]
+
+
 def test_a_step_without_an_optimiser_says_what_to_write() -> None:
     vertex = network(Modules(describe(Frozen)))
     with pytest.raises(ProgramError, match=r"step was called for Frozen.*torch\.optim\.SGD"):

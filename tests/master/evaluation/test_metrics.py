@@ -135,7 +135,7 @@ NO_METRICS = [
     {"a": iter([1])},
     {"a": np.datetime64("2020")},
     {"a": np.zeros(10_001)},
-    {"a": torch.zeros(1, requires_grad=True)},
+    {"a": torch.zeros(2, 2, requires_grad=True)},
     {"": 1},
     {5: 1},
     {None: 1},
@@ -167,6 +167,17 @@ def test_what_is_a_number_can_be_kept(value: Any) -> None:
 
     kept = json.loads(json.dumps(metrics_of(evaluation, texts(), count)))
     assert np.array_equal(kept["[bold]any[/] name"], value, equal_nan=True)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [torch.tensor(1.5, requires_grad=True), torch.tensor([1.5], dtype=torch.bfloat16)],
+    ids=["grad", "bfloat16"],
+)
+def test_a_tensor_is_its_numbers_whatever_torch_knows_beside_them(value: torch.Tensor) -> None:
+    """An evaluate that forgot torch.no_grad() has come as far as its result."""
+    kept = metrics_of(lambda: {"loss": value}, texts(), count)
+    assert kept == {"loss": value.tolist()}
 
 
 @pytest.mark.parametrize("status", [0, 1, None])
