@@ -10,9 +10,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Newer than both files it depends on: the environment is up to date and is used again as it is.
 STAMP := $(VENV)/.installed
-BENCHMARKS := merge memory overhead kills condor_latency condor_evictions condor_chunks \
+BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor.chunks \
               chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
-              carriers local_ec2 spot_replay large_replicas new_user kept_chunks devices
+              carriers local_ec2 spot.replay large_replicas new_user kept_chunks devices
 
 .PHONY: help demo test verify lint docs pool pool-firewalled pool-down clean
 .DELETE_ON_ERROR:

@@ -27,7 +27,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.placement_graphs import clicks
+from benchmarks.placement.graphs import clicks
 from benchmarks.table import RESULTS, Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import safetensors.numpy
 
-from benchmarks.condor_holds import policy
+from benchmarks.condor.holds import policy
 from benchmarks.table import Cell, write
 from master.simulation.exact import verify_credits
 from pools import pool

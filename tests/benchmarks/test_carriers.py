@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks import carriers
-from benchmarks.carriers import MB, arrived, check_room, measure, row
-from benchmarks.carriers_clients import NotMeasured, Served, Work
+from benchmarks.carriers import __main__ as carriers
+from benchmarks.carriers.__main__ import MB, arrived, check_room, measure, row
+from benchmarks.carriers.clients import NotMeasured, Served, Work
 from gridml.carriers.mailbox_files import message_name
 from pools.release import NoCondor, Release
 

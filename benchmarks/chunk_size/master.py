@@ -1,0 +1,151 @@
+"""The real master in the simulator, played with given lives, correlated kills or a trace, for `benchmarks.chunk_size`.
+
+What is measured: vertices credited in the ledger times t_x, by the seconds of machines, which are those from the start
+of every worker to its end (or to the end of the play), and `wait_s` for each.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import final
+
+import numpy as np
+
+from benchmarks.chunk_size.traces import Mode
+from chunk_model.costs import Costs
+from chunk_model.lifetime import Floats
+from chunk_model.observations import Observations
+from gridml.protocol.messages import NO_PUSH
+from master.backends.script import PlannedLife, Script
+from master.launch import start
+from master.planning.lifetime_sources import run_lives
+from master.simulation import cost_program
+from master.simulation.scenario import Scenario
+from master.simulation.world import World
+from master.store.settings import Settings
+
+WORKERS = 32
+TURN = 1e-6  # of a mean life: how often the master looks for messages
+
+
+class Over(BaseException):
+    """The play has come to its end."""
+
+
+@final
+class Played(Script):
+    """Machines that live given lives, each once, in their order; then there are none any more.
+
+    Unlike other scripts it remembers: whoever is free next takes the next life, so that all of them are lived.
+    """
+
+    def __init__(self, lives: Floats, slots: int) -> None:
+        self._lives = lives.tolist()
+        self._slots = min(slots, len(lives))
+        self._given = 0
+        self.closed = 0
+
+    @property
+    def slots(self) -> int:
+        return self._slots
+
+    def life(self, slot: int, k: int, free_s: float = 0.0) -> PlannedLife | None:
+        if self._given == len(self._lives):
+            self.closed += 1
+            return None
+        self._given += 1
+        return PlannedLife(free_s, duration_s=self._lives[self._given - 1])
+
+
+@dataclass(frozen=True)
+class Measured:
+    """`goodput` as above; `lives` are those in the ledger, observed until the end of the play."""
+
+    goodput: float
+    workers: int
+    credits: int
+    lives: Observations
+
+
+def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int | None) -> Measured:
+    """Every one of `lives`, float64 [lives] in seconds, is lived by a worker."""
+    script = Played(lives, WORKERS)
+    slots, all_s = script.slots, float(lives.sum())
+    return _play(
+        script, slots, costs, mode, (chunk, every), all_s / len(lives), all_s, lambda _: script.closed >= slots
+    )
+
+
+def play_script(
+    script: Script, workers: int, costs: Costs, mode: Mode, chunk: int, every: int | None, mean_s: float, until_s: float
+) -> Measured:
+    """A script, for `until_s` seconds."""
+    return _play(script, workers, costs, mode, (chunk, every), mean_s, workers * until_s, lambda now: now >= until_s)
+
+
+def _play(
+    script: Script,
+    workers: int,
+    costs: Costs,
+    mode: Mode,
+    point: tuple[int, int | None],
+    mean_s: float,
+    most_s: float,
+    over: Callable[[float], bool],
+) -> Measured:
+    chunk, every = point
+    costs = mode.costs(costs if mode.many else replace(costs, boot_s=0.0))
+    # More than all machines can train, and then so many that chunks do not shrink as they do at the end of an epoch.
+    vertices = int(most_s / costs.vertex_s) + 3 * workers * chunk
+    scenario = Scenario(script, costs, turn_s=TURN * mean_s, chunks_per_job=0 if mode.many else 1)
+    with tempfile.TemporaryDirectory(prefix="chunk-size-") as folder:
+        program = Path(folder, "cost.py")
+        program.write_text(cost_program.source(vertices, 1))
+        settings = Settings(
+            program,
+            backend="simulated",
+            workers=workers,
+            chunk=chunk,
+            push_every=every or NO_PUSH,
+            silent_s=1e3 * (mean_s + chunk * costs.vertex_s),
+        )
+        world = World(settings, scenario)
+        began_s = world.clock.now_s
+        turns_over = 0
+
+        def tick() -> None:
+            nonlocal turns_over
+            turns_over += over(world.clock.now_s - began_s)
+            if turns_over > 2:  # what was sent last has arrived
+                raise Over
+
+        root = Path(folder, "run")
+        run = start(settings, root, replace(world.environment(lambda topic, text, facts: None), tick=tick))
+        world.drive(run)
+        try:
+            with run:
+                run.leave()
+                run.finish()
+        except Over:
+            pass
+        return _measured(root, costs, world.clock.now_s)
+
+
+def _measured(root: Path, costs: Costs, now_s: float) -> Measured:
+    connection = sqlite3.connect(root / "ledger.db")
+    try:
+        credits, vertices = connection.execute(
+            "SELECT count(*), coalesce(sum(stop - start), 0) FROM credits"
+        ).fetchone()
+        times = connection.execute(
+            "SELECT started_s, coalesce(ended_s, ?) FROM workers WHERE started_s IS NOT NULL", (now_s,)
+        ).fetchall()
+    finally:
+        connection.close()
+    spans = np.array(times, np.float64)
+    paid_s = float((spans[:, 1] - spans[:, 0]).sum()) + costs.wait_s * len(spans)
+    return Measured(vertices * costs.exec_s / paid_s, len(spans), credits, run_lives(root, now_s).observations)

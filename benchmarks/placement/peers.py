@@ -1,0 +1,95 @@
+"""Partitioners of other people on the graphs of `benchmarks.placement`, where they are installed; none is needed.
+
+Each gives the part of each row; columns are then served by gridml's own sweeps, for all of them alike.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import tempfile
+from collections.abc import Callable
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.placement import zoltan as phg
+from gridml.placement.base import Parts
+from gridml.placement.bipartite import Bipartite
+
+IMBALANCE = 0.03  # what each is allowed
+
+
+def metis(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """METIS on the bipartite graph itself, in which columns weigh nothing: the edges cut, not the columns held."""
+    pymetis: Any = importlib.import_module("pymetis")
+    columns = graph.transposed
+    starts = np.concatenate([graph.offsets, graph.edges + columns.offsets[1:]])
+    neighbours = np.concatenate([graph.neighbours + graph.rows, columns.neighbours])
+    weights = np.concatenate([np.ones(graph.rows, np.int64), np.zeros(graph.columns, np.int64)])
+    options = pymetis.Options(seed=seed, ufactor=int(1000 * IMBALANCE))
+    _, found = pymetis.part_graph(
+        parts, xadj=starts.tolist(), adjncy=neighbours.tolist(), vweights=weights.tolist(), options=options
+    )
+    return np.asarray(found[: graph.rows], np.int32)
+
+
+def mt_kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """Mt-KaHyPar's default on the hypergraph of columns; it lowers, over columns, the parts that touch one less 1."""
+    mtkahypar: Any = importlib.import_module("mtkahypar")
+    mtk = mtkahypar.initialize(int(os.environ.get("PEER_THREADS", "1")))
+    context = mtk.context_from_preset(mtkahypar.PresetType.DEFAULT)
+    context.set_partitioning_parameters(parts, IMBALANCE, mtkahypar.Objective.KM1)
+    context.logging = False
+    mtkahypar.set_seed(seed)
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "graph.hgr"
+        columns = graph.transposed
+        lists = np.split(columns.neighbours + 1, columns.offsets[1:-1])
+        used = [each for each in lists if len(each)]
+        with file.open("w") as text:
+            text.write(f"{len(used)} {graph.rows}\n")
+            text.writelines(" ".join(map(str, each.tolist())) + "\n" for each in used)
+        hypergraph = mtk.hypergraph_from_file(str(file), context, mtkahypar.FileFormat.HMETIS)
+    found = hypergraph.partition(context)
+    return np.array([found.block_id(row) for row in range(graph.rows)], np.int32)
+
+
+def kahypar(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """KaHyPar on the same hypergraph for the same objective. Its settings are a file that it does not bring along:
+    KAHYPAR_INI names one, such as config/km1_kKaHyPar_sea20.ini of its sources."""
+    kahypar: Any = importlib.import_module("kahypar")
+    context = kahypar.Context()
+    context.loadINIconfiguration(os.environ["KAHYPAR_INI"])
+    context.setK(parts)
+    context.setEpsilon(IMBALANCE)
+    context.setSeed(seed)
+    context.suppressOutput(True)
+    columns = graph.transposed
+    used = columns.degrees > 0
+    starts = np.concatenate([[0], np.cumsum(columns.degrees[used])])
+    hypergraph = kahypar.Hypergraph(graph.rows, int(used.sum()), starts.tolist(), columns.neighbours.tolist(), parts)
+    kahypar.partition(hypergraph, context)
+    return np.array([hypergraph.blockID(row) for row in range(graph.rows)], np.int32)
+
+
+def zoltan(graph: Bipartite, parts: int, seed: int) -> Parts:
+    """Zoltan's PHG on the same hypergraph."""
+    return phg.zoltan(graph, parts, IMBALANCE, seed)
+
+
+_ALL: dict[str, tuple[str, Callable[[Bipartite, int, int], Parts]]] = {
+    "METIS": ("pymetis", metis),
+    "Mt-KaHyPar": ("mtkahypar", mt_kahypar),
+    "KaHyPar": ("kahypar", kahypar),
+}
+PEERS = {
+    name: place
+    for name, (module, place) in _ALL.items()
+    if find_spec(module) is not None and (name != "KaHyPar" or "KAHYPAR_INI" in os.environ)
+}
+if phg.library() is not None:
+    PEERS["Zoltan"] = zoltan
+ALL_PEERS = (*_ALL, "Zoltan")  # those that are not here, too

@@ -1,0 +1,185 @@
+"""Ways to do a job on what a market supplies: gridml's real master in its simulator, and those it is compared with."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tempfile
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from string import ascii_lowercase
+
+from benchmarks.spot.supply import HORIZON_S, Supply, Window, Windows
+from chunk_model.costs import Costs
+from gridml.errors import RunError
+from gridml.protocol.messages import NO_PUSH
+from master.backends.base import State
+from master.decisions.spending import Stay, charge
+from master.simulation import cost_program
+from master.simulation.result import result_of
+from master.simulation.scenario import Scenario
+from master.simulation.world import START_S, play_scenario
+from master.store.reader import opened
+from master.store.settings import Settings
+
+BOOT_S = 90.0  # from an instance's launch to its first batch, paid
+HOUR_S = 3600.0
+
+
+@dataclass(frozen=True)
+class Job:
+    """`images` an epoch, `image_s` of one instance for each; a push keeps the worker for `push_s`, travels for
+    `travel_s` and keeps the master for `merge_s`; it and its answer are `push_mb` (10^6 bytes) each; a checkpoint is
+    written, or read, in `save_s`."""
+
+    name: str
+    images: int
+    epochs: int
+    image_s: float
+    push_s: float
+    travel_s: float
+    merge_s: float
+    push_mb: float
+    save_s: float
+
+    @property
+    def work_s(self) -> float:
+        """Of one instance, when nothing is lost."""
+        return self.images * self.epochs * self.image_s
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a way took; `hours` is infinite where it did not finish. `free` of the `taken` instances cost nothing.
+    Of gridml's `pushes` some came from `far`: not from the region that most came from. Zero where they are not counted.
+    """
+
+    hours: float
+    dollars: float
+    instances: int = 0
+    taken: int = 0
+    free: int = 0
+    pushes: int = 0
+    far: int = 0
+
+    @property
+    def finished(self) -> bool:
+        return math.isfinite(self.hours)
+
+
+UNFINISHED = Outcome(math.inf, math.inf)
+
+
+def billed(supply: Supply, stays: list[Stay], end_s: float) -> Outcome:
+    charges = [charge(stay, supply.prices[stay.market], end_s) for stay in stays]
+    return Outcome(
+        end_s / HOUR_S,
+        math.fsum(each.dollars for each in charges),
+        len(stays),
+        sum(stay.taken for stay in stays),
+        sum(each.free for each in charges),
+    )
+
+
+# --- gridml
+
+
+def with_gridml(job: Job, supply: Supply, instances: int, *, notice: bool = True, chunk: int | None = None) -> Outcome:
+    """The real master: its leases, pushes, ledger. With a `chunk` all are of that size, and pushed whole at the end."""
+    folder = Path(tempfile.mkdtemp(prefix="gridml-"))
+    script = Windows(supply.places, notice)
+    costs = Costs(exec_s=job.image_s, start_s=1.0, end_s=0.0, push_s=job.push_s, boot_s=BOOT_S)
+    try:
+        program = folder / "job.py"
+        program.write_text(cost_program.source(job.images, job.epochs))
+        scenario = Scenario(
+            script,
+            costs,
+            turn_s=0.25,
+            travel_s=job.travel_s,
+            merge_s=job.merge_s,
+            limit_s=HORIZON_S,
+        )
+        settings = Settings(
+            program,
+            backend="simulated",
+            workers=instances,
+            chunk=chunk,
+            push_every=None if chunk is None else NO_PUSH,
+            steps_each=0,
+        )
+        try:
+            report = result_of(play_scenario(settings, scenario, folder / "run"), folder / "run").report
+        except RunError as error:
+            print(error, flush=True)
+            return UNFINISHED
+        assert report.duplicated == report.lost == 0 and report.credited == job.images * job.epochs
+        stays, pushes = _stays(folder / "run", script)
+        outcome = billed(supply, stays, report.wall_s)
+        return replace(outcome, pushes=pushes.total(), far=pushes.total() - max(pushes.values()))
+    finally:
+        shutil.rmtree(folder)
+
+
+def _stays(root: Path, script: Windows) -> tuple[list[Stay], Counter[str]]:
+    """Return the instances that workers were on, and the credited pushes of each region. An instance that is taken is
+    paid until it is gone, though its worker has left by then."""
+    stays: list[Stay] = []
+    pushes: Counter[str] = Counter()
+    with opened(root) as ledger:
+        rows = ledger.execute(
+            "SELECT machine, started_s, ended_s, state, cancelled, count(credits.worker) FROM workers "
+            "LEFT JOIN credits USING (worker) WHERE started_s IS NOT NULL GROUP BY worker"
+        ).fetchall()
+    for machine, started_s, ended_s, state, cancelled, pushed in rows:
+        launched_s = started_s - START_S
+        window = script.window(int(machine.removeprefix("slot-")) - 1, launched_s)
+        assert window is not None, f"{machine} was not open at {launched_s}"
+        taken = state == State.EVICTED and not cancelled
+        gone_s = window.closes_s if taken else None if ended_s is None else ended_s - START_S
+        stays.append(_stay(window, launched_s, gone_s, taken=taken))
+        pushes[stays[-1].zone.rstrip(ascii_lowercase)] += pushed  # us-east-1f is in us-east-1
+    return stays, pushes
+
+
+def _stay(window: Window, launched_s: float, ended_s: float | None, *, taken: bool) -> Stay:
+    kind, _, zone = window.market.partition("/")
+    return Stay(kind, zone, launched_s, ended_s, taken)
+
+
+# --- what it is compared with
+
+
+def restarted(job: Job, supply: Supply, instances: int, every_s: float) -> Outcome:
+    """Checkpoint and restart: `instances` in step, which share the work evenly and at no cost. A checkpoint every
+    `every_s` of work; when one of them is taken all end, and begin again from the last one once as many can be had.
+    Nobody waits for a notice."""
+    stays: list[Stay] = []
+    left_s, now_s = job.work_s / instances, 0.0
+    for window in supply.together(instances):
+        if window.closes_s <= now_s:
+            continue
+        launched_s = max(now_s, window.opens_s)
+        if launched_s >= HORIZON_S:
+            break
+        ready_s = launched_s + BOOT_S + job.save_s
+        saves = max(0, math.ceil(left_s / every_s) - 1)  # none at the end: the model is saved with the job
+        end_s = ready_s + left_s + saves * job.save_s
+        if end_s <= window.closes_s:
+            stays += [_stay(window, launched_s, end_s, taken=False)] * instances
+            return billed(supply, stays, end_s)
+        kept = max(0, math.floor((window.closes_s - ready_s) / (every_s + job.save_s)))
+        left_s -= kept * every_s
+        now_s = window.closes_s
+        ended = [_stay(window, launched_s, now_s, taken=True)]
+        # Of instances that are counted one is taken, and the others are let go of.
+        ended += [_stay(window, launched_s, now_s, taken=supply.alike)] * (instances - 1)
+        stays += ended
+    return UNFINISHED
+
+
+def alone(job: Job, price: float) -> Outcome:
+    """One instance on demand."""
+    hours = (BOOT_S + job.work_s) / HOUR_S
+    return Outcome(hours, hours * price, 1)
