@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gridml.calls.driving import explained, undisturbed
 from gridml.calls.handle import Run
 from gridml.engine.modules import Modules
-from gridml.errors import LedgerError
+from gridml.errors import LedgerError, UsageError
 from gridml.model.loading import check_guarded
 from gridml.model.loading import load as load_program
 from gridml.model.program import Program
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def load(run: Run | str | os.PathLike[str], which: str | int = "final") -> dict[str, Any]:
+def load(run: Run | str | os.PathLike[str], which: str | int | None = None) -> dict[str, Any]:
     """Return a replica of a run: "final", with which it last ended, "best", as `keep` of the program chose it, or a
     version by its number; also "v57", or "e3" for the end of the third epoch: `gridml rollback RUN` names those that
-    are kept.
+    are kept. The run's text may say which, as with `--init-from`: "runs/first:best". Where nothing does, it is "final".
 
     Of a type with modules there is a state dict for each, under "Network.model", or "Network[3].model" where there are
     several vertices: torch tensors with the keys of the module's own `state_dict()`, those of tied weights included, so
@@ -30,14 +30,18 @@ def load(run: Run | str | os.PathLike[str], which: str | int = "final") -> dict[
     "Word.count". They are copies.
 
     The file's SHA-256 is compared with the ledger's. Raises LedgerError where that differs or there is no run, RunError
-    where the run does not have it yet, UsageError for a version that is not kept, and what loading the run's copy of
-    the program raises.
+    where the run does not have it yet, UsageError for a version that is not kept or where `run` and `which` both say
+    one, and what loading the run's copy of the program raises.
     """
-    from master.store.kept_replica import read_replica
+    from master.store.kept_replica import FINAL, read_replica, replica_named
 
     check_guarded("gridml.load")
-    root = Run(run).run_dir
-    tensors = read_replica(root, which).tensors
+    path, of_text = (run.run_dir, None) if isinstance(run, Run) else replica_named(os.fspath(run))
+    if of_text is not None and which is not None:
+        raise UsageError(f"gridml.load got {os.fspath(run)!r} and which={which!r}; expected one of them to say which.")
+    root = Run(path).run_dir
+    chosen = which if of_text is None else of_text
+    tensors = read_replica(root, FINAL if chosen is None else chosen).tensors
     arrays = {name.replace("/", "."): tensor for name, tensor in tensors.items() if module_key(name) is None}
     by_type: dict[str, set[int]] = {}
     for name in tensors:

@@ -16,7 +16,7 @@ from gridml.model.graph import Graph
 from gridml.protocol import bundle
 from gridml.protocol.push import Array, module_key
 from gridml.protocol.text import described
-from master.store.kept_replica import read_replica
+from master.store.kept_replica import FINAL, read_replica, replica_named
 from master.store.versions import ReplicaState
 
 MOST_SHOWN = 6  # names that do not fit
@@ -58,13 +58,13 @@ def _is_whole(name: str) -> bool:
 
 def find_source(text: str) -> tuple[Path, str | None]:
     """Return the run and which of its replicas a text names, or a file and None. Raises UsageError for neither."""
-    whole, (before, _, which) = Path(text), text.rpartition(":")
-    if whole.is_dir():
-        return whole, "final"
-    if before and Path(before).is_dir():
-        return Path(before), which
-    if whole.is_file():
-        return whole, None
+    path, which = replica_named(text)
+    if which is not None:
+        return path, which
+    if path.is_dir():
+        return path, FINAL
+    if path.is_file():
+        return path, None
     raise UsageError(f"--init-from is {text!r}, and nothing is there; {_EXPECTED}.")
 
 

@@ -34,6 +34,15 @@ class KeptReplica:
     tensors: Mapping[str, Array]
 
 
+def replica_named(text: str) -> tuple[Path, str | None]:
+    """Return the run that a text names, "RUN" or "RUN:which", and which of its replicas, None where it says none. A
+    directory whose own name has a colon is that directory."""
+    whole, (before, _, which) = Path(text), text.rpartition(":")
+    if before and not whole.is_dir() and Path(before).is_dir():
+        return Path(before), which
+    return whole, None
+
+
 def read_replica(root: Path, which: str | int = FINAL) -> KeptReplica:
     """Return a replica that the run in `root` keeps: "final", the trained one; "best"; or a version by its number, as
     "v57" or as the end of an epoch, "e3". Its file must be what the ledger says.

@@ -61,6 +61,33 @@ def test_the_best_and_a_version(trained: gridml.Run, tied: ModuleType) -> None:
         trained.load(12345)
 
 
+def test_the_text_of_a_run_may_say_which_replica(trained: gridml.Run) -> None:
+    norms = [each["norm"] for each in trained.metrics()]
+    version = next(event.facts["version"] for event in trained.events("epoch"))
+    root = str(trained.run_dir)
+    expected = {"final": norms[-1], "best": min(norms), "e1": norms[0], f"v{version}": norms[0], f"{version}": norms[0]}
+    for which, value in expected.items():
+        assert norm(gridml.load(f"{root}:{which}")["Network.model"]) == pytest.approx(value, rel=1e-6)
+    assert norm(gridml.load(Path(f"{root}:e1"))["Network.model"]) == pytest.approx(norms[0], rel=1e-6)
+    for none in ("bets", "v12345", ""):
+        with pytest.raises(UsageError, match=f"which is '{none}'; expected the end of an epoch"):
+            gridml.load(f"{root}:{none}")
+    with pytest.raises(UsageError, match=r"run:best' and which='e1'; expected one of them"):
+        gridml.load(f"{root}:best", "e1")
+    with pytest.raises(LedgerError, match="nowhere:best is not a run"):
+        gridml.load(trained.run_dir.with_name("nowhere:best"))
+
+
+def test_a_directory_with_a_colon_in_its_name_is_that_directory(trained: gridml.Run) -> None:
+    other = trained.run_dir.with_name("run:best")
+    other.symlink_to(trained.run_dir)
+    try:
+        expected = trained.metrics()[-1]["norm"]
+        assert norm(gridml.load(other)["Network.model"]) == pytest.approx(expected, rel=1e-6)
+    finally:
+        other.unlink()
+
+
 def test_loading_changes_nothing_of_the_process(trained: gridml.Run) -> None:
     torch.manual_seed(1)
     expected = torch.rand(1)
