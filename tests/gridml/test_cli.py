@@ -18,6 +18,7 @@ import pytest
 
 from gridml import cli
 from gridml.run_names import claimed_root, usual_root
+from master.store.rundir import MasterLock, RunDirectory
 from master.views import terminal
 
 COMMANDS = ("run", "resume", "status", "watch", "report", "cancel", "rollback", "scale")
@@ -431,6 +432,29 @@ def test_a_run_that_nobody_named_takes_a_directory_that_is_free(
     assert [*Path("runs").iterdir()] == [second]
     with claimed_root(Path("mine"), "mnist") as named:
         assert named == Path("mine") and not named.exists()
+
+
+@pytest.mark.parametrize("named", ["mine", None], ids=["named", "unnamed"])
+def test_a_run_that_did_not_begin_leaves_its_directory_only_to_another_that_does(
+    named: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    def fails(leaving: Callable[[RunDirectory], None]) -> Path:
+        with pytest.raises(RuntimeError), claimed_root(None if named is None else Path(named), "mnist") as root:
+            RunDirectory(root).create()
+            leaving(RunDirectory(root))
+            raise RuntimeError
+        return root
+
+    fails(lambda directory: MasterLock(directory).release())
+    assert not [*tmp_path.iterdir()]
+    locks: list[MasterLock] = []
+    held = fails(lambda directory: locks.append(MasterLock(directory)))  # somebody is about to begin one there
+    assert RunDirectory(held).logs.is_dir()
+    locks[0].release()
+    shutil.rmtree(held)
+    assert RunDirectory(fails(lambda directory: directory.ledger.touch())).logs.is_dir()
 
 
 def test_a_run_that_is_interrupted_before_it_begins_says_so(

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 import gridml
@@ -83,6 +84,26 @@ def test_state_dicts_are_what_a_run_begins_with(tmp_path: Path) -> None:
         with pytest.raises(UsageError, match=r"gridml\.run got init_from without a tensor"):
             written(nothing, tmp_path / "other", "gridml.run")
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.parametrize("named", [True, False], ids=["named", "unnamed"])
+def test_what_failed_before_it_began_leaves_no_directory(
+    named: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    given: dict[str, Any] = {"run_dir": tmp_path / "run"} if named else {}
+    with pytest.raises(UsageError, match="init-from names a file with the keys of one state dict"):
+        gridml.run(PROGRAMS / "tally.py", workers=1, init_from={"x": np.zeros(3)}, display="none", **given)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_directory_that_was_there_before_stays(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    root.mkdir()
+    (root / "notes.txt").write_text("mine")
+    with pytest.raises(UsageError, match="holds other files, such as notes"):
+        gridml.run(PROGRAMS / "tally.py", workers=1, init_from={"x": np.zeros(3)}, run_dir=root, display="none")
+    assert [path.name for path in root.iterdir()] == ["notes.txt"]
 
 
 def test_a_run_that_is_handed_over_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
