@@ -88,7 +88,7 @@ def launch(
 ) -> Run:
     """Train a program on spot instances, as `gridml launch` does; return when it has ended. Options as those of the
     command; otherwise as `gridml.run`."""
-    given = {**options, "workers": instances, "epochs": epochs, "run_dir": run_dir, "init_from": init_from}
+    given = {**options, "instances": instances, "epochs": epochs, "run_dir": run_dir, "init_from": init_from}
     return _begin("launch", program, given, on_event, display)
 
 
@@ -102,7 +102,10 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
     source, plugin = source_of(program, call), _plugin(verb)
     states = given["init_from"] if isinstance(given["init_from"], Mapping) else None
     plain = given if states is None else {**given, "init_from": None}
-    values = values_of(call, start_parameters(plugin), plain, _AT_A_TERMINAL)
+    workers = plugin.options().facts.workers_option.removeprefix("--")
+    parameters = [p.replace(name=workers) if p.name == "workers" else p for p in start_parameters(plugin)]
+    values = values_of(call, parameters, plain, _AT_A_TERMINAL)
+    values["workers"] = values.pop(workers)
     handed_over = plugin.batch is not None and not values["foreground"]
     if handed_over and on_event is not None:
         raise UsageError(
