@@ -8,9 +8,9 @@ A run that is not exact ends it and names its seed, which `gridml simulate --cam
 
 from __future__ import annotations
 
-import sys
 import time
 
+from benchmarks.arguments import numbers
 from benchmarks.table import write
 from master.simulation.campaign import Played, campaign
 
@@ -18,8 +18,7 @@ EVERY_S = 60.0  # between two lines of progress
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else 1_000_000
-    seed = int(sys.argv[2]) if len(sys.argv) > 2 else 0
+    kills, seed = numbers(__doc__, kills=1_000_000, seed=0)
     began_s, began_cpu_s = time.monotonic(), time.process_time()
     shown_s = began_s
 

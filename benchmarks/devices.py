@@ -9,6 +9,7 @@ parameters, on the CPU where there is no GPU: to see that it works. Nothing of t
 
 from __future__ import annotations
 
+import argparse
 import importlib.util
 import json
 import os
@@ -40,8 +41,12 @@ def main() -> None:
     if sys.argv[1:2] == [LOOP]:
         print(json.dumps(loop(*sys.argv[2:4])))
         return
-    tiny = TINY in sys.argv
-    arguments = [argument for argument in sys.argv[1:] if argument != TINY]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument(TINY, action="store_true")
+    parser.add_argument("repeats", nargs="?", type=int, help="3; 1 of tiny ones")
+    parser.add_argument("programs", nargs="*", help=", ".join(PROGRAMS))
+    options = parser.parse_args()
+    tiny = options.tiny
     here = present()
     if here.kind != "cuda" and not tiny:
         print(f"skipped: this machine has {here}; the benchmark takes an NVIDIA GPU and a torch with CUDA.")
@@ -51,8 +56,8 @@ def main() -> None:
     if tiny:
         os.environ["GRIDML_TINY"] = "1"  # the programs are those of workers, too
     device = "cuda" if here.kind == "cuda" else "cpu"
-    repeats = int(arguments[0]) if arguments else 1 if tiny else 3
-    rows = [measure(name, repeats, device) for name in arguments[1:] or PROGRAMS]
+    repeats = options.repeats or (1 if tiny else 3)
+    rows = [measure(name, repeats, device) for name in options.programs or PROGRAMS]
     where = torch.cuda.get_device_name(0) if device == "cuda" else "the CPU"
     with tempfile.TemporaryDirectory(prefix="devices-") as unkept:
         write(

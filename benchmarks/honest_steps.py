@@ -8,12 +8,12 @@ Programs of several sorts, with three and eight workers of unequal speed, with a
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections import Counter
 from itertools import product
 from pathlib import Path
 
+from benchmarks.arguments import numbers
 from benchmarks.hostile_steps import COSTS, PROGRAMS
 from benchmarks.table import Cell, write
 from chunk_model.families import Exponential
@@ -67,11 +67,11 @@ def play(program: Path, workers: int, seed: int, *, deaths: bool, checked: float
 
 
 def main() -> None:
-    seeds = range(int(sys.argv[1]) if len(sys.argv) > 1 else 3)
+    (count,) = numbers(__doc__, seeds=3)
     rows: list[dict[str, Cell]] = []
     for program in (*FOUND_ON, *JUDGED_ON):
         total: Counter[str] = Counter()
-        for seed, workers, deaths, checked in product(seeds, (3, 8), (False, True), (0.0, CHECKED)):
+        for seed, workers, deaths, checked in product(range(count), (3, 8), (False, True), (0.0, CHECKED)):
             total.update(play(program, workers, seed, deaths=deaths, checked=checked), runs=1)
         row: dict[str, Cell] = {
             "program": program.stem,

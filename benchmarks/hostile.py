@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import shutil
 import statistics
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -19,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from gridml.carriers.base import Message
 from gridml.carriers.directory import DirectoryMailbox
@@ -207,8 +207,7 @@ def compare(messages: int, seed: int, epochs: int) -> list[dict[str, Cell]]:
 
 
 def main() -> None:
-    given = [int(argument) for argument in sys.argv[1:]]
-    messages, seeds, epochs = [*given, *(10_000, 3, 6)[len(given) :]]
+    messages, seeds, epochs = numbers(__doc__, messages=10_000, seeds=3, epochs=6)
     rows = [row for seed in range(seeds) for row in compare(messages, seed, epochs)]
     means = [statistics.mean(float(row["accuracy"] or 0) for row in rows[first::2]) for first in (0, 1)]
     write(

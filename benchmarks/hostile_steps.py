@@ -13,7 +13,6 @@ import contextlib
 import json
 import os
 import statistics
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -25,6 +24,7 @@ from unittest import mock
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arguments import whole_numbers
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
@@ -247,7 +247,7 @@ def games(seeds: list[int]) -> Iterator[list[Game]]:
 
 
 def main() -> None:
-    seeds = [int(seed) for seed in sys.argv[1:]] or [1, 2]
+    seeds = whole_numbers(__doc__, 1, 2)
     lines = list(games(seeds))
     rows: list[dict[str, Cell]] = []
     with (

@@ -20,6 +20,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 
 PROGRAM = Path(__file__).parent / "programs" / "kept_rows.py"
@@ -28,7 +29,7 @@ WAYS = ("carried", "kept, a folder each", "kept, one folder", "read from the fil
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
+    (repeats,) = numbers(__doc__, repeats=3)
     played: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
     with tempfile.TemporaryDirectory(prefix="kept-chunks-") as folder:
         values = open_memmap(Path(folder) / "rows.npy", "w+", np.float32, (ROWS, WIDTH))

@@ -20,6 +20,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks.arguments import whole_numbers
 from benchmarks.table import Cell, markdown, write
 from master.backends.registry import make
 from master.environment import Environment
@@ -106,7 +107,8 @@ def _workers(master: int) -> list[int]:
 
 def main() -> None:
     memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e6
-    sizes = [int(text) for text in sys.argv[1:]] or [mb for mb in SIZES if mb * MEMORY < memory_mb]
+    asked = whole_numbers(__doc__)
+    sizes = asked or [mb for mb in SIZES if mb * MEMORY < memory_mb]
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory(prefix="large-") as folder:
         inside, _ = frozen("inside", Path(folder))
@@ -126,7 +128,7 @@ def main() -> None:
         f"a frozen embedding of 24 MB with a small head: {inside:,.0f} bytes pushed for a vertex, {head:,.0f} by the "
         f"head alone: {ratio:.2f} times as many; at most {MOST_FROZEN:g}",
     ]
-    if len(sys.argv) > 1:
+    if asked:
         print("\n".join([*markdown(rows), *notes]))
     else:
         write("large_replicas", "Large replicas: memory, goodput, and what a push takes", rows, notes)

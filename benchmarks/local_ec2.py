@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from master.sftp.roster import Instance, Roster
 from pools.ec2 import inside, root
@@ -41,6 +42,7 @@ _GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
 
 
 def main() -> None:
+    numbers(__doc__)
     reason = unavailable()
     if reason is not None:
         print(f"skipped: {reason}")

@@ -12,11 +12,11 @@ from __future__ import annotations
 import os
 import shutil
 import statistics
-import sys
 import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential, Weibull
@@ -64,7 +64,7 @@ CASES = (
 
 
 def main() -> None:
-    runs = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    (runs,) = numbers(__doc__, runs=5)
     rows: list[dict[str, Cell]] = []
     for case in CASES:
         played = [play(case, seed) for seed in range(runs)]

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.lib.format import open_memmap
 
 import gridml
+from benchmarks.arguments import numbers
 from benchmarks.table import write
 from gridml.model.chunk import cut
 from gridml.model.graph import components
@@ -43,6 +44,7 @@ class Row(gridml.Vertex):
 
 
 def main() -> None:
+    numbers(__doc__)
     with tempfile.TemporaryDirectory(prefix="memory-") as folder:
         rows = [measure(Path(folder), SIZE_MB, CHUNK_MB, shuffle) for shuffle in ("block", "all")]
     write(

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from gridml.aggregates import Merge, RuleSet, VertexState, stale_mean
 from gridml.protocol import bundle
@@ -31,6 +32,7 @@ FRESH = Merge(version=9, base=9, vertices=512, credited_by_others=0, live=4)
 
 
 def main() -> None:
+    numbers(__doc__)
     rows = [measure(megabytes, tensors, repeats) for megabytes, tensors, repeats in SIZES]
     write(
         "merge",

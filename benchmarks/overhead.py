@@ -19,6 +19,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from master.backends.base import State
 from master.backends.local import Local
@@ -34,7 +35,7 @@ EPOCHS = 3
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    (repeats,) = numbers(__doc__, repeats=5)
     rows = [measure(workers, repeats) for workers in (1, 2)]
     write(
         "overhead",

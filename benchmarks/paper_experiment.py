@@ -18,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Normal
@@ -58,6 +59,7 @@ class Way:
 
 
 def main() -> None:
+    numbers(__doc__)
     paper = deterministic_chunk(LIFE.mean(), COSTS)
     ways = (
         Way("gridml", None, True),

@@ -9,7 +9,6 @@ process and in turn: what a master does, and beside it each version written whol
 from __future__ import annotations
 
 import statistics
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 import gridml
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from gridml.model.graph import Graph
 from gridml.protocol.push import Array, Ids, RowValues
@@ -80,7 +80,7 @@ def timed(into: list[float], call: Callable[P, T], *args: P.args, **kwargs: P.kw
 
 
 def main() -> None:
-    commits = int(sys.argv[1]) if len(sys.argv) > 1 else LONGEST_CHAIN
+    (commits,) = numbers(__doc__, commits=LONGEST_CHAIN)
     with tempfile.TemporaryDirectory(prefix="row-versions-") as folder:
         rows = measured(Path(folder), commits)
     write(

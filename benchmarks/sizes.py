@@ -9,6 +9,7 @@ in turn. Rows are trained for a while only, a replica's run to its end.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -76,8 +77,11 @@ class Played:
 
 
 def main() -> None:
-    repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    which = sys.argv[2] if len(sys.argv) > 2 else ""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("repeats", nargs="?", type=int, default=3)
+    parser.add_argument("which", nargs="?", choices=["rows", "replica"], default="", help="both by default")
+    options = parser.parse_args()
+    repeats, which = options.repeats, options.which
     rows: list[dict[str, Cell]] = []
     with tempfile.TemporaryDirectory(prefix="sizes-") as folder:
         for cases in (ROWS_CASES, REPLICA_CASES):

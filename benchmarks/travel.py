@@ -13,7 +13,6 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-import sys
 import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -22,6 +21,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
+from benchmarks.arguments import whole_numbers
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from gridml.engine.master_copy import MasterCopy
@@ -100,7 +100,7 @@ def measured(root: Path) -> Measured:
 
 
 def main() -> None:
-    seeds = [int(seed) for seed in sys.argv[1:]] or [1, 2, 3]
+    seeds = whole_numbers(__doc__, 1, 2, 3)
     rows: list[dict[str, Cell]] = []
     with ProcessPoolExecutor(2, mp_context=get_context("spawn")) as pool:
         runs = {

@@ -20,6 +20,7 @@ from pathlib import Path
 
 import safetensors.numpy
 
+from benchmarks.arguments import numbers
 from benchmarks.condor.holds import policy
 from benchmarks.table import Cell, write
 from master.simulation.exact import verify_credits
@@ -45,7 +46,7 @@ class Tally:
 
 
 def main() -> None:
-    kills = int(sys.argv[1]) if len(sys.argv) > 1 else KILLS
+    (kills,) = numbers(__doc__, kills=KILLS)
     on_pool = ("submit", "--foreground", "--request-memory", "64MB..1GB", "--request-disk", "100MB")
     on_processes = ("run", "--lifetime", f"exponential({LIFE_S}s)")
     with tempfile.TemporaryDirectory(prefix="unattended-") as folder:

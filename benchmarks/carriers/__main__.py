@@ -17,7 +17,6 @@ import io
 import itertools
 import os
 import shutil
-import sys
 import tempfile
 import threading
 import time
@@ -27,6 +26,7 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from benchmarks.arguments import words
 from benchmarks.carriers.chirp import chirp
 from benchmarks.carriers.clients import SMALL, SPAWN, NotMeasured, Served, Work, processes
 from benchmarks.table import Cell, write
@@ -265,4 +265,4 @@ def main(carriers: Sequence[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    main(words(__doc__, choices=list(CARRIERS)))

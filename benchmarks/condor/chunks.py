@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from master.store.reader import connect
 from master.views.progress import Progress, read_progress
@@ -42,7 +43,7 @@ class Sample:
 
 
 def main() -> None:
-    chunks = int(sys.argv[1]) if len(sys.argv) > 1 else 2000
+    (chunks,) = numbers(__doc__, chunks=2_000)
     with tempfile.TemporaryDirectory(prefix="chunks-") as folder:
         try:
             with pool.personal(Path(folder) / "pool", cpus=SLOTS) as pool_up:

@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.arguments import numbers
 from benchmarks.table import Cell, write
 from pools import pool
 from pools.pool import Pool
@@ -32,6 +33,7 @@ MachineMaxVacateTime = 5
 
 
 def main() -> None:
+    numbers(__doc__)
     with tempfile.TemporaryDirectory(prefix="evictions-") as folder:
         try:
             with pool.firewalled(Path(folder) / "pool", workers=WORKERS, more=POLICY, subnet=SUBNET) as pool_up:

@@ -9,10 +9,10 @@ looks after the run.
 from __future__ import annotations
 
 import json
-import sys
 import tempfile
 from pathlib import Path
 
+from benchmarks.arguments import numbers
 from benchmarks.condor.evictions import EXAMPLE, gridml
 from benchmarks.table import write
 from master.store.reader import opened
@@ -34,7 +34,7 @@ MachineMaxVacateTime = 5
 
 
 def main() -> None:
-    epochs = int(sys.argv[1]) if len(sys.argv) > 1 else EPOCHS
+    (epochs,) = numbers(__doc__, epochs=EPOCHS)
     with tempfile.TemporaryDirectory(prefix="holds-") as folder:
         root = Path(folder) / "run"
         try:

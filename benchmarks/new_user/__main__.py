@@ -24,6 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import table
+from benchmarks.arguments import words
 
 HERE = Path(__file__).parent
 GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
@@ -104,10 +105,10 @@ def measured(task: Task, folder: Path) -> dict[str, table.Cell]:
 
 
 def main() -> None:
+    asked = words(__doc__, choices=[task.name for task in TASKS]) or [task.name for task in TASKS]
     if not (Path(os.environ.get("GRIDML_DATA", "")) / "libsvm" / "a9a.gz").is_file():
         print("skipped: GRIDML_DATA names no folder with libsvm/a9a.gz.")
         return
-    asked = sys.argv[1:] or [task.name for task in TASKS]
     rows = []
     with tempfile.TemporaryDirectory(prefix="gridml-new-user-") as name:
         folder = Path(name)

@@ -5,12 +5,12 @@ GRIDML_DATA=... python -m benchmarks.placement.again [GRAPH ...]
 
 from __future__ import annotations
 
-import sys
 import time
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
 
+from benchmarks.arguments import words
 from benchmarks.placement.graphs import FILES, graph
 from benchmarks.table import Cell, write
 from gridml.placement.again import Again, Before, Moved
@@ -26,7 +26,7 @@ SHOWN = ("ca-condmat", "gowalla", "20news", "email-enron", "slashdot", "imdb wor
 
 
 def main() -> None:
-    chosen = sys.argv[1:] or [name for name in SHOWN if name in FILES]
+    chosen = words(__doc__, choices=list(FILES)) or [name for name in SHOWN if name in FILES]
     rows: list[dict[str, Cell]] = []
     for name in chosen:
         rows += compared(name, graph(name))

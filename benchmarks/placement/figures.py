@@ -9,8 +9,8 @@ measured before.
 
 from __future__ import annotations
 
+import argparse
 import json
-import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -30,10 +30,14 @@ PARSA, DUAN = "placement_parsa.png", "placement_duan.png"
 
 
 def main() -> None:
-    if "--draw" in sys.argv[1:]:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--draw", action="store_true")
+    options = parser.parse_args()
+    if options.draw:
         rows = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))["rows"]
         plot([Point.of(row) for row in rows], DOCS)
-    elif "--quick" in sys.argv[1:]:
+    elif options.quick:
         with tempfile.TemporaryDirectory(prefix="figures-") as folder:
             run(quick_graphs(), QUICK, Path(folder), Path(folder))
     else:
