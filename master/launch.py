@@ -269,7 +269,8 @@ def _tell_settings(before: Settings, after: Settings, run: Run) -> None:
     changed = {name: now[name] for name in now if now[name] != then.get(name) and name != after.backend}
     if changed:
         changes = "; ".join(
-            f"{name} {_listed(value)} instead of {_listed(then.get(name))}" for name, value in changed.items()
+            f"{name} {_listed(value)}" + ("" if then.get(name) is None else f" instead of {_listed(then.get(name))}")
+            for name, value in changed.items()
         )
         facts = {"now": changed, "before": {name: then.get(name) for name in changed}}
         with run.ledger.transaction():

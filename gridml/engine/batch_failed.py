@@ -18,5 +18,7 @@ class BatchFailed(Exception):
 
 
 def vertices_named(driver: str, first: int, last: int) -> str:
-    """Name the vertices of a batch."""
-    return f"{driver} {first}" if first == last else f"{driver} {first} to {last}"
+    """Name the vertices of a batch, which need not be in the order of their numbers."""
+    if first == last:
+        return f"{driver} {first}"
+    return f"{driver} {first} to {last}" if first < last else f"{driver} {first}, ..., {last}"

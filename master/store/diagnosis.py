@@ -41,6 +41,7 @@ class Trouble(StrEnum):
     BROKEN = "broken"
     GONE = "gone"
     MEMORY = "memory"
+    UNREAD = "unread"
     DAMAGED = "damaged"
     OTHER = "other"
 
@@ -56,6 +57,7 @@ _BY_ERRNO = {
     errno.EROFS: Trouble.FORBIDDEN,
     errno.EIO: Trouble.BROKEN,
     errno.ENXIO: Trouble.BROKEN,
+    errno.EPIPE: Trouble.UNREAD,
     errno.ESTALE: Trouble.GONE,
     errno.ENOENT: Trouble.GONE,
     errno.ENOTDIR: Trouble.GONE,
@@ -165,6 +167,7 @@ def _words(trouble: Trouble, place: Path) -> tuple[str, str]:
         Trouble.BROKEN: (f"the disk of {place} fails", "look for it in the log of the system (dmesg)"),
         Trouble.GONE: (f"{place} is gone, or part of it", "bring back what was moved, removed or unmounted"),
         Trouble.MEMORY: (f"there is no memory left for {place}", "free some on this machine"),
+        Trouble.UNREAD: (f"nobody reads any more what the master of {place} prints", "have it printed elsewhere"),
         Trouble.OTHER: (f"the master cannot go on with {place}", "mend that"),
     }[trouble]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -85,6 +86,11 @@ def read_first_values(text: str) -> FirstValues:
         return FirstValues(text, bundle.plain_tensors(path.read_bytes()))
     except GridmlError:
         raise
+    except pickle.UnpicklingError as error:  # torch says at length how to run what is in the file
+        raise UsageError(
+            f"--init-from is {text!r}, which holds other objects than tensors, such as a whole module or an optimiser, "
+            f"and nothing in a file is executed; expected what torch.save(module.state_dict(), file) writes."
+        ) from error
     except Exception as error:  # whatever torch says of a file
         raise UsageError(f"--init-from is {text!r}, which cannot be read: {described(error)}; {_EXPECTED}.") from error
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gridml.errors import LedgerError
+from gridml.errors import LedgerError, UsageError
 from master.store.diagnosis import explained
 from master.store.identity import differences, identity, tensor_differences
 from master.store.ledger import Ledger
 from master.store.local_fields import LocalFields
 from master.store.replica import Replica
-from master.store.rundir import RunDirectory
+from master.store.rundir import RunDirectory, command
 from master.store.spec import RunSpec
 from master.store.versions import Versions
 
@@ -51,6 +51,11 @@ def open_store(spec: RunSpec, directory: RunDirectory, ledger: Ledger, now: floa
 def _check_identity(ledger: Ledger, spec: RunSpec) -> None:
     differ = differences(ledger.get("identity", {}), identity(spec))
     epochs, begun = spec.settings.epochs or spec.program.epochs, ledger.newest_epoch()[0] + 1
+    if epochs < begun and spec.settings.epochs is not None:
+        raise UsageError(
+            f"epochs is {epochs}, and {begun} of {ledger.path.parent} have begun; expected {begun} or more. To take "
+            f"the run back to the end of an earlier one: {command('rollback', ledger.path.parent)} --to e{epochs}"
+        )
     if epochs < begun:
         differ.append(f"{epochs} epochs are to be trained, and {begun} have begun")
     _refuse(differ, ledger, spec)

@@ -48,9 +48,9 @@ def points(db: sqlite3.Connection) -> list[Point]:
     return [Point(*row) for row in rows]
 
 
-def find_point(wanted: str, among: Sequence[Point], option: str = "--to") -> Point:
+def find_point(wanted: str, among: Sequence[Point], option: str = "--to", others: Sequence[str] = ()) -> Point:
     """Return the point called "v57", or "e3" for the end of the third epoch, as an `option` says. Raises UsageError for
-    another."""
+    another, which says that `others` would do, too."""
     letter, number = wanted[:1], wanted[1:]
     named = {f"v{point.version}": point for point in reversed(among)}
     named |= {f"e{point.epoch + 1}": point for point in among if point.epoch is not None}
@@ -59,7 +59,10 @@ def find_point(wanted: str, among: Sequence[Point], option: str = "--to") -> Poi
         numbered = sorted(named, key=lambda name: int(name[1:]))
         ends = " ".join(name for name in numbered if name[0] == "e") or "none"
         versions = " ".join(name for name in numbered if name[0] == "v")
-        raise UsageError(f"{option} is {wanted!r}; expected the end of an epoch ({ends}) or a version ({versions}).")
+        too = "".join(f"{other}, " for other in others)
+        raise UsageError(
+            f"{option} is {wanted!r}; expected {too}the end of an epoch ({ends}) or a version ({versions})."
+        )
     return point
 
 

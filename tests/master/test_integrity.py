@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 
 from chunk_model.costs import Costs
-from gridml.errors import LedgerError, SupersededError
+from gridml.errors import LedgerError, SupersededError, UsageError
 from gridml.protocol import bundle
 from master.backends.script import Steady
 from master.launch import resume, start
@@ -342,6 +342,16 @@ def test_other_data_are_refused_and_nothing_is_lost(killed: Killed, change: tupl
     after = content(killed.root)
     assert {name: after[name] for name in after if "ledger.db" not in name} == before  # but for the journal's place
     source.write_text(text)
+    killed.finish()
+    killed.assert_exact()
+
+
+def test_fewer_epochs_than_have_begun_are_refused_in_words_about_epochs(killed: Killed) -> None:
+    killed.until_credited(70)
+    change_settings(killed.root, epochs=1)
+    with pytest.raises(UsageError, match=r"epochs is 1, and 2 of .* have begun; expected 2 or more\. .* --to e1"):
+        killed.finish()
+    change_settings(killed.root, epochs=None)
     killed.finish()
     killed.assert_exact()
 

@@ -57,7 +57,7 @@ def test_the_best_and_a_version(trained: gridml.Run, tied: ModuleType) -> None:
     assert norm(trained.load("e1")["Network.model"]) == pytest.approx(norms[0], rel=1e-6)
     versions = [point["version"] for point in [event.facts for event in trained.events("epoch")]]
     assert norm(trained.load(versions[0])["Network.model"]) == pytest.approx(norms[0], rel=1e-6)
-    with pytest.raises(UsageError, match=r"which is 'v12345'; expected the end of an epoch"):
+    with pytest.raises(UsageError, match=r"which is 'v12345'; expected final, best, the end of an epoch"):
         trained.load(12345)
 
 
@@ -70,7 +70,7 @@ def test_the_text_of_a_run_may_say_which_replica(trained: gridml.Run) -> None:
         assert norm(gridml.load(f"{root}:{which}")["Network.model"]) == pytest.approx(value, rel=1e-6)
     assert norm(gridml.load(Path(f"{root}:e1"))["Network.model"]) == pytest.approx(norms[0], rel=1e-6)
     for none in ("bets", "v12345", ""):
-        with pytest.raises(UsageError, match=f"which is '{none}'; expected the end of an epoch"):
+        with pytest.raises(UsageError, match=f"which is '{none}'; expected final, best, the end of an epoch"):
             gridml.load(f"{root}:{none}")
     with pytest.raises(UsageError, match=r"run:best' and which='e1'; expected one of them"):
         gridml.load(f"{root}:best", "e1")
@@ -185,6 +185,7 @@ def test_what_does_not_fit_is_told_and_left_out_when_asked(begin: Any, tied: Mod
     [
         ("nowhere", "nothing is there; expected a run's directory"),
         ("broken.pt", "which cannot be read"),
+        ("whole.pt", "which holds other objects than tensors, such as a whole module"),
         ("other.pt", "which holds no state dict but"),
         ("nan.pt", "holds NaN or infinity"),
         ("foreign.pt", "of which nothing fits"),
@@ -195,6 +196,7 @@ def test_what_no_run_can_begin_with(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("broken.pt").write_bytes(b"PK\x03\x04 no weights")
+    torch.save(torch.nn.Linear(2, 3), "whole.pt")
     torch.save({"epoch": 3, "model": {}}, "other.pt")
     state = tied.Tied().state_dict()
     torch.save({**state, "last.bias": torch.full((4,), torch.nan)}, "nan.pt")

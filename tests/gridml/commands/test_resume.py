@@ -53,8 +53,7 @@ def test_a_run_goes_on_with_other_numbers(gridml: Gridml, submitted: Settings) -
         assert ledger.execute("SELECT count(*) FROM workers WHERE worker = 'w4'").fetchone() == (0,)
         (text,) = ledger.execute("SELECT text FROM events WHERE topic = 'settings'").fetchone()
     assert text == (
-        "workers 3 instead of 1; silent_s 60.0 instead of 120.0; loggers csv instead of none; "
-        "lifetime exponential(1h) instead of None"
+        "workers 3 instead of 1; silent_s 60.0 instead of 120.0; loggers csv instead of none; lifetime exponential(1h)"
     )
 
 

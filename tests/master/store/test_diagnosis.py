@@ -175,6 +175,7 @@ def test_a_folder_in_the_place_of_the_journal_is_no_damage(ledger: Ledger) -> No
         (errno.EIO, Trouble.BROKEN),
         (errno.ENOENT, Trouble.GONE),
         (errno.ESTALE, Trouble.GONE),
+        (errno.EPIPE, Trouble.UNREAD),
         (errno.ECONNREFUSED, Trouble.OTHER),
     ],
 )
