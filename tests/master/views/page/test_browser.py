@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.browser import browsing, installed
 from master.store.ledger import Ledger
 from master.views.page.document import write_page
 from master.views.page.server import PageServer, serving
-from tests.master.views.page.browser import browsing, installed
 from tests.master.views.page.conftest import COUNT
 
 EVENTS = 10_000
-FIRST_PAINT_MS = """new Promise((done) => new PerformanceObserver((list) => {
-  for (const entry of list.getEntries()) if (entry.name === "first-contentful-paint") done(entry.startTime);
-}).observe({ type: "paint", buffered: true }))"""
 NUMBERS = """[
   [1.1575906499999999e21, 3.09e-17, 1157590, 0.5].map(count).join(" "),
   numberTicks([1e21, 1.5e21, 2e21], 5e20).join(" "),
@@ -40,7 +37,6 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
     assert browser is not None
     with browsing(browser, tmp_path / "profile") as tab, serving(PageServer(finished)) as server:
         tab.go(file.as_uri())
-        painted_ms = tab.value(FIRST_PAINT_MS)
         assert tab.value("document.getElementById('event-count').textContent") == "10,000 of 10,000 events"
         assert tab.value("document.querySelectorAll('canvas').length") == 7
         assert 0 < tab.value(SHOWN) < 60  # only what is in view
@@ -97,6 +93,3 @@ def test_a_page_in_a_browser(finished: Path, hostile: Path, tmp_path: Path) -> N
         )
         assert tab.requests and all(each.startswith(server.address + "data?after=") for each in tab.requests)
         assert tab.errors == []
-    # Under a second where nothing else runs; a machine that others use as well takes longer.
-    assert painted_ms < 5000, painted_ms
-    print(f"first paint after {painted_ms:.0f} ms")
