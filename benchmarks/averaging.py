@@ -20,11 +20,10 @@ from pathlib import Path
 from unittest import mock
 
 from benchmarks.averaging_options import counts_of, lines_of, parser, tasks_of
-from benchmarks.averaging_runs import BUDGET, EXEC_S, Case, Curve, Runs, Task, play
+from benchmarks.averaging_runs import BUDGET, EXEC_S, RATES, WIDE, Case, Curve, Runs, Task, play
 from benchmarks.table import RESULTS, Cell, write
 from master.decisions.crowding import STEPS_EACH
 
-RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
 MOST = 64  # workers where whole tensors are averaged
 WARM = 0.1  # of a run, in which who leads is not compared
 
@@ -58,7 +57,8 @@ def main() -> None:
             f"log-normal (sigma 0.3), a push costs what makes {options.interval:,} vertices {1 / BUDGET:.0f} times as "
             "long as it",
             "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
-            f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate, communication left out",
+            f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate "
+            f"(clicks: up to {WIDE[-1]:g}), communication left out",
             f"asked: workers that were asked for, of W wanted: no more than train {STEPS_EACH} batches each, and four "
             "always",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",
@@ -79,7 +79,7 @@ def cases_of(task: Task, counts: Sequence[int], interval: int, seeds: int) -> It
             for kills in (False, True):
                 yield Case(task.name, count, interval, kills, seed)
     for count in counts:
-        for rate in RATES:
+        for rate in task.loop_rates:
             yield loop(task, 0, count, rate)
 
 
@@ -104,7 +104,7 @@ def loop(task: Task, seed: int, batches: int = 1, rates: float = 1.0) -> Case:
 
 def tuned(task: Task, count: int, runs: Runs) -> Case:
     """The loop with a batch `count` times as large at the best of its rates."""
-    return max((loop(task, 0, count, rate) for rate in RATES), key=lambda case: task.sign * runs[case].final)
+    return max((loop(task, 0, count, rate) for rate in task.loop_rates), key=lambda case: task.sign * runs[case].final)
 
 
 def make(cases: Sequence[Case], runs: Runs, processes: int) -> None:

@@ -38,13 +38,15 @@ BUDGET = Settings.push_budget
 CACHE = Path(__file__).parent / "results" / "averaging_runs.jsonl"
 TRAVEL_S, BOOT_S = 0.05, 1.0
 SIGMA = 0.3  # of the logarithm of machines' speeds
+RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over
+WIDE = (*RATES, 4.0, 8.0)  # for a task whose best was the largest of them
 
 
 @dataclass(frozen=True)
 class Task:
     """A program, the environment that chooses its variant, its metric, and its learning rate, which loops may scale:
-    the best of half of it, of it and of twice it for its own loop. Where replicas are merged by `rows`, any number of
-    workers is asked for."""
+    the best of half of it, of it and of twice it for its own loop; one with a larger batch is tuned over `loop_rates`
+    times it. Where replicas are merged by `rows`, any number of workers is asked for."""
 
     name: str
     program: str
@@ -56,6 +58,7 @@ class Task:
     more_is_better: bool = True
     rows: bool = False
     variant: tuple[tuple[str, str], ...] = ()
+    loop_rates: tuple[float, ...] = RATES
 
     @property
     def sign(self) -> int:
@@ -90,8 +93,28 @@ TASKS = {
         Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
         Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.25, "loss", more_is_better=False, rows=True),
         Task("MovieLens, factorisation", "ratings", 80_000, 8, 32, 0.02, "error", more_is_better=False, rows=True),
-        Task("Clicks, two towers", "towers", 40_000, 6, 128, 0.003, "recall", variant=(("TABLES", "stale_mean"),)),
-        Task("Clicks, tables added", "towers", 40_000, 6, 128, 0.003, "recall", variant=(("TABLES", "add"),)),
+        Task(
+            "Clicks, two towers",
+            "towers",
+            40_000,
+            6,
+            128,
+            0.006,
+            "recall",
+            variant=(("TABLES", "stale_mean"),),
+            loop_rates=WIDE,
+        ),
+        Task(
+            "Clicks, tables added",
+            "towers",
+            40_000,
+            6,
+            128,
+            0.006,
+            "recall",
+            variant=(("TABLES", "add"),),
+            loop_rates=WIDE,
+        ),
     )
 }
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.averaging import RATES, loop, make, tuned
+from benchmarks.averaging import loop, make, tuned
 from benchmarks.averaging_options import counts_of, lines_of, parser, tasks_of
 from benchmarks.averaging_runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, Task, push_s
 from benchmarks.table import Cell, write
@@ -29,7 +29,7 @@ def main() -> None:
     pairs = lines_of(tasks, counts_of(options), MOST)
     longer = [times for times in LONGER if times <= options.longest]
     runs = Runs()
-    larger = [loop(task, 0, count, rate) for task, count in pairs for rate in RATES]
+    larger = [loop(task, 0, count, rate) for task, count in pairs for rate in task.loop_rates]
     make([*(loop(task, 0) for task in tasks), *larger], runs, options.processes)
     for times in longer:
         open_pairs = [pair for pair in pairs if first(*pair, longer, 0.0, runs) is None]

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.averaging import RATES, lag, loop, make, tuned
+from benchmarks.averaging import lag, loop, make, tuned
 from benchmarks.averaging_options import counts_of, parser, tasks_of
 from benchmarks.averaging_runs import (
     BOOT_S,
@@ -63,7 +63,7 @@ def main() -> None:
     ]
     runs = Runs()
     loops = [loop(task, 0) for task in tasks]
-    larger = [loop(task, 0, count, rate) for task in tasks for count in counts for rate in RATES]
+    larger = [loop(task, 0, count, rate) for task in tasks for count in counts for rate in task.loop_rates]
     make(
         [*loops, *larger, *(Case(task.name, count, trace=trace) for trace, task, count in lines)],
         runs,
