@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.carriers import __main__ as carriers
-from benchmarks.carriers.__main__ import MB, arrived, check_room, measure, row
+from benchmarks.carriers import comparison as carriers
 from benchmarks.carriers.clients import NotMeasured, Served, Work
+from benchmarks.carriers.comparison import MB, arrived, check_room, measure, row
 from gridml.carriers.mailbox_files import message_name
 from pools.release import NoCondor, Release
 
@@ -64,7 +64,7 @@ def test_where_there_is_no_condor_the_other_carriers_are_measured(monkeypatch: p
     monkeypatch.setattr(carriers, "write", lambda *said: written.extend(said))
     monkeypatch.setattr(carriers, "CLIENTS", (1,))
     monkeypatch.setattr(carriers, "SIZES", (1, 10**12))
-    carriers.main(["chirp", "directory"])
+    carriers.measure_all(["chirp", "directory"])
     _, _, rows, notes = written
     assert [(each["carrier"], each["MB"]) for each in rows] == [("directory", 1)]
     assert "no chirp: this machine has no HTCondor" in notes

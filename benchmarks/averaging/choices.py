@@ -1,6 +1,6 @@
 """What the defaults of averaging are chosen from: merge rules, shares of a batch and learning rates, one at a time.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging_choices [--workers 4] [--task NAME ...]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.choices [--workers 4] [--task NAME ...]
 
 Runs are kept beside those of `benchmarks.averaging`, and made as they are.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from benchmarks.averaging import loop, make
-from benchmarks.averaging_options import counts_of, parser, tasks_of
-from benchmarks.averaging_runs import TASKS, Case, Runs, Task
+from benchmarks.averaging.comparison import loop, make
+from benchmarks.averaging.options import counts_of, parser, tasks_of
+from benchmarks.averaging.runs import TASKS, Case, Runs, Task
 from benchmarks.table import Cell, write
 
 CHOSEN_ON = ("MNIST, LeNet", "Bible, transformer")  # and judged on the other tasks

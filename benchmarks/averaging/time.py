@@ -1,6 +1,6 @@
 """When workers reach what one worker ends with: they run on for as many epochs as that takes.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging_time [--workers 4,16,64] [--task NAME ...] [--longest 4]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.time [--workers 4,16,64] [--task NAME ...] [--longest 4]
 
 Runs are kept beside those of `benchmarks.averaging`, and made as they are.
 """
@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from benchmarks.averaging import loop, make, tuned
-from benchmarks.averaging_options import counts_of, lines_of, parser, tasks_of
-from benchmarks.averaging_runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, Task, push_s
+from benchmarks.averaging.comparison import loop, make, tuned
+from benchmarks.averaging.options import counts_of, lines_of, parser, tasks_of
+from benchmarks.averaging.runs import EXEC_S, SIGMA, Case, Curve, Point, Runs, Task, push_s
 from benchmarks.table import Cell, write
 from master.decisions.crowding import FEW, STEPS_EACH
 from master.simulation.scenario import Speeds

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from benchmarks.averaging_runs import BOOT_S, BUDGET, EXEC_S, TASKS, Case, Curve, Point, push_s
-from benchmarks.averaging_traces import Stay, restarted, synchronous
+from benchmarks.averaging.runs import BOOT_S, BUDGET, EXEC_S, TASKS, Case, Curve, Point, push_s
+from benchmarks.averaging.traces import Stay, restarted, synchronous
 
 TASK = TASKS["MNIST, LeNet"]
 CURVE = Curve((Point(1.0, 0.5), Point(2.0, 0.75)), 1)

@@ -19,8 +19,8 @@ from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
 
-from benchmarks.averaging_options import counts_of, lines_of, parser, tasks_of
-from benchmarks.averaging_runs import BUDGET, EXEC_S, RATES, WIDE, Case, Curve, Runs, Task, play
+from benchmarks.averaging.options import counts_of, lines_of, parser, tasks_of
+from benchmarks.averaging.runs import BUDGET, EXEC_S, RATES, WIDE, Case, Curve, Runs, Task, play
 from benchmarks.table import RESULTS, Cell, write
 from master.decisions.crowding import STEPS_EACH
 
@@ -191,7 +191,3 @@ def plot(task: Task, counts: Sequence[int], interval: int, runs: Runs) -> None:
     axes[0].legend()
     figure.suptitle(task.name)
     figure.savefig(RESULTS / f"averaging_{Path(task.program).stem}{task.suffix}.png", dpi=80)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Whether the simulator says what real workers do: four processes on this machine, killed and not, and the same again
 under simulated time.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging_real [--workers 4] [--task NAME ...] [--seeds 3]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.real [--workers 4] [--task NAME ...] [--seeds 3]
 
 The simulated machines have what was measured of the real ones: the time of a vertex, with as many workers as there are
 on these cores, and of a start. Lives are a third of a worker's share of the run on average, half of them without grace,
@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 from unittest import mock
 
-from benchmarks.averaging_options import counts_of, parser, tasks_of
-from benchmarks.averaging_runs import Case, Task
+from benchmarks.averaging.options import counts_of, parser, tasks_of
+from benchmarks.averaging.runs import Case, Task
 from benchmarks.table import Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential

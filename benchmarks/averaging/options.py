@@ -6,7 +6,7 @@ import argparse
 import os
 from collections.abc import Iterable
 
-from benchmarks.averaging_runs import TASKS, Task
+from benchmarks.averaging.runs import TASKS, Task
 
 
 def parser(description: str, workers: str = "4,16") -> argparse.ArgumentParser:

@@ -32,10 +32,10 @@ from master.store.reader import opened
 from master.store.settings import Settings
 from remote.stepped import Trainer
 
-PROGRAMS = Path(__file__).parent / "programs"
+PROGRAMS = Path(__file__).parents[1] / "programs"
 EXEC_S = 0.003
 BUDGET = Settings.push_budget
-CACHE = Path(__file__).parent / "results" / "averaging_runs.jsonl"
+CACHE = Path(__file__).parents[1] / "results" / "averaging_runs.jsonl"
 TRAVEL_S, BOOT_S = 0.05, 1.0
 SIGMA = 0.3  # of the logarithm of machines' speeds
 RATES = (0.5, 1.0, 2.0)  # times the program's, that a loop with a larger batch is tuned over

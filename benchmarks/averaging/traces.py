@@ -1,6 +1,6 @@
 """Workers on machines that came and went as in real traces, and what else could be done with these machines.
 
-    GRIDML_DATA=DIR python -m benchmarks.averaging_traces [--workers 4,16] [--task NAME ...] [--trace NAME ...]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.traces [--workers 4,16] [--task NAME ...] [--trace NAME ...]
 
 A loop is taken to last eight hours of a trace, so that everything else has its part of that time. Runs are kept beside
 those of `benchmarks.averaging`. The other two are worked out from the loops' curves and the trace:
@@ -17,9 +17,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from benchmarks.averaging import lag, loop, make, tuned
-from benchmarks.averaging_options import counts_of, parser, tasks_of
-from benchmarks.averaging_runs import (
+from benchmarks.averaging.comparison import lag, loop, make, tuned
+from benchmarks.averaging.options import counts_of, parser, tasks_of
+from benchmarks.averaging.runs import (
     BOOT_S,
     BUDGET,
     EXEC_S,
@@ -33,7 +33,7 @@ from benchmarks.averaging_runs import (
     read_events,
     speedup,
 )
-from benchmarks.averaging_time import step_s
+from benchmarks.averaging.time import step_s
 from benchmarks.table import Cell, write
 from master.simulation.scenario import Speeds
 
