@@ -265,10 +265,15 @@ def cut(
     return Chunk(driver, tables, edges_of, ends)
 
 
+def lasting_fields(table: Table) -> tuple[str, ...]:
+    """The array fields of a table that chunks carry and f does not change."""
+    return tuple(n for n in table.columns if n not in table.shared and n not in table.type.mutable)
+
+
 def _rows(table: Table, ids: Ids, held: Callable[[str, Ids], Borrowed | None] | None) -> ChunkTable:
     if table.type.replicated:
         return ChunkTable(table.type.name, ids, {})
-    lasting = tuple(n for n in table.columns if n not in table.shared and n not in table.type.mutable)
+    lasting = lasting_fields(table)
     borrowed = held(table.type.name, ids) if held is not None and (lasting or table.ragged) else None
     own = ids if borrowed is None else ids[borrowed.own]
     fields = {

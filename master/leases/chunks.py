@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from gridml.model.ids import ascending
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, Lease
 from master.known_rows import Touched
+from master.leases.carried_files import CarriedFiles
 from master.leases.carried_payloads import CarriedPayloads
 from master.leases.epochs import Epochs
 from master.records import Footprint, LeaseState
@@ -25,14 +27,17 @@ Ids = NDArray[np.int64]
 
 
 class Chunks:
-    """Cuts and publishes the chunk of each lease; `copying` is told what each takes."""
+    """Cuts and publishes the chunk of each lease; `copying` is told what each takes, and `folder` is where the next
+    master reads what they carried."""
 
-    def __init__(self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes, copying: Copying) -> None:
+    def __init__(
+        self, spec: RunSpec, epochs: Epochs, mailboxes: MasterMailboxes, copying: Copying, folder: Path
+    ) -> None:
         self._spec = spec
         self._epochs = epochs
         self._mailboxes = mailboxes
         self._copying = copying
-        self._payloads = CarriedPayloads()
+        self._payloads = CarriedPayloads(spec.graph, CarriedFiles(folder))
 
     def publish(self, lease: LeaseState, cached: Sequence[str] | None = None) -> int:
         """Cut and publish the chunk of a lease; return its bytes. Rows are left out that its worker has in the payloads

@@ -29,7 +29,7 @@ class Leases:
         self.epochs = Epochs(spec, ledger)
         batch, vertex_bytes = spec.program.update.window, bytes_each(spec.graph, self.epochs.driver)
         self.sizing = ChunkSizing(spec.settings, self.epochs.count, batch, vertex_bytes)
-        self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying)
+        self.chunks = Chunks(spec, self.epochs, mailboxes, self.sizing.measures.copying, ledger.path.parent / "carried")
         self._homes = None if spec.placement is None else Homes(spec.placement, ledger, workers)
         self._reclaim = Reclaim(self.epochs, ledger, workers, self.sizing, mailboxes, self._overtake)
         self._has_rows = any(table.type.arrays for table in spec.graph.replicated)

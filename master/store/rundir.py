@@ -238,6 +238,7 @@ final.safetensors    the trained replica, once the run has ended
 best.safetensors     the replica with the best value of a metric, where the program keeps it
 logs/                what each worker printed, and the program's evaluate
 mail/, chunks/       what travels between master and workers
+carried/             which rows the chunks of workers that keep them held, so that a later master sends them no more
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
 sent/                copies of the files of --send, which go with the jobs; large ones may be links to them
 recovered/           pushes that jobs could not send in time, brought home when they ended

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from ami import bundle
@@ -30,11 +31,14 @@ LIMIT_S = 60.0
 TOKEN = "t0ken-of-the-fleet"
 SHOWN = ("cmdline", "environ")  # of a process, in /proc
 LAUNCHED_S = 1_775_044_800.0  # as the identity document has it: 2026-04-01T12:00:00Z
-# Stands where the packed worker does: says what it was given, and waits to be told to stop.
+# Stands where the packed worker does, and dies with its parent as that does: says what it was given, and waits to be
+# told to stop.
 WORKER = """
 import json, os, signal, sys
 from gridml.carriers.sftp import line_of_job
+from gridml.parent import die_with_parent
 from pathlib import Path
+die_with_parent(int(sys.argv[sys.argv.index("--parent") + 1]))
 job = sys.argv[sys.argv.index("--name") + 1]
 link = line_of_job(Path(job)).session()
 with link.open(f"mail/{job}/facts", "w") as file:
@@ -101,6 +105,9 @@ class Site:
             try:
                 yield process
             finally:
+                with contextlib.suppress(psutil.NoSuchProcess):  # whatever the test did with it, nothing outlives it
+                    for child in psutil.Process(process.pid).children(recursive=True):
+                        child.kill()
                 process.kill()
 
     def read_until(self, process: subprocess.Popen[str], words: str) -> None:
@@ -208,7 +215,9 @@ def test_a_daemon_that_is_killed_takes_its_worker_along_and_enrols_again(site: S
     site.bundle("--stay")
     with site.booted() as process:
         site.read_until(process, "the worker trains")
+        (worker,) = psutil.Process(process.pid).children()
         process.kill()
+        assert not psutil.wait_procs([worker], LIMIT_S)[1]
     facts = site.run / "mail" / "w7" / "facts"
     facts.unlink()
     first = site.roster.enrolment("i-0abc")

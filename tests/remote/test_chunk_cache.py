@@ -15,6 +15,7 @@ import gridml
 from gridml.model.chunk import Chunk, cut
 from gridml.protocol import bundle
 from gridml.protocol.messages import CACHED_DIGITS, MOST_CACHED, Sync, sync_from, to_json
+from master.leases.carried_files import CarriedFiles
 from master.leases.carried_payloads import CarriedPayloads
 from remote.chunk_cache import ChunkCache
 
@@ -55,9 +56,14 @@ GRAPH = graph()
 class Master:
     """What a master does for one worker: it cuts chunks without the rows that the worker says it has."""
 
-    def __init__(self) -> None:
-        self.carried = CarriedPayloads()
+    def __init__(self, folder: Path) -> None:
+        self._files = CarriedFiles(folder)
+        self.restart()
         self.sent = 0
+
+    def restart(self) -> None:
+        """The next master of the run takes its place."""
+        self.carried = CarriedPayloads(GRAPH, self._files)
 
     def chunk(self, vertices: list[int], cached: tuple[str, ...]) -> tuple[str, bytes]:
         """The payload of a chunk and its digest."""
@@ -102,7 +108,7 @@ def files(cache: ChunkCache) -> list[Path]:
 
 
 def test_a_second_epoch_in_another_order_brings_no_row_again(cache: ChunkCache) -> None:
-    master, random = Master(), np.random.default_rng(0)
+    master, random = Master(cache._folder.with_name("carried")), np.random.default_rng(0)
     for _ in range(3):
         order = random.permutation(ROWS).tolist()
         for start in range(0, ROWS, 120):
@@ -127,11 +133,12 @@ def ranges(draw: st.DrawFn) -> list[int]:
 def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
     chunks: list[list[int]], data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    folder, master = tmp_path_factory.mktemp("kept"), Master()
+    folder, carried = tmp_path_factory.mktemp("kept"), tmp_path_factory.mktemp("carried")
+    master = Master(carried)
     cache = ChunkCache(folder, 1 << 20)
     for vertices in chunks:
         named = cache.names()
-        for path in sorted(folder.iterdir()):
+        for path in sorted([*folder.iterdir(), *carried.iterdir()]):
             match data.draw(st.sampled_from(["as it was", "gone", "cut", "changed"])):
                 case "gone":
                     path.unlink()
@@ -144,6 +151,8 @@ def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
                     path.write_bytes(payload)
         if data.draw(st.booleans()):
             cache = ChunkCache(folder, 1 << 20)  # the worker dies, and another finds its folder
+        if data.draw(st.booleans()):
+            master.restart()
         for _ in range(len(chunks) + 1):
             try:
                 whole = taken(cache, *master.chunk(vertices, named))
@@ -154,7 +163,7 @@ def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
 
 
 def test_a_damaged_payload_is_removed_and_named_no_more(cache: ChunkCache) -> None:
-    master, vertices = Master(), [*range(ROWS)]
+    master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
     taken(cache, *master.chunk(vertices, cache.names()))
     (path,) = files(cache)
     named = cache.names()
@@ -168,7 +177,7 @@ def test_a_damaged_payload_is_removed_and_named_no_more(cache: ChunkCache) -> No
 
 
 def test_a_payload_that_cannot_be_removed_is_named_no_more(cache: ChunkCache) -> None:
-    master, vertices = Master(), [*range(ROWS)]
+    master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
     taken(cache, *master.chunk(vertices, cache.names()))
     (path,) = files(cache)
     kept, named = path.read_bytes(), cache.names()
@@ -184,7 +193,7 @@ def test_a_payload_that_cannot_be_removed_is_named_no_more(cache: ChunkCache) ->
 
 
 def test_a_payload_that_another_worker_removed_is_used_again_once_it_is_back(cache: ChunkCache) -> None:
-    master, vertices = Master(), [*range(ROWS)]
+    master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
     taken(cache, *master.chunk(vertices, cache.names()))
     (path,) = files(cache)
     kept, named = path.read_bytes(), cache.names()
@@ -201,7 +210,7 @@ def test_a_payload_that_another_worker_removed_is_used_again_once_it_is_back(cac
 def test_a_payload_that_is_removed_while_it_is_opened_serves_and_leaves_no_file(
     cache: ChunkCache, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    master, vertices = Master(), [*range(ROWS)]
+    master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
     taken(cache, *master.chunk(vertices, cache.names()))
     (path,) = files(cache)
     digest = bundle.digest
@@ -217,7 +226,7 @@ def test_a_payload_that_is_removed_while_it_is_opened_serves_and_leaves_no_file(
 
 
 def test_a_folder_that_cannot_be_written_to_is_read(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
-    master, vertices = Master(), [*range(ROWS)]
+    master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
     taken(cache, *master.chunk(vertices, cache.names()))
     (path,) = files(cache)
 
@@ -235,9 +244,9 @@ def test_a_folder_that_cannot_be_written_to_is_read(cache: ChunkCache, monkeypat
 
 
 def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
-    master = Master()
-    _, payload = Master().chunk([*range(20)], ())
-    cache = ChunkCache(tmp_path, 2 * len(payload) + 200)
+    master = Master(tmp_path / "carried")
+    _, payload = Master(tmp_path / "carried").chunk([*range(20)], ())
+    cache = ChunkCache(tmp_path / "kept", 2 * len(payload) + 200)
     for start in (0, 20, 40, 0):
         vertices = [*range(start, start + 20)]
         assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
@@ -246,12 +255,12 @@ def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
 
 
 def test_what_was_not_used_for_long_makes_room(tmp_path: Path) -> None:
-    _, payload = Master().chunk([*range(20)], ())
-    old = ChunkCache(tmp_path, 2 * len(payload) + 200)
-    taken(old, *Master().chunk([*range(20)], ()))
+    _, payload = Master(tmp_path / "carried").chunk([*range(20)], ())
+    old = ChunkCache(tmp_path / "kept", 2 * len(payload) + 200)
+    taken(old, *Master(tmp_path / "carried").chunk([*range(20)], ()))
     (path,) = files(old)
     os.utime(path, (path.stat().st_mtime - DAY_S,) * 2)
-    cache, master = ChunkCache(tmp_path, 2 * len(payload) + 200), Master()
+    cache, master = ChunkCache(tmp_path / "kept", 2 * len(payload) + 200), Master(tmp_path / "carried")
     for start in (20, 40):
         taken(cache, *master.chunk([*range(start, start + 20)], cache.names()))
     assert path not in files(cache)
@@ -260,7 +269,7 @@ def test_what_was_not_used_for_long_makes_room(tmp_path: Path) -> None:
 
 def test_other_files_of_the_folder_are_left_alone(cache: ChunkCache) -> None:
     (cache._folder / "notes.txt").write_text("mine")
-    taken(cache, *Master().chunk([*range(20)], ()))
+    taken(cache, *Master(cache._folder.with_name("carried")).chunk([*range(20)], ()))
     assert len(cache.names()) == 1
     assert (cache._folder / "notes.txt").read_text() == "mine"
 
@@ -275,8 +284,19 @@ def test_a_sync_says_what_is_kept_and_nothing_else() -> None:
             sync_from({**to_json(Sync("w1")), "cached": wrong})
 
 
-def test_a_master_forgets_the_oldest_payloads_and_sends_their_rows_again() -> None:
-    carried = CarriedPayloads(most_bytes=2 * 20 * 12)
+def test_a_master_that_comes_after_sends_no_kept_row_again(cache: ChunkCache) -> None:
+    master, random = Master(cache._folder.with_name("carried")), np.random.default_rng(0)
+    for _ in range(3):
+        vertices = random.permutation(ROWS).tolist()
+        for start in range(0, ROWS, 120):
+            master.restart()
+            part = vertices[start : start + 120]
+            assert_whole(taken(cache, *master.chunk(part, cache.names())), part)
+    assert master.sent == ROWS
+
+
+def test_a_master_forgets_the_oldest_payloads_and_sends_their_rows_again(tmp_path: Path) -> None:
+    carried = CarriedPayloads(GRAPH, CarriedFiles(tmp_path), most_bytes=2 * 20 * 12)
     shas = []
     for start in (0, 20, 40):
         chunk = cut(GRAPH, "Row", np.arange(start, start + 20), None, None, bsp=False)
