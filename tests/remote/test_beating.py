@@ -11,7 +11,7 @@ from gridml.carriers.base import BEGUN, Heartbeat
 from gridml.carriers.directory import DirectoryMailbox, DirectoryMailboxes
 from remote.beating import Beating
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 
 
 class Counting(DirectoryMailbox):

@@ -16,7 +16,7 @@ from gridml.testing.faulty_network import FaultyNetwork
 from gridml.testing.virtual_clock import VirtualClock
 from remote.courier import FULL_DISK_S, RESEND_S, Courier, StepCourier, ThreadCourier
 
-LIMIT_S = 20.0
+LIMIT_S = 60.0
 PART = ReplicaPart(rows={"Word": RowValues(np.arange(3), {"count": np.arange(3)})})
 
 

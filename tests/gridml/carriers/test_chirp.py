@@ -44,7 +44,7 @@ def server(answer: Callable[[socket.socket], None], config: Path) -> Iterator[No
         thread = threading.Thread(target=serve)
         thread.start()
         yield
-        thread.join(timeout=10)
+        thread.join(timeout=60)
 
 
 def test_what_was_put_is_there_and_nothing_beside_it(link: ChirpLink, tmp_path: Path) -> None:
@@ -202,7 +202,7 @@ def test_after_a_broken_connection_the_next_command_makes_a_new_one(tmp_path: Pa
 
 def test_a_silent_proxy_is_given_up_after_a_while(config: Path) -> None:
     done = threading.Event()
-    with server(lambda connection: done.wait(10) and None, config):
+    with server(lambda connection: done.wait(60) and None, config):
         with pytest.raises(TimeoutError):
             ChirpLink(config, timeout_s=0.05).get("message")
         done.set()
@@ -225,7 +225,7 @@ def test_of_many_heartbeats_the_last_one_stays(tmp_path: Path, config: Path) -> 
 
 def test_a_proxy_that_never_answers_does_not_hold_up_training(tmp_path: Path, config: Path) -> None:
     done = threading.Event()
-    with server(lambda connection: done.wait(10) and None, config):
+    with server(lambda connection: done.wait(60) and None, config):
         worker = ChirpWorker("w1", config)
         for upto in range(1000):
             worker.beat(1, upto)  # each would take seconds

@@ -39,7 +39,7 @@ from master.sftp.enrolment import REQUESTS
 from master.sftp.roster import End, Instance, Roster
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
 
-TIMEOUT_S, LIMIT_S = 5.0, 20.0
+TIMEOUT_S, LIMIT_S = 30.0, 60.0
 TOKEN = "the token of the fleet"
 LAUNCHED_S = 1_700_000_000.0
 

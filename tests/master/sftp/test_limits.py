@@ -20,7 +20,7 @@ from master.sftp import server as mail_server
 from master.sftp.quota import MESSAGES, Quota
 from master.sftp.server import CONNECTIONS, STRANGERS, MailServer
 
-TIMEOUT_S, LIMIT_S = 5.0, 20.0
+TIMEOUT_S, LIMIT_S = 30.0, 60.0
 QUOTA = Quota(10_000, files=8)
 LONGEST = QUOTA.longest
 IDLE = 3 * STRANGERS

@@ -29,8 +29,8 @@ from master.sftp.jail import FILES, allowed
 from master.sftp.server import CONNECTIONS, LOGIN_S, STRANGERS, MailServer
 from master.store.settings import Settings
 
-TIMEOUT_S = 5.0
-LIMIT_S = 20.0
+TIMEOUT_S = 30.0
+LIMIT_S = 60.0
 
 
 @pytest.fixture

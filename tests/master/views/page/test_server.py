@@ -29,7 +29,7 @@ def server(finished: Path) -> Iterator[PageServer]:
 def ask(
     server: PageServer, path: str, method: str = "GET", host: str | None = None
 ) -> tuple[http.client.HTTPResponse, str]:
-    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=10)
+    connection = http.client.HTTPConnection(HOST, server.server_port, timeout=60)
     try:
         connection.request(method, path, headers={} if host is None else {"Host": host})
         answer = connection.getresponse()
