@@ -13,6 +13,7 @@ from gridml.errors import GridmlError, LedgerError, ProgramError
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
+from gridml.protocol.disks import network_disk
 from gridml.protocol.foreign_files import remove
 from master.backends.registry import BACKENDS, read_settings
 from master.environment import Environment
@@ -100,7 +101,7 @@ def _spec(settings: Settings, program: Program, placement: KeptPlacement | None 
 @contextlib.contextmanager
 def _taken(directory: RunDirectory, environment: Environment) -> Iterator[Ledger]:
     """A run's ledger, which is closed where no master comes of it."""
-    shared_disk = directory.on_network_disk() is not None
+    shared_disk = network_disk(directory.root) is not None
     ledger = Ledger(directory.ledger, shared_disk=shared_disk, durable=environment.durable)
     try:
         yield ledger
@@ -288,7 +289,7 @@ def _write_settings(directory: RunDirectory, ledger: Ledger, settings: Settings,
 def _leave_word(directory: RunDirectory, error: GridmlError) -> None:
     """Why a master ended before it began: nobody may have been there to read what it printed."""
     with contextlib.suppress(GridmlError, sqlite3.Error, OSError):
-        ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+        ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
         with ledger.transaction():
             if ledger.get("status") == RunStatus.SUBMITTED:
                 ledger.set("status", RunStatus.FAILED)

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gridml.errors import CancelledError, GridmlError, LedgerError, RunError
+from gridml.protocol.disks import network_disk
 from master.backends.registry import read_settings
 from master.decisions.restarts import Beginning, in_vain, may_begin
 from master.environment import Environment
@@ -115,7 +116,7 @@ def _stop(directory: RunDirectory, ledger: Ledger, environment: Environment, err
 
 @contextmanager
 def _opened(directory: RunDirectory) -> Iterator[Ledger]:
-    ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+    ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
     try:
         yield ledger
     finally:

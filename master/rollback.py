@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from gridml.errors import DamagedError, LedgerError, UsageError
+from gridml.protocol.disks import network_disk
 from master.store.best import Best
 from master.store.ledger import Ledger
 from master.store.rundir import MasterLock, RunDirectory, command
@@ -35,7 +36,7 @@ def rollback(root: Path, to: str, clock: Callable[[], float] = time.time) -> Rol
         raise LedgerError(f"{root} is not a run: it has no {directory.ledger.name}. Start one with gridml run PROGRAM.")
     lock = MasterLock(directory)
     try:
-        ledger = Ledger(directory.ledger, shared_disk=directory.on_network_disk() is not None)
+        ledger = Ledger(directory.ledger, shared_disk=network_disk(directory.root) is not None)
         try:
             return _roll_back(ledger, directory, to, clock())
         finally:

@@ -12,6 +12,7 @@ from types import TracebackType
 
 from gridml.errors import CancelledError, GridmlError, LedgerError, SupersededError
 from gridml.protocol import bundle
+from gridml.protocol.disks import network_disk
 from gridml.protocol.foreign_files import remove
 from master.asking import Asking
 from master.evaluation.metrics import first_chunk
@@ -42,7 +43,7 @@ class Run:
         self._tell_costs_s = 0.0
         self._scaling = Scaling(parts)
         self._asking = Asking(parts)
-        network = parts.directory.on_network_disk()
+        network = network_disk(parts.directory.root)
         if network is not None:
             warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
             parts.journal.tell("warning", warning, {"disk": network})

@@ -15,7 +15,6 @@ from pathlib import Path
 from gridml.errors import DamagedError, RunError, SupersededError, UsageError
 from gridml.protocol import bundle
 from gridml.protocol.attempts import job_of
-from gridml.protocol.disks import MOUNTS, network_disk
 from gridml.protocol.foreign_files import THEIRS
 from master.store.kept_program import KeptProgram
 
@@ -158,10 +157,6 @@ class RunDirectory:
                 f"the run directory {self.root} holds other files, such as {other.name}, which a run would be mixed "
                 f"with. Name another with --run-dir, a new or empty one."
             )
-
-    def on_network_disk(self, mounts: Path = MOUNTS) -> str | None:
-        """The kind of network file system the run lies on, None for a local disk (or where that cannot be told)."""
-        return network_disk(self.root, mounts)
 
 
 def open_lock(root: Path, flags: int) -> int:

@@ -69,44 +69,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
         RunDirectory(tmp_path / "file" / "run").create()
 
 
-@pytest.mark.parametrize(
-    ("mounts", "expected"),
-    [
-        ("/dev/vda / ext4 rw 0 0", None),
-        ("server:/export {root} nfs4 rw 0 0", "nfs4"),
-        ("server:/export {root} nfs rw 0 0", "nfs"),
-        ("sshfs {root} fuse.sshfs rw 0 0", "fuse.sshfs"),
-        ("overlay {root} fuse.overlayfs rw 0 0", None),
-        ("//server/share {root} cifs rw 0 0", "cifs"),
-        ("server:/ / nfs rw 0 0\n/dev/vda {root} ext4 rw 0 0", None),  # the innermost mount counts
-        ("/dev/vda {root} ext4 rw 0 0\nserver:/ / nfs rw 0 0", None),
-        ("/dev/vda / ext4 rw 0 0\nserver:/ {root} lustre rw 0 0", "lustre"),
-        ("server:/ {root} nfs rw 0 0\n/dev/vdb {root} ext4 rw 0 0", None),  # mounted over it
-        ("server:/ {root}-other nfs rw 0 0\n/dev/vda / ext4 rw 0 0", None),  # a neighbour with the same beginning
-        ("nonsense\n\n", None),
-        ("", None),
-    ],
-)
-def test_the_kind_of_disk_is_read_from_the_mounts(
-    run: RunDirectory, tmp_path: Path, mounts: str, expected: str | None
-) -> None:
-    file = tmp_path / "mounts"
-    file.write_text(mounts.format(root=run.root.resolve()))
-    assert run.on_network_disk(file) == expected
-
-
-def test_names_with_blanks_are_found(tmp_path: Path) -> None:
-    run = RunDirectory(tmp_path / "my runs" / "first")
-    run.create()
-    file = tmp_path / "mounts"
-    file.write_text(f"server:/ {tmp_path.resolve()}/my\\040runs nfs4 rw 0 0\n/dev/vda / ext4 rw 0 0\n")
-    assert run.on_network_disk(file) == "nfs4"
-
-
-def test_where_there_are_no_mounts_to_read_nothing_is_claimed(run: RunDirectory, tmp_path: Path) -> None:
-    assert run.on_network_disk(tmp_path / "nowhere") is None
-
-
 @pytest.mark.parametrize("name", ["runs/first", "my runs/it's", "a;b", "$HOME"])
 def test_a_hint_can_be_pasted_into_a_shell(name: str) -> None:
     assert shlex.split(command("resume", Path(name))) == ["gridml", "resume", name]
