@@ -281,9 +281,14 @@ class Ledger(LedgerFile, WorkerRows):
         self._batch.credit(lease, start, staleness, at_s)
         self._batch.log(lease, logged)
 
-    def logged_names(self) -> set[str]:
-        """The names under which f has logged anything."""
-        return {name for (name,) in self._db.execute("SELECT DISTINCT name FROM logged")}
+    def logged_names(self) -> list[tuple[str, set[str], set[str]]]:
+        """(name, workers credited when f logged under it first, and last) of each name that f has logged under."""
+        names = self._db.execute("SELECT name, min(version), max(version) FROM logged GROUP BY name").fetchall()
+        workers: dict[int, set[str]] = {version: set() for _, *ends in names for version in ends}
+        query = f"SELECT DISTINCT version, worker FROM credits WHERE version IN ({','.join('?' * len(workers))})"
+        for version, worker in self._db.execute(query, [*workers]):
+            workers[version].add(worker)
+        return [(name, workers[first], workers[last]) for name, first, last in names]
 
     def credits(self) -> Iterator[tuple[int, int, int]]:
         """(epoch, start, stop) of every credit, in the order they were given."""

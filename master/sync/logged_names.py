@@ -1,13 +1,13 @@
-"""Which names of what f logs a run takes: the first of them, so that no worker can fill the ledger with names."""
+"""Keeps the names that f logs under in a run, and who alone does so."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from gridml.protocol.attempts import job_of
 from gridml.protocol.messages import Logged
+from master.decisions.log_names import Loggers, admit
 from master.store.ledger import Ledger
-
-MOST_NAMES = 64  # of a run
 
 
 class LoggedNames:
@@ -15,21 +15,25 @@ class LoggedNames:
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
-        self._names: set[str] | None = None
+        self._names: dict[str, Loggers] | None = None
         self._warned = False
 
-    def admitted(self, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
-        """Return what of a push's is taken; the first time that anything is left out, `warn` is told."""
+    def admitted(self, worker: str, logged: Sequence[Logged], warn: Callable[[str], None]) -> Sequence[Logged]:
+        """Return what is taken of a worker's push; the first time that anything is left out, `warn` is told."""
         if not logged:
             return logged
         if self._names is None:
-            self._names = self._ledger.logged_names()
-        taken = []
+            self._names = {
+                name: frozenset(map(job_of, first)) & frozenset(map(job_of, last))
+                for name, first, last in self._ledger.logged_names()
+            }
+        job, taken = job_of(worker), []
         for each in logged:
-            if each.name in self._names or len(self._names) < MOST_NAMES:
-                self._names.add(each.name)
+            admits, reason = admit(each.name, job, self._names)
+            if admits:
+                self._names[each.name] = self._names.get(each.name, frozenset([job])) & {job}
                 taken.append(each)
             elif not self._warned:
                 self._warned = True
-                warn(f"f logs under more than {MOST_NAMES} names; {each.name!r} and later ones are left out")
+                warn(f"{reason}; {each.name!r} and later ones are left out")
         return taken

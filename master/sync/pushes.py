@@ -109,7 +109,9 @@ class Pushes:
         draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
-        logged = self._names.admitted(push.logged, lambda text: self._failures.say(now, "warning", text, NO_FACTS))
+        logged = self._names.admitted(
+            worker, push.logged, lambda text: self._failures.say(now, "warning", text, NO_FACTS)
+        )
         ledger.credit(lease, push.upto, self._version, merge.staleness, now, logged)
         self._recovery.succeed(push)
         self._conduct.credit(draft.record, push.vertices, lease.since_s, now, blamed=passage.blamed)

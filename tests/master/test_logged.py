@@ -20,6 +20,7 @@ from master.rollback import rollback
 from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario, Storms
 from master.simulation.world import World, play_scenario
+from master.store.ledger import Ledger
 from master.store.reader import connect
 from master.store.series import read_by_epoch, read_lately, read_series, read_since
 from master.store.settings import Settings
@@ -69,6 +70,19 @@ def test_the_sums_are_those_of_all_vertices_once(
     assert world.pool.tally.kills > 0 and world.masters > 1
     assert verify_credits(root).credited == COUNT * EPOCHS
     assert sums(root) == EXPECTED
+
+
+def test_the_ledger_says_who_logged_under_a_name_first_and_last(programs: Path, tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    played(programs / "logs.py", root, CALM)
+    with closing(connect(root)) as db:
+        credits = db.execute("SELECT version, worker FROM credits").fetchall()
+    first, last = ({w for v, w in credits if v == end} for end in (min(credits)[0], max(credits)[0]))
+    ledger = Ledger(root / "ledger.db", shared_disk=False)
+    try:
+        assert sorted(ledger.logged_names()) == [("number", first, last), ("twice", first, last)]
+    finally:
+        ledger.close()
 
 
 def test_what_is_undone_is_logged_again(programs: Path, tmp_path: Path) -> None:
