@@ -53,6 +53,7 @@ ORDER = (
     "gridml/commands",
     "gridml/calls",
     "gridml/cli.py",
+    "gridml/__main__.py",
     "pools",
 )
 """Rooms from low to high; a room imports those below it. A room is a folder, without the files and folders in it that

@@ -23,7 +23,7 @@ ALLOWED: dict[str, frozenset[str]] = {
 }
 # The command line (cli.py, and commands that have a file of their own) and the calls that do what it does may import
 # all five; none of them may import these, but that `gridml` offers the calls, and imports one when it is asked for.
-WIRING = ("gridml.cli", "gridml.commands", "gridml.calls")
+WIRING = ("gridml.__main__", "gridml.cli", "gridml.commands", "gridml.calls")
 
 TREE = Tree(ROOT)
 MODULES = [module for module in TREE.modules if module.partition(".")[0] in ALLOWED]

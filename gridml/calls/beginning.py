@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridml.calls.displays import Display, OnEvent, check_shown
 from gridml.calls.driving import drive
-from gridml.calls.first_values import written
+from gridml.calls.first_values import FirstValues, written
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 
 AnyProgram = Program | str | os.PathLike[str]
 AnyPath = str | os.PathLike[str]
-FirstValues = AnyPath | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
 _AT_A_TERMINAL = ("program", "as_json", "dry_run", "prepare")
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,6 +16,8 @@ from gridml.protocol.push import Array
 
 _FILE = "first.safetensors"  # in the run directory
 _VERTEX = re.compile(r"(\w+)(?:\[(\d+)\])?\.(\w+)")  # "Network.model", "Network[3].model", "Word.count"
+
+FirstValues = str | os.PathLike[str] | Mapping[str, Any]  # a run, RUN:which or a file; or state dicts
 
 
 def written(given: Mapping[str, Any], root: Path, call: str) -> Path:

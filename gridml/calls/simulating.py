@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import inspect
 import os
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gridml.calls.displays import Heard, Nowhere, OnEvent, check_shown
 from gridml.calls.driving import explained, undisturbed
+from gridml.calls.first_values import FirstValues, written
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
@@ -23,6 +26,7 @@ def simulate(
     program: Program | str | os.PathLike[str] | None = None,
     *,
     workers: int | None = None,
+    init_from: FirstValues | None = None,
     run_dir: str | os.PathLike[str] | None = None,
     on_event: OnEvent | None = None,
     **options: Any,
@@ -31,8 +35,8 @@ def simulate(
     one workers only take time. The same seed gives the same ledger, by call and by command.
 
     Options are those of the command, called as there with `_` for `-`: `cost="t_x=0.05,push=0.5"`,
-    `lifetime="exponential(45m)"`, `seed=1`. Times of its report and of its events are simulated. Raises as
-    `gridml.run` does.
+    `lifetime="exponential(45m)"`, `seed=1`. `init_from` is as `gridml.run` takes it. Times of its report and of its
+    events are simulated. Raises as `gridml.run` does.
     """
     from gridml.commands import simulate as command
     from master.simulation.options import SimulationOptions
@@ -41,14 +45,19 @@ def simulate(
     check_guarded(call)
     check_shown(call, "none", on_event)
     parameters = inspect.signature(command.simulate, eval_str=True).parameters.values()
-    values = values_of(call, parameters, {**options, "workers": workers}, _ELSEWHERE)
+    states = init_from if isinstance(init_from, Mapping) else None
+    given = {**options, "workers": workers, "init_from": None if states is not None else init_from}
+    values = values_of(call, parameters, given, _ELSEWHERE)
     wanted = SimulationOptions(**{name: value for name, value in values.items() if name not in _ELSEWHERE})
     source = None if program is None else source_of(program, call)
     name = "cost" if source is None else source.file.stem
     heard = Heard(Nowhere(), on_event)
 
     with explained(), undisturbed(), claimed_root(None if run_dir is None else Path(run_dir), name) as root:
-        world = command.world_for(None if source is None else source.placed(root), wanted, root)
+        placed = None if source is None else source.placed(root)
+        if states is not None:
+            wanted = replace(wanted, init_from=str(written(states, root, call)))
+        world = command.world_for(placed, wanted, root)
         world.tick = heard.turn
         command.played(world, root, lambda *event: heard.event(world.clock.now_s, *event))
     heard.turn()

@@ -51,6 +51,15 @@ def test_by_call_as_by_command(tallies: ModuleType, tmp_path: Path) -> None:
     assert same == {fingerprint(tmp_path / "command")} and fingerprint(other.run_dir) not in same
 
 
+def test_it_begins_with_what_another_run_ended_with_by_text_and_by_value(tmp_path: Path) -> None:
+    first = gridml.simulate(PROGRAMS / "tally.py", workers=2, cost=COSTS, run_dir=tmp_path / "first")
+    for number, given in enumerate((f"{first.run_dir}:final", gridml.load(first))):
+        again = gridml.simulate(
+            PROGRAMS / "tally.py", workers=2, cost=COSTS, init_from=given, run_dir=tmp_path / f"again-{number}"
+        )
+        assert (gridml.load(again)["Word.count"] == 2 * gridml.load(first)["Word.count"]).all()
+
+
 def test_workers_that_only_take_time(tmp_path: Path) -> None:
     given = ["--cost", COSTS, "--vertices", "2000", "--workers", "4", "--seed", "1"]
     by_command(*given, "--run-dir", str(tmp_path / "command"))
