@@ -58,6 +58,18 @@ class Way:
     replica: int = USUAL
 
 
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch took: seconds, the share of the machines' time that was of use, and how many were killed, leases
+    begun and pushes merged."""
+
+    wall_s: float
+    goodput: float | None
+    kills: int
+    leases: int
+    pushes: int
+
+
 def main() -> None:
     numbers(__doc__)
     paper = deterministic_chunk(LIFE.mean(), COSTS)
@@ -139,7 +151,7 @@ def measure(way: Way) -> dict[str, Cell]:
     finally:
         shutil.rmtree(folder)
     assert report.duplicated == report.lost == 0 and report.credited == IMAGES
-    return row(way.name, way.chunk, report.wall_s, report.goodput, report.kills, leases, pushes, way.replica)
+    return row(way.name, way.chunk, Epoch(report.wall_s, report.goodput, report.kills, leases, pushes), way.replica)
 
 
 def check_chunks(root: Path, way: Way) -> tuple[int, int]:
@@ -160,7 +172,7 @@ def as_in_the_paper(name: str, chunk: int) -> dict[str, Cell]:
     played = sorted(_jobs(chunk, seed) for seed in range(SEEDS))
     wall_s, goodput, kills = played[SEEDS // 2]
     chunks = -(-IMAGES // chunk)
-    return row(name, chunk, wall_s, goodput, kills, chunks + kills, chunks, USUAL)
+    return row(name, chunk, Epoch(wall_s, goodput, kills, chunks + kills, chunks), USUAL)
 
 
 def _jobs(chunk: int, seed: int) -> tuple[float, float, int]:
@@ -192,26 +204,17 @@ def _jobs(chunk: int, seed: int) -> tuple[float, float, int]:
     return merged_s, useful_s / worker_s, kills
 
 
-def row(
-    name: str,
-    chunk: int | None,
-    wall_s: float,
-    goodput: float | None,
-    kills: int,
-    leases: int,
-    pushes: int,
-    replica: int,
-) -> dict[str, Cell]:
+def row(name: str, chunk: int | None, epoch: Epoch, replica: int) -> dict[str, Cell]:
     cells: dict[str, Cell] = {
         "way": name,
         "chunk": chunk,
-        "hours": round(wall_s / 3_600, 3),
-        "TFLOPS": round(IMAGES * IMAGE_FLOP / wall_s / 1e12, 2),
-        "goodput": None if goodput is None else round(goodput, 3),
-        "kills": kills,
-        "leases": leases,
-        "pushes": pushes,
-        "busy": round(pushes * REPLICAS[replica] / wall_s, 3),
+        "hours": round(epoch.wall_s / 3_600, 3),
+        "TFLOPS": round(IMAGES * IMAGE_FLOP / epoch.wall_s / 1e12, 2),
+        "goodput": None if epoch.goodput is None else round(epoch.goodput, 3),
+        "kills": epoch.kills,
+        "leases": epoch.leases,
+        "pushes": epoch.pushes,
+        "busy": round(epoch.pushes * REPLICAS[replica] / epoch.wall_s, 3),
     }
     print(cells, flush=True)
     return cells

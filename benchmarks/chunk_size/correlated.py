@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.chunk_size.master import Measured, play_script
+from benchmarks.chunk_size.master import Machines, Measured, play
 from benchmarks.chunk_size.traces import MODES, chosen_for, costs_of, fitted
 from benchmarks.table import Cell, write
 from chunk_model.choose import Choice
@@ -45,12 +45,13 @@ def compare(files: Sequence[Path], *, quick: bool, folder: Path) -> None:
         for mode in MODES[1::2] if quick else MODES:
             choice = chosen_for(law, costs, mode)
 
-            def play(factor: float, choice=choice, case=case, costs=costs, mode=mode, mean_s=mean_s) -> Measured:  # type: ignore[no-untyped-def]
+            def at(factor: float, choice=choice, case=case, costs=costs, mode=mode, mean_s=mean_s) -> Measured:  # type: ignore[no-untyped-def]
                 n = max(1, round(choice.chunk * factor))
                 m = None if choice.push_every is None else min(n, choice.push_every)
-                return play_script(case.script, case.workers, costs, mode, n, m, mean_s, case.until_s)
+                machines = Machines.until(case.until_s, case.script, case.workers, mean_s)
+                return play(machines, costs, mode, n, m)
 
-            played = {factor: play(factor) for factor in FACTORS}
+            played = {factor: at(factor) for factor in FACTORS}
             own: float | None = None
             if mode.many:  # one chunk a life ends lives where the chunk ends, and tells less of them
                 life = fitted(played[1.0].lives)[0]
@@ -114,7 +115,7 @@ def _storms(quick: bool) -> list[Case]:
             return base if every is None or share is None else Storms(base, every * MEAN_S, share, seed)
 
         costs = costs_of(MEAN_S, 1e4, 0.05, 0.01)
-        seen = play_script(script(1), MACHINES, costs, MODES[1], 3000, None, MEAN_S, until_s).lives
+        seen = play(Machines.until(until_s, script(1), MACHINES, MEAN_S), costs, MODES[1], 3000, None).lives
         name = "each on its own" if every is None else f"{share:.0%} at once, every {every:g} mean lives"
         cases.append(Case(name, script(2), MACHINES, until_s, seen))
     return cases

@@ -62,6 +62,23 @@ class Played(Script):
 
 
 @dataclass(frozen=True)
+class Machines:
+    """Where a play takes place: a `script` for so many `workers`, whose lives are `mean_s` long on average and at most
+    `most_s` together, and whether it is `over`, of the seconds since it began."""
+
+    script: Script
+    workers: int
+    mean_s: float
+    most_s: float
+    over: Callable[[float], bool]
+
+    @staticmethod
+    def until(until_s: float, script: Script, workers: int, mean_s: float) -> Machines:
+        """Those of a play of `until_s` seconds."""
+        return Machines(script, workers, mean_s, workers * until_s, lambda now_s: now_s >= until_s)
+
+
+@dataclass(frozen=True)
 class Measured:
     """`goodput` as above; `lives` are those in the ledger, observed until the end of the play."""
 
@@ -75,43 +92,26 @@ def play_lives(lives: Floats, costs: Costs, mode: Mode, chunk: int, every: int |
     """Every one of `lives`, float64 [lives] in seconds, is lived by a worker."""
     script = Played(lives, WORKERS)
     slots, all_s = script.slots, float(lives.sum())
-    return _play(
-        script, slots, costs, mode, (chunk, every), all_s / len(lives), all_s, lambda _: script.closed >= slots
-    )
+    machines = Machines(script, slots, all_s / len(lives), all_s, lambda _: script.closed >= slots)
+    return play(machines, costs, mode, chunk, every)
 
 
-def play_script(
-    script: Script, workers: int, costs: Costs, mode: Mode, chunk: int, every: int | None, mean_s: float, until_s: float
-) -> Measured:
-    """A script, for `until_s` seconds."""
-    return _play(script, workers, costs, mode, (chunk, every), mean_s, workers * until_s, lambda now: now >= until_s)
-
-
-def _play(
-    script: Script,
-    workers: int,
-    costs: Costs,
-    mode: Mode,
-    point: tuple[int, int | None],
-    mean_s: float,
-    most_s: float,
-    over: Callable[[float], bool],
-) -> Measured:
-    chunk, every = point
+def play(machines: Machines, costs: Costs, mode: Mode, chunk: int, every: int | None) -> Measured:
+    """Train chunks of `chunk` vertices on the `machines`, pushed `every` so many vertices (None: at their end)."""
     costs = mode.costs(costs if mode.many else replace(costs, boot_s=0.0))
     # More than all machines can train, and then so many that chunks do not shrink as they do at the end of an epoch.
-    vertices = int(most_s / costs.vertex_s) + 3 * workers * chunk
-    scenario = Scenario(script, costs, turn_s=TURN * mean_s, chunks_per_job=0 if mode.many else 1)
+    vertices = int(machines.most_s / costs.vertex_s) + 3 * machines.workers * chunk
+    scenario = Scenario(machines.script, costs, turn_s=TURN * machines.mean_s, chunks_per_job=0 if mode.many else 1)
     with tempfile.TemporaryDirectory(prefix="chunk-size-") as folder:
         program = Path(folder, "cost.py")
         program.write_text(cost_program.source(vertices, 1))
         settings = Settings(
             program,
             backend="simulated",
-            workers=workers,
+            workers=machines.workers,
             chunk=chunk,
             push_every=every or NO_PUSH,
-            silent_s=1e3 * (mean_s + chunk * costs.vertex_s),
+            silent_s=1e3 * (machines.mean_s + chunk * costs.vertex_s),
         )
         world = World(settings, scenario)
         began_s = world.clock.now_s
@@ -119,7 +119,7 @@ def _play(
 
         def tick() -> None:
             nonlocal turns_over
-            turns_over += over(world.clock.now_s - began_s)
+            turns_over += machines.over(world.clock.now_s - began_s)
             if turns_over > 2:  # what was sent last has arrived
                 raise Over
 

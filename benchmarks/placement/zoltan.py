@@ -78,7 +78,7 @@ def _calls(graph: Bipartite) -> dict[str, Any]:
     def sizes(_: Any, lists: Any, pins: Any, form: Any, failed: Any) -> None:
         lists[0], pins[0], form[0], failed[0] = graph.rows, graph.edges, _BY_VERTEX, 0
 
-    def pins(
+    def pins(  # the arguments are those that Zoltan calls it with
         _: Any, __: int, ___: int, ____: int, _____: int, ids: Any, starts: Any, columns: Any, failed: Any
     ) -> None:
         _fill(ids, np.arange(graph.rows, dtype=np.uint32))

@@ -31,7 +31,11 @@ class _Kept(_Cache):  # type: ignore[misc]
 
 
 def compiled(function: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Return a function of numbers and arrays as machine code that holds no lock of Python's."""
+    """Return a function of numbers and arrays as machine code that holds no lock of Python's.
+
+    Such a function may take its arrays one by one, however many: of a tuple, numba counts a reference whenever one is
+    taken out, and what depends on which of them are None is left out of the machine code for arguments alone.
+    """
     dispatcher: Any = numba.njit(nogil=True)(function)
     dispatcher._cache = _Kept(function)  # as its option for keeping code does with numba's own
     return cast("Callable[_P, _R]", dispatcher)
