@@ -12,7 +12,8 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor.chunks \
               chunk_size simulated_scale paper_experiment local_goodput campaign crashes disks hostile hostile_steps \
-              carriers local_ec2 spot.replay large_replicas new_user kept_chunks devices page
+              carriers local_ec2 spot.replay large_replicas new_user kept_chunks kept_after_restart \
+              devices page
 
 .PHONY: help demo test verify lint docs pool pool-firewalled pool-down clean
 .DELETE_ON_ERROR:

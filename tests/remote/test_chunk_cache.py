@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from pathlib import Path
@@ -252,6 +253,21 @@ def test_a_full_cache_keeps_what_it_has(tmp_path: Path) -> None:
         assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
     assert len(files(cache)) == 2
     assert master.sent == 60  # the first rows were not lost to the last
+
+
+def test_a_full_disk_keeps_nothing_and_loses_nothing(cache: ChunkCache, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    master, vertices = Master(cache._folder.with_name("carried")), [*range(ROWS)]
+    with monkeypatch.context() as patched:
+        patched.setattr(bundle, "write_atomic", full)  # of the worker's cache, and of what the next master would know
+        assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
+        assert cache.names() == ()
+    for _ in range(2):  # there is room again
+        assert_whole(taken(cache, *master.chunk(vertices, cache.names())), vertices)
+        master.restart()
+    assert master.sent == 2 * ROWS
 
 
 def test_what_was_not_used_for_long_makes_room(tmp_path: Path) -> None:

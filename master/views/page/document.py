@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import html
 import re
@@ -28,9 +29,10 @@ def write_page(root: Path, file: Path) -> None:
     try:
         write_atomic(file, text.encode())
     except OSError as error:
-        raise UsageError(
-            f"{file} cannot be written: {error.strerror}. Name a file in a folder that is there, as in --html run.html."
-        ) from error
+        advice = "Name a file in a folder that is there, as in --html run.html."
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            advice = "Make room on its disk, or name a file on another, as in --html /elsewhere/run.html."
+        raise UsageError(f"{file} cannot be written: {error.strerror}. {advice}") from error
 
 
 def render_page(facts: PageFacts, *, live: bool = False) -> str:

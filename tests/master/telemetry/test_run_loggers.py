@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import errno
 import json
 import os
 import signal
@@ -202,6 +203,34 @@ def test_a_file_that_was_cut_short_anywhere_goes_on(name: str, tmp_path: Path) -
         written = sorted((kind, step, name) for kind, step, name, _ in READERS[name](root))
         steps = [*((LOGGED, step) for step in (10, 20, 30, 40)), (METRICS, 20)]
         assert written == sorted((kind, step, name) for kind, step in steps for name in "ab"), length
+
+
+@pytest.mark.parametrize("name", ["csv", "json"])
+def test_a_point_of_which_a_full_disk_took_a_part_comes_again_once(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    logger, write = LOGGERS.find(name).open(tmp_path), os.write
+    logger.write(points(10, 20))
+    logger.write(points(20, kind=METRICS))
+    taken = iter([9])  # bytes that the disk still has room for
+
+    def full(handle: int, content: bytes) -> int:
+        room = next(taken, 0)
+        if not room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return write(handle, content[:room])
+
+    with monkeypatch.context() as patched, pytest.raises(OSError, match="No space left"):
+        patched.setattr(os, "write", full)
+        logger.write(points(30))
+    for _ in range(3):  # masters that begin and write nothing lose nothing for good either
+        again = LOGGERS.find(name).open(tmp_path)
+    logged, metrics = again.last().get(LOGGED, 0), again.last().get(METRICS, 0)
+    again.write(points(*[s for s in (20,) if s > metrics], kind=METRICS))
+    again.write(points(*[s for s in (10, 20, 30) if s > logged]))
+    written = sorted((kind, step, value) for kind, step, value, _ in READERS[name](tmp_path))
+    steps = [*((LOGGED, step) for step in (10, 20, 30)), (METRICS, 20)]
+    assert written == sorted((kind, step, value) for kind, step in steps for value in "ab")
 
 
 def test_a_number_that_is_none_is_null_in_json(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import hashlib
 import json
 import re
@@ -98,6 +99,18 @@ def test_the_command_writes_it(finished: Path, tmp_path: Path) -> None:
     ended = CliRunner().invoke(command_line(), ["report", str(finished), "--html", str(file)])
     assert ended.exit_code == 0, ended.output
     assert file.read_text("utf-8").startswith("<!DOCTYPE html>")
+
+
+def test_a_full_disk_is_said_and_leaves_no_part_of_a_page(
+    finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    with pytest.raises(UsageError, match=r"cannot be written: No space left on device\. Make room on its disk, or"):
+        write_page(finished, tmp_path / "run.html")
+    assert not [*tmp_path.glob("*run.html*")] and not [*tmp_path.glob(".*")]
 
 
 def test_a_file_in_a_folder_that_is_not_there_is_refused(finished: Path, tmp_path: Path) -> None:
