@@ -55,8 +55,8 @@ def main() -> None:
         "What workers that keep rows are sent after their master was killed",
         rows,
         [
-            f"{ROWS:,} rows of 1 KB (205 MB), three epochs in orders of their own, two local workers that keep what they"
-            f" are sent in one folder; killed once the first epoch is credited, then resumed; runs: {repeats}",
+            f"{ROWS:,} rows of 1 KB (205 MB), three epochs in orders of their own, two local workers that keep what"
+            f" they are sent in one folder; killed once the first epoch is credited, then resumed; runs: {repeats}",
             "MB down: answers and chunks, as the ledger has them; every row was credited three times (checked)",
         ],
     )
