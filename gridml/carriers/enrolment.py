@@ -134,8 +134,8 @@ class EnrolmentLine:
     def farewell(self, job: str, exit_status: int, why: str, evicted: bool, log: str = "") -> None:
         """Say how the worker of `job` ended, whether this machine is being taken away, and the end of what the worker
         wrote, as much of it as a line takes."""
-        said = {"op": "farewell", "exit_status": exit_status, "why": printable(why), "evicted": evicted}
-        self._ask(job, {**said, "log": printable(log, LONGEST_LOG)})
+        request = {"op": "farewell", "exit_status": exit_status, "why": printable(why), "evicted": evicted}
+        self._ask(job, {**request, "log": printable(log, LONGEST_LOG)})
 
     def _ask(self, user: str, request: Mapping[str, Any]) -> dict[str, Any]:
         paramiko = importlib.import_module("paramiko")

@@ -258,11 +258,11 @@ def unreachable(host: str, *, asked: bool) -> str | None:
     """Return why workers on other machines cannot reach this one at `host`, None where they may. What nobody `asked`
     for must be a full name."""
     try:
-        found = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
+        addresses = {ipaddress.ip_address(info[4][0]) for info in socket.getaddrinfo(host, None)}
     except (OSError, UnicodeError, ValueError) as error:
         return f"which is not known here ({error})"
-    useless = [ip for ip in found if ip.is_loopback or ip.is_unspecified or ip.is_link_local or ip.is_multicast]
-    if len(useless) == len(found):
+    useless = [ip for ip in addresses if ip.is_loopback or ip.is_unspecified or ip.is_link_local or ip.is_multicast]
+    if len(useless) == len(addresses):
         return f"which is {', '.join(sorted(map(str, useless)))}: another machine gets to itself there, or nowhere"
     if not asked and "." not in host and ":" not in host:
         return "a name without a domain, which machines elsewhere do not know"

@@ -93,14 +93,14 @@ def list_(region: _Region = None, as_json: Json = False) -> None:
     from ami.aws import connect
 
     ec2 = connect("ec2", region)
-    found = images.own(ec2)
+    images_made = images.own(ec2)
     if as_json:
-        typer.echo(json.dumps([dataclasses.asdict(image) for image in found], indent=2))
+        typer.echo(json.dumps([dataclasses.asdict(image) for image in images_made], indent=2))
         return
-    for image in found:
+    for image in images_made:
         made = f"{image.created[:16]:16}  gridml {image.version}  {image.architecture}  {image.state}"
         say(f"{image.id}  {made}  {image.name}")
-    if not found:
+    if not images_made:
         say(f"gridml made no image in {ec2.meta.region_name}. Make one: gridml ami build")
 
 

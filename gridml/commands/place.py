@@ -151,19 +151,19 @@ def place(
                 chosen = Again(was)
             told("placing", 0, 0)
             placement, quality = measured(chosen, weighted, parts, options)
-            said = quality.to_json() | (asdict(Moved.between(was, placement)) if was is not None else {})
+            facts = quality.to_json() | (asdict(Moved.between(was, placement)) if was is not None else {})
     except MemoryError as error:
         raise UsageError(
             f"{graph} does not fit into memory: {error}. Expected a smaller graph, or more memory."
         ) from error
     made = given.graph if kind in ("edges", "cliques") else None
-    save(out, placement, json_text(said, indent=2), Names(given.rows, given.columns, made))
+    save(out, placement, json_text(facts, indent=2), Names(given.rows, given.columns, made))
     if plot is not None:
         from master.views.plot_placement import plot_quality
 
         plot_quality(quality, plot)
     if as_json:
-        typer.echo(json_text(said, indent=2))
+        typer.echo(json_text(facts, indent=2))
     else:
         print_quality(quality)
 

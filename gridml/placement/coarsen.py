@@ -44,11 +44,11 @@ def coarsen(
     became, count = _numbers(mate)
     members = np.argsort(became, kind="stable").astype(np.int32)
     offsets = np.zeros(count + 1, np.int64)
-    found = np.empty(graph.edges, np.int32)
+    neighbours = np.empty(graph.edges, np.int32)
     last = np.full(graph.columns, -1, np.int32)
-    used = _union(graph.offsets, graph.neighbours, members, became, last, offsets, found)
+    used = _union(graph.offsets, graph.neighbours, members, became, last, offsets, neighbours)
     joined = np.bincount(became, sizes, minlength=count).astype(np.int64)
-    smaller = Bipartite(offsets, found[:used].copy(), graph.columns, None, graph.column_weights)
+    smaller = Bipartite(offsets, neighbours[:used].copy(), graph.columns, None, graph.column_weights)
     if graph.row_weights is None:
         return smaller, joined.astype(np.int32), became
     return replace(smaller, row_weights=joined), joined, became
@@ -77,7 +77,7 @@ def _mates(
     for row in order:
         if mate[row] >= 0:
             continue
-        found = 0
+        met = 0
         for edge in range(offsets[row], offsets[row + 1]):
             column = neighbours[edge]
             degree = column_offsets[column + 1] - column_offsets[column]
@@ -93,11 +93,11 @@ def _mates(
                     continue
                 if mate[other] < 0 and other != row:
                     if score[other] == 0:
-                        seen[found] = other
-                        found += 1
+                        seen[met] = other
+                        met += 1
                     score[other] += share
         best, most = -1, 0.0
-        for at in range(found):
+        for at in range(met):
             other = seen[at]
             worth = score[other] / (max(1, sizes[other]) * (offsets[other + 1] - offsets[other])) ** 0.5
             score[other] = 0

@@ -84,19 +84,19 @@ def _placement(root: Path) -> Placement:
     return Placement(parts, _parts(root / folder.ROWS, rows, parts), _parts(root / folder.COLUMNS, columns, parts), "")
 
 
-def _parts(path: Path, found: NDArray[Any], parts: int) -> Parts:
-    if len(found) and not (found.min() >= 0 and found.max() < parts):
-        raise _damaged(path, f"it has parts from {found.min()} to {found.max()} where there are {parts:,}")
-    return found.astype(np.int32)
+def _parts(path: Path, values: NDArray[Any], parts: int) -> Parts:
+    if len(values) and not (values.min() >= 0 and values.max() < parts):
+        raise _damaged(path, f"it has parts from {values.min()} to {values.max()} where there are {parts:,}")
+    return values.astype(np.int32)
 
 
 def _numbers(root: Path, name: str) -> Numbers | None:
     if not (root / name).exists():
         return None
-    found = _whole(root / name).astype(np.int64)
-    if (found[1:] <= found[:-1]).any():
+    numbers = _whole(root / name).astype(np.int64)
+    if (numbers[1:] <= numbers[:-1]).any():
         raise _damaged(root / name, "its numbers do not ascend")
-    return found
+    return numbers
 
 
 def _whole(path: Path) -> NDArray[Any]:

@@ -80,9 +80,9 @@ def within_memory(tally: Tally, graph: Bipartite, options: Options, aim: Aim) ->
     """
     if options.memory is None or tally.touched.max() <= options.memory:
         return tally
-    found = _kept(tally, graph, options, options.memory, aim)
-    if found is not None:
-        return found
+    kept = _kept(tally, graph, options, options.memory, aim)
+    if kept is not None:
+        return kept
     fails, holds = max(options.memory, least_memory(graph, len(tally.load)) - 1), int(tally.touched.max())
     for _ in range(HALVINGS):
         if holds - fails < 2:

@@ -89,14 +89,14 @@ def _halves(given: _Given, share: float, most: Counts, rng: np.random.Generator)
             break
         levels.append(_Given.of(smaller, joined.astype(np.int64)))
         became.append(to)
-    found = []
+    sides = []
     for at in range(TRIES):
         order = rng.permutation(levels[-1].graph.rows).astype(np.int32)
         side = levels[-1].grown(order, int(size * share), at % 2 == 0)
         cut = levels[-1].mend(side, most)
         over = np.bincount(side, levels[-1].sizes, minlength=2) - most
-        found.append((max(0, int(over.max())), cut, at, side))
-    side = min(found, key=lambda each: each[:3])[3]
+        sides.append((max(0, int(over.max())), cut, at, side))
+    side = min(sides, key=lambda each: each[:3])[3]
     for level, to in zip(levels[-2::-1], became[::-1], strict=True):
         side = side[to]
         level.mend(side, most)

@@ -28,7 +28,7 @@ def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids)
     for row in order:
         if group[row] != ALONE:
             continue
-        found = 0
+        several = 0
         for edge in range(graph.offsets[row], graph.offsets[row + 1]):
             column = graph.neighbours[edge]
             first, last = graph.column_offsets[column], graph.column_offsets[column + 1]
@@ -39,15 +39,15 @@ def pair(graph: BothSides, works: Counts, order: Ids, heaviest: int, group: Ids)
                 if group[other] != ALONE or other == row or works[row] + works[other] > heaviest:
                     continue
                 if shared[other] == 0.0:
-                    met[found] = other
-                    found += 1
+                    met[several] = other
+                    several += 1
                 shared[other] += 1.0 / (last - first - 1)
         best = row
-        for i in range(found):
+        for i in range(several):
             other = met[i]
             if best == row or shared[other] * works[best] > shared[best] * works[other]:
                 best = other
-        for i in range(found):
+        for i in range(several):
             shared[met[i]] = 0.0
         group[row] = group[best] = groups
         groups += 1

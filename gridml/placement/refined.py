@@ -93,13 +93,13 @@ class Way(NamedTuple):
 def ways(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Way]:
     """Return what is tried for the objective, whose best end is kept: one thing, but two for Duan's product, and for
     seconds where parts are not equally quick: columns that avoid slow parts can be too many for the others."""
-    found = [Way(options.aim)]
+    tried = [Way(options.aim)]
     pace = pace_of(graph, parts, options)
     if options.objective == DUAN and options.power is None and options.aim != LEVEL[0]:
-        found.append(Way(LEVEL[0]))
+        tried.append(Way(LEVEL[0]))
     elif pace is not None and not all((costs == costs[0]).all() for costs in pace):
-        found.append(Way(EVEN[0] if options.power is None else options.aim, pace))
-    return found
+        tried.append(Way(EVEN[0] if options.power is None else options.aim, pace))
+    return tried
 
 
 class Refined:

@@ -69,7 +69,7 @@ def deal_unused(home: Parts, parts: int) -> None:
 def _alone(sets: Words) -> tuple[Parts, Parts]:
     """Return the part of each column that only one touches, −1 for all others; and the columns that several touch."""
     home, shared = np.full(len(sets), -1, np.int32), np.empty(len(sets), np.int32)
-    found = 0
+    count = 0
     for column in range(len(sets)):
         part, several = -1, False
         for word in range(sets.shape[1]):
@@ -81,11 +81,11 @@ def _alone(sets: Words) -> tuple[Parts, Parts]:
                     bits >>= np.uint64(1)
                     part += 1
         if several:
-            shared[found] = column
-            found += 1
+            shared[count] = column
+            count += 1
         else:
             home[column] = part
-    return home, shared[:found]
+    return home, shared[:count]
 
 
 @compiled

@@ -23,8 +23,8 @@ _FILE = "prices.json"
 
 def stays(roster: Roster) -> list[tuple[Instance, Stay]]:
     """Return all instances that were ever launched, in the order of their ids, and how long each stayed."""
-    known = (roster.instance(id) for id in roster.ids())
-    return [(instance, _stay(instance, roster)) for instance in known if instance is not None]
+    instances = (roster.instance(id) for id in roster.ids())
+    return [(instance, _stay(instance, roster)) for instance in instances if instance is not None]
 
 
 def _stay(instance: Instance, roster: Roster) -> Stay:
@@ -42,8 +42,8 @@ def _stay(instance: Instance, roster: Roster) -> Stay:
 
 def keep_prices(root: Path, prices: Prices) -> None:
     """Keep what markets cost, in place of what was kept before, durably. Raises OSError."""
-    told = {market: [list(step) for step in steps] for market, steps in prices.items()}
-    write_atomic(root / FOLDER / _FILE, json.dumps(told).encode())
+    steps_of = {market: [list(step) for step in steps] for market, steps in prices.items()}
+    write_atomic(root / FOLDER / _FILE, json.dumps(steps_of).encode())
 
 
 def kept_prices(root: Path) -> dict[str, list[list[float]]]:

@@ -49,8 +49,8 @@ def signed(document: str, signature: str, certificate: str) -> bool:
 
 def token_fits(token: str, sha256: str) -> bool:
     """Whether `sha256` (hex) is a token's, in a time that does not tell how far it is right."""
-    told = hashlib.sha256(token.encode(errors="replace")).hexdigest()
-    return hmac.compare_digest(told, sha256.lower())
+    digest = hashlib.sha256(token.encode(errors="replace")).hexdigest()
+    return hmac.compare_digest(digest, sha256.lower())
 
 
 def identity_of(document: str) -> Identity | None:

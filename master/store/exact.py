@@ -46,14 +46,14 @@ def count_credits(db: sqlite3.Connection) -> Credited:
         db, "SELECT epoch, vertices, credited, closed_s NOTNULL AND version NOTNULL FROM epochs ORDER BY epoch", 4
     )
     credits, uncredited = _rows(db, "SELECT epoch, start, stop FROM credits", 3), _rows(db, _UNCREDITED, 3)
-    number, vertices, said, closed = epochs.T
+    number, vertices, claimed, closed = epochs.T
     if not len(epochs) or not np.array_equal(number, np.arange(len(epochs))):
         raise ValueError(f"the epochs {number.tolist()} are there; expected all from 0 on")
     _check_partition(np.concatenate([credits, uncredited]), vertices)
     sums = np.zeros(len(epochs), np.int64)
     np.add.at(sums, credits[:, 0], credits[:, 2] - credits[:, 1])
-    if not np.array_equal(sums, said):
-        raise ValueError(f"the epochs say that {said.tolist()} vertices are credited; the rows make {sums.tolist()}")
+    if not np.array_equal(sums, claimed):
+        raise ValueError(f"the epochs say that {claimed.tolist()} vertices are credited; the rows make {sums.tolist()}")
     if not np.array_equal(closed != 0, sums == vertices):
         raise ValueError(f"{sums.tolist()} of {vertices.tolist()} vertices are credited; closed are {closed.tolist()}")
     for version, credited, total in db.execute(_VERSIONS):
@@ -92,11 +92,11 @@ def _check_partition(parts: Ints, vertices: Ints) -> None:
     begins = np.concatenate([[0], np.cumsum(vertices)])
     order = np.argsort(begins[epoch] + start, kind="stable")
     expected = np.concatenate([[0], (begins[epoch] + stop)[order]])
-    found = np.concatenate([(begins[epoch] + start)[order], begins[-1:]])
-    for at in np.flatnonzero(found != expected)[:1]:
-        low, high = sorted((int(found[at]), int(expected[at])))
+    starts = np.concatenate([(begins[epoch] + start)[order], begins[-1:]])
+    for at in np.flatnonzero(starts != expected)[:1]:
+        low, high = sorted((int(starts[at]), int(expected[at])))
         of = max(0, int(np.searchsorted(begins, low, "right")) - 1)
-        what = "twice" if found[at] < expected[at] else "not at all"
+        what = "twice" if starts[at] < expected[at] else "not at all"
         raise ValueError(
             f"epoch {of + 1}: [{low - begins[of]}, {high - begins[of]}) is credited, free or leased {what}"
         )

@@ -61,14 +61,15 @@ def check_seed(seed: int) -> None:
         raise UsageError(f"--seed is {seed}; expected a whole number from 0 to {MOST_SEED}.")
 
 
-def check_placement(said: str, name: str, error: type[GridmlError] = UsageError) -> None:
-    """Raise an error where the placement that is `said` is neither auto nor none nor the name of a method."""
+def check_placement(which: str, name: str, error: type[GridmlError] = UsageError) -> None:
+    """Raise an `error` where a placement is neither auto nor none nor the `name` of a method; `which` placement that
+    is, as the message says it."""
     if name in (AUTO, NO_PLACEMENT):
         return
     from gridml.placement.registry import METHODS  # numba and scipy, which takes half a second
 
     if name not in METHODS:
-        raise error(f"{said} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
+        raise error(f"{which} is {name[:40]!r}; expected {NO_PLACEMENT}, or one of {', '.join(METHODS)}.")
 
 
 @dataclass(frozen=True)

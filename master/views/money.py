@@ -61,14 +61,14 @@ class Money:
 def read_money(root: Path, flop: float | None, now: float | None = None) -> Money | None:
     """Return what the run in `root` cost as at `now` (seconds since 1970) for `flop` credited floating-point
     operations; None where it has had no instances. Raises LedgerError for prices that cannot be read."""
-    known = stays(Roster(root))
-    if not known:
+    instances = stays(Roster(root))
+    if not instances:
         return None
     now_s = time.time() if now is None else now
     prices = kept_prices(root)
-    charges = [(stay, charge(stay, prices.get(stay.market), now_s)) for _, stay in known]
+    charges = [(stay, charge(stay, prices.get(stay.market), now_s)) for _, stay in instances]
     lives = sorted(
-        (_life(instance, *each) for (instance, _), each in zip(known, charges, strict=True)),
+        (_life(instance, *each) for (instance, _), each in zip(instances, charges, strict=True)),
         key=lambda life: (len(life.worker), life.worker, life.id),  # w2 before w10
     )
     dollars = math.fsum(each.dollars for each in lives)
@@ -141,20 +141,20 @@ def _by_market(lives: Sequence[LifeCost]) -> list[MarketCost]:
 
 
 def _together(parts: Sequence[float | None]) -> float | None:
-    known = [part for part in parts if part is not None]
-    return math.fsum(known) if len(known) == len(parts) else None
+    numbers = [part for part in parts if part is not None]
+    return math.fsum(numbers) if len(numbers) == len(parts) else None
 
 
 def _assumed(charges: Sequence[tuple[Stay, Charge]], prices: Prices) -> list[str]:
-    told = [
+    remarks = [
         "billed by the second, 60 s at least, from the launch on, spot instances at the price then in effect and free "
         "if taken within the first hour; disks, traffic and the machine of the master are not in it"
     ]
     if living := sum(stay.ended_s is None for stay, _ in charges):
-        told.append(f"{living} not known to have ended, billed until now")
+        remarks.append(f"{living} not known to have ended, billed until now")
     early = {stay.market for stay, _ in charges if (steps := prices.get(stay.market)) and stay.launched_s < steps[0][0]}
     if early:
-        told.append(f"the history of {', '.join(sorted(early))} begins after a launch: its first price before that")
+        remarks.append(f"the history of {', '.join(sorted(early))} begins after a launch: its first price before that")
     for basis, words in (
         (Basis.ON_DEMAND, "no price history: counted at the full price"),
         (Basis.NOTHING, "no price at all: not counted"),
@@ -163,8 +163,8 @@ def _assumed(charges: Sequence[tuple[Stay, Charge]], prices: Prices) -> list[str
             stay.market for stay, cost in charges if cost.basis is basis and (stay.spot or basis is Basis.NOTHING)
         }
         if without:
-            told.append(f"{', '.join(sorted(without))}: {words}")
-    return told
+            remarks.append(f"{', '.join(sorted(without))}: {words}")
+    return remarks
 
 
 def in_hours(seconds: float) -> str:

@@ -152,12 +152,12 @@ def _machine_table(report: Report) -> Table:
 
 
 def _money_line(money: Money) -> str:
-    told = f"{dollars(money.dollars)} for {len(money.lives):,} instances"
+    total = f"{dollars(money.dollars)} for {len(money.lives):,} instances"
     if money.on_demand is not None:
-        told += f", {dollars(money.on_demand)} on demand"
+        total += f", {dollars(money.on_demand)} on demand"
     if money.flop_per_dollar is not None:
-        told += f", {in_units(money.flop_per_dollar, 'FLOP')} credited per dollar"
-    return told
+        total += f", {in_units(money.flop_per_dollar, 'FLOP')} credited per dollar"
+    return total
 
 
 def render_money(money: Money) -> list[RenderableType]:

@@ -27,21 +27,21 @@ def read(source: Source) -> Bipartite:
             left, vertices = header
         text = block.text
         ends = np.empty(int(np.count_nonzero(text == scan.NEWLINE)), np.int64)
-        found = np.empty(len(text) // SHORTEST + 1, np.int32)
-        lines, more, at, mistake = scan.pins(text, begin, left, vertices, ends, found)
+        numbers = np.empty(len(text) // SHORTEST + 1, np.int32)
+        lines, more, at, mistake = scan.pins(text, begin, left, vertices, ends, numbers)
         if mistake:
-            said = _SAID[mistake].format(block.word(at), f"{vertices:,}")
-            raise source.wrong(said, block.line(at))
+            why = _SAID[mistake].format(block.word(at), f"{vertices:,}")
+            raise source.wrong(why, block.line(at))
         counts.append(ends[:lines] + pins)
-        vertices_of.append(found[:more].copy())
+        vertices_of.append(numbers[:more].copy())
         left, pins = left - lines, pins + more
     if block is not None and header is None:
         raise source.wrong(f"has no first line; expected {_FIRST}")
     if block is not None and left:
-        said = (
+        why = (
             f"ends here; expected {left:,} more hyperedges, as its first line says. Get the whole file, or correct it."
         )
-        raise source.wrong(said, block.line(len(block.text) - 1))
+        raise source.wrong(why, block.line(len(block.text) - 1))
     by_column = Bipartite.from_rows(np.concatenate(counts), np.concatenate(vertices_of), vertices)
     return by_column.transposed
 

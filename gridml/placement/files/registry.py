@@ -53,8 +53,8 @@ def format_of(file: Path) -> Format:
     for form in FORMATS.values():
         if name.endswith(form.endings):
             return form
-    known = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
-    raise UsageError(f"{file}: its name says no format; expected one of {known}, or say it: --format libsvm.")
+    formats = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
+    raise UsageError(f"{file}: its name says no format; expected one of {formats}, or say it: --format libsvm.")
 
 
 def read(file: Path, format_name: str | None = None, watch: Watch = unwatched) -> Bipartite:
@@ -76,13 +76,13 @@ def read_numbered(
         if kind != BIPARTITE and form.name == "hmetis":
             raise source.wrong(f"is a hypergraph, which is bipartite; expected a graph for rows as {kind}")
         if form.name == "edges":
-            found = edge_list.read_numbered(source, general=kind != BIPARTITE)
+            given = edge_list.read_numbered(source, general=kind != BIPARTITE)
         else:
-            found = Numbered(form.read(source))
-        graph = found.graph
+            given = Numbered(form.read(source))
+        graph = given.graph
         if not graph.edges:
             raise _without_edges(source, graph.rows, form.name)
-        return Numbered(as_bipartite(graph, kind), found.rows if kind in (BIPARTITE, VERTICES) else None, found.columns)
+        return Numbered(as_bipartite(graph, kind), given.rows if kind in (BIPARTITE, VERTICES) else None, given.columns)
     except UsageError as error:
         if str(file) in str(error):
             raise

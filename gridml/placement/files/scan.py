@@ -77,27 +77,27 @@ def pairs(text: Text, first: Numbers, second: Numbers) -> tuple[int, int, int]:
 
     Returns how many lines there are, where something is wrong, and what.
     """
-    at, found = 0, 0
+    at, count = 0, 0
     while at < len(text):
         at = _past_blanks(text, at)
         if text[at] != NEWLINE and text[at] != HASH and text[at] != PERCENT:
             for place in range(2):
                 begin, at = at, _past_whole(text, at)
                 if at == begin or not (_separates(text[at]) or text[at] == COMMA):
-                    return found, begin, NUMBER
+                    return count, begin, NUMBER
                 number = _whole(text, begin, at)
                 if not -LARGEST < number < LARGEST:
-                    return found, begin, TOO_LARGE
+                    return count, begin, TOO_LARGE
                 if place == 0:
-                    first[found] = number
+                    first[count] = number
                 else:
-                    second[found] = number
+                    second[count] = number
                 at = _past_blanks(text, at)
                 if place == 0 and text[at] == COMMA:
                     at = _past_blanks(text, at + 1)
-            found += 1
+            count += 1
         at = past_line(text, at)
-    return found, -1, OK
+    return count, -1, OK
 
 
 @compiled
@@ -109,34 +109,34 @@ def coordinates(
 
     Returns how many lines there are, where something is wrong, and what.
     """
-    found = 0
+    count = 0
     while at < len(text):
         at = _past_blanks(text, at)
         if text[at] != NEWLINE and text[at] != PERCENT:
-            if found == entries:
-                return found, at, TOO_MANY
+            if count == entries:
+                return count, at, TOO_MANY
             for place in range(2):
                 begin, at = at, _past_whole(text, at)
                 if at == begin or not _separates(text[at]):
-                    return found, begin, NUMBER
+                    return count, begin, NUMBER
                 number = _whole(text, begin, at)
                 if not 1 <= number <= (columns if place else rows):
-                    return found, begin, INDEX
+                    return count, begin, INDEX
                 if place:
-                    second[found] = number - 1
+                    second[count] = number - 1
                 else:
-                    first[found] = number - 1
+                    first[count] = number - 1
                 at = _past_blanks(text, at)
             if valued:
                 begin, at = at, _past_number(text, at)
                 if at == begin or not _separates(text[at]):
-                    return found, begin, VALUE
+                    return count, begin, VALUE
                 at = _past_blanks(text, at)
             if text[at] != NEWLINE:
-                return found, at, TOO_LONG
-            found += 1
+                return count, at, TOO_LONG
+            count += 1
         at = past_line(text, at)
-    return found, -1, OK
+    return count, -1, OK
 
 
 @compiled
@@ -146,31 +146,31 @@ def pins(text: Text, at: int, lines: int, vertices: int, ends: Numbers, numbers:
 
     Returns lines, numbers, where something is wrong, and what.
     """
-    found, used = 0, 0
+    count, used = 0, 0
     while at < len(text):
         at = _past_blanks(text, at)
         if text[at] == PERCENT:
             at = past_line(text, at)
             continue
-        if found == lines:
+        if count == lines:
             if text[at] != NEWLINE:
-                return found, used, at, TOO_MANY
+                return count, used, at, TOO_MANY
             at += 1
             continue
         while text[at] != NEWLINE:
             begin, at = at, _past_whole(text, at)
             if at == begin or not _separates(text[at]):
-                return found, used, begin, NUMBER
+                return count, used, begin, NUMBER
             number = _whole(text, begin, at)
             if not 1 <= number <= vertices:
-                return found, used, begin, INDEX
+                return count, used, begin, INDEX
             numbers[used] = number - 1
             used += 1
             at = _past_blanks(text, at)
-        ends[found] = used
-        found += 1
+        ends[count] = used
+        count += 1
         at += 1
-    return found, used, -1, OK
+    return count, used, -1, OK
 
 
 @compiled

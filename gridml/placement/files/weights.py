@@ -14,11 +14,11 @@ from gridml.errors import UsageError
 def read_weights(path: Path) -> NDArray[Any]:
     """Read an array from a .npy. Raises UsageError where there is none; what is in it is for `Bipartite.weighted`."""
     try:
-        found = np.load(path, allow_pickle=False)
+        weights = np.load(path, allow_pickle=False)
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror or error}. Name a .npy of weights.") from error
     except (ValueError, EOFError) as error:
         raise UsageError(f"{path} is no .npy of numbers, or not all of one. Write it with numpy.save.") from error
-    if not isinstance(found, np.ndarray):
+    if not isinstance(weights, np.ndarray):
         raise UsageError(f"{path} holds several arrays; expected a .npy of one, as numpy.save writes it.")
-    return found
+    return weights

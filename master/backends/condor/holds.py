@@ -63,8 +63,8 @@ def held_for(facts: Mapping[str, Any]) -> HeldFor:
         what = SUBCODES.get(subcode) or _named(str(facts.get("HoldReason") or facts.get("Reason") or ""))
         if what is not None:
             return HeldFor.MEMORY if what == "memory" else HeldFor.ITSELF
-    known = _CODES.get(code)
-    return HeldFor.TROUBLE if known is None else known.because
+    cause = _CODES.get(code)
+    return HeldFor.TROUBLE if cause is None else cause.because
 
 
 def _named(reason: str) -> str | None:
@@ -75,5 +75,5 @@ def _named(reason: str) -> str | None:
 def about_hold(detail: str) -> str:
     """Return what a person can do about a hold whose reason has its code, as `(code 13)`; "" where nothing is known."""
     code = _CODE.search(detail)
-    known = _CODES.get(int(code[1])) if code else None
-    return known.advice if known else ""
+    cause = _CODES.get(int(code[1])) if code else None
+    return cause.advice if cause else ""

@@ -14,8 +14,8 @@ Jobs"), whose access points give each job one."""
 def longest_s(ad: Mapping[str, Any], job_hours: float) -> float | None:
     """Return the seconds that one attempt of a job may run, None where nothing says so. `job_hours` is what the user
     says, 0: nothing."""
-    found = [float(ad[name]) for name in COLUMNS[:2] if isinstance(ad.get(name), int | float)]
+    limits = [float(ad[name]) for name in COLUMNS[:2] if isinstance(ad.get(name), int | float)]
     category = ad.get(COLUMNS[2])
     hours = CATEGORY_HOURS.get(category.lower()) if isinstance(category, str) else None
-    found += [3600.0 * limit for limit in (hours, job_hours) if limit]
-    return min((limit for limit in found if limit > 0), default=None)
+    limits += [3600.0 * limit for limit in (hours, job_hours) if limit]
+    return min((limit for limit in limits if limit > 0), default=None)

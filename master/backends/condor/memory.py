@@ -36,10 +36,10 @@ def memory_range(text: str) -> MemoryRange:
 
 def _mib(size: str, text: str) -> int:
     match = _SIZE.fullmatch(size)
-    found = 0 if match is None else math.ceil(float(match[1]) * _MIB[match[2].upper()])
-    if not 1 <= found <= 2**40:
+    mib = 0 if match is None else math.ceil(float(match[1]) * _MIB[match[2].upper()])
+    if not 1 <= mib <= 2**40:
         raise UsageError(f"--request-memory is {printable(text, 80)}; {_EXPECTED}.")
-    return found
+    return mib
 
 
 def next_request(too_little: int, used: int | None, most: int) -> tuple[int | None, str]:
