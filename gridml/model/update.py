@@ -121,6 +121,8 @@ def argument_hints(function: Callable[..., Any], name: str) -> dict[str, Any]:
 
 
 def vertex_class(hint: Any, function: str, argument: str) -> tuple[type[Vertex], bool]:
+    """Return the vertex type that an annotation names, and whether it is of a batch of them. Raises ProgramError, which
+    names the function and its argument, for any other annotation."""
     batched = typing.get_origin(hint) is Batch
     cls = typing.get_args(hint)[0] if batched else hint
     if not (isinstance(cls, type) and issubclass(cls, Vertex)):

@@ -187,6 +187,7 @@ def _past_blanks(text: Text, at: int) -> int:
 
 @compiled
 def past_line(text: Text, at: int) -> int:
+    """Return where the line after that of byte `at` begins. The text ends with the end of a line."""
     while text[at] != NEWLINE:
         at += 1
     return at + 1
