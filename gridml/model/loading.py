@@ -14,6 +14,8 @@ from gridml.model.user_traceback import user_traceback
 
 MOST_NAME = 200  # bytes of a program's file name: others are made of it, and a file system's limit is 255
 
+_EXTRAS = ("torch",)  # of gridml, which bring the package of that name
+
 _loading: list[Path] = []  # the programs whose files are executed now
 
 
@@ -55,7 +57,7 @@ def load(path: Path, original: Path | None = None) -> Program:
         raise  # it says all there is to say
     except BaseException as error:
         del sys.modules[name]
-        raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}") from error
+        raise ProgramError(f"{path} cannot be loaded:\n{user_traceback(error, path)}{_install(error)}") from error
     finally:
         _loading.remove(path)
     programs: dict[str, Program] = {n: v for n, v in vars(loaded).items() if issubclass(type(v), Program)}
@@ -68,6 +70,15 @@ def load(path: Path, original: Path | None = None) -> Program:
     program = next(iter(programs.values()))
     program.check()
     return program
+
+
+def _install(error: BaseException) -> str:
+    """Return how a package is got for the want of which a program cannot be loaded, "" where that is not why."""
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    package = error.name.partition(".")[0]
+    get = f"pip install 'gridml[{package}]'" if package in _EXTRAS else f"pip install {package}, if it is called that"
+    return f"\n{sys.executable} has no {package}. Install it there: {get}; workers elsewhere need it, too."
 
 
 def _problem(path: Path) -> str | None:

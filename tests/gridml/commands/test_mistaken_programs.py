@@ -147,6 +147,20 @@ def test_a_program_that_ends_where_it_is_imported(mistake: Callable[..., str], l
     assert error.count("Traceback (most recent call last)") == 1 and not Path("r").exists()
 
 
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        # As it ends where torch is not installed, which it is here.
+        ("raise ModuleNotFoundError('No module named', name='torch')", "pip install 'gridml[torch]'"),
+        ("import no_such.part", "pip install no_such, if it is called that"),
+    ],
+)
+def test_a_package_that_is_not_installed(mistake: Callable[..., str], line: str, command: str) -> None:
+    write(COUNTS, IMPORT, f"{IMPORT}{line}\n")
+    mistake(["run", "program.py", "--run-dir", "r"], 3, "program.py cannot be loaded", line, command)
+    assert not Path("r").exists()
+
+
 FAILING = [
     (GRAPH, GRAPH + "    raise BaseException('x')\n", "graph failed: BaseException: x"),
     (GRAPH, GRAPH + "    raise KeyboardInterrupt\n", "graph failed: KeyboardInterrupt"),
