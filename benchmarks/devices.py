@@ -9,7 +9,6 @@ parameters, on the CPU where there is no GPU: to see that it works. Nothing of t
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
 import os
@@ -24,6 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
+from benchmarks.arguments import parser_of
 from benchmarks.table import RESULTS, Cell, write
 from gridml.engine.devices import present
 from master.backends.registry import make
@@ -41,7 +41,7 @@ def main() -> None:
     if sys.argv[1:2] == [LOOP]:
         print(json.dumps(loop(*sys.argv[2:4])))
         return
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument(TINY, action="store_true")
     parser.add_argument("repeats", nargs="?", type=int, help="3; 1 of tiny ones")
     parser.add_argument("programs", nargs="*", help=", ".join(PROGRAMS))

@@ -8,39 +8,25 @@ own, as on two machines, or both have one.
 
 from __future__ import annotations
 
-import os
-import sqlite3
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
 
-import numpy as np
-from numpy.lib.format import open_memmap
-
 from benchmarks.arguments import numbers
+from benchmarks.kept_rows import DOWN, ROWS, asked, begun, environment, played
 from benchmarks.table import Cell, write
 
-PROGRAM = Path(__file__).parent / "programs" / "kept_rows.py"
-ROWS, WIDTH = 200_000, 256  # float32
 WAYS = ("carried", "kept, a folder each", "kept, one folder", "read from the file")
 
 
 def main() -> None:
     (repeats,) = numbers(__doc__, repeats=3)
-    played: dict[str, list[tuple[float, float]]] = {way: [] for way in WAYS}
-    with tempfile.TemporaryDirectory(prefix="kept-chunks-") as folder:
-        values = open_memmap(Path(folder) / "rows.npy", "w+", np.float32, (ROWS, WIDTH))
-        values[:] = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH))
-        for _ in range(repeats):
-            for way in WAYS:
-                played[way].append(play(way, Path(folder)))
-                print(way, played[way][-1], flush=True)
-    carried = statistics.median(megabytes for megabytes, _ in played["carried"])
+    outcomes = played(WAYS, play, repeats)
+    carried = statistics.median(megabytes for megabytes, _ in outcomes["carried"])
     rows: list[dict[str, Cell]] = []
-    for way, runs in played.items():
+    for way, runs in outcomes.items():
         megabytes = statistics.median(each for each, _ in runs)
         seconds = statistics.median(each for _, each in runs)
         share = round(megabytes / carried, 3)
@@ -59,27 +45,12 @@ def main() -> None:
 def play(way: str, folder: Path) -> tuple[float, float]:
     """One run: (MB that travelled to workers, seconds)."""
     root = Path(tempfile.mkdtemp(prefix="run-", dir=folder))
-    environment = {**os.environ, "ROWS": str(folder / "rows.npy"), "SHARED": "1" if "file" in way else "0"}
-    environment.pop("GRIDML_WORKER_CACHE", None)
-    if way == "kept, one folder":
-        environment["GRIDML_WORKER_CACHE"] = str(root / "kept")
-    elif way == "kept, a folder each":
-        environment["GRIDML_WORKER_CACHE"] = str(root / "kept-{name}")
-    command = [
-        str(Path(sys.executable).with_name("gridml")),
-        "run",
-        str(PROGRAM),
-        "--workers",
-        "2",
-        "--run-dir",
-        str(root / "run"),
-    ]
+    caches = {"kept, one folder": str(root / "kept"), "kept, a folder each": str(root / "kept-{name}")}
+    given = environment(folder, caches.get(way), shared=way == "read from the file")
     began = time.monotonic()
-    subprocess.run(command, env=environment, stdout=subprocess.DEVNULL, check=True)
+    subprocess.run(begun(root / "run"), env=given, stdout=subprocess.DEVNULL, check=True)
     seconds = time.monotonic() - began
-    with sqlite3.connect(f"file:{root / 'run' / 'ledger.db'}?mode=ro", uri=True) as ledger:
-        (nbytes,) = ledger.execute("SELECT sum(bytes_down) FROM workers").fetchone()
-    return nbytes / 1e6, seconds
+    return asked(root / "run", DOWN) / 1e6, seconds
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ in turn. Rows are trained for a while only, a replica's run to its end.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import shutil
@@ -26,6 +25,7 @@ from pathlib import Path
 import numpy as np
 from numpy.lib.format import open_memmap
 
+from benchmarks.arguments import parser_of
 from benchmarks.table import Cell, write
 from gridml.errors import RunError
 from master.backends.registry import make
@@ -77,7 +77,7 @@ class Played:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("repeats", nargs="?", type=int, default=3)
     parser.add_argument("which", nargs="?", choices=["rows", "replica"], default="", help="both by default")
     options = parser.parse_args()

@@ -93,27 +93,9 @@ TASKS = {
         Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
         Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.25, "loss", more_is_better=False, rows=True),
         Task("MovieLens, factorisation", "ratings", 80_000, 8, 32, 0.02, "error", more_is_better=False, rows=True),
-        Task(
-            "Clicks, two towers",
-            "towers",
-            40_000,
-            6,
-            128,
-            0.006,
-            "recall",
-            variant=(("TABLES", "stale_mean"),),
-            loop_rates=WIDE,
-        ),
-        Task(
-            "Clicks, tables added",
-            "towers",
-            40_000,
-            6,
-            128,
-            0.006,
-            "recall",
-            variant=(("TABLES", "add"),),
-            loop_rates=WIDE,
+        *(
+            Task(name, "towers", 40_000, 6, 128, 0.006, "recall", variant=(("TABLES", rule),), loop_rates=WIDE)
+            for name, rule in (("Clicks, two towers", "stale_mean"), ("Clicks, tables added", "add"))
         ),
     )
 }

@@ -9,12 +9,12 @@ measured before.
 
 from __future__ import annotations
 
-import argparse
 import json
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.arguments import parser_of
 from benchmarks.placement import figures_duan, figures_parsa
 from benchmarks.placement.figures_plot import draw
 from benchmarks.placement.graphs import clicks, graph, names, uniform
@@ -30,7 +30,7 @@ PARSA, DUAN = "placement_parsa.png", "placement_duan.png"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--draw", action="store_true")
     options = parser.parse_args()

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gridml.calls.displays import Display, OnEvent, check_shown
 from gridml.calls.driving import drive
-from gridml.calls.first_values import FirstValues, written
+from gridml.calls.first_values import FirstValues, apart, written
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
@@ -99,8 +99,8 @@ def _begin(verb: str, program: AnyProgram, given: Mapping[str, Any], on_event: O
     check_guarded(call)
     check_shown(call, display, on_event)
     source, plugin = source_of(program, call), _plugin(verb)
-    states = given["init_from"] if isinstance(given["init_from"], Mapping) else None
-    plain = given if states is None else {**given, "init_from": None}
+    named, states = apart(given["init_from"])
+    plain = {**given, "init_from": named}
     workers = plugin.options().facts.workers_option.removeprefix("--")
     parameters = [p.replace(name=workers) if p.name == "workers" else p for p in start_parameters(plugin)]
     values = values_of(call, parameters, plain, _AT_A_TERMINAL)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import inspect
 import os
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from gridml.calls.displays import Heard, Nowhere, OnEvent, check_shown
 from gridml.calls.driving import explained, undisturbed
-from gridml.calls.first_values import FirstValues, written
+from gridml.calls.first_values import FirstValues, apart, written
 from gridml.calls.handle import Run
 from gridml.calls.options import values_of
 from gridml.calls.sources import source_of
@@ -45,9 +44,8 @@ def simulate(
     check_guarded(call)
     check_shown(call, "none", on_event)
     parameters = inspect.signature(command.simulate, eval_str=True).parameters.values()
-    states = init_from if isinstance(init_from, Mapping) else None
-    given = {**options, "workers": workers, "init_from": None if states is not None else init_from}
-    values = values_of(call, parameters, given, _ELSEWHERE)
+    named, states = apart(init_from)
+    values = values_of(call, parameters, {**options, "workers": workers, "init_from": named}, _ELSEWHERE)
     wanted = SimulationOptions(**{name: value for name, value in values.items() if name not in _ELSEWHERE})
     source = None if program is None else source_of(program, call)
     name = "cost" if source is None else source.file.stem

@@ -147,7 +147,6 @@ class ChirpLink(FileLink):
             count = self._ask(f"getfile {_quoted(path)}")  # another number than `size` where it was replaced since
             content = Received(count)
             content.take(self._read(count))
-            content.end()
         return content
 
     def _get_in_pieces(self, path: str) -> Received:

@@ -72,10 +72,9 @@ class CarriedPayloads:
         self._payloads[sha256[:CACHED_DIGITS]] = tables
         self._nbytes += _nbytes(tables)
         while self._nbytes > self._most:
-            oldest = next(iter(self._payloads))
-            for carried in self._payloads[oldest].values():
-                self._files.remove(carried.sha256)
-            self._forget(oldest)
+            digits, oldest = next(iter(self._payloads.items()))
+            self._files.remove(next(iter(oldest.values())).sha256)  # all tables of a payload have its
+            self._forget(digits)
 
     def _forget(self, digits: str) -> None:
         tables = self._payloads.pop(digits, None)

@@ -1,0 +1,56 @@
+"""Runs of two workers that train on 200,000 rows of 1 KB for three epochs, played in several ways, each in turn."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sqlite3
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.lib.format import open_memmap
+
+PROGRAM = Path(__file__).parent / "programs" / "kept_rows.py"
+GRIDML = str(Path(sys.executable).with_name("gridml"))
+ROWS, WIDTH = 200_000, 256  # float32
+CACHE = "GRIDML_WORKER_CACHE"
+DOWN = "SELECT sum(bytes_down) FROM workers"
+
+Outcome = tuple[float, float]
+
+
+def played(ways: Sequence[str], play: Callable[[str, Path], Outcome], repeats: int) -> dict[str, list[Outcome]]:
+    """Return what came of each way, `repeats` times. `play` gets a way and a folder with `rows.npy`."""
+    outcomes: dict[str, list[Outcome]] = {way: [] for way in ways}
+    with tempfile.TemporaryDirectory(prefix="kept-rows-") as folder:
+        values = open_memmap(Path(folder) / "rows.npy", "w+", np.float32, (ROWS, WIDTH))
+        values[:] = np.random.default_rng(0).integers(0, 9, (ROWS, WIDTH))
+        for _ in range(repeats):
+            for way in ways:
+                outcomes[way].append(play(way, Path(folder)))
+                print(way, outcomes[way][-1], flush=True)
+    return outcomes
+
+
+def environment(folder: Path, cache: str | None, *, shared: bool) -> Mapping[str, str]:
+    """What a run gets: the rows of a folder, carried or `shared`, and where its workers keep them, None for nowhere."""
+    given = {**os.environ, "ROWS": str(folder / "rows.npy"), "SHARED": str(int(shared))}
+    given.pop(CACHE, None)
+    return given if cache is None else {**given, CACHE: cache}
+
+
+def begun(run: Path) -> list[str]:
+    """The command line that begins a run."""
+    return [GRIDML, "run", str(PROGRAM), "--workers", "2", "--run-dir", str(run)]
+
+
+def asked(run: Path, query: str) -> float:
+    """One number of a run's ledger, 0 as long as there is none."""
+    with contextlib.suppress(sqlite3.OperationalError):  # before the run has made it
+        ledger = sqlite3.connect(f"file:{run / 'ledger.db'}?mode=ro", uri=True)
+        with contextlib.closing(ledger):
+            return ledger.execute(query).fetchone()[0] or 0
+    return 0
