@@ -9,6 +9,7 @@ import numpy as np
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.carriers.registry import CARRIERS
+from gridml.engine.moments import COUNTERS, MOST_MOMENTS
 from gridml.errors import RunError
 from gridml.model.graph import Graph
 from master.store.rundir import RunDirectory
@@ -46,10 +47,12 @@ class MessageLimits(NamedTuple):
 
 
 def message_limits(graph: Graph, state: ReplicaState) -> MessageLimits:
-    """Return what the largest push can need: every tensor of the replica, every row of replicated types with its id,
-    every row of local types with its id and the fields that f changes; a megabyte for its words, and for each tensor
-    its name and `ENTRY` bytes in the header."""
+    """Return what the largest push can need: every tensor of the replica, and of modules' what optimisers remember of
+    it; every row of replicated types with its id, every row of local types with its id and the fields that f changes; a
+    megabyte for its words, and for each tensor its name and `ENTRY` bytes in the header."""
     sizes = {name: tensor.nbytes for name, tensor in state.tensors()}
+    for name, tensor in [pair for vertex in state.modules.values() for pair in vertex.tensors.items()]:
+        sizes |= {f"@moments/{entry}/{name}": 2 * tensor.size + 4 for entry in (*MOST_MOMENTS, *COUNTERS)}
     for table in graph.tables.values():
         sizes[f"@rows/{table.type.name}"] = table.count * np.dtype(np.int64).itemsize
         sizes.update({f"{table.type.name}/{name}": table.columns[name].nbytes for name in table.type.mutable})

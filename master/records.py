@@ -237,6 +237,7 @@ class WorkerRecord:
     cached: tuple[str, ...] | None = None  # payloads of chunks, as it said when it last wanted work
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
     malformed: int = 0  # messages of it that made no sense
+    spoilt: bool = False  # work of it was refused for what was in it: it is given nobody's moments any more
 
     # How it works.
     part: int | None = None  # of a placed graph, which it is at home in: it has the rows of that

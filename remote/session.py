@@ -98,6 +98,7 @@ class Session:
         self._logged: tuple[Logged, ...] = ()  # what f logged of it, too
         self._master = MasterCopy(engine.program.types())
         self._compress = NONE
+        self._gather = False  # what optimisers remember, for the next push
         self._brought = ReplicaPart()  # with the last reply
         self._arrived = ReplicaPart()  # to start the next chunk from
 
@@ -152,7 +153,7 @@ class Session:
         if answer is not None:
             reply, self._brought = answer
             self._master.take(self._brought, fast_forward=reply.fast_forward)
-            self._compress = reply.pace.compress
+            self._compress, self._gather = reply.pace.compress, reply.moments
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.settle()
             if reply.forget_rows:
@@ -241,11 +242,13 @@ class Session:
         except BatchFailed as failure:
             return self._failed(action.lease, failure)
         fields, compress = self._engine.changed_fields(action.start, action.stop), self._compress
+        moments = self._engine.moments() if self._gather else {}
+        self._gather = False
 
         def carried() -> PushContent:
             content, rounded = self._master.carry(self._engine.wire(snapshot), compress)
             self._snapshot = replace(snapshot, replica=snapshot.replica.updated(rounded))  # what is rebased upon
-            return replace(content, fields=fields)
+            return replace(content, fields=fields, replica=replace(content.replica, moments=moments))
 
         self._logged = snapshot.logged
         if snapshot.arriving:  # from a device: it trains on while its courier waits for that
@@ -274,6 +277,7 @@ class Session:
         snapshot, self._snapshot = self._snapshot, None
         if action.forget_optimisers:
             self._engine.forget_optimisers()
+            self._arrived = replace(self._arrived, moments={})
         match action.use:
             case Use.DROP:
                 self._arrived = ReplicaPart()
@@ -282,7 +286,7 @@ class Session:
                 self._engine.forget_logged()
             case Use.KEEP:
                 self._engine.take_rows(brought)
-                self._arrived = self._arrived.updated(ReplicaPart(brought.modules))
+                self._arrived = self._arrived.updated(ReplicaPart(brought.modules, moments=brought.moments))
             case Use.REBASE:
                 assert snapshot is not None, "what was pushed last is kept until its answer comes"
                 self._engine.rebase(snapshot, brought, action.live)
@@ -290,5 +294,5 @@ class Session:
     def _keep_only(self, action: KeepOnly) -> None:
         self._engine.keep_only(action.modules)
         self._master.keep_only(action.modules)
-        arrived = self._arrived.modules.items()
-        self._arrived = ReplicaPart({key: tensors for key, tensors in arrived if key in action.modules})
+        arrived = {key: tensors for key, tensors in self._arrived.modules.items() if key in action.modules}
+        self._arrived = ReplicaPart(arrived, moments=self._arrived.moments)

@@ -241,6 +241,11 @@ class Engine:
         self._used.clear()
         return Snapshot(ReplicaPart(modules, rows), used, self._recorder.take(), arriving=tuple(arriving))
 
+    def moments(self) -> dict[str, Array]:
+        """Return what the optimisers of all module vertices remember that others can go on with, by "entry/NAME"."""
+        of_each = [self._modules[type_name].moments(index) for type_name, index in self._views]
+        return {name: values for moments in of_each for name, values in moments.items()}
+
     @property
     def gathering(self) -> bool:
         """Whether f has gathered gradients that no optimiser step has followed."""
@@ -293,9 +298,12 @@ class Engine:
         return fields
 
     def restart(self, newest: ReplicaPart) -> None:
-        """Take the master's replica as it is; local work since the last push is dropped."""
+        """Take the master's replica as it is; local work since the last push is dropped. Optimisers that have not
+        stepped begin with the moments that came with it."""
         self._stepping.forget()
         self._take(newest, None, 1)
+        for type_name, index in newest.modules if newest.moments else ():
+            self._modules[type_name].inherit(index, newest.moments)
         self._used.clear()
         for table in self._tables.values():
             if isinstance(table, Rows):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture, Mirror, needs_mirror
 from gridml.engine.module_tensors import check_tensors
+from gridml.engine.moments import gathered, inherit
 from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
 from gridml.engine.torch_rates import TorchRates
@@ -276,6 +277,18 @@ class Modules:
             views = self.views(index)
             gathered[self.vertex_type.name, index] = {name: views[name] for name in names if name in views}
         return gathered
+
+    def moments(self, index: int) -> dict[str, Array]:
+        """Return what others can go on with of what the optimisers of vertex `index` remember, by "entry/NAME"."""
+        names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
+        of_each = [gathered(optimiser, names) for optimiser in self._optimisers[index].values()]
+        return {name: values for moments in of_each for name, values in moments.items()}
+
+    def inherit(self, index: int, moments: Mapping[str, Array]) -> None:
+        """Have the optimisers of vertex `index` that have not stepped begin with what `moments` brought of others."""
+        names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
+        for optimiser in self._optimisers[index].values():
+            inherit(optimiser, names, moments)
 
     def set_rate(self, factor: float, share: float = 1.0) -> None:
         """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""

@@ -167,8 +167,9 @@ class Reply(NamedTuple):
     `fast_forward`: the version is exactly what was pushed. `lease`: work to add to the worker's. `stop_at`: the end of
     the pushed lease where it was cut. `drop_optimiser`: the refused work had spoilt it. `forget_rows`: those of other
     chunks than the one in hand are too many to keep. `ready`: of leases whose rows come piece by piece, how far they
-    have come: batches that begin before that position may be trained. `answer`: what this reply is called, of several
-    to one sync perhaps. `leave`: there is nothing more to do.
+    have come: batches that begin before that position may be trained. `moments`: the next push is to bring what its
+    optimisers have gathered, too. `answer`: what this reply is called, of several to one sync perhaps. `leave`: there
+    is nothing more to do.
     """
 
     version: int
@@ -181,6 +182,7 @@ class Reply(NamedTuple):
     drop_optimiser: bool = False
     forget_rows: bool = False
     ready: tuple[tuple[int, int], ...] = ()
+    moments: bool = False
     answer: str = ""
     leave: bool = False
     wait_s: float = 0.1

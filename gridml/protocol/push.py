@@ -5,6 +5,7 @@ A bundle holds flat named tensors. Their names:
     Type/index/field/parameter    a tensor of a module vertex
     @int8/NAME, @int4/NAME        uint8 (bytes,): the step of such a tensor from the push's base, compressed
     @bf16/NAME                    uint16: the upper halves of such a tensor, in a reply
+    @moments/ENTRY/NAME           uint16 of its shape, or float32 (): what optimisers remember of such a tensor
     @rows/Type                    ids (n,) of rows of a replicated type, with its fields
     @ids/Type                     ids (n,) of local vertices, with the fields that f changed
     Type/field                    (n, *shape), a field of the rows that `@rows/Type` or `@ids/Type` names
@@ -32,7 +33,7 @@ VertexKey = tuple[str, int]  # (type name, index): a VertexId is one
 ModuleTensors = Mapping[str, Array]  # of one module vertex, by whole tensor name
 
 LONGEST_NAME = 1_000  # characters
-_ROWS, _IDS, _SHORT = "@rows/", "@ids/", f"@{BFLOAT16}/"
+_ROWS, _IDS, _SHORT, _MOMENTS = "@rows/", "@ids/", f"@{BFLOAT16}/", "@moments/"
 
 
 @dataclass(frozen=True)
@@ -54,21 +55,24 @@ Fields = Mapping[str, RowValues]  # fields of local vertices, by type name
 class ReplicaPart:
     """Some vertices of the replica: modules with those of their tensors that changed, rows of array fields by type.
 
-    The float32 tensors that `short` names travel in bfloat16.
+    The float32 tensors that `short` names travel in bfloat16. Beside them stand `moments`, by "entry/NAME": what
+    optimisers remember of modules' weights (`gridml.engine.moments`).
     """
 
     modules: Mapping[VertexKey, ModuleTensors] = field(default_factory=dict)
     rows: Mapping[str, RowValues] = field(default_factory=dict)
     short: Collection[str] = ()
+    moments: Mapping[str, Array] = field(default_factory=dict)
 
     def __bool__(self) -> bool:
-        """Say whether anything is in it."""
+        """Say whether anything of the replica is in it."""
         return bool(self.modules or self.rows)
 
     def updated(self, newer: ReplicaPart) -> ReplicaPart:
         """Return this part with what is in `newer` instead of its own: by tensor for modules, by type for rows."""
         modules = {key: {**self.modules.get(key, {}), **tensors} for key, tensors in newer.modules.items()}
-        return ReplicaPart({**self.modules, **modules}, {**self.rows, **newer.rows})
+        moments = {**self.moments, **newer.moments}
+        return ReplicaPart({**self.modules, **modules}, {**self.rows, **newer.rows}, moments=moments)
 
 
 Steps = Mapping[VertexKey, Mapping[str, Step]]  # of module vertices, by whole tensor name
@@ -111,7 +115,8 @@ def encode_replica(part: ReplicaPart) -> dict[str, Array]:
         short = {name: tensor for name, tensor in modules.items() if name in part.short}
         modules = {name: tensor for name, tensor in modules.items() if name not in short}
         modules |= {f"{_SHORT}{name}": bfloat16(tensor) for name, tensor in short.items()}
-    return {**modules, **_encode_rows(_ROWS, part.rows)}
+    moments = {f"{_MOMENTS}{name}": values for name, values in part.moments.items()}
+    return {**modules, **_encode_rows(_ROWS, part.rows), **moments}
 
 
 def _encode_rows(prefix: str, types: Mapping[str, RowValues]) -> dict[str, Array]:
@@ -127,12 +132,15 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
     ids: dict[str, dict[str, Array]] = {_ROWS: {}, _IDS: {}}
     fields: dict[str, dict[str, Array]] = {}
     steps: dict[VertexKey, dict[str, Step]] = {}
+    moments: dict[str, Array] = {}
     for name, tensor in tensors.items():
         if len(name) > LONGEST_NAME or not name.isprintable():  # reasons name them
             raise ValueError(f"a tensor is called {printable(repr(name), NAME)}; expected a name that prints")
         prefix = _ROWS if name.startswith(_ROWS) else _IDS if name.startswith(_IDS) else None
         if prefix is not None:
             ids[prefix][name.removeprefix(prefix)] = tensor
+        elif name.startswith(_MOMENTS):
+            moments[_moment(name, tensor)] = tensor
         elif name.startswith("@"):
             vertex, whole, step = _step(name, tensor)
             if steps.setdefault(vertex, {}).setdefault(whole, step) is not step or whole in tensors:
@@ -151,7 +159,17 @@ def decode(tensors: Mapping[str, Array]) -> PushContent:
         {type_name: _row_values(type_name, at, fields.get(type_name, {})) for type_name, at in ids[prefix].items()}
         for prefix in (_ROWS, _IDS)
     )
-    return PushContent(ReplicaPart(modules, rows), local, steps)
+    return PushContent(ReplicaPart(modules, rows, moments=moments), local, steps)
+
+
+def _moment(name: str, values: Array) -> str:
+    """Return what is remembered of which tensor, as "entry/NAME", of a name."""
+    whole = name.removeprefix(_MOMENTS)
+    if module_key(whole.partition("/")[2]) is None:
+        raise ValueError(f"a tensor is called {name!r}; expected {_MOMENTS}ENTRY/ and a module's tensor")
+    if values.dtype != (np.uint16 if values.ndim else np.float32):
+        raise ValueError(f"{name} is {values.dtype} {values.shape}; expected bfloat16 as uint16, or float32 ()")
+    return whole
 
 
 def _step(name: str, codes: Array) -> tuple[VertexKey, str, Step]:

@@ -27,6 +27,7 @@ from master.store.store import Store
 from master.sync.conduct import Conduct
 from master.sync.draft import Draft, Malformed
 from master.sync.failures import Failures
+from master.sync.kept_moments import KeptMoments
 from master.sync.merger import Merger
 from master.sync.pushes import Pushes
 from master.sync.recovery import Recovery
@@ -64,15 +65,16 @@ class Exchange:
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
         self.conduct = Conduct(store.ledger)
-        self.recovery = Recovery(store, leases, self.failures, self.conduct)
+        moments = KeptMoments(store.replica)
+        self.recovery = Recovery(store, leases, self.failures, self.conduct, moments)
         share, chance = spec.settings.spot_checks, environment.chance
         self.checks = SpotChecks(
             store, leases, workers, self.merger, self.recovery, lambda least: share > 0 and chance() < max(share, least)
         )
         leases.appointments = self.checks
         self._keeper = VersionKeeper(store, leases.epochs, self.versions, self.checks)
-        self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, environment.hook)
-        self.replies = Replies(spec, store, leases, self.versions, mailboxes, environment.codec)
+        self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, moments, environment.hook)
+        self.replies = Replies(spec, store, leases, self.versions, moments, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)
         mailboxes.limit(self.limits.payload)
         self._set_aside = SetAside(store.ledger.path.parent / "set-aside")

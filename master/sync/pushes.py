@@ -22,6 +22,7 @@ from master.store.event_facts import NO_FACTS
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.draft import Draft
+from master.sync.kept_moments import KeptMoments
 from master.sync.logged_names import LoggedNames
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
@@ -46,13 +47,21 @@ class Pushes:
     """Merges the pushes of a group of messages. Methods must be called inside the ledger's transaction."""
 
     def __init__(
-        self, store: Store, leases: Leases, checks: SpotChecks, merger: Merger, recovery: Recovery, hook: Hook
+        self,
+        store: Store,
+        leases: Leases,
+        checks: SpotChecks,
+        merger: Merger,
+        recovery: Recovery,
+        moments: KeptMoments,
+        hook: Hook,
     ) -> None:
         self._store = store
         self._recovery = recovery
         self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
+        self._moments = moments
         self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
         self._checks = checks
         self._failures = recovery.failures
@@ -94,6 +103,7 @@ class Pushes:
             self._conduct.blame(draft.record, lease, passage.reason, now)
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
+            draft.record.spoilt = True
             if passage.failed:
                 self._recovery.fail(lease, push.base)
                 failure = Failure(lease.id, lease.term, passage.reason, trace, -1, -1)
@@ -106,6 +116,8 @@ class Pushes:
         merged, fields = outcome
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
+        if not passage.blamed:
+            self._moments.take(draft.content.replica.moments)
         draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
@@ -183,6 +195,7 @@ class Pushes:
         problem = (
             draft.problem
             or self._merger.check(part)
+            or self._moments.check(part.moments)
             or self._leases.epochs.cuts_component(lease.epoch, push.upto)
             or self._store.fields.check(fields, lease.cut.local, trained)
         )

@@ -10,16 +10,20 @@ from master.records import LeaseState
 from master.store.store import Store
 from master.sync.conduct import Conduct
 from master.sync.failures import Failures
+from master.sync.kept_moments import KeptMoments
 
 
 class Recovery:
     """What fails and what succeeds on which version, and what follows from it."""
 
-    def __init__(self, store: Store, leases: Leases, failures: Failures, conduct: Conduct) -> None:
+    def __init__(
+        self, store: Store, leases: Leases, failures: Failures, conduct: Conduct, moments: KeptMoments
+    ) -> None:
         self._store = store
         self._leases = leases
         self.failures = failures
         self.conduct = conduct
+        self._moments = moments
         self._failed: list[FailedOn] = []
         self._succeeded_on: int | None = None
 
@@ -70,6 +74,7 @@ class Recovery:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)
         ledger.backup()  # the copy there was may need a version that is undone
         replica.load(newest, sha256)
+        self._moments.clear()
         self._store.fields.show(base, ledger.patches())
         for version in gone:
             replica.forget(version)

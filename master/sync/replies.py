@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from gridml.carriers.base import MasterMailboxes
 from gridml.engine.master_copy import travels_as_step
 from gridml.engine.pace import ask_again_s, batch_size, push_every
 from gridml.protocol.codec import Codec
 from gridml.protocol.compression import BFLOAT16
-from gridml.protocol.messages import Copies, Pace, Reply
+from gridml.protocol.messages import Copies, Pace, Reply, Verdict
 from gridml.protocol.push import ReplicaPart
 from master.decisions.sizing import push_at_least_s
 from master.known_rows import Touched
@@ -22,9 +24,23 @@ from master.store.replica import union, without
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.draft import Draft
+from master.sync.kept_moments import KeptMoments
 from master.sync.published_versions import PublishedVersions
 from master.sync.row_supply import RowSupply, Supply
 from master.sync.version_use import VersionUse
+
+Array = NDArray[Any]
+
+
+class Lacking(NamedTuple):
+    """Module vertices that a worker's leases have `touched`, in which version it has them, and those it has no replica
+    of; of these, those it has copies of all the same, and in which version."""
+
+    touched: Touched
+    version: int
+    fresh: Touched
+    copied: Touched
+    copies: int
 
 
 class Replies:
@@ -36,6 +52,7 @@ class Replies:
         store: Store,
         leases: Leases,
         versions: VersionUse,
+        moments: KeptMoments,
         mailboxes: MasterMailboxes,
         codec: Codec,
     ) -> None:
@@ -43,6 +60,7 @@ class Replies:
         self._store = store
         self._leases = leases
         self._versions = versions
+        self._moments = moments
         self._row_supply = RowSupply(spec, store, leases)
         self.published = PublishedVersions(store, versions, mailboxes)
         self._mailboxes = mailboxes
@@ -57,7 +75,10 @@ class Replies:
             record.rows.clear()
         elif self._store.replica.state:
             supply = self._row_supply.supply(draft)
-            lacking = replace(self._store.replica.outgoing(*self._lacking(draft)), rows=supply.rows)
+            lacks = self._lacking(draft)
+            lacking = replace(
+                self._store.replica.outgoing(*lacks), rows=supply.rows, moments=self._new_to(draft, lacks)
+            )
         start = self._leases.appointments.start(draft.grant)
         if start is not None:
             version, pace, lacking = start.version, start.pace, start.replica
@@ -66,7 +87,7 @@ class Replies:
         lacking = replace(lacking, short=self._short) if self._short else lacking
         stored = self.published.offer(lacking) if start is None and record.number >= 0 else None
         if stored is not None:
-            lacking = ReplicaPart()
+            lacking = ReplicaPart(moments=lacking.moments)
             record.bytes_down += stored[1]
         reply = Reply(
             version=version,
@@ -79,6 +100,7 @@ class Replies:
             drop_optimiser=draft.drop_optimiser,
             forget_rows=supply.forget,
             ready=supply.ready,
+            moments=draft.verdict is Verdict.MERGED and self._moments.asks(),
             answer=supply.answer,
             leave=leave,
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),
@@ -92,9 +114,8 @@ class Replies:
         self._mailboxes.answer(draft.message.worker, draft.message.number, payload)
         self.published.tidy()
 
-    def _lacking(self, draft: Draft) -> tuple[Touched, int, Touched, Touched, int]:
-        """(module vertices the worker's leases touch, the version it has of them, those it has no replica of; those it
-        has copies of all the same, and of which version)."""
+    def _lacking(self, draft: Draft) -> Lacking:
+        """What a worker has of the module vertices that its leases touch."""
         sync, record, grant = draft.sync, draft.record, draft.grant
         # What the worker names it has heard of, so it has the replica that came with it. Any other answer may be lost.
         pushed = set() if sync.push is None else {sync.push.lease}
@@ -116,8 +137,15 @@ class Replies:
         if grant is not None:
             record.replicas_of[grant.id] = grant
         if copies is None or copied is None:
-            return touched, version, fresh, {}, -1
-        return touched, version, fresh, self._modules(copied), copies.version
+            return Lacking(touched, version, fresh, {}, -1)
+        return Lacking(touched, version, fresh, self._modules(copied), copies.version)
+
+    def _new_to(self, draft: Draft, lacking: Lacking) -> dict[str, Array]:
+        """What others have gathered of the module vertices that a worker has never had, for its optimisers."""
+        if draft.record.spoilt:
+            return {}
+        touched = without(lacking.fresh, lacking.copied)
+        return self._moments.of([(name, index) for name, ids in touched.items() for index in ids.tolist()])
 
     def _modules(self, lease: LeaseState) -> Touched:
         """The module vertices that a lease's chunk touches."""

@@ -32,4 +32,4 @@ def whole(content: PushContent, base: Base) -> ReplicaPart:
             except ValueError as error:
                 raise ValueError(f"{name}: {error}") from error
         modules[key] = {**modules.get(key, {}), **taken}
-    return ReplicaPart(put_back(modules, held), content.replica.rows)
+    return ReplicaPart(put_back(modules, held), content.replica.rows, moments=content.replica.moments)

@@ -24,7 +24,7 @@ class Desk:
         ledger = SimpleNamespace(leases=self.table, has_version=lambda version: version >= 0)
         store = cast(Any, SimpleNamespace(replica=replica, ledger=ledger))
         nothing = cast(Any, None)
-        self.replies = Replies(nothing, store, nothing, nothing, nothing, nothing)
+        self.replies = Replies(nothing, store, nothing, nothing, nothing, nothing, nothing)
 
     def lease(self, number: int, *networks: int) -> LeaseState:
         touched = {"Network": np.array(networks)}
@@ -37,7 +37,7 @@ class Desk:
         push = None if pushes is None else Push(pushes, 1, 1, 6, 5, 5)
         sync = Sync("w1", have=6, holds=holds, push=push)
         draft = Draft(Message("w1", 1, b""), sync, NOTHING, self.record, grant=grant)
-        fresh = self.replies._lacking(draft)[2]
+        fresh = self.replies._lacking(draft).fresh
         return [int(network) for network in fresh.get("Network", ())]
 
 

@@ -1,0 +1,91 @@
+"""Second moments of gradients, which adaptive optimisers remember: a worker that comes new goes on with those that
+others have gathered.
+
+Adam and its kin divide a step by the root of a running mean of squared gradients. A new life has none: its first steps
+are as long for a weight of large gradients as for one of small ones, and for a row of a table that is seldom touched
+thousands of steps go by until it has a mean. First moments, the means of gradients themselves, are forgotten within ten
+steps: they begin at zero, since older ones pull all who begin with them the same way. docs/averaging.md has what either
+is worth. Of SGD, with momentum or without, nothing travels.
+
+Adam: Kingma, Ba (arXiv 1412.6980), algorithm 1, there v and t.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.protocol.compression import bfloat16, from_bfloat16
+
+Array = NDArray[Any]
+
+# What torch's optimisers call them in their state.
+SECOND = frozenset({"exp_avg_sq", "max_exp_avg_sq", "exp_inf", "square_avg", "acc_delta", "sum"})
+FIRST = frozenset({"exp_avg", "grad_avg", "momentum_buffer"})
+COUNTERS = frozenset({"step", "mu_product"})
+MOST_MOMENTS = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")  # that one of them has
+_ZERO = np.zeros((), np.float32)
+
+
+def gathered(optimiser: Any, names: Mapping[int, str]) -> dict[str, Array]:
+    """Return what others can go on with of an optimiser's state, by "entry/NAME": second moments in bfloat16, as uint16
+    of the weight's shape, counters as float32 (), and a float32 () of zero for first moments.
+
+    `names` are those of the weights, by id. Left out are weights whose moments are not finite, and those whose state
+    has entries that nothing is known of.
+    """
+    moments: dict[str, Array] = {}
+    for weight, name in _weights(optimiser, names):
+        state = {entry: value for entry, value in optimiser.state.get(weight, {}).items() if value is not None}
+        if not SECOND & state.keys() or not all(_is_known(entry, value, weight) for entry, value in state.items()):
+            continue
+        values = {entry: _ZERO if entry in FIRST else _on_host(value) for entry, value in state.items()}
+        if all(np.isfinite(value).all() for value in values.values()):
+            moments |= {f"{entry}/{name}": bfloat16(v) if v.ndim else v for entry, v in values.items()}
+    return moments
+
+
+def inherit(optimiser: Any, names: Mapping[int, str], moments: Mapping[str, Array]) -> None:
+    """Have an optimiser that has not stepped begin with `moments`, as `gathered` returns them of one of its kind. One
+    that has is left alone."""
+    import torch
+
+    if any(float(state.get("step", 1)) for state in optimiser.state.values()):
+        return
+    states: dict[int, dict[str, Any]] = {}
+    for place, (weight, name) in enumerate(_weights(optimiser, names)):
+        for entry in (SECOND | FIRST | COUNTERS) if name else ():
+            values = moments.get(f"{entry}/{name}")
+            if values is None:
+                continue
+            if entry in FIRST:
+                value = torch.zeros_like(weight)
+            else:
+                value = torch.from_numpy(from_bfloat16(values) if values.ndim else values.copy())
+            states.setdefault(place, {})[entry] = value
+    if states:
+        optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
+
+
+def _weights(optimiser: Any, names: Mapping[int, str]) -> Iterator[tuple[Any, str]]:
+    """Yield the weights in the order of the state dict, with what they are called; "" where they have no name."""
+    for group in optimiser.param_groups:
+        for weight in group["params"]:
+            yield weight, names.get(id(weight), "")
+
+
+def _is_known(entry: str, value: Any, weight: Any) -> bool:
+    """Whether an entry of a weight's state is one that another optimiser can begin with."""
+    import torch
+
+    if not isinstance(value, torch.Tensor):
+        return False
+    return value.shape == weight.shape if entry in SECOND | FIRST else entry in COUNTERS and not value.ndim
+
+
+def _on_host(value: Any) -> NDArray[np.float32]:
+    host: NDArray[np.float32] = value.detach().float().cpu().numpy()
+    return host
