@@ -53,7 +53,7 @@ def inherit(optimiser: Any, names: Mapping[int, str], moments: Mapping[str, Arra
     that has is left alone."""
     import torch
 
-    if any(float(state.get("step", 1)) for state in optimiser.state.values()):
+    if any(_has_stepped(state) for state in optimiser.state.values()):
         return
     states: dict[int, dict[str, Any]] = {}
     for place, (weight, name) in enumerate(_weights(optimiser, names)):
@@ -75,6 +75,11 @@ def _weights(optimiser: Any, names: Mapping[int, str]) -> Iterator[tuple[Any, st
     for group in optimiser.param_groups:
         for weight in group["params"]:
             yield weight, names.get(id(weight), "")
+
+
+def _has_stepped(state: Any) -> bool:
+    """Whether a weight's state is that of an optimiser that has stepped: some make it when they are made."""
+    return not isinstance(state, Mapping) or float(state.get("step", 1)) > 0
 
 
 def _is_known(entry: str, value: Any, weight: Any) -> bool:

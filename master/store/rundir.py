@@ -234,6 +234,7 @@ best.safetensors     the replica with the best value of a metric, where the prog
 logs/                what each worker printed, and the program's evaluate
 mail/, chunks/       what travels between master and workers
 carried/             which rows the chunks of workers that keep them held, so that a later master sends them no more
+moments/             what workers' optimisers have gathered, for those that come new
 sftp/                keys of jobs, where their messages travel by SFTP, and the server's own
 sent/                copies of the files of --send, which go with the jobs; large ones may be links to them
 recovered/           pushes that jobs could not send in time, brought home when they ended

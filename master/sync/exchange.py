@@ -22,6 +22,7 @@ from master.environment import Environment
 from master.leases.leases import Leases
 from master.mailboxes import message_limits
 from master.records import Lost, WorkerRecord, WorkerTable
+from master.store.moments_file import MomentsFile
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.sync.conduct import Conduct
@@ -65,7 +66,8 @@ class Exchange:
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
         self.conduct = Conduct(store.ledger)
-        moments = KeptMoments(store.replica)
+        moments = KeptMoments(store.replica, MomentsFile(store.ledger.path.parent / "moments"))
+        moments.resume()
         self.recovery = Recovery(store, leases, self.failures, self.conduct, moments)
         share, chance = spec.settings.spot_checks, environment.chance
         self.checks = SpotChecks(

@@ -1,8 +1,8 @@
 """The second moments that workers have gathered, for those that come new (`gridml.engine.moments`).
 
-They are advice: nothing that is credited rests on them, so they live in the master's memory, and a master that comes
-after is brought them anew. Each is the mean of what is here and what is brought, of which no element counts for more
-than `FACTOR` times what is here, or less than one in as many: a worker that lies cannot send those who come new far.
+They are advice: nothing that is credited rests on them, so nothing waits until they are safe, and none is needed. Each
+is the mean of what is here and what is brought, of which no element counts for more than `FACTOR` times what is here,
+or less than one in as many: a worker that lies cannot send those who come new far.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from gridml.engine.moments import COUNTERS, FIRST, SECOND
 from gridml.protocol.compression import bfloat16, from_bfloat16
 from gridml.protocol.push import VertexKey, module_key
+from master.store.moments_file import MomentsFile
 from master.store.replica import Replica
 
 Array = NDArray[Any]
@@ -25,12 +26,18 @@ EVERY = 16  # pushes, of which one brings them: they are half as long as a repli
 
 @final
 class KeptMoments:
-    """Of all module vertices of a `replica`, second moments in bfloat16."""
+    """Of all module vertices of a `replica`, second moments in bfloat16; in a `file`, too, for the next master."""
 
-    def __init__(self, replica: Replica) -> None:
+    def __init__(self, replica: Replica, file: MomentsFile) -> None:
         self._replica = replica
+        self._file = file
         self._kept: dict[VertexKey, dict[str, Array]] = {}
         self._pushes = 0
+
+    def resume(self) -> None:
+        """Have what an earlier master kept, as far as it is of this program."""
+        kept = self._file.read()
+        self._take({name: values for name, values in kept.items() if self.check({name: values}) is None})
 
     def asks(self) -> bool:
         """Whether the worker whose push is answered is to bring its own with the next: the first, and every so many."""
@@ -54,6 +61,11 @@ class KeptMoments:
 
     def take(self, moments: Mapping[str, Array]) -> None:
         """Have what a worker brought, that was checked, count for those who come new."""
+        if moments:
+            self._take(moments)
+            self._file.write(self.of(self._kept))
+
+    def _take(self, moments: Mapping[str, Array]) -> None:
         for whole, brought in moments.items():
             key = module_key(whole.partition("/")[2])
             assert key is not None, "only moments that were checked come here"
@@ -67,6 +79,7 @@ class KeptMoments:
     def clear(self) -> None:
         """Forget all: those who began with them failed, perhaps for that."""
         self._kept.clear()
+        self._file.remove()
 
 
 def mean_of(kept: Array | None, brought: Array) -> Array:

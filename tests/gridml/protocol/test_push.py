@@ -110,6 +110,9 @@ def test_what_is_written_is_read(
         ({"@int8/Word/count": np.zeros(2)}, "called '@int8/Word/count'; expected @rows, @ids or a module's tensor"),
         ({"@int3/Network/1/m/w": np.zeros(2)}, "called '@int3/Network/1/m/w'; expected @rows"),
         ({"@int8/w": np.zeros(2)}, "called 'w'; expected Type/field or"),
+        ({"@moments/sum/Word/count": np.zeros(2, np.uint16)}, "called '@moments/sum/Word/count'; expected @moments/"),
+        ({"@moments/sum/Network/1/m/w": np.zeros(2)}, "is float64 (2,); expected bfloat16 as uint16, or float32 ()"),
+        ({"@moments/step/Network/1/m/w": np.zeros(())}, "is float64 (); expected bfloat16"),
         ({"@ids/Word": np.array([1])}, "Word comes both as rows of the replica and as local vertices"),
     ],
 )
@@ -137,6 +140,19 @@ def test_a_reply_brings_what_is_short_in_upper_halves() -> None:
     np.testing.assert_array_equal(brought[other], values)
     with pytest.raises(ValueError, match="@bf16/Network/1/model/weight"):
         decode(named)  # a push brings none
+
+
+def test_what_optimisers_gathered_travels_beside_the_replica() -> None:
+    moments: Arrays = {
+        "sum/Network/1/model/0.weight": np.ones((2, 3), np.uint16),
+        "step/Network/1/model/0.weight": np.array(7, np.float32),
+    }
+    named = encode_replica(ReplicaPart({("Network", 1): NETWORK}, moments=moments))
+    same(dict(decode_replica(named).moments), moments)
+    same(dict(decode(named).replica.moments), moments)
+    assert not ReplicaPart(moments=moments), "they are none of the replica"
+    newer = ReplicaPart(moments={"step/Network/1/model/0.weight": np.array(9, np.float32)})
+    assert decode_replica(named).updated(newer).moments["step/Network/1/model/0.weight"] == 9
 
 
 def test_what_came_later_takes_the_place_of_what_came_before() -> None:

@@ -10,6 +10,7 @@ import numpy as np
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync
 from gridml.protocol.push import NOTHING
+from master.known_rows import Touched
 from master.records import Footprint, LeaseState, LeaseTable, WorkerRecord
 from master.sync.draft import Draft
 from master.sync.replies import Replies
@@ -24,7 +25,8 @@ class Desk:
         ledger = SimpleNamespace(leases=self.table, has_version=lambda version: version >= 0)
         store = cast(Any, SimpleNamespace(replica=replica, ledger=ledger))
         nothing = cast(Any, None)
-        self.replies = Replies(nothing, store, nothing, nothing, nothing, nothing, nothing)
+        moments = cast(Any, SimpleNamespace(of=lambda keys: dict.fromkeys(keys)))
+        self.replies = Replies(nothing, store, nothing, nothing, moments, nothing, nothing)
 
     def lease(self, number: int, *networks: int) -> LeaseState:
         touched = {"Network": np.array(networks)}
@@ -34,11 +36,18 @@ class Desk:
 
     def whole(self, *holds: int, pushes: int | None = None, grant: LeaseState | None = None) -> list[int]:
         """The networks that an answer brings whole."""
+        return [int(network) for network in self.lacking(*holds, pushes=pushes, grant=grant)[0].get("Network", ())]
+
+    def inherited(self, *holds: int, pushes: int | None = None, grant: LeaseState | None = None) -> list[int]:
+        """The networks whose optimisers an answer brings moments for."""
+        return [network for _, network in self.lacking(*holds, pushes=pushes, grant=grant)[1]]
+
+    def lacking(self, *holds: int, pushes: int | None, grant: LeaseState | None) -> tuple[Touched, dict[Any, Any]]:
         push = None if pushes is None else Push(pushes, 1, 1, 6, 5, 5)
         sync = Sync("w1", have=6, holds=holds, push=push)
         draft = Draft(Message("w1", 1, b""), sync, NOTHING, self.record, grant=grant)
-        fresh = self.replies._lacking(draft).fresh
-        return [int(network) for network in fresh.get("Network", ())]
+        lacking = self.replies._lacking(draft)
+        return lacking.fresh, self.replies._new_to(draft, lacking)
 
 
 def test_what_leases_touch_that_are_named_is_there() -> None:
@@ -62,3 +71,15 @@ def test_what_only_a_lease_touches_that_ended_behind_its_workers_back_is_brought
     desk.table.end(desk.table[2])
     assert desk.whole(1, 2, pushes=1) == []
     assert desk.whole(1, 2, pushes=1, grant=desk.lease(3, 0, 1)) == [1]
+
+
+def test_moments_come_with_networks_that_a_worker_never_had() -> None:
+    desk = Desk()
+    assert desk.inherited(grant=desk.lease(1, 0, 1)) == [0, 1]
+    assert desk.inherited(1, pushes=1, grant=desk.lease(2, 1, 2)) == [2]
+
+
+def test_who_spoilt_work_is_given_nobodys_moments() -> None:
+    desk = Desk()
+    desk.record.spoilt = True
+    assert desk.inherited(grant=desk.lease(1, 0, 1)) == []
