@@ -6,7 +6,7 @@
     leases      pushes under the leases of others, in wrong terms, sequences and bases, too short, too long, of nothing;
                 claims to hold what others hold; farewells of one who stays
     failures    for the lease that is held and for those of others, with texts that no terminal should see
-    tensors     wrong names, shapes, dtypes, ids and compressed steps; missing ones and thousands
+    tensors     wrong names, shapes, dtypes, ids, compressed steps and moments; missing ones and thousands
     replicas    well-formed pushes that spoil a model: NaN, infinity, zeros, 1e30, the largest number, noise, a step
                 backwards, and the replica as it came, for credits without work
     order       messages again, and out of order
@@ -292,6 +292,17 @@ def steps(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     yield pushed(stance, tensors | {f"@{other}/{name}": np.frombuffer(rng.randbytes(length), "u1").astype(dtype)})
 
 
+def moments(rng: random.Random, stance: Stance) -> Iterator[Sent]:
+    """Second moments that send astray who begins with them: any bits, the smallest, the largest, of the replica as it
+    is or of what is not there."""
+    modules = sorted(name for name in stance.replica if name.count("/") > 2 and not name.startswith("@"))
+    name = rng.choice([*modules, "Network/0/model/x", "Network/0", ""])
+    shape = stance.replica[name].shape if name in stance.replica and rng.random() < 0.8 else (4,)
+    bits = np.full(shape, rng.choice((0, 1, 0x3F80, 0x7F7F, 0x7F80, 0x7FC0, 0xBF80, rng.randrange(2**16))), np.uint16)
+    entry = rng.choice(("exp_avg_sq", "exp_avg_sq", "sum", "exp_avg", "step", "", *TEXTS[:2]))
+    yield pushed(stance, stance.replica | {f"@moments/{entry}/{name}": bits if bits.ndim else bits.astype("f4")})
+
+
 def ids(rng: random.Random, stance: Stance) -> Iterator[Sent]:
     """Ids of rows that are not there, come twice, or go to what is no row; where there are none, some are made up."""
     tensors, at = dict(stance.replica), [name for name in stance.replica if name.startswith("@")]
@@ -388,6 +399,7 @@ ATTACKS: Final[dict[str, Attack]] = {
     "shapes": shapes,
     "dtypes": dtypes,
     "steps": steps,
+    "moments": moments,
     "ids": ids,
     **REPLICAS,
     "again": again,
