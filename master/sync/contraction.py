@@ -3,7 +3,10 @@
 A touch of a row by a vertex takes a share λ of the row's distance to where it is pulled, so a push of t touches from
 base b moves it by λt(v*−b) and noise. Two pushes from different bases, neither of which has seen the other, differ by
 touch by −λ(b−b'): λ is the slope of a regression over the rows that both hold, and two standard errors more are a bound
-of it. A row's contraction is λ times the touches that a push brings it, and two factors that bound what rows do
+of it. Pulls change: a step of Adam's is as long near to where it is pulled as far from it, so that λ grows on the way.
+Where the last few pushes say, even with two standard errors less, that it is more than this bound, it is what they say.
+
+A row's contraction is λ times the touches that a push brings it, and two factors that bound what rows do
 together, where H is the curvature that pulls:
 
 - the numbers of one row are pulled unevenly: the strongest pull is so many times the mean as the largest eigenvalue
@@ -39,7 +42,8 @@ Ids = NDArray[np.int64]
 SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most vertices touch, which are pulled most
 WIDEST = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
 FADING = 0.98  # a push counts half as much after 34 others
-ERRORS = 2.0  # standard errors that the slope is taken to be larger
+RECENT = 0.5  # the same, of those that were compared last
+ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
 ABOVE = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
 LEAST = 16  # numbers that must have been compared before anything is said
 GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
@@ -148,6 +152,30 @@ class _Seen:
     touched: Floats
 
 
+class _Slope:
+    """A regression through the origin, of whose sums what came before fades by `fading` with each that is added."""
+
+    def __init__(self, fading: float) -> None:
+        self._fading = fading
+        self._sums = np.zeros(3)
+        self.count = 0.0
+
+    def add(self, sums: Floats, count: int) -> None:
+        """Add Σxy, Σx² and Σy² of so many numbers."""
+        self._sums = self._fading * self._sums + sums
+        self.count = self._fading * self.count + count
+
+    @property
+    def known(self) -> bool:
+        """Whether so much was compared that there is something to say."""
+        return self.count >= LEAST and bool(self._sums[1] > 0)
+
+    def bound(self, errors: float) -> float:
+        """The slope, 0 where it is less, and so many of its standard errors more."""
+        product, square, noise = self._sums.tolist()
+        return max(0.0, product / square) + errors * math.sqrt(noise / self.count / square)
+
+
 class _Field:
     """The sums of one array field; those of late count most."""
 
@@ -161,7 +189,7 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
-        self._product = self._square = self._noise = self._count = 0.0
+        self._slope, self._recent = _Slope(FADING), _Slope(RECENT)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
 
     def sampled(self, ids: Ids) -> Ids:
@@ -194,28 +222,21 @@ class _Field:
         if not numbers:
             return
         with np.errstate(all="ignore"):
-            sums = [
-                -float((weight * apart * differ).sum()),
-                float((weight * apart**2).sum()),
-                float((weight * differ**2)[apart != 0].sum()),
-            ]
+            xy, xx, yy = weight * apart * differ, weight * apart**2, (weight * differ**2)[apart != 0]
+            sums = np.array([-xy.sum(), xx.sum(), yy.sum()])
         if not np.isfinite(sums).all():  # nobody can compare with what overflows
             return
-        product, square, noise = sums
-        self._product = FADING * self._product + product
-        self._square = FADING * self._square + square
-        self._noise = FADING * self._noise + noise
-        self._count = FADING * self._count + numbers
+        for slope in (self._slope, self._recent):
+            slope.add(sums, numbers)
 
     @property
     def strength(self) -> float | None:
         """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
         little was compared."""
-        if self._count < LEAST or not self._square > 0:
+        if not self._slope.known:
             return None
-        slope = max(0.0, self._product / self._square)
-        error = math.sqrt(self._noise / self._count / self._square)
-        return (slope + ERRORS * error) * self._unevenness
+        lasting, recent = self._slope.bound(ERRORS), self._recent.bound(-ERRORS) if self._recent.known else 0.0
+        return max(lasting, recent) * self._unevenness
 
     @property
     def _unevenness(self) -> float:

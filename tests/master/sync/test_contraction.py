@@ -148,6 +148,18 @@ def test_it_is_known_when_pushes_of_two_workers_were_compared() -> None:
     np.testing.assert_allclose(found.together, 4 * found.push, rtol=1e-3)
 
 
+def test_a_pull_that_grows_is_known_within_a_few_pushes() -> None:
+    """As that of Adam's steps does near to where they go: until then many pushes were compared that hardly pulled."""
+    contraction = Contractions(every(), "Point")
+    pushes(contraction, "abc" * 30, rate=0.01)
+    before = contraction.of("Row", "value", np.arange(3), ALONE)
+    pushes(contraction, "abcabc", rate=0.3, first=100)
+    after = contraction.of("Row", "value", np.arange(3), ALONE)
+    assert before is not None
+    assert after is not None
+    assert (after.push > 10 * before.push).all()
+
+
 def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
     """A move that the other's base holds would be taken for a pull back."""
     contraction = Contractions(every(), "Point")
