@@ -90,9 +90,13 @@ TASKS = {
         Task("MNIST, LeNet", "small_lenet", 6_000, 6, 64, 0.05),
         Task("CIFAR-10, GroupNorm", "cifar", 10_000, 8, 64, 0.0125, variant=(("NORM", "group"),)),
         Task("CIFAR-10, BatchNorm", "cifar", 10_000, 8, 64, 0.025, variant=(("NORM", "batch"),)),
+        Task("MNIST, LeNet, Adam", "small_lenet", 6_000, 6, 64, 0.008, variant=(("OPTIMISER", "Adam"),)),
+        Task("CIFAR-10, AdamW", "cifar", 10_000, 8, 64, 0.004, variant=(("OPTIMISER", "AdamW"),)),
         Task("Bible, transformer", "bible", 4_000, 4, 16, 0.003, "loss", more_is_better=False),
         Task("Adult, logistic regression", "adult", 24_561, 5, 32, 0.25, "loss", more_is_better=False, rows=True),
+        Task("Adult, table, Adam", "adult_bag", 24_561, 5, 32, 0.005, "loss", more_is_better=False),
         Task("MovieLens, factorisation", "ratings", 80_000, 8, 32, 0.02, "error", more_is_better=False, rows=True),
+        Task("Gowalla, tables, Adam", "places", 30_000, 6, 64, 0.02, "recall", loop_rates=WIDE),
         *(
             Task(name, "towers", 40_000, 6, 128, 0.006, "recall", variant=(("TABLES", rule),), loop_rates=WIDE)
             for name, rule in (("Clicks, two towers", "stale_mean"), ("Clicks, tables added", "add"))

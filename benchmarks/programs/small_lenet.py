@@ -1,7 +1,8 @@
-"""LeNet on 6,000 images of MNIST, by SGD, merged by the rule that RULE names: for figures that need many runs."""
+"""LeNet on 6,000 images of MNIST, by the optimiser that OPTIMISER names, SGD by default, merged by the rule that RULE
+names: for figures that need many runs."""
 
 import os
-from functools import partial
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -30,9 +31,16 @@ def lenet() -> nn.Module:
     )
 
 
+def optimiser(parameters: Iterator[nn.Parameter]) -> torch.optim.Optimizer:
+    name = os.environ.get("OPTIMISER", "SGD")
+    more = {"momentum": 0.9} if name == "SGD" else {}
+    made: torch.optim.Optimizer = getattr(torch.optim, name)(parameters, lr=RATE, **more)
+    return made
+
+
 class Network(gridml.Vertex):
     aggregate = getattr(gridml, os.environ.get("RULE", "stale_mean"))()
-    model = gridml.module(lenet, partial(torch.optim.SGD, lr=RATE, momentum=0.9))
+    model = gridml.module(lenet, optimiser)
 
 
 class Image(gridml.Vertex):
