@@ -16,7 +16,8 @@ together, where H is the curvature that pulls:
   times its own block diagonal.
 
 Which rows of a table of embeddings a vertex touches is f's to know. There every row counts as touched by every vertex:
-the slope is then of the rows that moved most, since these are farthest apart, and the others are pulled less.
+the slope is then of the rows that moved most, since these are farthest apart, and most others are pulled less. A row
+whose own slope says, with a standard error less, that it is pulled more strongly is taken to be.
 """
 
 from __future__ import annotations
@@ -44,6 +45,7 @@ WIDEST = 64  # numbers of a row whose second moments are kept; a longer one coun
 FADING = 0.98  # a push counts half as much after 34 others
 RECENT = 0.5  # the same, of those that were compared last
 ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
+ROW_ERRORS = 1.0  # standard errors that the slope of a single row is taken to be smaller
 ABOVE = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
 LEAST = 16  # numbers that must have been compared before anything is said
 GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
@@ -85,19 +87,20 @@ class Contractions:
         if not merge.vertices:
             return
         if name not in self._of_tables:
-            self._of_tables[name] = _Field(np.ones(len(pushed), np.float32), math.prod(pushed.shape[1:]))
+            touches = np.ones(len(pushed), np.float32)
+            self._of_tables[name] = _Field(touches, math.prod(pushed.shape[1:]), by_row=True)
         field = self._of_tables[name]
         field.add(worker, field.rows, pushed[field.rows], old[field.rows], merge)
 
-    def of_table(self, name: str, rows: int, merge: Merge) -> Contraction | None:
+    def of_table(self, name: str, merge: Merge) -> Contraction | None:
         """Return how strongly a push pulls the rows of a table that others changed since its base; None while that is
         not known."""
         field = self._of_tables.get(name)
-        strength = None if field is None else field.strength
-        if strength is None:
+        strengths = None if field is None else field.strengths
+        if strengths is None:
             return None
-        push, others = (ABOVE * strength * n for n in (merge.vertices, merge.credited_by_others))
-        return Contraction(np.full(rows, push), np.full(rows, push + others))
+        push, others = (ABOVE * strengths * n for n in (merge.vertices, merge.credited_by_others))
+        return Contraction(push, push + others)
 
     def _field(self, type_name: str, name: str, rows: Array) -> _Field:
         if (type_name, name) not in self._fields:
@@ -152,34 +155,37 @@ class _Seen:
     touched: Floats
 
 
-class _Slope:
-    """A regression through the origin, of whose sums what came before fades by `fading` with each that is added."""
+class _Slopes:
+    """Regressions through the origin, of whose sums what came before fades by `fading` with each that is added; one, or
+    as many as `shape` says."""
 
-    def __init__(self, fading: float) -> None:
+    def __init__(self, fading: float, shape: tuple[int, ...] = ()) -> None:
         self._fading = fading
-        self._sums = np.zeros(3)
-        self.count = 0.0
+        self._sums = np.zeros((4, *shape))
 
-    def add(self, sums: Floats, count: int) -> None:
-        """Add Σxy, Σx² and Σy² of so many numbers."""
+    def add(self, sums: Floats) -> None:
+        """Add Σxy, Σx², Σy² and how many numbers these are of."""
         self._sums = self._fading * self._sums + sums
-        self.count = self._fading * self.count + count
 
     @property
     def known(self) -> bool:
         """Whether so much was compared that there is something to say."""
-        return self.count >= LEAST and bool(self._sums[1] > 0)
+        _, squares, _, count = self._sums
+        return bool((count >= LEAST).all() and (squares > 0).all())
 
-    def bound(self, errors: float) -> float:
-        """The slope, 0 where it is less, and so many of its standard errors more."""
-        product, square, noise = self._sums.tolist()
-        return max(0.0, product / square) + errors * math.sqrt(noise / self.count / square)
+    def bounds(self, errors: float) -> Floats:
+        """The slopes, 0 where they are less, and so many of their standard errors more; 0 where nothing is known."""
+        products, squares, noises, count = self._sums
+        with np.errstate(all="ignore"):
+            bounds = np.maximum(0.0, products / squares) + errors * np.sqrt(noises / count / squares)
+        return np.where(np.isfinite(bounds), bounds, 0.0)
 
 
 class _Field:
-    """The sums of one array field; those of late count most."""
+    """The sums of one array field, or table; those of late count most. With `by_row` those of each row, too: then all
+    sampled rows must come with every push."""
 
-    def __init__(self, touches: Array, length: int) -> None:
+    def __init__(self, touches: Array, length: int, *, by_row: bool = False) -> None:
         self._touches = touches
         self._length = length  # of a row
         rows = max(1, SAMPLED // max(1, self._length))
@@ -189,7 +195,8 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
-        self._slope, self._recent = _Slope(FADING), _Slope(RECENT)
+        self._lasting, self._recent = _Slopes(FADING), _Slopes(RECENT)
+        self._of_rows = _Slopes(FADING, self.rows.shape) if by_row else None
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
 
     def sampled(self, ids: Ids) -> Ids:
@@ -218,25 +225,37 @@ class _Field:
         apart = one.base[ours] - other.base[theirs]
         differ = one.moves[ours] - other.moves[theirs]
         weight = 1 / (1 / one.touched[ours] + 1 / other.touched[theirs])  # of 1/variance
-        numbers = int(np.count_nonzero(apart))
-        if not numbers:
+        if not apart.any():
             return
         with np.errstate(all="ignore"):
-            xy, xx, yy = weight * apart * differ, weight * apart**2, (weight * differ**2)[apart != 0]
-            sums = np.array([-xy.sum(), xx.sum(), yy.sum()])
+            products, squares, noises = -weight * apart * differ, weight * apart**2, weight * differ**2 * (apart != 0)
+            sums = np.stack([each.sum(1) for each in (products, squares, noises, apart != 0)])
         if not np.isfinite(sums).all():  # nobody can compare with what overflows
             return
-        for slope in (self._slope, self._recent):
-            slope.add(sums, numbers)
+        for slope in (self._lasting, self._recent):
+            slope.add(sums.sum(1))
+        if self._of_rows is not None:
+            self._of_rows.add(sums)
 
     @property
     def strength(self) -> float | None:
         """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
         little was compared."""
-        if not self._slope.known:
+        if not self._lasting.known:
             return None
-        lasting, recent = self._slope.bound(ERRORS), self._recent.bound(-ERRORS) if self._recent.known else 0.0
-        return max(lasting, recent) * self._unevenness
+        recent = float(self._recent.bounds(-ERRORS)) if self._recent.known else 0.0
+        return max(float(self._lasting.bounds(ERRORS)), recent) * self._unevenness
+
+    @property
+    def strengths(self) -> Floats | None:
+        """The same of every row, by what its own moves say where that is more."""
+        strength = self.strength
+        if strength is None or self._of_rows is None:
+            return None
+        strengths = np.full(len(self._touches), strength)
+        own = self._of_rows.bounds(-ROW_ERRORS) * self._unevenness
+        strengths[self.rows] = np.maximum(strength, own)
+        return strengths
 
     @property
     def _unevenness(self) -> float:

@@ -242,7 +242,7 @@ class Merger:
         merge, contractions = push.merge_of(stale), {}
         if self._contractions is not None and not merge.fast_forward:
             for name in self._tables_of(key):
-                if contraction := self._contractions.of_table(name, len(tensors[name]), merge):
+                if contraction := self._contractions.of_table(name, merge):
                     contractions[name] = contraction
         rules = self._rule_set(key, vertex)
         return rules.merge(vertex, tensors, base, merge, scale=push.scale, contractions=contractions)

@@ -15,7 +15,7 @@ from gridml.aggregates import Merge, VertexState
 from gridml.model.graph import Graph
 from gridml.protocol.push import ReplicaPart, RowValues
 from master.store.versions import ReplicaState
-from master.sync.contraction import SAMPLED, Contractions
+from master.sync.contraction import ABOVE, SAMPLED, Contractions
 from tests.master.sync import least_squares
 from tests.master.sync.least_squares import VERTICES, Array, Master, Place, Problem
 
@@ -158,6 +158,22 @@ def test_a_pull_that_grows_is_known_within_a_few_pushes() -> None:
     assert before is not None
     assert after is not None
     assert (after.push > 10 * before.push).all()
+
+
+def test_a_row_of_a_table_is_pulled_as_its_own_moves_say_where_that_is_more() -> None:
+    contraction, chance = Contractions(every(), "Point"), np.random.default_rng(1)
+    pulls = np.where(np.arange(20) == 3, 0.4, 0.01)[:, None]
+    assert contraction.of_table("table", ALONE) is None
+    for version in range(60):
+        base = chance.normal(size=(20, 4))
+        merge = Merge(version + 1, max(0, version - 2), 1, 2, 4)
+        contraction.add_table("abc"[version % 3], "table", base - pulls * base, base, merge)
+    found = contraction.of_table("table", ALONE)
+    assert found is not None
+    others = np.delete(found.push, 3)
+    assert (others == others[0]).all()
+    assert 0.6 * 0.4 * ABOVE < found.push[3] < 1.5 * 0.4 * ABOVE
+    assert found.push[3] > 3 * others[0]
 
 
 def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
