@@ -3,8 +3,7 @@
 A touch of a row by a vertex takes a share λ of the row's distance to where it is pulled, so a push of t touches from
 base b moves it by λt(v*−b) and noise. Two pushes from different bases, neither of which has seen the other, differ by
 touch by −λ(b−b'): λ is the slope of a regression over the rows that both hold, and two standard errors more are a bound
-of it. Pulls change: a step of Adam's is as long near to where it is pulled as far from it, so that λ grows on the way.
-Where the last few pushes say, even with two standard errors less, that it is more than this bound, it is what they say.
+of it.
 
 A row's contraction is λ times the touches that a push brings it, and two factors that bound what rows do
 together, where H is the curvature that pulls:
@@ -17,7 +16,9 @@ together, where H is the curvature that pulls:
 
 Which rows of a table of embeddings a vertex touches is f's to know. There every row counts as touched by every vertex:
 the slope is then of the rows that moved most, since these are farthest apart, and most others are pulled less. A row
-whose own slope says, with a standard error less, that it is pulled more strongly is taken to be.
+whose own slope says, with a standard error less, that it is pulled more strongly is taken to be. And pulls change: a
+step of Adam's is as long near to where it goes as far from it, so that λ grows on the way. Where the last few pushes
+say, with two standard errors less, that it is more than the bound, it is what they say.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ class Contractions:
         self._graph = graph
         self._driver = driver
         self._fields: dict[tuple[str, str], _Field] = {}
-        self._of_tables: dict[str, _Field] = {}
+        self._of_tables: dict[str, _Table] = {}
 
     def add(self, worker: str, part: ReplicaPart, base: Base, merge: Merge) -> None:
         """Take note of the rows of a push of this worker, trained from `base`, that passed the gate as it is."""
@@ -87,8 +88,7 @@ class Contractions:
         if not merge.vertices:
             return
         if name not in self._of_tables:
-            touches = np.ones(len(pushed), np.float32)
-            self._of_tables[name] = _Field(touches, math.prod(pushed.shape[1:]), by_row=True)
+            self._of_tables[name] = _Table(len(pushed), math.prod(pushed.shape[1:]))
         field = self._of_tables[name]
         field.add(worker, field.rows, pushed[field.rows], old[field.rows], merge)
 
@@ -182,10 +182,9 @@ class _Slopes:
 
 
 class _Field:
-    """The sums of one array field, or table; those of late count most. With `by_row` those of each row, too: then all
-    sampled rows must come with every push."""
+    """The sums of one array field; those of late count most."""
 
-    def __init__(self, touches: Array, length: int, *, by_row: bool = False) -> None:
+    def __init__(self, touches: Array, length: int) -> None:
         self._touches = touches
         self._length = length  # of a row
         rows = max(1, SAMPLED // max(1, self._length))
@@ -195,8 +194,7 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
-        self._lasting, self._recent = _Slopes(FADING), _Slopes(RECENT)
-        self._of_rows = _Slopes(FADING, self.rows.shape) if by_row else None
+        self._lasting = _Slopes(FADING)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
 
     def sampled(self, ids: Ids) -> Ids:
@@ -232,30 +230,22 @@ class _Field:
             sums = np.stack([each.sum(1) for each in (products, squares, noises, apart != 0)])
         if not np.isfinite(sums).all():  # nobody can compare with what overflows
             return
-        for slope in (self._lasting, self._recent):
-            slope.add(sums.sum(1))
-        if self._of_rows is not None:
-            self._of_rows.add(sums)
+        self._note(sums)
+
+    def _note(self, sums: Floats) -> None:
+        """Take note of the sums (4, rows) of the rows that two pushes both hold."""
+        self._lasting.add(sums.sum(1))
+
+    @property
+    def _bound(self) -> float:
+        """A bound of the slope over all rows."""
+        return float(self._lasting.bounds(ERRORS))
 
     @property
     def strength(self) -> float | None:
         """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
         little was compared."""
-        if not self._lasting.known:
-            return None
-        recent = float(self._recent.bounds(-ERRORS)) if self._recent.known else 0.0
-        return max(float(self._lasting.bounds(ERRORS)), recent) * self._unevenness
-
-    @property
-    def strengths(self) -> Floats | None:
-        """The same of every row, by what its own moves say where that is more."""
-        strength = self.strength
-        if strength is None or self._of_rows is None:
-            return None
-        strengths = np.full(len(self._touches), strength)
-        own = self._of_rows.bounds(-ROW_ERRORS) * self._unevenness
-        strengths[self.rows] = np.maximum(strength, own)
-        return strengths
+        return self._bound * self._unevenness if self._lasting.known else None
 
     @property
     def _unevenness(self) -> float:
@@ -264,6 +254,34 @@ class _Field:
             return float(self._length)
         mean = float(np.trace(self._second)) / self._length
         return float(np.linalg.eigvalsh(self._second)[-1]) / mean if mean > 0 else float(self._length)
+
+
+class _Table(_Field):
+    """The sums of a table of embeddings, of which all sampled rows come with every push, and those of each row."""
+
+    def __init__(self, rows: int, length: int) -> None:
+        super().__init__(np.ones(rows, np.float32), length)
+        self._recent, self._of_rows = _Slopes(RECENT), _Slopes(FADING, self.rows.shape)
+
+    def _note(self, sums: Floats) -> None:
+        super()._note(sums)
+        self._recent.add(sums.sum(1))
+        self._of_rows.add(sums)
+
+    @property
+    def _bound(self) -> float:
+        return max(super()._bound, float(self._recent.bounds(-ERRORS)) if self._recent.known else 0.0)
+
+    @property
+    def strengths(self) -> Floats | None:
+        """The `strength` of each row, by what its own moves say where that is more; None while too little was
+        compared."""
+        strength = self.strength
+        if strength is None:
+            return None
+        strengths = np.full(len(self._touches), strength)
+        strengths[self.rows] = np.maximum(strength, self._of_rows.bounds(-ROW_ERRORS) * self._unevenness)
+        return strengths
 
 
 def _at_least_once(touches: Floats) -> Floats:

@@ -148,26 +148,32 @@ def test_it_is_known_when_pushes_of_two_workers_were_compared() -> None:
     np.testing.assert_allclose(found.together, 4 * found.push, rtol=1e-3)
 
 
+def push_tables(contraction: Contractions, pulls: Array, *, pushes: int, first: int = 0) -> None:
+    """Pushes of a table whose rows are pulled home by `pulls` (rows,), of three workers whose bases are two versions
+    old."""
+    chance = np.random.default_rng(1)
+    for version in range(first, first + pushes):
+        base = chance.normal(size=(len(pulls), 4))
+        merge = Merge(version + 1, max(0, version - 2), 1, 2, 4)
+        contraction.add_table("abc"[version % 3], "table", base - pulls[:, None] * base, base, merge)
+
+
 def test_a_pull_that_grows_is_known_within_a_few_pushes() -> None:
     """As that of Adam's steps does near to where they go: until then many pushes were compared that hardly pulled."""
     contraction = Contractions(every(), "Point")
-    pushes(contraction, "abc" * 30, rate=0.01)
-    before = contraction.of("Row", "value", np.arange(3), ALONE)
-    pushes(contraction, "abcabc", rate=0.3, first=100)
-    after = contraction.of("Row", "value", np.arange(3), ALONE)
+    push_tables(contraction, np.full(20, 0.01), pushes=90)
+    before = contraction.of_table("table", ALONE)
+    push_tables(contraction, np.full(20, 0.3), pushes=6, first=100)
+    after = contraction.of_table("table", ALONE)
     assert before is not None
     assert after is not None
     assert (after.push > 10 * before.push).all()
 
 
 def test_a_row_of_a_table_is_pulled_as_its_own_moves_say_where_that_is_more() -> None:
-    contraction, chance = Contractions(every(), "Point"), np.random.default_rng(1)
-    pulls = np.where(np.arange(20) == 3, 0.4, 0.01)[:, None]
+    contraction = Contractions(every(), "Point")
     assert contraction.of_table("table", ALONE) is None
-    for version in range(60):
-        base = chance.normal(size=(20, 4))
-        merge = Merge(version + 1, max(0, version - 2), 1, 2, 4)
-        contraction.add_table("abc"[version % 3], "table", base - pulls * base, base, merge)
+    push_tables(contraction, np.where(np.arange(20) == 3, 0.4, 0.01), pushes=60)
     found = contraction.of_table("table", ALONE)
     assert found is not None
     others = np.delete(found.push, 3)
