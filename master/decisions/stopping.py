@@ -101,4 +101,4 @@ def _as_float(exact: Fraction) -> float:
     try:
         return float(exact)
     except OverflowError:  # of metrics near the largest float
-        return math.copysign(math.inf, exact)
+        return math.inf if exact > 0 else -math.inf

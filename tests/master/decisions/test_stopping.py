@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
+import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 import gridml
@@ -76,6 +77,8 @@ def test_the_trend_is_the_line_of_least_squares(values: list[float], patience: i
 
 
 @given(st.lists(st.floats(), max_size=12), st.integers(1, 3), st.floats(0, 10))
+@example([-sys.float_info.max, 1e292], 1, 0.0)  # the line between them is steeper than a float can be
+@example([sys.float_info.max, -1e292], 1, 0.0)
 def test_any_metrics_are_judged(values: list[float], patience: int, min_delta: float) -> None:
     wanted = gridml.early_stopping("loss", patience, min_delta)
     stop, reason = stops(facts(*values), wanted)
