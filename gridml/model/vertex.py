@@ -65,11 +65,10 @@ class array:
 class module:
     """A torch module field, made by `factory()`, with its worker-local optimiser made by `optimiser(parameters)`.
 
-    The module's state travels; the optimiser's state stays with the worker process, but for
-    second moments, which workers that come new begin with. It trains on the worker's device
-    (`gridml run --device`), or where `device` says: "cpu", "cuda", "cuda:1". Where it is in bfloat16 or float16, the
-    master's copy is in float32. Raises ProgramError for what makes neither (every process makes its own), and for
-    what names no device.
+    The module's state travels; the optimiser's state stays with the worker process, but for second moments, which
+    workers that come new begin with. It trains on the worker's device (`gridml run --device`), or where `device` says:
+    "cpu", "cuda", "cuda:1". Where it is in bfloat16 or float16, the master's copy is in float32. Raises ProgramError
+    for what makes neither (every process makes its own), and for what names no device.
     """
 
     def __init__(
