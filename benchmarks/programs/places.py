@@ -85,8 +85,8 @@ def evaluate(network: Network) -> dict[str, float]:
     network.model.eval()
     with torch.no_grad():
         scores = network.model(past, torch.arange(PLACES)).scatter(1, past, -torch.inf)
-    found = (scores.topk(BEST).indices == place[:, None]).any(1)
-    return {"recall": float(found.float().mean())}
+    hits = (scores.topk(BEST).indices == place[:, None]).any(1)
+    return {"recall": float(hits.float().mean())}
 
 
 program = gridml.Program(graph, train, evaluate, epochs=6)

@@ -168,7 +168,7 @@ class _Slopes:
         self._sums = self._fading * self._sums + sums
 
     @property
-    def known(self) -> bool:
+    def suffices(self) -> bool:
         """Whether so much was compared that there is something to say."""
         _, squares, _, count = self._sums
         return bool((count >= LEAST).all() and (squares > 0).all())
@@ -245,7 +245,7 @@ class _Field:
     def strength(self) -> float | None:
         """At least the share of its distance that a touch takes from a row, where it is pulled most; None while too
         little was compared."""
-        return self._bound * self._unevenness if self._lasting.known else None
+        return self._bound * self._unevenness if self._lasting.suffices else None
 
     @property
     def _unevenness(self) -> float:
@@ -270,18 +270,17 @@ class _Table(_Field):
 
     @property
     def _bound(self) -> float:
-        return max(super()._bound, float(self._recent.bounds(-ERRORS)) if self._recent.known else 0.0)
+        return max(super()._bound, float(self._recent.bounds(-ERRORS)) if self._recent.suffices else 0.0)
 
     @property
     def strengths(self) -> Floats | None:
         """The `strength` of each row, by what its own moves say where that is more; None while too little was
         compared."""
-        strength = self.strength
-        if strength is None:
+        if not self._lasting.suffices:
             return None
-        strengths = np.full(len(self._touches), strength)
-        strengths[self.rows] = np.maximum(strength, self._of_rows.bounds(-ROW_ERRORS) * self._unevenness)
-        return strengths
+        bounds = np.full(len(self._touches), self._bound)
+        bounds[self.rows] = np.maximum(bounds[self.rows], self._of_rows.bounds(-ROW_ERRORS))
+        return bounds * self._unevenness
 
 
 def _at_least_once(touches: Floats) -> Floats:

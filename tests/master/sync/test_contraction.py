@@ -174,12 +174,12 @@ def test_a_row_of_a_table_is_pulled_as_its_own_moves_say_where_that_is_more() ->
     contraction = Contractions(every(), "Point")
     assert contraction.of_table("table", ALONE) is None
     push_tables(contraction, np.where(np.arange(20) == 3, 0.4, 0.01), pushes=60)
-    found = contraction.of_table("table", ALONE)
-    assert found is not None
-    others = np.delete(found.push, 3)
+    measured_pull = contraction.of_table("table", ALONE)
+    assert measured_pull is not None
+    others = np.delete(measured_pull.push, 3)
     assert (others == others[0]).all()
-    assert 0.6 * 0.4 * ABOVE < found.push[3] < 1.5 * 0.4 * ABOVE
-    assert found.push[3] > 3 * others[0]
+    assert 0.6 * 0.4 * ABOVE < measured_pull.push[3] < 1.5 * 0.4 * ABOVE
+    assert measured_pull.push[3] > 3 * others[0]
 
 
 def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
