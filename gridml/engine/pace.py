@@ -44,20 +44,28 @@ def next_batch(left: int, size: int, least: int, *, alike: bool) -> int:
     return -(-left // min(-(-left // size) if alike else 2, most))
 
 
-def push_every(live: int, batch: int, rate: float, push_cost_s: float, budget: float) -> tuple[int, str]:
+def push_every(
+    live: int, batch: int, rate: float, push_cost_s: float, budget: float, drift: float = 0.0
+) -> tuple[int, str]:
     """Vertices between two pushes, and why.
 
     The merge rule wants a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
-    worker trains `rate` vertices per second; pushes may take at most `budget` (a fraction) of that time. Rounded up to
-    whole batches.
+    worker trains `rate` vertices per second, so a push costs k = rate·push_cost_s vertices. Pushes may take at most
+    `budget` (a fraction) of the time, unless rarer ones cost more: where a vertex takes a share `drift` of its distance
+    from a row, up to drift·live·h of what `live` workers do apart in h vertices each is done twice, and
+    k/h + drift·live·h is least at h = sqrt(k/(drift·live)). Rounded up to whole batches.
     """
     wanted = STALENESS_STEP / max(1, live) ** 0.5
-    affordable = rate * push_cost_s / budget
-    chosen = max(wanted, affordable)
+    cost = rate * push_cost_s
+    affordable = cost / budget
+    worth = math.sqrt(cost / (drift * live)) if live > 1 and drift > 0 else math.inf
+    chosen = max(wanted, min(affordable, worth))
     whole = max(1, -(-int(chosen) // batch)) * batch
-    if affordable > wanted:
+    if chosen == wanted:
+        return whole, f"512/sqrt({live}) vertices, as the merge rule wants"
+    if chosen == affordable:
         return whole, f"a push costs {push_cost_s * 1e3:.1f} ms and may take {budget:.0%} of the time"
-    return whole, f"512/sqrt({live}) vertices, as the merge rule wants"
+    return whole, f"a push costs {push_cost_s * 1e3:.1f} ms, and rows of {live} workers drift apart"
 
 
 def ask_again_s(waiting: int) -> float:

@@ -19,6 +19,8 @@ the slope is then of the rows that moved most, since these are farthest apart, a
 whose own slope says, with a standard error less, that it is pulled more strongly is taken to be. And pulls change: a
 step of Adam's is as long near to where it goes as far from it, so that λ grows on the way. Where the last few pushes
 say, with two standard errors less, that it is more than the bound, it is what they say.
+
+How far workers drift apart in the meantime is the same λ, by vertex, in the mean over rows by how far pushes move them.
 """
 
 from __future__ import annotations
@@ -43,12 +45,15 @@ Ids = NDArray[np.int64]
 
 SAMPLED = 65_536  # numbers of a field that are looked at: the rows that most vertices touch, which are pulled most
 WIDEST = 64  # numbers of a row whose second moments are kept; a longer one counts as uneven as can be
-FADING = 0.98  # a push counts half as much after 34 others
+FADING = 0.998  # a push counts half as much after 346 others,
+FADING_OF_TABLES = 0.995  # or 138: pulls change as layers between them do
 RECENT = 0.5  # the same, of those that were compared last
+DRIFTING = 0.9  # the same, of what a mean says of the drift
 ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
 ROW_ERRORS = 1.0  # standard errors that the slope of a single row is taken to be smaller
 ABOVE = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
 LEAST = 16  # numbers that must have been compared before anything is said
+OVERSHOT = 2.0  # times its drift counts for a table: a step that is as long near to where it goes, too, goes past it
 GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
 BLOCK = 1 << 22  # edges that are read at once
 
@@ -82,6 +87,13 @@ class Contractions:
         push, others = (_at_least_once(touches * n) for n in (merge.vertices, merge.credited_by_others))
         return Contraction(self._coupled * strength * push, self._coupled * strength * (push + others))
 
+    @property
+    def drift(self) -> float:
+        """The share of its distance that a vertex takes from a row, in the mean over the rows by how far pushes move
+        them; of the field or table where it counts most, 0 while nothing is known."""
+        tables = (OVERSHOT * ABOVE * table.drift for table in self._of_tables.values())
+        return max((*(field.drift for field in self._fields.values()), *tables), default=0.0)
+
     def add_table(self, worker: str, name: str, pushed: Array, old: Array, merge: Merge) -> None:
         """Take note of a table of embeddings (rows, ...) in a push of this worker, that passed the gate as it is;
         `name` is the tensor's."""
@@ -95,8 +107,8 @@ class Contractions:
     def of_table(self, name: str, merge: Merge) -> Contraction | None:
         """Return how strongly a push pulls the rows of a table that others changed since its base; None while that is
         not known."""
-        field = self._of_tables.get(name)
-        strengths = None if field is None else field.strengths
+        table = self._of_tables.get(name)
+        strengths = None if table is None else table.strengths
         if strengths is None:
             return None
         push, others = (ABOVE * strengths * n for n in (merge.vertices, merge.credited_by_others))
@@ -184,9 +196,11 @@ class _Slopes:
 class _Field:
     """The sums of one array field; those of late count most."""
 
-    def __init__(self, touches: Array, length: int) -> None:
+    def __init__(self, touches: Array, length: int, fading: float = FADING) -> None:
+        self.drift = 0.0  # the mean of `pulls`, of late and by how far rows are moved; 0 while nothing is known
         self._touches = touches
         self._length = length  # of a row
+        self._fading = fading
         rows = max(1, SAMPLED // max(1, self._length))
         self._sampled = np.zeros(len(touches), np.bool_)
         spread = np.argsort(np.arange(len(touches)) * GOLDEN % 1.0)  # where all are alike, from everywhere
@@ -194,7 +208,7 @@ class _Field:
         self._sampled &= touches > 0
         self.rows = np.flatnonzero(self._sampled)
         self._last: _Seen | None = None
-        self._lasting = _Slopes(FADING)
+        self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
 
     def sampled(self, ids: Ids) -> Ids:
@@ -211,12 +225,24 @@ class _Field:
             with np.errstate(all="ignore"):
                 second = np.einsum("ri,rj->ij", moves / np.sqrt(touched), moves / np.sqrt(touched))
             if np.isfinite(second).all():
-                self._second = FADING * self._second + second
+                self._second = self._fading * self._second + second
         seen = _Seen(worker, merge.version, ids, base, moves / touched, touched)
         if self._last is None or merge.base >= self._last.version:
             self._last = seen
         elif self._last.worker != worker:
             self._compare(seen, self._last)
+        self._weigh(ids, moves)
+
+    def _weigh(self, ids: Ids, moves: Floats) -> None:
+        """Take note of how strongly rows are pulled that a push moved so."""
+        pulls = self.pulls(ids)
+        if pulls is None:
+            return
+        with np.errstate(all="ignore"):
+            squares = (moves**2).sum(1)
+            drift = float(pulls @ squares / squares.sum())
+        if math.isfinite(drift):
+            self.drift = DRIFTING * self.drift + (1 - DRIFTING) * drift if self.drift else drift
 
     def _compare(self, one: _Seen, other: _Seen) -> None:
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)
@@ -247,6 +273,11 @@ class _Field:
         little was compared."""
         return self._bound * self._unevenness if self._lasting.suffices else None
 
+    def pulls(self, ids: Ids) -> Floats | None:
+        """At least the share of its distance that a vertex takes from each of these rows, where it is pulled most; None
+        while too little was compared."""
+        return None if self.strength is None else self.strength * self._touches[ids].astype(np.float64)
+
     @property
     def _unevenness(self) -> float:
         """How many times the mean pull of a row's numbers the strongest one is, at most."""
@@ -260,8 +291,8 @@ class _Table(_Field):
     """The sums of a table of embeddings, of which all sampled rows come with every push, and those of each row."""
 
     def __init__(self, rows: int, length: int) -> None:
-        super().__init__(np.ones(rows, np.float32), length)
-        self._recent, self._of_rows = _Slopes(RECENT), _Slopes(FADING, self.rows.shape)
+        super().__init__(np.ones(rows, np.float32), length, FADING_OF_TABLES)
+        self._recent, self._of_rows = _Slopes(RECENT), _Slopes(FADING_OF_TABLES, self.rows.shape)
 
     def _note(self, sums: Floats) -> None:
         super()._note(sums)
@@ -281,6 +312,10 @@ class _Table(_Field):
         bounds = np.full(len(self._touches), self._bound)
         bounds[self.rows] = np.maximum(bounds[self.rows], self._of_rows.bounds(-ROW_ERRORS))
         return bounds * self._unevenness
+
+    def pulls(self, ids: Ids) -> Floats | None:
+        strengths = self.strengths
+        return None if strengths is None else strengths[ids]
 
 
 def _at_least_once(touches: Floats) -> Floats:

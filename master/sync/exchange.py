@@ -105,6 +105,7 @@ class Exchange:
         self._fields.committed(merged)
         if merged and self.replies.push_s == 0.0:  # the first: it sizes what follows it already
             self.replies.push_s = (cpu() - began) / len(merged)
+        self.replies.drift = self.merger.drift
         # Chunks are cut only now, so that they hold the fields that were just credited.
         cutting, nbytes = cpu(), self._copying.nbytes
         with self.ledger.transaction():

@@ -59,6 +59,12 @@ class Merger:
         self.workers = workers
         self._still_since_s: float | None = None  # when the first push came that changed nothing
 
+    @property
+    def drift(self) -> float:
+        """The share of its distance that a vertex takes from a row or a table's, where that is most; 0 while it is not
+        known."""
+        return 0.0 if self._contractions is None else self._contractions.drift
+
     def prepare(self) -> None:
         """Compile the kernels that the first push would otherwise wait for."""
         for dtype in {tensor.dtype for _, tensor in self._replica.state.tensors() if tensor.dtype.kind == "f"}:

@@ -66,6 +66,7 @@ class Replies:
         self._mailboxes = mailboxes
         self._codec = codec
         self.push_s = 0.0  # CPU seconds that a push costs the master: a running mean
+        self.drift = 0.0  # as `push_every` has it
 
     def send(self, draft: Draft, *, leave: bool) -> None:
         """Answer a draft; with `leave` there is nothing more to do for anybody."""
@@ -181,7 +182,8 @@ class Replies:
             sizing = self._leases.sizing
             # Before a worker has told, its part is taken to be the master's: both go through all that a push brings.
             cost_s = (sizing.push_s(record) or self.push_s) + self.push_s
-            ruled, reason = push_every(live, size, sizing.rate(record) or 0.0, cost_s, settings.push_budget)
+            rate = sizing.rate(record) or 0.0
+            ruled, reason = push_every(live, size, rate, cost_s, settings.push_budget, self.drift)
             every, sized = sizing.push_every(record, ruled, size, live, self.push_s)
             reason = sized if every != ruled else reason
         if every != record.push_every:

@@ -48,6 +48,41 @@ def test_pushes_come_as_often_as_the_merge_rule_wants_where_they_are_cheap(live:
     assert push_every(live, 64, rate=1000.0, push_cost_s=0.0, budget=0.03)[0] == expected
 
 
+@given(
+    st.integers(2, 1000),
+    batches,
+    st.floats(1, 1e4),
+    st.floats(0, 10),
+    st.floats(0.001, 0.5),
+    st.lists(st.floats(0, 1), min_size=2, max_size=2),
+)
+def test_the_more_rows_drift_the_oftener_workers_push_as_far_as_the_merge_rule_wants(
+    live: int, batch: int, rate: float, cost_s: float, budget: float, drifts: list[float]
+) -> None:
+    less, more = sorted(drifts)
+    least, still, some, much = (
+        push_every(live, batch, rate, cost, budget, drift)[0]
+        for cost, drift in ((0.0, 0.0), (cost_s, 0.0), (cost_s, less), (cost_s, more))
+    )
+    assert least <= much <= some <= still
+
+
+@pytest.mark.parametrize("times", [0.5, 0.8, 1.25, 2.0])
+def test_another_interval_loses_more_to_pushes_and_drift_together(times: float) -> None:
+    drift, live, rate, cost_s = 2e-5, 9, 1000.0, 0.1
+    every, reason = push_every(live, 1, rate, cost_s, 0.03, drift)
+
+    def lost(vertices: float) -> float:
+        return rate * cost_s / vertices + drift * live * vertices
+
+    assert lost(every) < lost(times * every)
+    assert reason == "a push costs 100.0 ms, and rows of 9 workers drift apart"
+
+
+def test_one_worker_alone_drifts_from_nobody() -> None:
+    assert push_every(1, 64, 1000.0, 0.1, 0.03, drift=0.1) == push_every(1, 64, 1000.0, 0.1, 0.03)
+
+
 def cut(left: int, size: int, least: int, *, alike: bool) -> list[int]:
     """The batches of a lease."""
     sizes = []

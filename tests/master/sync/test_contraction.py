@@ -15,7 +15,7 @@ from gridml.aggregates import Merge, VertexState
 from gridml.model.graph import Graph
 from gridml.protocol.push import ReplicaPart, RowValues
 from master.store.versions import ReplicaState
-from master.sync.contraction import ABOVE, SAMPLED, Contractions
+from master.sync.contraction import ABOVE, OVERSHOT, SAMPLED, Contractions
 from tests.master.sync import least_squares
 from tests.master.sync.least_squares import VERTICES, Array, Master, Place, Problem
 
@@ -180,6 +180,34 @@ def test_a_row_of_a_table_is_pulled_as_its_own_moves_say_where_that_is_more() ->
     assert (others == others[0]).all()
     assert 0.6 * 0.4 * ABOVE < measured_pull.push[3] < 1.5 * 0.4 * ABOVE
     assert measured_pull.push[3] > 3 * others[0]
+
+
+def test_rows_drift_by_what_one_vertex_pulls_them() -> None:
+    contraction = Contractions(every(), "Point")
+    assert contraction.drift == 0.0
+    pushes(contraction, "abcabcabcabcabc")
+    assert 0.3 < contraction.drift < 4 * 0.3  # the strongest pull of four numbers is at most so many times the mean
+    push_tables(contraction, np.full(20, 0.4), pushes=60)
+    assert 0.6 * OVERSHOT * ABOVE * 0.4 < contraction.drift < 1.5 * OVERSHOT * ABOVE * 0.4
+
+
+def test_rows_that_are_moved_most_say_most_of_the_drift() -> None:
+    """Few rows that are pulled strongly, among many that hardly are, drift as if there were no others."""
+    drifts = []
+    for strong in (1, 20):
+        contraction = Contractions(every(), "Point")
+        push_tables(contraction, np.where(np.arange(20) < strong, 0.4, 0.004), pushes=60)
+        drifts.append(contraction.drift)
+    assert drifts[0] > 0.5 * drifts[1]
+
+
+def test_moves_that_overflow_say_nothing_of_the_drift() -> None:
+    contraction = Contractions(every(), "Point")
+    push_tables(contraction, np.full(20, 0.4), pushes=60)
+    before, table = contraction.drift, np.full((20, 4), 1e300)
+    contraction.add_table("a", "table", table, np.zeros((20, 4)), Merge(80, 70, 1, 1, 4))
+    contraction.add_table("b", "table", np.zeros((20, 4)), np.zeros((20, 4)), Merge(81, 70, 1, 1, 4))
+    assert contraction.drift == before
 
 
 def test_what_one_push_had_seen_of_another_is_not_compared() -> None:
