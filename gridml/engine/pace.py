@@ -9,6 +9,7 @@ import math
 
 MOST_PARTS = 4  # that a batch is cut into
 STALENESS_STEP = 512  # vertices per push and root of workers that kept accuracy flat in those measurements
+DEAREST = 8  # times the push budget that pushes may take where rarer ones cost more
 
 
 def batch_size(batch: int, min_batch: int, live: int) -> int:
@@ -51,15 +52,15 @@ def push_every(
 
     The merge rule wants a push every 512/sqrt(live) vertices. A push costs `push_cost_s` seconds of this machine and a
     worker trains `rate` vertices per second, so a push costs k = rate·push_cost_s vertices. Pushes may take at most
-    `budget` (a fraction) of the time, unless rarer ones cost more: where a vertex takes a share `drift` of its distance
-    from a row, up to drift·live·h of what `live` workers do apart in h vertices each is done twice, and
-    k/h + drift·live·h is least at h = sqrt(k/(drift·live)). Rounded up to whole batches.
+    `budget` (a fraction) of the time, or DEAREST times that where rarer ones cost more: where a vertex takes a share
+    `drift` of its distance from a row, up to drift·live·h of what `live` workers do apart in h vertices each is done
+    twice, and k/h + drift·live·h is least at h = sqrt(k/(drift·live)). Rounded up to whole batches.
     """
     wanted = STALENESS_STEP / max(1, live) ** 0.5
     cost = rate * push_cost_s
     affordable = cost / budget
     worth = math.sqrt(cost / (drift * live)) if live > 1 and drift > 0 else math.inf
-    chosen = max(wanted, min(affordable, worth))
+    chosen = max(wanted, min(affordable, max(worth, affordable / DEAREST)))
     whole = max(1, -(-int(chosen) // batch)) * batch
     if chosen == wanted:
         return whole, f"512/sqrt({live}) vertices, as the merge rule wants"

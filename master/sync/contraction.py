@@ -48,12 +48,13 @@ WIDEST = 64  # numbers of a row whose second moments are kept; a longer one coun
 FADING = 0.998  # a push counts half as much after 346 others,
 FADING_OF_TABLES = 0.995  # or 138: pulls change as layers between them do
 RECENT = 0.5  # the same, of those that were compared last
-DRIFTING = 0.9  # the same, of what a mean says of the drift
+RISING = 0.9  # the same, of a drift that grows,
+FALLING = 0.99  # or shrinks: with shorter intervals it seems gone, and comes back with longer ones
 ERRORS = 2.0  # standard errors that the slope is taken to be larger, or that of the last few smaller
 ROW_ERRORS = 1.0  # standard errors that the slope of a single row is taken to be smaller
 ABOVE = 2.0  # times what the slope over a table says, a row of it is taken to be pulled: it is a mean over rows
 LEAST = 16  # numbers that must have been compared before anything is said
-OVERSHOT = 2.0  # times its drift counts for a table: a step that is as long near to where it goes, too, goes past it
+OVERSHOT = 4.0  # times its drift counts for a table: a step that is as long near to where it goes, too, goes past it
 GOLDEN = 0.6180339887498949  # whose multiples are spread evenly
 BLOCK = 1 << 22  # edges that are read at once
 
@@ -242,7 +243,8 @@ class _Field:
             squares = (moves**2).sum(1)
             drift = float(pulls @ squares / squares.sum())
         if math.isfinite(drift):
-            self.drift = DRIFTING * self.drift + (1 - DRIFTING) * drift if self.drift else drift
+            fading = RISING if drift > self.drift else FALLING
+            self.drift = fading * self.drift + (1 - fading) * drift if self.drift else drift
 
     def _compare(self, one: _Seen, other: _Seen) -> None:
         _, ours, theirs = np.intersect1d(one.ids, other.ids, assume_unique=True, return_indices=True)

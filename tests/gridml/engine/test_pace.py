@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gridml.engine.pace import ask_again_s, batch_size, next_batch, push_every, rate_scale
+from gridml.engine.pace import DEAREST, ask_again_s, batch_size, next_batch, push_every, rate_scale
 
 batches = st.integers(1, 4096)
 lives = st.integers(0, 10_000)
@@ -77,6 +77,11 @@ def test_another_interval_loses_more_to_pushes_and_drift_together(times: float) 
 
     assert lost(every) < lost(times * every)
     assert reason == "a push costs 100.0 ms, and rows of 9 workers drift apart"
+
+
+def test_pushes_take_no_more_than_so_many_times_the_budget() -> None:
+    every, _ = push_every(64, 1, rate=1000.0, push_cost_s=1.0, budget=0.03, drift=10.0)
+    assert every == int(1000 / 0.03 / DEAREST)
 
 
 def test_one_worker_alone_drifts_from_nobody() -> None:

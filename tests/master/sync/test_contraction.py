@@ -201,6 +201,17 @@ def test_rows_that_are_moved_most_say_most_of_the_drift() -> None:
     assert drifts[0] > 0.5 * drifts[1]
 
 
+def test_a_drift_is_soon_known_and_long_remembered() -> None:
+    contraction = Contractions(every(), "Point")
+    drifts = []
+    for pull, first in ((0.01, 0), (0.4, 100), (0.01, 200)):
+        push_tables(contraction, np.full(20, pull), pushes=30, first=first)
+        drifts.append(contraction.drift)
+    slow, grown, after = drifts
+    assert grown > 10 * slow
+    assert after > 0.5 * grown
+
+
 def test_moves_that_overflow_say_nothing_of_the_drift() -> None:
     contraction = Contractions(every(), "Point")
     push_tables(contraction, np.full(20, 0.4), pushes=60)
