@@ -38,7 +38,7 @@ TYPES = "t2.small,t2.micro"  # of one vCPU: each worker uses one thread
 LEAST_ACCURACY = 0.99
 # What is done to a worker, and at which share of the run.
 FATES = ((0.1, "interrupted"), (0.3, "crashed"), (0.5, "interrupted"))
-_GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+_GRIDML = (sys.executable, "-P", "-m", "gridml")
 
 
 def main() -> None:

@@ -42,7 +42,7 @@ def main() -> None:
         return
     with tempfile.TemporaryDirectory(prefix="gridml-page-") as name:
         run, file = Path(name) / "run", Path(name) / "run.html"
-        command = (sys.executable, "-P", "-c", "from gridml.cli import main; main()", "simulate", *MACHINES)
+        command = (sys.executable, "-P", "-m", "gridml", "simulate", *MACHINES)
         subprocess.run([*command, "--run-dir", str(run), "--json"], stdout=subprocess.DEVNULL, check=True)
         began = time.perf_counter()
         write_page(run, file)

@@ -29,7 +29,7 @@ from pools.release import NoCondor
 from pools.submitted import PROGRAM, VERTICES
 
 KILLS, WORKERS, EPOCHS, LIFE_S = 2_000, 6, 60, 4
-_GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+_GRIDML = (sys.executable, "-P", "-m", "gridml")
 
 
 @dataclass

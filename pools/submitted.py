@@ -17,7 +17,7 @@ from pools.pool import Pool
 PROGRAM = Path(__file__).parents[1] / "tests" / "programs" / "slow_count.py"
 VERTICES, EPOCHS, WORKERS = 4_000, 2, 3
 LIMIT_S = 180.0  # for whatever is waited for
-_GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+_GRIDML = (sys.executable, "-P", "-m", "gridml")
 
 
 class Submitted:

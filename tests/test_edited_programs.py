@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
-COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()"]
+COMMAND = [sys.executable, "-P", "-m", "gridml"]
 COUNTS = (Path(__file__).parent / "programs" / "slow_count.py").read_text()
 LINE = "    time.sleep(0.02)\n"
 ENVIRONMENT = {**os.environ, "COLUMNS": "200"}

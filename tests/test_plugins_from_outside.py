@@ -92,7 +92,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def gridml(environment: dict[str, str], *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from gridml.cli import main; main()", *map(str, arguments)]
+    command = [sys.executable, "-m", "gridml", *map(str, arguments)]
     return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
 
 

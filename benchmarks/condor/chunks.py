@@ -65,7 +65,7 @@ def main() -> None:
 
 def follow(pool_up: Pool, root: Path, chunk: int) -> list[Sample]:
     """Run to the end, looking every few seconds."""
-    command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "submit", str(PROGRAM)]
+    command = [sys.executable, "-P", "-m", "gridml", "submit", str(PROGRAM)]
     options = ["--foreground", "--workers", "16", "--max-idle", "8", "--chunks-per-job", "1", "--chunk", str(chunk)]
     small = ["--request-memory", "64MB", "--request-disk", "20MB", "--run-dir", str(root)]
     process = subprocess.Popen([*command, *options, *small], env=pool_up.environment(), stdout=subprocess.DEVNULL)

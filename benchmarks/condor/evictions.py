@@ -23,7 +23,7 @@ from pools.release import NoCondor
 EXAMPLE = Path(__file__).parents[2] / "examples" / "mnist.py"
 WORKERS, SUBNET = 4, 80
 LIFE_S = 20
-_GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+_GRIDML = (sys.executable, "-P", "-m", "gridml")
 # A startd looks once a second (POLLING_INTERVAL), and hosts are named worker1, worker2, ...
 POLICY = f"""
 PREEMPT = (Activity == "Busy") && (int(random(1.0) * {LIFE_S}.0) == int(substr(Machine, 6, 1)))

@@ -191,7 +191,7 @@ def one_run(program: Path, root: Path) -> dict[str, float]:
     """The instants of a run, in seconds since its command, until its first worker has trained a batch."""
     root.mkdir()
     (root / condor_submit.LOG).touch()
-    command = [sys.executable, "-c", "from gridml.cli import main; main()", "submit", str(program), "--foreground"]
+    command = [sys.executable, "-m", "gridml", "submit", str(program), "--foreground"]
     command += ["--workers", "1", "--request-memory", "1GB", "--run-dir", str(root)]
     began = time.time()
     with (root / "terminal").open("w") as terminal:

@@ -27,7 +27,7 @@ from benchmarks import table
 from benchmarks.arguments import words
 
 HERE = Path(__file__).parent
-GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+GRIDML = (sys.executable, "-P", "-m", "gridml")
 WORKERS = 2
 ROWS = 8_000_000  # of 1 KB, in a file without blocks: it takes no place on the disk
 

@@ -151,6 +151,6 @@ def test_who_begins_in_a_run_that_is_there_already_leaves_it_as_it_is(root: Path
     for n in range(3):
         begin_and_be_killed(root, 2e9 + n)
     before = facts(root)
-    command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "run", "nothing.py"]
+    command = [sys.executable, "-P", "-m", "gridml", "run", "nothing.py"]
     done = subprocess.run([*command, "--run-dir", str(root)], capture_output=True, timeout=LIMIT_S)
     assert done.returncode != 0 and facts(root) == before

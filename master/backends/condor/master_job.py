@@ -33,7 +33,7 @@ ASK_S = 5.0  # how long the queue may take to say how the master's job stands
 _MARK = "GridmlMasterOf"  # attribute of the master's job: its run
 # What of the user's environment programs and HTCondor itself look at.
 _PASSED = "PATH, HOME, USER, LOGNAME, LANG, LC_*, PYTHONPATH, VIRTUAL_ENV, CONDOR_CONFIG, _CONDOR_*, GRIDML_*"
-_WITHOUT_SCRIPT = "-P -c 'from gridml.cli import main; main()'"
+_WITHOUT_SCRIPT = "-P -m gridml"
 
 
 def description(settings: Settings, directory: RunDirectory) -> dict[str, str]:

@@ -225,7 +225,7 @@ def test_it_dies_with_the_master(tmp_path: Path) -> None:
     os.mkfifo(told)
     body = f'open({str(told)!r}, "w").write(str(os.getpid())); time.sleep(3600)'
     path.write_text(PROGRAM.format(arguments="total: Sum", body=body))
-    command = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "run", str(path)]
+    command = [sys.executable, "-P", "-m", "gridml", "run", str(path)]
     with subprocess.Popen([*command, "--run-dir", str(tmp_path / "run")], stdout=subprocess.DEVNULL) as master:
         process = psutil.Process(int(told.read_text()))
         master.send_signal(signal.SIGKILL)

@@ -17,7 +17,7 @@ from pools.ec2 import inside
 from pools.ec2.control import VARIABLE, Control
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
-GRIDML = (sys.executable, "-P", "-c", "from gridml.cli import main; main()")
+GRIDML = (sys.executable, "-P", "-m", "gridml")
 NOTICE_S = 10.0
 OFF_S = 90.0
 

@@ -17,7 +17,7 @@ from master.backends.condor.backend import AGAIN_S
 from pools.pool import Pool, personal
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(200)]
-COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "submit"]
+COMMAND = [sys.executable, "-P", "-m", "gridml", "submit"]
 SMALL = ["--workers", "2", "--request-memory", "256MB", "--request-disk", "50MB", "--foreground"]
 
 

@@ -27,14 +27,14 @@ ASKED = ["--workers", "3", "--request-memory", "256MB", "--request-disk", "100MB
 
 
 def gridml(pool: Pool, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", "from gridml.cli import main; main()", *arguments]
+    command = [sys.executable, "-m", "gridml", *arguments]
     return subprocess.run(command, env=pool.environment(), capture_output=True, text=True, timeout=LIMIT_S)
 
 
 @contextmanager
 def submitted(pool: Pool, root: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
     """A run of three workers whose master is a process beside this one."""
-    command = [sys.executable, "-c", "from gridml.cli import main; main()", "submit", str(PROGRAM), "--foreground"]
+    command = [sys.executable, "-m", "gridml", "submit", str(PROGRAM), "--foreground"]
     command += ASKED
     with (root.parent / "terminal").open("w") as terminal:
         running = subprocess.Popen(
@@ -184,7 +184,7 @@ def test_a_pool_of_other_machines_is_not_told_of_loopback(condor_pool: Pool, tmp
     for own, refused in (("127.0.0.1", False), ("*", True)):
         config = tmp_path / f"config-{refused}"
         config.write_text(condor_pool.config.read_text() + f"NETWORK_INTERFACE = {own}\n")
-        command = [sys.executable, "-c", "from gridml.cli import main; main()", "submit", str(PROGRAM), "--dry-run"]
+        command = [sys.executable, "-m", "gridml", "submit", str(PROGRAM), "--dry-run"]
         done = subprocess.run(
             [*command, "--carrier", "sftp", "--address", "127.0.0.1"],
             env={**condor_pool.environment(), "CONDOR_CONFIG": str(config), "COLUMNS": "300"},

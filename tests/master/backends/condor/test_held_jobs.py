@@ -18,7 +18,7 @@ from pools.submitted import WORKERS, Submitted
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 STARTS, MEDIUM_S = 2, 15.0
-COMMAND = [sys.executable, "-P", "-c", "from gridml.cli import main; main()", "submit"]
+COMMAND = [sys.executable, "-P", "-m", "gridml", "submit"]
 
 
 @pytest.fixture(scope="module")

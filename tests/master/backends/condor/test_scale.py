@@ -17,7 +17,7 @@ from pools.pool import Pool
 
 pytestmark = pytest.mark.real
 PROGRAM = Path(__file__).parents[3] / "programs" / "slow_count.py"
-GRIDML = [sys.executable, "-c", "from gridml.cli import main; main()"]
+GRIDML = [sys.executable, "-m", "gridml"]
 ASKED = ["--request-memory", "256MB", "--request-disk", "100MB", "--chunk", "500", "--epochs", "500", "--foreground"]
 LIMIT_S = 180.0
 

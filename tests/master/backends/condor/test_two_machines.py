@@ -69,8 +69,8 @@ def test_no_job_starts_on_a_machine_that_fails_and_the_run_ends_on_the_other(two
     command = [
         sys.executable,
         "-P",
-        "-c",
-        "from gridml.cli import main; main()",
+        "-m",
+        "gridml",
         "submit",
         str(program),
         "--foreground",
