@@ -309,15 +309,18 @@ class _Table(_Field):
     def strengths(self) -> Floats | None:
         """The `strength` of each row, by what its own moves say where that is more; None while too little was
         compared."""
-        if not self._lasting.suffices:
+        pulls, strength = self.pulls(self.rows), self.strength
+        if pulls is None or strength is None:
             return None
-        bounds = np.full(len(self._touches), self._bound)
-        bounds[self.rows] = np.maximum(bounds[self.rows], self._of_rows.bounds(-ROW_ERRORS))
-        return bounds * self._unevenness
+        strengths = np.full(len(self._touches), strength)
+        strengths[self.rows] = pulls
+        return strengths
 
     def pulls(self, ids: Ids) -> Floats | None:
-        strengths = self.strengths
-        return None if strengths is None else strengths[ids]
+        """As of any field; `ids` are those of all sampled rows."""
+        if not self._lasting.suffices:
+            return None
+        return np.maximum(self._bound, self._of_rows.bounds(-ROW_ERRORS)) * self._unevenness
 
 
 def _at_least_once(touches: Floats) -> Floats:
