@@ -211,6 +211,7 @@ class _Field:
         self._last: _Seen | None = None
         self._lasting = _Slopes(fading)
         self._second = np.zeros((self._length, self._length)) if 1 < self._length <= WIDEST else None
+        self._unevenness = float(length)  # how many times the mean pull of a row's numbers the strongest is, at most
 
     def sampled(self, ids: Ids) -> Ids:
         """Return the positions of the rows that are looked at."""
@@ -225,8 +226,11 @@ class _Field:
         if self._second is not None:
             with np.errstate(all="ignore"):
                 second = np.einsum("ri,rj->ij", moves / np.sqrt(touched), moves / np.sqrt(touched))
-            if np.isfinite(second).all():
-                self._second = self._fading * self._second + second
+                if np.isfinite(second).all():
+                    self._second = self._fading * self._second + second
+                    mean = float(np.trace(self._second)) / self._length
+                    strongest = float(np.linalg.eigvalsh(self._second)[-1])
+                    self._unevenness = strongest / mean if mean > 0 else float(self._length)
         seen = _Seen(worker, merge.version, ids, base, moves / touched, touched)
         if self._last is None or merge.base >= self._last.version:
             self._last = seen
@@ -278,15 +282,8 @@ class _Field:
     def pulls(self, ids: Ids) -> Floats | None:
         """At least the share of its distance that a vertex takes from each of these rows, where it is pulled most; None
         while too little was compared."""
-        return None if self.strength is None else self.strength * self._touches[ids].astype(np.float64)
-
-    @property
-    def _unevenness(self) -> float:
-        """How many times the mean pull of a row's numbers the strongest one is, at most."""
-        if self._second is None:
-            return float(self._length)
-        mean = float(np.trace(self._second)) / self._length
-        return float(np.linalg.eigvalsh(self._second)[-1]) / mean if mean > 0 else float(self._length)
+        strength = self.strength
+        return None if strength is None else strength * self._touches[ids].astype(np.float64)
 
 
 class _Table(_Field):
