@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from gridml.errors import UsageError
-from gridml.placement.base import EVERYTHING, TOTAL, Method, Options, Placement, asked, check
+from gridml.placement.base import EVERYTHING, TOTAL, TRAFFIC, Method, Options, Placement, asked, check
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
@@ -15,7 +15,7 @@ from gridml.placement.refined import Refined
 COSTS: tuple[tuple[Method, float], ...] = ((Multilevel(), 1.8), (Refined(), 0.25), (Parsa(), 0.15))
 ROW = 8  # edges that a row costs beside its own: rows of two columns take several times as long by the edge
 QUICKEST = COSTS[-1][0]
-TOTALS = 6.0  # times as long the best method takes where the traffic of all is to be small
+SLOWER = {f"objective {TOTAL}": 6.0, f"objective {TRAFFIC}": 8.0}  # times as long as usual the best method takes
 USUAL_PARTS = 16  # twice as many take twice as long
 SECONDS = 60.0
 
@@ -41,7 +41,7 @@ def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = froz
     """Return the best method that is expected to place so many edges in so many seconds, and why it is that one: of
     those that honour what is `wanted` (`base.asked`)."""
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
-        slower = TOTALS if isinstance(method, Multilevel) and f"objective {TOTAL}" in wanted else 1.0
+        slower = max((SLOWER.get(each, 1.0) for each in wanted), default=1.0) if isinstance(method, Multilevel) else 1.0
         takes_s = _seconds(edges, parts, cost * slower)
         if takes_s <= seconds:
             return method, f"the best method expected to take {seconds:g} s or less ({takes_s:.2g} s)"

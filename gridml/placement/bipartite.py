@@ -140,6 +140,11 @@ class Bipartite:
         return np.ones(self.columns, np.int64) if self.column_weights is None else self.column_weights
 
     @property
+    def used(self) -> int:
+        """What the columns weigh that any row touches."""
+        return int(self.sizes[np.bincount(self.neighbours, minlength=self.columns) > 0].sum())
+
+    @property
     def work(self) -> int:
         """Of all rows."""
         return self.rows if self.row_weights is None else int(self.row_weights.sum())

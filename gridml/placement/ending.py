@@ -19,9 +19,13 @@ from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import served
 
 LEVELLING = Aim(8)  # while some parts touch too much
+STEEP = 4  # a power from which on the largest part is what counts
+# Powers of the passes that even parts out where it does, the one of the last of which is also that of what follows.
+EVENING = (12, 24, 48, 96, 96, 96)
 ROUNDS = 6  # of pushing columns out and refining what that left
 HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes that refine it
 LOOSE = 0.03  # of its share, by which a part may differ in them
+COLD = np.zeros(1)  # heat of a pass that only moves what gains
 HALVINGS = 6  # of the span in which the smallest limit is looked for that can be kept
 
 
@@ -43,6 +47,8 @@ def pace_of(graph: Bipartite, parts: int, options: Options) -> Pace | None:
 def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Options, aim: Aim) -> Tally:
     """Return the counts of rows that are within the parts' sizes. Where the objective has work in it several slacks are
     tried, up to that allowed."""
+    if aim.power >= STEEP:
+        aim = _evened(tally, rng, bounds_of(graph, len(tally.load), options, LOOSE), aim)
     slacks = [options.slack]
     if options.objective in (DUAN, SECONDS) and options.slack:
         slacks = [0.0, options.slack / 2, options.slack]
@@ -54,6 +60,14 @@ def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Opt
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))
     return tries[best(tries, graph, options)]
+
+
+def _evened(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
+    """Even out what parts touch, and return the steepest aim of those that did."""
+    aims = [aim._replace(power=min(power, tally.steepest)) for power in EVENING]
+    for each in aims:
+        anneal(tally, rng, bounds, each, COLD)
+    return aims[-1]
 
 
 def _by_pace(tally: Tally, graph: Bipartite, options: Options) -> Tally:

@@ -84,7 +84,7 @@ def _halves(given: _Given, share: float, most: Counts, rng: np.random.Generator)
     size = int(given.sizes.sum())
     largest = max(1, int(size * min(share, 1 - share) / HEAVIEST))
     while levels[-1].graph.rows > FEW:
-        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng)
+        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, fewest=FEW // 2)
         if smaller.rows > SHRINKS * levels[-1].graph.rows:
             break
         levels.append(_Given.of(smaller, joined.astype(np.int64)))

@@ -9,10 +9,8 @@ from gridml.placement.bipartite import Bipartite
 
 def least_memory(graph: Bipartite, parts: int) -> int:
     """Return what the largest part touches at least, in weights of columns: the largest row, or an even share."""
-    sizes = graph.sizes
-    used = int(sizes[np.bincount(graph.neighbours, minlength=graph.columns) > 0].sum())
-    ends = np.concatenate([[0], np.cumsum(sizes[graph.neighbours])])[graph.offsets]
-    return max(int(np.diff(ends).max()), -(-used // parts))
+    ends = np.concatenate([[0], np.cumsum(graph.sizes[graph.neighbours])])[graph.offsets]
+    return max(int(np.diff(ends).max()), -(-graph.used // parts))
 
 
 def advice(graph: Bipartite, limit: int, slack: float) -> str:

@@ -40,7 +40,7 @@ from gridml.placement.refine_kernel import Bounds
 from gridml.placement.refined import RefinedOptions, Way, refinements, ways
 from gridml.placement.serving import serve
 
-LEAST_ROWS = 60  # of a part, of the smallest graph
+LEAST_ROWS = 30  # of a part, of the smallest graph
 SHRINKS = 0.9  # a graph that keeps more of its rows is not joined further
 HOT, COOL = 0.15, 0.02  # heats of the smallest graph, the first and the last, in columns of its mean row
 WORK = 12  # passes over the given graph for which as many edges are looked at as in one placement of the smallest
@@ -48,7 +48,7 @@ MOST_PASSES = 40  # over the smallest graph
 GROWTH = 0.5  # power of the mean size of a level's rows by which its heat is more: their gains are larger
 TRIES = 2  # of Parsa's placements of the smallest graph, of which the best is gone on with
 MANY = 500_000  # edges of the given graph, above which there is only one
-GROUPED = 0.35  # of its edges that are left in the smallest graph, below which that is also halved
+APART = 1.1  # times as much as there is that all parts of the smallest graph touch, below which that is also halved
 HALVED_ROWS = 8  # of a part, of a graph that is halved
 COLD = np.zeros(4)  # heats of passes over what was halved
 FULL_HEAT = 10  # columns, shared with other rows, that a mean row has where the heat is the whole one
@@ -116,7 +116,8 @@ def _parted(
         dealt, _, _ = deal_out(smallest, parts, ParsaOptions(options.seed + at, options.slack, shares=options.shares))
         tried.append(_refined(levels[-1], dealt, np.zeros(parts), options, way, rng, heats))
     total = way.aim.power == 0
-    if smallest.rows >= parts * HALVED_ROWS and (total or smallest.edges < GROUPED * given.edges):
+    touched = min(int(each.touched.sum()) for each in tried)
+    if smallest.rows >= parts * HALVED_ROWS and (total or touched < APART * given.used):
         shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
         dealt = halved(smallest, levels[-1].sizes.astype(np.int64), shares, options.loose, rng)
         tried.append(_refined(levels[-1], dealt, np.zeros(parts), options, way, rng, COLD))
@@ -191,7 +192,7 @@ def _levels(
     levels, became = [Level.of(graph)], []
     largest = max(1, graph.work // (parts * LEAST_ROWS // 4 + 1))
     while levels[-1].graph.rows > parts * LEAST_ROWS:
-        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, rows)
+        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, rows, parts * LEAST_ROWS)
         if smaller.rows > SHRINKS * levels[-1].graph.rows:
             break
         levels.append(Level(smaller, joined, levels[0].mean))

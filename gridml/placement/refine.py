@@ -20,6 +20,7 @@ from gridml.placement.refine_kernel import BITS, Aim, Bounds, Tallied, count, sh
 # A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
 RATE = 0.3
 RUN = 64  # rows that are looked at one after the other, as they lie in memory
+MOST_E = 600  # an exponent of e that a float can hold, and what that is multiplied by
 PUSHES = 12  # at most, where rows of several sizes need not fit
 
 
@@ -103,6 +104,14 @@ class Tally:
             return self.touched.astype(np.float64)
         return self.pace.cost * self.touched + self.pace.beside
 
+    @property
+    def steepest(self) -> int:
+        """The highest power of an `Aim` at which nothing is past a float, wherever the rows are."""
+        all_in_one = float(self.touched.sum())
+        if self.pace is not None:
+            all_in_one = float(self.pace.cost.max()) * all_in_one + float(self.pace.beside.max())
+        return int(MOST_E / np.log(max(2.0, all_in_one / max(1.0, float(self.borne.mean())))))
+
     def worth(self, aim: Aim) -> float:
         """What passes lower, as columns of a part: a mean of |N(U_i)| to this power, and `flat` times the plain one."""
         borne = self.borne
@@ -164,7 +173,7 @@ def fit(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, pushes
     push, done = 1.0, 0
     while ((tally.load > bounds.most) | (tally.touched > bounds.limit)).any() and done != pushes:
         tally.sweep(rng, bounds, aim, push=push)
-        push *= 1.5
+        push *= 2
         done += 1
 
 
@@ -175,7 +184,8 @@ def settle(tally: Tally, rng: np.random.Generator, bounds: Bounds, at_worst: Bou
     if at_worst is not None:
         fit(tally, rng, at_worst, aim)
     for _ in range(2):
-        tally.sweep(rng, bounds, aim)
+        if not tally.sweep(rng, bounds, aim):
+            break
 
 
 def sizes(

@@ -42,8 +42,9 @@ from gridml.placement.serving import serve
 # ca-condmat and ibm01, the flat part on gowalla, 20news, facebook and msweb as well; the others are the judges. A part
 # of 1 lowers total traffic by a few percent more and raises the largest memory by as much; with none facebook is worse.
 # In a star what a part touches is what travels.
-LEVEL, EVEN, PLAIN = (Aim(6, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
+LEVEL, EVEN, PLAIN = (Aim(4, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
 USUAL = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
+BESIDE = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # what is tried beside it
 USUAL_IN_STAR = {**USUAL, TRAFFIC: LEVEL, DUAN: LEVEL, SECONDS: LEVEL}
 
 
@@ -91,12 +92,13 @@ class Way(NamedTuple):
 
 
 def ways(graph: Bipartite, parts: int, options: RefinedOptions) -> list[Way]:
-    """Return what is tried for the objective, whose best end is kept: one thing, but two for Duan's product, and for
-    seconds where parts are not equally quick: columns that avoid slow parts can be too many for the others."""
+    """Return what is tried for the objective, whose best end is kept. It is one thing, but for the largest traffic all
+    three, as which is best depends on the graph; for Duan's product two; and for seconds two where parts are not
+    equally quick: columns that avoid slow parts can be too many for the others."""
     tried = [Way(options.aim)]
     pace = pace_of(graph, parts, options)
-    if options.objective == DUAN and options.power is None and options.aim != LEVEL[0]:
-        tried.append(Way(LEVEL[0]))
+    if options.objective in BESIDE and options.power is None and options.aim != LEVEL[0]:
+        tried += [Way(aim) for aim in BESIDE[options.objective]]
     elif pace is not None and not all((costs == costs[0]).all() for costs in pace):
         tried.append(Way(EVEN[0] if options.power is None else options.aim, pace))
     return tried
@@ -129,7 +131,8 @@ def refinements(graph: Bipartite, parts: int, own: RefinedOptions) -> tuple[list
         before = tally.worth(aim)
         bounds = bounds_of(graph, parts, own, own.loose)
         anneal(tally, rng, bounds, aim, falling(own.usual_heat, own.passes))
-        tally = ended(tally, rng, graph, own, aim)
+        if tally.worth(aim) < before:
+            tally = ended(tally, rng, graph, own, aim)
         if tally.worth(aim) >= before:  # heat lost more than was found: only what gains at once
             tally = ended(as_dealt(), rng, graph, own, aim)
         if tally.worth(aim) >= before:

@@ -117,7 +117,7 @@ def test_rows_of_two_parts_are_not_joined(edges: list[tuple[int, int]], seed: in
     rng = np.random.default_rng(seed)
     within = rng.integers(0, 3, 15).astype(np.int32)
     _, _, became = coarsen(graph_of(edges), np.ones(15, np.int32), 4, rng, within)
-    assert all(len(set(within[became == pair].tolist())) == 1 for pair in range(became.max() + 1))
+    assert all(len(set(within[became == cluster].tolist())) == 1 for cluster in range(became.max() + 1))
 
 
 @given(edges=EDGES, parts=st.integers(1, 6), seed=st.integers(0, 3))

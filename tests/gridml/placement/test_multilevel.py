@@ -1,4 +1,4 @@
-"""Rows joined in pairs, and what that is good for."""
+"""Rows joined in clusters, and what that is good for."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gridml.errors import UsageError
 from gridml.placement import multilevel
 from gridml.placement.base import Method, Options
 from gridml.placement.bipartite import Bipartite
-from gridml.placement.coarsen import coarsen
+from gridml.placement.coarsen import SHRINK, coarsen
 from gridml.placement.multilevel import Multilevel, MultilevelOptions
 from gridml.placement.parsa import Parsa
 from gridml.placement.refine import Tally
@@ -23,15 +23,19 @@ from gridml.testing.graphs import grouped
 @given(
     edges=st.lists(st.tuples(st.integers(0, 14), st.integers(0, 9)), max_size=90),
     largest=st.integers(1, 6),
+    fewest=st.integers(1, 15),
     seed=st.integers(0, 9),
 )
-def test_a_pair_touches_what_both_did(edges: list[tuple[int, int]], largest: int, seed: int) -> None:
+def test_a_cluster_touches_what_all_its_rows_did(
+    edges: list[tuple[int, int]], largest: int, fewest: int, seed: int
+) -> None:
     graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (15, 10))
     rng = np.random.default_rng(seed)
     sizes = rng.integers(1, 4, 15).astype(np.int32)
-    smaller, joined, became = coarsen(graph, sizes, largest, rng)
+    smaller, joined, became = coarsen(graph, sizes, largest, rng, fewest=fewest)
     assert np.bincount(became, sizes).tolist() == joined.tolist()
-    assert np.bincount(became).max() <= 2 and joined.max() <= max(largest, sizes.max())
+    assert smaller.rows >= max(fewest, 15 // SHRINK) and joined.max() <= max(largest, sizes.max())
+    assert not np.any((joined > largest) & (np.bincount(became) > 1))
     for row in range(smaller.rows):
         of = [set(graph.neighbours[slice(*graph.offsets[u : u + 2])].tolist()) for u in np.flatnonzero(became == row)]
         got = smaller.neighbours[slice(*smaller.offsets[row : row + 2])].tolist()
@@ -49,8 +53,18 @@ def test_rows_that_share_rare_columns_are_joined() -> None:
     assert became.tolist() == (rows // 2).tolist() and joined.tolist() == [2] * 10
 
 
+def test_nobody_ends_with_strangers_because_friends_are_taken() -> None:
+    """Ten groups of three rows, which also share a column with a row of the next group: two of three are no choice."""
+    rows = np.arange(30)
+    own, chain = rows // 3, 10 + (rows + 1) // 3 % 10
+    graph = Bipartite.from_edges([*rows, *rows, *rows], [*own, *(20 + own), *chain])
+    for seed in range(10):
+        _, joined, became = coarsen(graph, np.ones(30, np.int32), 3, np.random.default_rng(seed), fewest=10)
+        assert all(len(set(own[became == cluster])) == 1 for cluster in range(len(joined)))
+
+
 def test_rows_that_share_only_what_everybody_touches_are_joined() -> None:
-    """No mate is looked for in a column of 300 rows, but those that touch the same columns still find each other."""
+    """Nobody to join is looked for in a column of 300 rows, but two that touch the same still find each other."""
     rows = np.arange(300)
     graph = Bipartite.from_edges([*rows, *rows], [*np.zeros(300, int), *(1 + rows % 2)])
     smaller, _, became = coarsen(graph, np.ones(300, np.int32), 2, np.random.default_rng(0))
@@ -103,7 +117,7 @@ def test_options_that_make_no_sense() -> None:
 
 
 def test_columns_without_weight_bring_no_rows_together() -> None:
-    """With them, mates are those that rows have without them."""
+    """With them, clusters are what they are without them."""
     rng = np.random.default_rng(4)
     own = np.concatenate([40 * (row % 10) + rng.choice(40, 6, replace=False) for row in range(500)])
     rows, light = np.repeat(np.arange(500), 6), 400 + rng.permutation(500) // 10
@@ -111,5 +125,5 @@ def test_columns_without_weight_bring_no_rows_together() -> None:
     both = Bipartite.from_edges(np.append(rows, np.arange(500)), np.append(own, light), (500, 450))
     weighted = both.weighted(columns=(np.arange(450) < 400).astype(int))
     one = np.ones(500, np.int32)
-    pairs = [coarsen(each, one, 10, np.random.default_rng(0))[2].tolist() for each in (plain, weighted, both)]
-    assert pairs[0] == pairs[1] != pairs[2]
+    joined = [coarsen(each, one, 10, np.random.default_rng(0))[2].tolist() for each in (plain, weighted, both)]
+    assert joined[0] == joined[1] != joined[2]

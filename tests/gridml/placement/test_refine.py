@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from gridml.errors import UsageError
 from gridml.placement.base import Options, Placement
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.ending import EVENING
 from gridml.placement.parsa import Parsa
 from gridml.placement.rates import Pace
 from gridml.placement.refine import Tally, fit, sizes
@@ -151,6 +152,29 @@ def test_the_largest_part_is_what_shrinks() -> None:
     )
     parsa = traffic(graph, Parsa().place(graph, 6, Options())).largest_memory
     assert weighted < plain and weighted < parsa
+
+
+def test_parts_touch_as_much_as_one_another() -> None:
+    """Rows of unlike degrees in parts of as many rows: the largest |N(U_i)| is hardly above the mean."""
+    rng = np.random.default_rng(4)
+    rows = np.repeat(np.arange(2000), 2 + (rng.pareto(1.5, 2000) * 3).astype(int).clip(max=60))
+    graph = Bipartite.from_edges(rows, (rng.random(len(rows)) ** 2 * 1500).astype(int))
+    for seed in range(3):
+        touched = traffic(graph, Refined().place(graph, 8, Options(seed))).touched
+        assert touched.max() < 1.01 * touched.mean()
+
+
+def test_no_power_is_past_a_float() -> None:
+    """Six thousand parts, and a row that touches what all touch: its part has thousands of times the mean."""
+    rows = np.arange(8000)
+    graph = Bipartite.from_edges([*rows, *np.full(8000, 8000)], [*rows, *rows])
+    tally = Tally.of(graph, np.arange(8001, dtype=np.int32) % 6000, 6000)
+    largest = np.float64(graph.columns / tally.touched.mean())
+    with np.errstate(over="raise"):
+        assert np.isfinite(largest**tally.steepest * graph.columns)
+        with pytest.raises(FloatingPointError):
+            _ = largest ** EVENING[-1]
+    assert Tally.of(graph, tally.rows % 16, 16).steepest > EVENING[-1]
 
 
 def test_refined_is_better_than_parsa_on_every_figure() -> None:
