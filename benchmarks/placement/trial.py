@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.placement.peers import PEERS
-from gridml.placement.base import TOTAL, Options, Placement
+from gridml.placement.base import TOTAL, TRAFFIC, Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS
 from gridml.placement.serving import serve
@@ -20,6 +20,8 @@ from gridml.testing.graphs import grouped
 
 OURS = {
     **dict.fromkeys(METHODS, Options()),
+    "multilevel, 3%": Options(slack=0.03),
+    "multilevel, traffic, 3%": Options(objective=TRAFFIC, slack=0.03),
     "multilevel, total": Options(objective=TOTAL),
     "multilevel, total, 3%": Options(objective=TOTAL, slack=0.03),
 }
