@@ -20,6 +20,7 @@ from gridml.testing.graphs import grouped
 
 OURS = {
     **dict.fromkeys(METHODS, Options()),
+    "refined, 3%": Options(slack=0.03),
     "multilevel, 3%": Options(slack=0.03),
     "multilevel, traffic, 3%": Options(objective=TRAFFIC, slack=0.03),
     "multilevel, total": Options(objective=TOTAL),
