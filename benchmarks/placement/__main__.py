@@ -62,8 +62,8 @@ def main() -> None:
             f"means of {chosen.trials} seeds, of parsa {max(chosen.trials, PARSA_TRIALS)}; M, T, S: improvement over "
             "random in %, (random − placed)/placed, of the largest memory and traffic of a part and of the traffic of "
             "all (gridml.placement.traffic)",
-            "multilevel, traffic and total: with the objective of the largest traffic, and of that of all; 3%: parts may "
-            "be 3% larger, as those of peers",
+            "multilevel, traffic and total: with the objective of the largest traffic, and of that of all; 3%: parts "
+            "may be 3% larger, as those of peers",
             "balance: rows of the largest part over the mean; peers are allowed 3%",
             "CPU s: of the process while it places, all threads; MB: by how much the peak of its memory exceeds that "
             "of reading the graph",

@@ -1,5 +1,5 @@
-"""How refinement ends: at the best of several slacks where the objective weighs work against traffic, and within the
-memory limit, where there is one."""
+"""How refinement ends: with parts that touch as much as one another where the largest counts, at the best of several
+slacks where the objective weighs work against traffic, and within the memory limit, where there is one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from gridml.placement.serving import served
 
 LEVELLING = Aim(8)  # while some parts touch too much
 STEEP = 4  # a power from which on the largest part is what counts
-# Powers of the passes that even parts out where it does, the one of the last of which is also that of what follows.
+# Powers of the passes that even parts out where it does; the last is also that of what follows. Three or four passes
+# leave a largest memory that is 0.3 to 0.6% more, eight one that is 0.2% less; up to 256 it is the same.
 EVENING = (12, 24, 48, 96, 96, 96)
 ROUNDS = 6  # of pushing columns out and refining what that left
 HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes that refine it
