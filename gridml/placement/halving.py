@@ -2,8 +2,8 @@
 
 What a division costs is what is touched on both sides of it, and halves do not know of each other: so the sum over all
 divisions is Σ|N(U_i)| less the columns. It says nothing of how even |N(U_i)| are. Each division is multilevel: rows are
-joined in clusters until few are left, those are grown into halves from several rows of chance, and the best is mended on
-the way back (`halving_kernel.mend`).
+joined in clusters until few are left, those are grown into halves from several rows of chance, and the best is mended
+on the way back (`halving_kernel.mend`).
 
 `mend_pairs` mends any parts in the same way, two at a time: for the sum, what others touch beside them is all one.
 """

@@ -39,11 +39,11 @@ from gridml.placement.refine_kernel import Aim
 from gridml.placement.serving import serve
 
 # By objective, where a user does not say: what passes lower, and the heat. A power of four, where parts are evened out
-# afterwards (`ending.EVENING`), was chosen among 2 to 10 on gowalla, email-enron, as-caida, ca-condmat, ibm01, powersim,
-# facebook, 20news, msweb and small clicks, the flat part before that on some of them; the others are the judges. With
-# six the largest traffic was 3% more, with three the largest memory 1%. A flat part of 1 lowers total traffic by a few
-# percent more and raises the largest memory by as much; with none facebook is worse. In a star what a part touches is
-# what travels.
+# afterwards (`ending.EVENING`), was chosen among 2 to 10 on gowalla, email-enron, as-caida, ca-condmat, ibm01,
+# powersim, facebook, 20news, msweb and small clicks, the flat part before that on some of them; the others are the
+# judges. With six the largest traffic was 3% more, with three the largest memory 1%. A flat part of 1 lowers total
+# traffic by a few percent more and raises the largest memory by as much; with none facebook is worse. In a star what a
+# part touches is what travels.
 LEVEL, EVEN, PLAIN = (Aim(4, 0.1), 1.0), (Aim(2), 1.0), (Aim(0), 1.0)
 USUAL = {MEMORY: LEVEL, TRAFFIC: EVEN, TOTAL: PLAIN, DUAN: EVEN, SECONDS: EVEN}
 BESIDE = {TRAFFIC: (LEVEL[0], PLAIN[0]), DUAN: (LEVEL[0],)}  # what is tried beside it
