@@ -25,6 +25,7 @@ fifths of the rows or to a half (as far apart as two seeds), clusters of at most
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -49,7 +50,7 @@ WORK = 12  # passes over the given graph for which as many edges are looked at a
 MOST_PASSES = 40  # over the smallest graph
 GROWTH = 0.5  # power of the mean size of a level's rows by which its heat is more: their gains are larger
 TRIES = 2  # of Parsa's placements of the smallest graph, of which the best is gone on with
-MANY = 500_000  # edges of the given graph, above which there is only one
+MANY = 500_000  # edges of the given graph, above which there is only one, and of the largest level that is halved
 APART = 1.1  # times as much as there is that all parts of the smallest graph touch, below which that is also halved
 HALVED_ROWS = 8  # of a part, of a graph that is halved
 COLD = np.zeros(4)  # heats of passes over what was halved
@@ -78,7 +79,7 @@ class Multilevel:
         rng = np.random.default_rng([own.seed, 2])
         levels, became = _levels(graph, parts, rng)
         wanted = ways(graph, parts, own)
-        tried = [_parted(levels, became, parts, own, way, rng) for way in wanted]
+        tried = [_parted(levels, became, _Refiner(parts, own, way, rng)) for way in wanted]
         flat, of_flat, flat_why = refinements(graph, parts, options_of(RefinedOptions, options))
         at = best(tried + flat, graph, own)
         tally = within_memory((tried + flat)[at], graph, own, (wanted + of_flat)[at].aim)
@@ -105,33 +106,87 @@ class Level:
         return Level(graph, graph.row_weights, float(graph.row_weights.mean()))
 
 
-def _parted(
-    levels: list[Level], became: list[Parts], parts: int, options: MultilevelOptions, way: Way, rng: np.random.Generator
-) -> Tally:
+@dataclass(frozen=True)
+class _Refiner:
+    """Refines parts of any level, for one of the ways of the objective."""
+
+    parts: int
+    options: MultilevelOptions
+    way: Way
+    rng: np.random.Generator
+
+    @property
+    def total(self) -> bool:
+        """Whether what all parts touch is to be small, and nothing else."""
+        return self.way.aim.power == 0
+
+    def best(self, tried: Sequence[Tally]) -> Tally:
+        return min(tried, key=lambda each: each.worth(self.way.aim))
+
+    def refined(self, level: Level, rows: Parts, price: NDArray[np.float64], heats: NDArray[np.float64]) -> Tally:
+        """Refine the parts of a level's rows, beginning with these prices of places; mend them two by two where all
+        parts weigh the same."""
+        options = self.options
+        tally = Tally.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.way.pace)
+        tally.price[:] = price
+        mean_row = max(1, int(level.mean))
+        loose = sizes(int(level.sizes.sum()), self.parts, options.slack, options.loose, options.fractions, mean_row)
+        largest = max(1, int(level.sizes.max()))
+        bounds = Bounds(np.maximum(1, loose.least - largest + 1), loose.most + largest - 1)
+        fit(tally, self.rng, bounds, self.way.aim, PUSHES)
+        anneal(tally, self.rng, bounds, self.way.aim, heats)
+        if self.total and self.way.pace is None:
+            rows, price = tally.rows, tally.price
+            mend_pairs(level.graph, level.sizes.astype(np.int64), rows, np.broadcast_to(bounds.most, self.parts))
+            tally = Tally.of(level.graph, rows, self.parts, level.sizes, options.fractions, self.way.pace)
+            tally.price[:] = price
+        return tally
+
+    def halved(self, level: Level) -> Tally:
+        """Place a level's rows by halving, and refine the parts without heat."""
+        shares = np.full(self.parts, 1 / self.parts) if self.options.fractions is None else self.options.fractions
+        rows = halved(level.graph, level.sizes.astype(np.int64), shares, self.options.loose, self.rng)
+        return self.refined(level, rows, np.zeros(self.parts), COLD)
+
+    def up(self, levels: list[Level], became: list[Parts], tally: Tally, heat: float) -> Tally:
+        """Refine parts of the smallest graph at every larger one."""
+        for level, to in zip(levels[-2::-1], became[::-1], strict=True):
+            heats = falling(heat * (float(level.sizes.mean()) / level.mean) ** GROWTH, self.options.passes)
+            tally = self.refined(level, tally.rows[to], tally.price, heats)
+        return tally
+
+
+def _parted(levels: list[Level], became: list[Parts], of: _Refiner) -> Tally:
     """Place the smallest graph, and refine its parts level by level."""
     given, smallest = levels[0].graph, levels[-1].graph
-    degree = smallest.edges / smallest.rows
+    tried = _smallest_parted(levels, of)
+    touched = min(int(each.touched.sum()) for each in tried)
+    if smallest.rows >= of.parts * HALVED_ROWS and (of.total or touched < APART * given.used):
+        tried.append(of.halved(levels[-1]))
+    heat = _heat(given, of.options)
+    tally = of.up(levels, became, of.best(tried), heat)
+    if not of.total:
+        return ended(tally, of.rng, given, of.options, of.way.aim)
+    early = next((at for at, level in enumerate(levels[:-1]) if level.graph.edges <= MANY), None)
+    if early is not None:
+        tally = of.best([tally, of.up(levels[: early + 1], became[:early], of.halved(levels[early]), heat)])
+    for _ in range(CYCLES):
+        again, became_again = _levels(given, of.parts, of.rng, tally.rows)
+        turned = of.refined(again[-1], reduce(_joined, became_again, tally.rows), tally.price, COLD)
+        tally = of.best([tally, of.up(again, became_again, turned, CYCLE_HEAT * heat)])
+    return ended(tally, of.rng, given, of.options, of.way.aim)
+
+
+def _smallest_parted(levels: list[Level], of: _Refiner) -> list[Tally]:
+    """Place the smallest graph by Parsa, and cool that slowly; of small graphs several times."""
+    given, smallest, options = levels[0].graph, levels[-1].graph, of.options
     passes = min(MOST_PASSES, WORK * given.edges // max(1, smallest.edges))
-    heats = degree * np.geomspace(HOT, COOL, passes)
+    heats = smallest.edges / smallest.rows * np.geomspace(HOT, COOL, passes)
     tried = []
     for at in range(TRIES if given.edges <= MANY else 1):
-        dealt, _, _ = deal_out(smallest, parts, ParsaOptions(options.seed + at, options.slack, shares=options.shares))
-        tried.append(_refined(levels[-1], dealt, np.zeros(parts), options, way, rng, heats))
-    total = way.aim.power == 0
-    touched = min(int(each.touched.sum()) for each in tried)
-    if smallest.rows >= parts * HALVED_ROWS and (total or touched < APART * given.used):
-        shares = np.full(parts, 1 / parts) if options.fractions is None else options.fractions
-        dealt = halved(smallest, levels[-1].sizes.astype(np.int64), shares, options.loose, rng)
-        tried.append(_refined(levels[-1], dealt, np.zeros(parts), options, way, rng, COLD))
-    tally = min(tried, key=lambda each: each.worth(way.aim))
-    heat = _heat(given, options)
-    tally = _up(levels, became, tally, options, way, rng, heat)
-    for _ in range(CYCLES if total else 0):
-        again, became_again = _levels(given, parts, rng, tally.rows)
-        turned = _refined(again[-1], reduce(_joined, became_again, tally.rows), tally.price, options, way, rng, COLD)
-        turned = _up(again, became_again, turned, options, way, rng, CYCLE_HEAT * heat)
-        tally = min(tally, turned, key=lambda each: each.worth(way.aim))
-    return ended(tally, rng, given, options, way.aim)
+        own = ParsaOptions(options.seed + at, options.slack, shares=options.shares)
+        tried.append(of.refined(levels[-1], deal_out(smallest, of.parts, own)[0], np.zeros(of.parts), heats))
+    return tried
 
 
 def _heat(graph: Bipartite, options: MultilevelOptions) -> float:
@@ -140,50 +195,6 @@ def _heat(graph: Bipartite, options: MultilevelOptions) -> float:
         return options.heat
     times = np.bincount(graph.neighbours, minlength=graph.columns)
     return options.usual_heat * min(1.0, float(times[times > 1].sum()) / graph.rows / FULL_HEAT)
-
-
-def _up(
-    levels: list[Level],
-    became: list[Parts],
-    tally: Tally,
-    options: MultilevelOptions,
-    way: Way,
-    rng: np.random.Generator,
-    heat: float,
-) -> Tally:
-    """Refine parts of the smallest graph at every larger one."""
-    for level, to in zip(levels[-2::-1], became[::-1], strict=True):
-        heats = falling(heat * (float(level.sizes.mean()) / level.mean) ** GROWTH, options.passes)
-        tally = _refined(level, tally.rows[to], tally.price, options, way, rng, heats)
-    return tally
-
-
-def _refined(
-    level: Level,
-    rows: Parts,
-    price: NDArray[np.float64],
-    options: MultilevelOptions,
-    way: Way,
-    rng: np.random.Generator,
-    heats: NDArray[np.float64],
-) -> Tally:
-    """Refine the parts of a level's rows, beginning with these prices of places; mend them two by two where all parts
-    weigh the same."""
-    tally = Tally.of(level.graph, rows, len(price), level.sizes, options.fractions, way.pace)
-    tally.price[:] = price
-    mean_row = max(1, int(level.mean))
-    loose = sizes(int(level.sizes.sum()), len(price), options.slack, options.loose, options.fractions, mean_row)
-    largest = max(1, int(level.sizes.max()))
-    bounds = Bounds(np.maximum(1, loose.least - largest + 1), loose.most + largest - 1)
-    fit(tally, rng, bounds, way.aim, PUSHES)
-    anneal(tally, rng, bounds, way.aim, heats)
-    if way.aim.power == 0 and way.pace is None:
-        rows = tally.rows
-        mend_pairs(level.graph, level.sizes.astype(np.int64), rows, np.broadcast_to(bounds.most, len(price)))
-        price = tally.price
-        tally = Tally.of(level.graph, rows, len(price), level.sizes, options.fractions, way.pace)
-        tally.price[:] = price
-    return tally
 
 
 def _levels(
