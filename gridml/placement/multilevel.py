@@ -43,7 +43,7 @@ from gridml.placement.refine_kernel import Bounds
 from gridml.placement.refined import RefinedOptions, Way, refinements, ways
 from gridml.placement.serving import serve
 
-LEAST_ROWS = 30  # of a part, of the smallest graph
+LEAST_ROWS, FEWEST = 30, 240  # of a part, and in all, of the smallest graph
 SHRINKS = 0.9  # a graph that keeps more of its rows is not joined further
 HOT, COOL = 0.15, 0.02  # heats of the smallest graph, the first and the last, in columns of its mean row
 WORK = 12  # passes over the given graph for which as many edges are looked at as in one placement of the smallest
@@ -203,9 +203,10 @@ def _levels(
     """The graphs from the largest to the smallest, and what rows of each became in the next. Where `rows` are in parts,
     those of two are not joined."""
     levels, became = [Level.of(graph)], []
-    largest = max(1, graph.work // (parts * LEAST_ROWS // 4 + 1))
-    while levels[-1].graph.rows > parts * LEAST_ROWS:
-        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, rows, parts * LEAST_ROWS)
+    fewest = max(parts * LEAST_ROWS, FEWEST)
+    largest = max(1, graph.work // (fewest // 2 + 1))
+    while levels[-1].graph.rows > fewest:
+        smaller, joined, to = coarsen(levels[-1].graph, levels[-1].sizes, largest, rng, rows, fewest)
         if smaller.rows > SHRINKS * levels[-1].graph.rows:
             break
         levels.append(Level(smaller, joined, levels[0].mean))

@@ -123,3 +123,36 @@ def same_task(said: str, measured: str) -> bool:
     """Whether a task by its words here, `CIFAR-10 (10,000), GroupNorm`, is the measured one, `CIFAR-10, GroupNorm`."""
     said = re.sub(r" \([\d,]+\)", "", said)
     return said == measured or said.removesuffix(", AdamW") == measured
+
+
+def tables(file: str) -> list[list[list[str]]]:
+    """The tables of a page, each of lines of cells, the first of which is its head."""
+    found: list[list[list[str]]] = [[]]
+    for line in (ROOT / "docs" / file).read_text(encoding="utf-8").splitlines():
+        if line[:1] != "|":
+            found.append([])
+        elif line.strip("|-: "):
+            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+    return [table for table in found if table]
+
+
+def test_the_tables_of_placements_are_the_measured_ones() -> None:
+    measured = {(row["graph"], row["method"]): row for row in rows("placement")}
+    graphs = {graph for graph, _ in measured}
+    first, second = (table for table in tables("placement.md") if table[0][-1] in ("Mt-KaHyPar", "CPU s"))
+    assert {line[0] for line in first[1:]} == {line[0] for line in second[1:]} == graphs
+    methods = ("refined", "multilevel", "multilevel, 3%", "METIS", "Mt-KaHyPar")
+    for graph, *cells in first[1:]:
+        for said, method in zip(cells, methods, strict=True):
+            seconds, _, improvements = said.partition(" s: ")
+            row = measured[graph, method]
+            assert float(seconds) == float(f"{row['CPU s']:.2g}"), (graph, method)
+            for number, figure in zip(improvements.split(", "), "MTS", strict=True):
+                assert same(number, float(str(row[figure]))), (graph, method, figure)
+    columns = [("multilevel, traffic, 3%", "T"), ("METIS", "T"), ("Mt-KaHyPar", "T")]
+    columns += [(method, "S") for method in ("multilevel, total", "multilevel, total, 3%", "METIS", "Mt-KaHyPar")]
+    for graph, *cells, seconds in second[1:]:
+        for said, (method, figure) in zip(cells, columns, strict=True):
+            assert same(said, float(str(measured[graph, method][figure]))), (graph, method, figure)
+        for said, method in zip(seconds.split(", "), ("multilevel, traffic, 3%", "multilevel, total"), strict=True):
+            assert float(said) == float(f"{measured[graph, method]['CPU s']:.2g}"), (graph, method)
