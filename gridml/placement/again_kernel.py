@@ -24,8 +24,8 @@ def sweep(
     """Look at each row of `order` once, move it to the best part for it, and return how many moved. Rows and columns
     count one each, whatever they weigh.
 
-    A row that leaves part a for b is worth the columns of which it is a's only row, times a's weight, less those that b
-    does not touch yet, times b's: a part's weight is (|N(U_i)| / mean) to the `power`. A row whose `home` is a part,
+    A row that leaves part a for b is worth what Σ N_i·(N_i / mean)^`power` / (`power` + 1) falls by, where N_i is
+    |N(U_i)|: as a loses the columns of which it is the only row, and b gets those that it does not touch yet. A row whose `home` is a part,
     and not −1, costs `fee` more wherever else it is. It moves if that is more than nothing; out of a part with more
     than `most` rows also at a loss of up to `push`, and for no fee. A row of no part (−1) always goes to the best. No
     part is taken above `most` rows, or below `least`.
@@ -34,7 +34,6 @@ def sweep(
     k = len(load)
     new = np.empty(k, np.int64)
     mean = max(1.0, touched.mean())
-    weight = (touched / mean) ** power
     moved = 0
     for row in order:
         a = counts.rows[row]
@@ -52,18 +51,23 @@ def sweep(
         away = fee if home[row] >= 0 and not crowded else 0.0
         best, lowest = -1, np.inf
         for b in range(k):
-            cost = weight[b] * new[b] + (away if b != home[row] else 0.0)
+            cost = _rise(touched[b], new[b], mean, power) + (away if b != home[row] else 0.0)
             if b != a and load[b] < most and (cost < lowest or (cost == lowest and load[b] < load[best])):
                 best, lowest = b, cost
         if best < 0:
             continue
         if a >= 0:
-            stays = weight[a] * only + (away if a != home[row] else 0.0)
+            stays = _rise(touched[a] - only, only, mean, power) + (away if a != home[row] else 0.0)
             if stays - lowest <= (-push if crowded else 0.0):
                 continue
             leave(row, graph, counts)
-            weight[a] = (touched[a] / mean) ** power
         enter(row, best, graph, counts)
-        weight[best] = (touched[best] / mean) ** power
         moved += 1
     return moved
+
+
+@compiled
+def _rise(touched: int, more: int, mean: float, power: float) -> float:
+    """What so many columns more cost a part that touches so many."""
+    after = touched + more
+    return float((after * (after / mean) ** power - touched * (touched / mean) ** power) / (power + 1.0))
