@@ -25,10 +25,10 @@ def sweep(
     count one each, whatever they weigh.
 
     A row that leaves part a for b is worth what Σ N_i·(N_i / mean)^`power` / (`power` + 1) falls by, where N_i is
-    |N(U_i)|: as a loses the columns of which it is the only row, and b gets those that it does not touch yet. A row whose `home` is a part,
-    and not −1, costs `fee` more wherever else it is. It moves if that is more than nothing; out of a part with more
-    than `most` rows also at a loss of up to `push`, and for no fee. A row of no part (−1) always goes to the best. No
-    part is taken above `most` rows, or below `least`.
+    |N(U_i)|: as a loses the columns of which it is the only row, and b gets those that it does not touch yet. A row
+    whose `home` is a part, and not −1, costs `fee` more wherever else it is. It moves if that is more than nothing; out
+    of a part with more than `most` rows also at a loss of up to `push`, and for no fee. A row of no part (−1) always
+    goes to the best. No part is taken above `most` rows, or below `least`.
     """
     times, touched, load = counts.times, counts.touched, counts.load
     k = len(load)
