@@ -120,8 +120,8 @@ def counted() -> Iterator[list[int]]:
     sizes: list[int] = []
     publish = Chunks.publish
 
-    def noted(chunks: Chunks, lease: LeaseState) -> int:
-        sizes.append(publish(chunks, lease))
+    def noted(chunks: Chunks, *arguments: Any) -> int:
+        sizes.append(publish(chunks, *arguments))
         return sizes[-1]
 
     with mock.patch.object(Chunks, "publish", noted):
