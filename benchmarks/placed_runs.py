@@ -39,7 +39,6 @@ from master.backends.simulated_plugin import SimulatedOptions
 from master.environment import Environment
 from master.launch import start
 from master.leases.chunks import Chunks
-from master.records import LeaseState
 from master.simulation.exact import verify_credits
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
