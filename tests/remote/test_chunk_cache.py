@@ -145,7 +145,7 @@ def test_whatever_is_lost_or_damaged_rows_are_right_or_asked_for_again(
                     path.unlink()
                 case "cut":
                     path.write_bytes(path.read_bytes()[: data.draw(st.integers(0, 200))])
-                case "changed":
+                case "changed" if path.stat().st_size:  # one that was cut to nothing has no byte to change
                     payload = bytearray(path.read_bytes())
                     payload[data.draw(st.integers(0, len(payload) - 1))] ^= 1
                     path.unlink()  # what is mapped stays as it was
