@@ -1,8 +1,8 @@
 """Rows joined in clusters that share most of their columns: a smaller graph whose parts are parts of the larger one.
 
-A row that comes late finds those taken that it shares most with. It joins their cluster then: where it had to take a
-free one, as in a matching, half of a person's rows ended with strangers after three steps (clicks: 79% of the rows with
-the majority of their cluster after four steps, 92% in clusters; by parts of Mt-KaHyPar's).
+A row that comes late finds those taken that it shares most with. It joins their cluster then; in a matching it had to
+take a stranger that was free (clicks: 79% of the rows with the majority of their cluster after four steps, and 91% in
+clusters, by parts of Mt-KaHyPar's).
 """
 
 from __future__ import annotations

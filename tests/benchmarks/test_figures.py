@@ -127,13 +127,13 @@ def same_task(said: str, measured: str) -> bool:
 
 def tables(file: str) -> list[list[list[str]]]:
     """The tables of a page, each of lines of cells, the first of which is its head."""
-    found: list[list[list[str]]] = [[]]
+    blocks: list[list[list[str]]] = [[]]
     for line in (ROOT / "docs" / file).read_text(encoding="utf-8").splitlines():
         if line[:1] != "|":
-            found.append([])
+            blocks.append([])
         elif line.strip("|-: "):
-            found[-1].append([cell.strip() for cell in line.strip("|").split("|")])
-    return [table for table in found if table]
+            blocks[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+    return [table for table in blocks if table]
 
 
 def test_the_tables_of_placements_are_the_measured_ones() -> None:
