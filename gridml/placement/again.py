@@ -27,7 +27,7 @@ from gridml.placement.dense_counts import DenseCounts, WeighedRows, dense_counts
 from gridml.placement.ending import EVENING
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import MOST_E
+from gridml.placement.refine import highest_power
 
 COST = 0.1  # of a move, in the columns of a mean row
 PASSES = 8
@@ -182,7 +182,7 @@ class _Rows:
             if not self._sweep(rng.permutation(everyone), int((1 - LOOSE) * share), most_on_the_way, cost, power):
                 break
         for steep in EVENING if self.options.objective == MEMORY else ():
-            power = min(steep, MOST_E / np.log(max(2, parts)))  # no part touches more than `parts` times the mean
+            power = min(steep, highest_power(parts))  # no part touches more than `parts` times the mean
             self._sweep(rng.permutation(everyone), int((1 - LOOSE) * share), most_on_the_way, cost, power)
         self._fit(rng, most, cost, power)
         for _ in range(2):

@@ -7,6 +7,7 @@ import numpy as np
 from gridml.placement.base import Parts
 from gridml.placement.compiled import compiled
 from gridml.placement.dense_counts import DenseCounts, WeighedRows, enter, leave
+from gridml.placement.refine_kernel import rise
 
 
 @compiled
@@ -51,23 +52,16 @@ def sweep(
         away = fee if home[row] >= 0 and not crowded else 0.0
         best, lowest = -1, np.inf
         for b in range(k):
-            cost = _rise(touched[b], new[b], mean, power) + (away if b != home[row] else 0.0)
+            cost = rise(new[b], touched[b], b, None, mean, power) + (away if b != home[row] else 0.0)
             if b != a and load[b] < most and (cost < lowest or (cost == lowest and load[b] < load[best])):
                 best, lowest = b, cost
         if best < 0:
             continue
         if a >= 0:
-            stays = _rise(touched[a] - only, only, mean, power) + (away if a != home[row] else 0.0)
+            stays = rise(only, touched[a] - only, int(a), None, mean, power) + (away if a != home[row] else 0.0)
             if stays - lowest <= (-push if crowded else 0.0):
                 continue
             leave(row, graph, counts)
         enter(row, best, graph, counts)
         moved += 1
     return moved
-
-
-@compiled
-def _rise(touched: int, more: int, mean: float, power: float) -> float:
-    """What so many columns more cost a part that touches so many."""
-    after = touched + more
-    return float((after * (after / mean) ** power - touched * (touched / mean) ** power) / (power + 1.0))

@@ -14,7 +14,7 @@ from gridml.placement.bipartite import Bipartite
 from gridml.placement.limits import advice, least_memory
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.rates import Pace
-from gridml.placement.refine import PUSHES, Tally, anneal, fit, settle, sizes
+from gridml.placement.refine import PUSHES, Tally, anneal, falling, fit, settle, sizes
 from gridml.placement.refine_kernel import Aim, Bounds
 from gridml.placement.serving import served
 
@@ -26,7 +26,6 @@ EVENING = (12, 24, 48, 96, 96, 96)
 ROUNDS = 6  # of pushing columns out and refining what that left
 HEATS = np.array([1.0, 0.5, 0.0, 0.0])  # of the passes that refine it
 LOOSE = 0.03  # of its share, by which a part may differ in them
-COLD = np.zeros(1)  # heat of a pass that only moves what gains
 HALVINGS = 6  # of the span in which the smallest limit is looked for that can be kept
 
 
@@ -65,9 +64,10 @@ def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Opt
 
 def _evened(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim) -> Aim:
     """Even out what parts touch, and return the steepest aim of those that did."""
-    aims = [aim._replace(power=min(power, tally.steepest)) for power in EVENING]
+    steepest = tally.steepest
+    aims = [aim._replace(power=min(power, steepest)) for power in EVENING]
     for each in aims:
-        anneal(tally, rng, bounds, each, COLD)
+        anneal(tally, rng, bounds, each, falling(0.0, 1))
     return aims[-1]
 
 

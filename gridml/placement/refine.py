@@ -110,7 +110,7 @@ class Tally:
         all_in_one = float(self.touched.sum())
         if self.pace is not None:
             all_in_one = float(self.pace.cost.max()) * all_in_one + float(self.pace.beside.max())
-        return int(MOST_E / np.log(max(2.0, all_in_one / max(1.0, float(self.borne.mean())))))
+        return int(highest_power(all_in_one / max(1.0, float(self.borne.mean()))))
 
     def worth(self, aim: Aim) -> float:
         """What passes lower, as columns of a part: a mean of |N(U_i)| to this power, and `flat` times the plain one."""
@@ -148,6 +148,12 @@ class Tally:
             push * self.unit,
             seed,
         )
+
+
+def highest_power(times: float) -> float:
+    """Return the highest power at which nothing is past a float, where no part touches more than so many times the
+    mean."""
+    return float(MOST_E / np.log(max(2.0, times)))
 
 
 def anneal(tally: Tally, rng: np.random.Generator, bounds: Bounds, aim: Aim, heats: NDArray[np.float64]) -> None:

@@ -275,12 +275,12 @@ def sweep(
             continue
         near, brought = best, everything - present[best]
         if bend[near] * brought > _BENT:  # as differences costs are more, and so are those that are above this one
-            lowest = brought * plain[near] + _rise(brought, touched[near], near, pace, mean, power) + price[near] * size
+            lowest = brought * plain[near] + rise(brought, touched[near], near, pace, mean, power) + price[near] * size
             for b in range(k):
                 if cost[b] <= lowest and b != near:
                     exact, brought = cost[b], everything - present[b]
                     if bend[b] * brought > _BENT:
-                        exact = brought * plain[b] + _rise(brought, touched[b], b, pace, mean, power) + price[b] * size
+                        exact = brought * plain[b] + rise(brought, touched[b], b, pace, mean, power) + price[b] * size
                     if exact < lowest or (exact == lowest and b < best):
                         best, lowest = b, exact
         freed = np.float64(alone[row] + np.int64(only))
@@ -288,7 +288,7 @@ def sweep(
         if push > 0 and not pushed:
             continue
         if bend[a] * freed > _BENT:
-            fall = -_rise(-freed, touched[a], a, pace, mean, power)
+            fall = -rise(-freed, touched[a], a, pace, mean, power)
         else:
             fall = freed * weight[a] * (1.0 - bend[a] * freed)
         gain = freed * plain[a] + fall + price[a] * size - lowest
@@ -332,7 +332,7 @@ def _slopes(touched: int, part: int, pace: Pace | None, mean: float, power: int)
 
 
 @compiled
-def _rise(more: float, touched: int, part: int, pace: Pace | None, mean: float, power: int) -> float:
+def rise(more: float, touched: int, part: int, pace: Pace | None, mean: float, power: float) -> float:
     """What so many columns more cost a part that touches so much, as a difference."""
     before, after = _borne(touched, part, pace), _borne(touched + more, part, pace)
-    return (after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0)
+    return float((after * (after / mean) ** power - (before / mean) ** power * before) / (power + 1.0))

@@ -100,14 +100,10 @@ def test_what_readme_says_of_kills_and_goodput_holds() -> None:
 
 
 def test_the_table_of_what_workers_are_worth_is_the_measured_one() -> None:
-    text = (ROOT / "docs" / "averaging.md").read_text(encoding="utf-8")
-    lines = [[part.strip(" *") for part in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    first = next(at for at, line in enumerate(lines) if line[0] == "task")
+    table = next(table for table in tables("averaging.md") if table[0][0] == "task")
     measured = rows("averaging")
     task, seen = "", 0
-    for line in lines[first + 2 :]:
-        if line[0] == "task":
-            break
+    for line in table[1:]:
         task = line[0] or task
         (row,) = [row for row in measured if same_task(task, str(row["task"])) and row["W"] == int(line[1])]
         columns = ("asked", "loop", "loop × W", "workers", "killed", "same time", "faster")
@@ -132,7 +128,7 @@ def tables(file: str) -> list[list[list[str]]]:
         if line[:1] != "|":
             blocks.append([])
         elif line.strip("|-: "):
-            blocks[-1].append([cell.strip() for cell in line.strip("|").split("|")])
+            blocks[-1].append([cell.strip(" *") for cell in line.strip("|").split("|")])
     return [table for table in blocks if table]
 
 
