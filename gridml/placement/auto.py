@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gridml.errors import UsageError
 from gridml.placement.base import EVERYTHING, TOTAL, TRAFFIC, Method, Options, Placement, asked, check
@@ -11,8 +12,22 @@ from gridml.placement.multilevel import Multilevel
 from gridml.placement.parsa import Parsa
 from gridml.placement.refined import Refined
 
-# CPU seconds of a million edges on 16 parts, the slowest of benchmarks/results/placement.md; the best method first.
-COSTS: tuple[tuple[Method, float], ...] = ((Multilevel(), 1.8), (Refined(), 0.3), (Parsa(), 0.15))
+
+class Cost(NamedTuple):
+    """CPU seconds of a million edges on 16 parts, the slowest of the graphs of up to CACHED edges in
+    benchmarks/results/placement.md, and the power of the size by which that grows on larger ones, which do not fit the
+    caches (Parsa's blocks do)."""
+
+    seconds: float
+    growth: float = 0.0
+
+
+COSTS: tuple[tuple[Method, Cost], ...] = (  # the best method first
+    (Multilevel(), Cost(1.8, 0.25)),
+    (Refined(), Cost(0.3, 0.15)),
+    (Parsa(), Cost(0.15)),
+)
+CACHED = 5e6
 ROW = 8  # edges that a row costs beside its own: rows of two columns take several times as long by the edge
 QUICKEST = COSTS[-1][0]
 SLOWER = {f"objective {TOTAL}": 9.0, f"objective {TRAFFIC}": 10.0}  # times as long as usual the best method takes
@@ -42,7 +57,7 @@ def chosen(edges: int, parts: int, seconds: float, wanted: frozenset[str] = froz
     those that honour what is `wanted` (`base.asked`)."""
     for method, cost in ((method, cost) for method, cost in COSTS if wanted <= method.honours):
         slower = max((SLOWER.get(each, 1.0) for each in wanted), default=1.0) if isinstance(method, Multilevel) else 1.0
-        takes_s = _seconds(edges, parts, cost * slower)
+        takes_s = slower * _seconds(edges, parts, cost)
         if takes_s <= seconds:
             return method, f"the best method expected to take {seconds:g} s or less ({takes_s:.2g} s)"
     which = f" that takes account of {', '.join(sorted(wanted))}" if wanted else ""
@@ -55,8 +70,9 @@ def expected_s(method: str, edges: int, parts: int) -> float | None:
     return next((_seconds(edges, parts, cost) for each, cost in COSTS if each.name == method), None)
 
 
-def _seconds(edges: int, parts: int, cost: float) -> float:
-    return edges / 1e6 * max(1.0, parts / USUAL_PARTS) * cost
+def _seconds(edges: int, parts: int, cost: Cost) -> float:
+    larger: float = max(1.0, edges / CACHED) ** cost.growth
+    return edges / 1e6 * cost.seconds * larger * max(1.0, parts / USUAL_PARTS)
 
 
 class Auto:
