@@ -14,26 +14,39 @@ must move and gained more than the higher ones. What parts touch is evened out i
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from gridml.errors import UsageError
 from gridml.placement.again_kernel import sweep
 from gridml.placement.again_serving import serve_again
-from gridml.placement.base import MEMORY, TOTAL, TRAFFIC, Options, Parts, Placement, check, options_of
+from gridml.placement.base import (
+    DUAN,
+    EVERYTHING,
+    MEMORY,
+    SECONDS,
+    TOTAL,
+    TRAFFIC,
+    Options,
+    Parts,
+    Placement,
+    check,
+    options_of,
+)
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.dense_counts import DenseCounts, WeighedRows, dense_counts
-from gridml.placement.ending import EVENING
+from gridml.placement.ending import EVENING, bounds_of, ends_of, within_memory
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
-from gridml.placement.refine import highest_power
+from gridml.placement.refine import PUSHES, Tally, highest_power, sizes
+from gridml.placement.refine_kernel import Aim, Bounds
 
 COST = 0.1  # of a move, in the columns of a mean row
 PASSES = 8
 LOOSE = 0.03  # by which parts may differ on the way
 RISE = 1.5  # of the loss that is borne, from pass to pass
-POWERS = {MEMORY: 6.0, TOTAL: 0.0}  # to which a part's weight rises; for other objectives 1, as refinement has them
+POWERS = {MEMORY: 6.0, TRAFFIC: 1.0, TOTAL: 0.0}  # to which a part's weight rises, by objective
 NEW = -1
 
 
@@ -81,8 +94,8 @@ class Before:
 
 @dataclass(frozen=True)
 class AgainOptions(Options):
-    """A row is moved for more columns than `cost` times those of a mean row. None: on as many parts as before no row
-    moves, unless its part is too large, and no column does; on others it is a tenth."""
+    """A row is moved for more columns, by their weights, than `cost` times those of a mean row. None: on as many parts
+    as before no row moves, unless its part is too large, and no column does; on others it is a tenth."""
 
     cost: float | None = None
 
@@ -122,13 +135,16 @@ class Again:
     """Places what is new, and moves little. Time grows with parts × edges; room for columns × parts counts."""
 
     name = "again"
-    honours = frozenset({f"objective {TRAFFIC}", f"objective {TOTAL}"})
+    honours = EVERYTHING - {f"objective {DUAN}", f"objective {SECONDS}"}
 
     def __init__(self, before: Before) -> None:
         self._before = before
 
     def place(self, graph: Bipartite, parts: int, options: Options) -> Placement:
-        """Raises UsageError where what was placed before is not this graph."""
+        """Rows move freely where a part touches more than the memory limit.
+
+        Raises UsageError where what was placed before is not this graph, or where that limit cannot be kept.
+        """
         check(graph, parts, options, self)
         before, own = self._before, options_of(AgainOptions, options)
         if before.rows.shape != (graph.rows,) or before.columns.shape != (graph.columns,):
@@ -137,11 +153,15 @@ class Again:
                 f"{graph.rows:,} and {graph.columns:,}; expected as many, −1 for those that are new."
             )
         stay = own.cost is None and parts == before.parts
-        cost = np.inf if stay else (COST if own.cost is None else own.cost) * graph.edges / graph.rows
+        cost = np.inf if stay else (COST if own.cost is None else own.cost) * _weight(graph) / graph.rows
         rows = _Rows.of(graph, before, parts, own).placed(cost)
+        if own.memory is not None:
+            tally = Tally.of(graph, rows, parts, shares=own.fractions)
+            rows = within_memory(tally, graph, own, Aim(int(POWERS[own.objective]))).rows
         sets = sets_of(graph, rows, parts)
         columns = np.where(before.columns < parts, before.columns, NEW)
-        placement = Placement(parts, rows, serve_again(sets, parts, own.seed, columns, stay=stay), "")
+        served = serve_again(sets, parts, own.seed, columns, graph.column_weights, stay=stay)
+        placement = Placement(parts, rows, served, "")
         moved = Moved.between(before, placement)
         why = (
             f"as it was on {before.parts:,} parts, but for {moved.rows_moved:,} of {moved.rows_before:,} rows and "
@@ -155,6 +175,7 @@ class Again:
 class _Rows:
     """Rows while they are placed: the counts change in place. `home` is where a row has its place, or −1."""
 
+    given: Bipartite
     options: AgainOptions
     home: Parts
     graph: WeighedRows
@@ -165,56 +186,71 @@ class _Rows:
         """The rows of parts that are still there, some of them in parts that were cut off."""
         home = np.where(before.rows < parts, before.rows, NEW).astype(np.int32)
         rows = home if parts <= before.parts else _cut(graph, home, before.parts, parts, options)
-        return _Rows(options, home, *dense_counts(graph, np.ones(graph.rows, np.int64), rows.copy(), parts))
+        return _Rows(graph, options, home, *dense_counts(graph, graph.works, rows.copy(), parts))
 
     def placed(self, cost: float) -> Parts:
         """Return the part of each row, where a row that leaves its home costs so many columns."""
-        rows, parts = self.counts.rows, len(self.counts.load)
-        rng = np.random.default_rng([self.options.seed, 3])
-        share, slack = len(rows) / parts, self.options.slack
-        most, most_on_the_way = int((1 + slack) * share + 1), int((1 + max(slack, LOOSE)) * share + 1)
+        given, options, rows, parts = self.given, self.options, self.counts.rows, len(self.counts.load)
+        rng = np.random.default_rng([options.seed, 3])
+        # In these there is always one that has room for a row, whatever it weighs.
+        roomy = sizes(given.work, parts, options.slack, LOOSE, options.fractions, given.heaviest)._replace(least=0)
+        on_the_way, (tight, at_worst) = bounds_of(given, parts, options, LOOSE), ends_of(given, options, parts)
         waiting = np.flatnonzero(rows < 0).astype(np.int32)
-        power = POWERS.get(self.options.objective, 1.0)
-        self._sweep(rng.permutation(waiting), 0, most_on_the_way, cost, power)
-        self._fit(rng, most_on_the_way, cost, power)
+        power = POWERS[options.objective]
+        self._sweep(rng.permutation(waiting), roomy, cost, power)
+        self._fit(rng, roomy, cost, power)
         everyone = waiting if cost == np.inf else np.arange(len(rows), dtype=np.int32)
         for _ in range(PASSES):
-            if not self._sweep(rng.permutation(everyone), int((1 - LOOSE) * share), most_on_the_way, cost, power):
+            if not self._sweep(rng.permutation(everyone), on_the_way, cost, power):
                 break
-        for steep in EVENING if self.options.objective == MEMORY else ():
+        for steep in EVENING if options.objective == MEMORY else ():
             power = min(steep, highest_power(parts))  # no part touches more than `parts` times the mean
-            self._sweep(rng.permutation(everyone), int((1 - LOOSE) * share), most_on_the_way, cost, power)
-        self._fit(rng, most, cost, power)
+            self._sweep(rng.permutation(everyone), on_the_way, cost, power)
+        self._fit(rng, tight, cost, power, None if at_worst is None else PUSHES)
+        if at_worst is not None:
+            self._fit(rng, at_worst, cost, power)
         for _ in range(2):
-            self._sweep(rng.permutation(everyone), 1, most, cost, power)
+            self._sweep(rng.permutation(everyone), tight, cost, power)
         return rows
 
-    def _fit(self, rng: np.random.Generator, most: int, cost: float, power: float) -> None:
-        """Bring every part to at most `most` rows, those first that cost least elsewhere. If rows are to stay where
-        they were, only what is elsewhere moves, as long as that is enough."""
-        push, guests_first = 1.0, cost == np.inf
+    def _fit(
+        self, rng: np.random.Generator, bounds: Bounds, cost: float, power: float, pushes: int | None = None
+    ) -> None:
+        """Bring every part to at most its `most`, those rows first that cost least elsewhere. If rows are to stay where
+        they were, only what is elsewhere moves, as long as that is enough. Rows of several works need not fit: give a
+        number of `pushes` after which what is too large stays so."""
+        least_push = max(1.0, _weight(self.given) / max(1, self.given.edges))  # a column of mean weight
+        push, done, guests_first = least_push, 0, cost == np.inf
         rows, load = self.counts.rows, self.counts.load
-        while (load > most).any():
-            crowded = np.flatnonzero(load[rows] > most).astype(np.int32)
+        while (load > bounds.most).any() and done != pushes:
+            crowded = np.flatnonzero((load > bounds.most)[rows]).astype(np.int32)
             movable = crowded[self.home[crowded] != rows[crowded]] if guests_first else crowded
             if guests_first and not len(movable):
-                push, guests_first = 1.0, False
+                push, guests_first = least_push, False
                 continue
-            self._sweep(rng.permutation(movable), 0, most, cost, power, push)
+            self._sweep(rng.permutation(movable), bounds._replace(least=0), cost, power, push)
             push *= RISE
+            done += 1
 
-    def _sweep(self, order: Parts, least: int, most: int, cost: float, power: float, push: float = 0.0) -> int:
+    def _sweep(self, order: Parts, bounds: Bounds, cost: float, power: float, push: float = 0.0) -> int:
+        least, most = (np.full(len(self.counts.load), size, np.int64) for size in (bounds.least, bounds.most))
         return sweep(self.graph, order, self.home, cost, self.counts, least, most, power, push)
+
+
+def _weight(graph: Bipartite) -> int:
+    """Return what the columns of all rows weigh, each as often as it is touched."""
+    return graph.edges if graph.column_weights is None else int(graph.column_weights[graph.neighbours].sum())
 
 
 def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainOptions) -> Parts:
     """Cut the last of the `parts` out of those that were there before, each into as many pieces as another, or one more
-    where it touches most columns. The first piece keeps its number."""
-    touched = np.zeros(before, np.int64)
+    where it touches most for its share. The first piece keeps its number."""
+    shares = np.ones(parts) if options.fractions is None else options.fractions
+    touched = np.zeros(before)
     for part in range(before):
         touches = np.zeros(graph.columns, np.bool_)
         touches[graph.only(np.flatnonzero(rows == part)).neighbours] = True
-        touched[part] = np.count_nonzero(touches)
+        touched[part] = graph.sizes[touches].sum() / shares[part]
     pieces = np.full(before, parts // before)
     pieces[np.argsort(-touched, kind="stable")[: parts % before]] += 1
     found, number = rows.copy(), before
@@ -222,7 +258,10 @@ def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainO
         mine = np.flatnonzero(rows == part)
         count = int(min(pieces[part], len(mine)))
         if count > 1:
-            dealt, _, _ = deal_out(graph.only(mine), count, ParsaOptions(options.seed))
+            works = None if graph.row_weights is None else graph.row_weights[mine]
+            cut = replace(graph.only(mine), row_weights=works, column_weights=None)
+            of_pieces = tuple(shares[[part, *range(number, number + count - 1)]].tolist())
+            dealt, _, _ = deal_out(cut, count, ParsaOptions(options.seed, shares=of_pieces))
             found[mine[dealt > 0]] = number - 1 + dealt[dealt > 0]
         number += int(pieces[part]) - 1
     return found

@@ -36,6 +36,14 @@ def bounds_of(graph: Bipartite, parts: int, options: Options, loose: float = 0.0
     return sizes(graph.work, parts, options.slack, loose, options.fractions, mean_row)
 
 
+def ends_of(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds | None]:
+    """Return the sizes to end with, and where rows differ in work those that can be had at any rate."""
+    if graph.row_weights is None:
+        return bounds_of(graph, parts, options), None
+    sure = sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
+    return bounds_of(graph, parts, options), sure
+
+
 def pace_of(graph: Bipartite, parts: int, options: Options) -> Pace | None:
     """Return what columns and work cost each part where seconds are to be few; None: that is not the objective."""
     if options.objective != SECONDS or options.rates is None:
@@ -55,7 +63,7 @@ def ended(tally: Tally, rng: np.random.Generator, graph: Bipartite, options: Opt
     tries = []
     for slack in slacks:
         each = tally if len(slacks) == 1 else tally.copy()
-        settle(each, rng, *_ends(graph, replace(options, slack=slack), len(tally.load)), aim)
+        settle(each, rng, *ends_of(graph, replace(options, slack=slack), len(tally.load)), aim)
         tries.append(each)
         if options.objective == SECONDS and options.fractions is None:
             tries.append(_by_pace(each, graph, options))
@@ -119,7 +127,7 @@ def _kept(tally: Tally, graph: Bipartite, options: Options, limit: int, aim: Aim
     tally, parts = tally.copy(), len(tally.load)
     rng = np.random.default_rng([options.seed, 3])
     loose = bounds_of(graph, parts, options, LOOSE)._replace(limit=limit)
-    tight, at_worst = _ends(graph, options, parts)
+    tight, at_worst = ends_of(graph, options, parts)
     final = tight if at_worst is None else at_worst
     for _ in range(ROUNDS):
         fit(tally, rng, loose, LEVELLING, PUSHES)
@@ -130,14 +138,6 @@ def _kept(tally: Tally, graph: Bipartite, options: Options, limit: int, aim: Aim
             tally.sweep(rng, tight._replace(limit=limit), aim)
             return tally
     return None
-
-
-def _ends(graph: Bipartite, options: Options, parts: int) -> tuple[Bounds, Bounds | None]:
-    """The sizes to end with, and where rows differ in work those that can be had at any rate."""
-    if graph.row_weights is None:
-        return bounds_of(graph, parts, options), None
-    sure = sizes(graph.work, parts, options.slack, 0.0, options.fractions, graph.heaviest)
-    return bounds_of(graph, parts, options), sure
 
 
 def _figure(tally: Tally, graph: Bipartite, options: Options) -> tuple[float, float]:

@@ -163,6 +163,9 @@ def test_a_graph_that_has_grown_and_other_numbers_of_parts(
         status, out, err = gridml(graph, "-k", parts, "--from", "placed", "--out", "other", "--json")
         assert status == 0 and must < json.loads(out)["rows_moved"] / 2000 < must + 0.1
     assert gridml(graph, "-k", "10", "--from", "placed", "--out", "other", "--move-cost", "0")[0] == 0
+    asked = ("--shares", "2,1,1,1,1,1,1,1,1,1", "--row-weights", "edges")
+    status, out, _ = gridml(graph, "-k", "10", "--from", "placed", "--out", "other", "--json", *asked)
+    assert status == 0 and 0.05 < json.loads(out)["rows_moved"] / 2000 < 0.2
     for lost, parts, says in (
         ("3,x", "8", "the lost parts are '3,x'; expected numbers, such as 3,7"),
         ("3", "10", "10 parts without 1 are 9; expected at most as many, got -k 10"),

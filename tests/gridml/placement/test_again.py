@@ -33,6 +33,8 @@ def first_rows(graph: Bipartite, count: int) -> Bipartite:
     slack=st.sampled_from([0.0, 0.3]),
     cost=st.sampled_from([None, 0.0, 2.0]),
     seed=st.integers(0, 3),
+    weighted=st.booleans(),
+    uneven=st.booleans(),
 )
 def test_every_row_and_column_has_a_part(
     edges: list[tuple[int, int]],
@@ -41,25 +43,89 @@ def test_every_row_and_column_has_a_part(
     slack: float,
     cost: float | None,
     seed: int,
+    weighted: bool,
+    uneven: bool,
 ) -> None:
-    """Of any graph that has grown, on any number of parts: same seed, same parts, none larger than it may be."""
+    """Of any graph that has grown, on any number of parts, of any shares: same seed, same parts, none larger than it
+    may be."""
     graph = Bipartite.from_edges([u for u, _ in edges], [v for _, v in edges], (30, 15))
     rng, (k, wanted) = np.random.default_rng(seed), parts
+    if weighted:
+        graph = graph.weighted(rng.integers(0, 9, 30), rng.integers(0, 5, 15))
+    shares = rng.integers(1, 5, wanted) if uneven else np.ones(wanted, np.int64)
+    options = AgainOptions(seed, slack, shares=tuple(shares.tolist()), cost=cost)
     before = Before.of(
         Placement(k, *(rng.integers(0, k, count).astype(np.int32) for count in sizes), ""), graph
     )  # as uneven as chance has it
-    placed = Again(before).place(graph, wanted, AgainOptions(seed, slack, cost=cost))
-    found = traffic(graph, placed)
-    assert placed.rows.dtype == placed.columns.dtype == np.int32 and found.rows.sum() == 30
-    assert found.rows.max() <= (1 + slack) * 30 / wanted + 1
-    again = Again(before).place(graph, wanted, AgainOptions(seed, slack, cost=cost))
+    placed = Again(before).place(graph, wanted, options)
+    assert placed.rows.dtype == placed.columns.dtype == np.int32
+    assert traffic(graph, placed).rows.sum() == 30
+    room = (1 + slack) * graph.work * shares / shares.sum() + graph.heaviest
+    assert (np.bincount(placed.rows, graph.works, wanted) <= room + 1e-9).all()
+    again = Again(before).place(graph, wanted, options)
     assert np.array_equal(placed.rows, again.rows) and np.array_equal(placed.columns, again.columns)
     if k == wanted and cost is None:
         there = before.columns >= 0
         assert (placed.columns[there] == before.columns[there]).all()
-        crowded = np.bincount(before.rows[before.rows >= 0], minlength=k) > (1 + slack) * 30 / k + 1
-        stays = (before.rows >= 0) & ~crowded[before.rows]
+        was = before.rows >= 0
+        mean_row = max(1, graph.work // 30)
+        crowded = np.bincount(before.rows[was], graph.works[was], k) > room - graph.heaviest + mean_row - 1e-9
+        stays = was & ~crowded[before.rows]
         assert (placed.rows[stays] == before.rows[stays]).all()
+
+
+def test_weights_of_columns_decide_where_a_new_row_goes() -> None:
+    graph = Bipartite.from_edges([0, 0, 0, 1, 1, 1, 2, 2, 2, 2], [0, 1, 2, 3, 4, 5, 0, 1, 3, 6], (3, 7))
+    before = Before(2, np.array([0, 1, -1], np.int32), np.zeros(7, np.int32))
+    for weights, goes in (([1] * 7, 0), ([1, 1, 1, 5, 1, 1, 1], 1)):
+        placed = Again(before).place(graph.weighted(columns=weights), 2, Options(objective="total"))
+        assert placed.rows.tolist() == [0, 1, goes]
+
+
+def test_columns_are_served_by_what_they_weigh() -> None:
+    sizes = np.random.default_rng(3).integers(1, 50, GRAPH.columns)
+    graph = GRAPH.weighted(columns=sizes)
+    placed = Again(Before.of(WAS, GRAPH)).place(graph, 4, Options())
+    unaware = Again(Before.of(WAS, GRAPH)).place(GRAPH, 4, Options())
+    assert traffic(graph, placed).largest_memory < traffic(graph, unaware).largest_memory
+    served = replace(placed, columns=serve(graph, placed.rows, 4, 0))
+    assert traffic(graph, placed).largest_traffic <= 1.02 * traffic(graph, served).largest_traffic
+
+
+def test_other_shares_move_what_they_must_and_little_more() -> None:
+    shares = (2, 1, 1, 1, 1, 1, 1, 1)
+    before = Before.of(WAS, GRAPH)
+    placed = Again(before).place(GRAPH, 8, Options(shares=shares))
+    load = np.bincount(placed.rows)
+    assert 880 <= load[0] <= 890 and load[1:].max() <= 445
+    moved = Moved.between(before, placed).rows_moved
+    assert 4000 * (2 / 9 - 1 / 8) - 8 <= moved <= 4000 * (2 / 9 - 1 / 8) + 120
+    afresh, chance = (find(name).place(GRAPH, 8, Options(shares=shares)) for name in ("multilevel", "random"))
+    found, best, worst = (traffic(GRAPH, each).total_traffic for each in (placed, afresh, chance))
+    assert found < 1.25 * best < 0.7 * worst
+
+
+def test_a_memory_limit_is_kept_or_refused() -> None:
+    before = Before.of(WAS, GRAPH)
+    free = traffic(GRAPH, Again(before).place(GRAPH, 7, Options()))
+    limit = int(0.985 * free.largest_memory)
+    assert traffic(GRAPH, Again(before).place(GRAPH, 7, Options(memory=limit))).largest_memory <= limit
+    with pytest.raises(UsageError, match=r"no placement on 7 parts was found in which none touches more than 400"):
+        Again(before).place(GRAPH, 7, Options(memory=400))
+
+
+@pytest.mark.parametrize("parts", [6, 9])
+def test_rows_of_unequal_work_are_placed_again(parts: int) -> None:
+    works = np.random.default_rng(5).integers(1, 100, GRAPH.rows)
+    graph = GRAPH.weighted(rows=works)
+    was = find("multilevel").place(graph, 8, Options())
+    before = Before.of(was, graph)
+    placed = Again(before).place(graph, parts, Options())
+    load = np.bincount(placed.rows, works, parts)
+    assert load.max() <= works.sum() / parts + 100
+    assert Moved.between(before, placed).rows_moved / 4000 < abs(1 - 8 / parts) + 0.12
+    chance = traffic(graph, find("random").place(graph, parts, Options()))
+    assert traffic(graph, placed).total_traffic < 0.7 * chance.total_traffic
 
 
 def test_new_rows_go_where_they_belong_and_old_ones_stay() -> None:
@@ -154,8 +220,6 @@ def test_what_was_placed_before_must_be_of_this_graph() -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (Options(shares=(2, 1, 1)), "shares"),
-        (Options(memory=10), "a memory limit"),
         (Options(objective="duan"), "objective duan"),
     ],
 )
@@ -164,6 +228,3 @@ def test_what_is_not_honoured_is_refused(options: Options, said: str) -> None:
     again = Again(Before(3, parts_of(3), parts_of(2)))
     with pytest.raises(UsageError, match=f"again takes no account of {said}; expected refined"):
         again.place(graph, 3, options)
-    for weighted, what in ((graph.weighted([1, 2, 3]), "row weights"), (graph.weighted(columns=[1, 2]), "column")):
-        with pytest.raises(UsageError, match=f"again takes no account of {what}"):
-            again.place(weighted, 3, Options())
