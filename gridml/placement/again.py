@@ -233,8 +233,8 @@ class _Rows:
             done += 1
 
     def _sweep(self, order: Parts, bounds: Bounds, cost: float, power: float, push: float = 0.0) -> int:
-        least, most = (np.full(len(self.counts.load), size, np.int64) for size in (bounds.least, bounds.most))
-        return sweep(self.graph, order, self.home, cost, self.counts, least, most, power, push)
+        rooms = bounds.of(len(self.counts.load))
+        return sweep(self.graph, order, self.home, cost, self.counts, rooms, power, push)
 
 
 def _weight(graph: Bipartite) -> int:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from gridml.placement.base import Counts, Parts
+from gridml.placement.base import Parts
 from gridml.placement.compiled import compiled
 from gridml.placement.dense_counts import DenseCounts, WeighedRows, enter, leave
-from gridml.placement.refine_kernel import rise
+from gridml.placement.refine_kernel import Rooms, rise
 
 
 @compiled
@@ -17,8 +17,7 @@ def sweep(
     home: Parts,
     fee: float,
     counts: DenseCounts,
-    least: Counts,
-    most: Counts,
+    rooms: Rooms,
     power: float,
     push: float,
 ) -> int:
@@ -28,10 +27,10 @@ def sweep(
     |N(U_i)|: as a loses the columns of which it is the only row, and b gets those that it does not touch yet. A row
     whose `home` is a part, and not −1, costs `fee` more wherever else it is. It moves if that is more than nothing; out
     of a part with more work than its `most` also at a loss of up to `push`, and for no fee. A row of no part (−1)
-    always goes to the best. No part's work is taken above its `most`, or below its `least`, int64 (parts,).
+    always goes to the best. No part's work is taken above its `most`, or below its `least`.
     """
     times, touched, load = counts.times, counts.touched, counts.load
-    k = len(load)
+    k, (least, most, _) = len(load), rooms
     new = np.empty(k, np.int64)
     mean = max(1.0, touched.mean())
     moved = 0

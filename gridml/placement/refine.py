@@ -15,7 +15,7 @@ from gridml.placement.base import Counts, Parts, Shares
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.parsa_block import SPREAD
 from gridml.placement.rates import Pace
-from gridml.placement.refine_kernel import BITS, Aim, Bounds, Tallied, count, shared, sweep
+from gridml.placement.refine_kernel import BITS, Aim, Bounds, Pass, Tallied, count, shared, sweep
 
 # A part that has 1% more than its even share costs 0.3% of the columns of a mean row more from pass to pass.
 RATE = 0.3
@@ -132,22 +132,8 @@ class Tally:
         runs = rng.permutation(-(-len(self.rows) // RUN))
         order = (runs[:, None] * RUN + np.arange(RUN)).ravel()
         order = order[order < len(self.rows)].astype(np.int32)
-        seed = int(rng.integers(2**31))
-        least, most = (np.full(len(self.load), size, np.int64) for size in (bounds.least, bounds.most))
-        return sweep(
-            self.counts,
-            self.units,
-            self.pace,
-            order,
-            SPREAD,
-            least,
-            most,
-            bounds.limit,
-            aim,
-            heat * self.unit,
-            push * self.unit,
-            seed,
-        )
+        once = Pass(order, heat * self.unit, push * self.unit, int(rng.integers(2**31)))
+        return sweep(self.counts, self.units, self.pace, SPREAD, bounds.of(len(self.load)), aim, once)
 
 
 def highest_power(times: float) -> float:

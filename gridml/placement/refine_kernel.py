@@ -25,12 +25,25 @@ _BENT = 0.03  # half of a weight's change by one row's move, above which differe
 _FAR = 12.0  # heats of loss that no draw allows, but one in 160,000
 
 
+class Rooms(NamedTuple):
+    """The `least` and the `most` of each part's size, int64 (parts,), and the most that a part may touch."""
+
+    least: Counts
+    most: Counts
+    limit: int
+
+
 class Bounds(NamedTuple):
     """The least and the most of a part's size, of all parts or int64 (parts,), and the most that a part may touch."""
 
     least: int | Counts
     most: int | Counts
     limit: int = UNLIMITED
+
+    def of(self, parts: int) -> Rooms:
+        """The same for each of so many parts."""
+        least, most = (np.full(parts, size, np.int64) for size in (self.least, self.most))
+        return Rooms(least, most, self.limit)
 
 
 class Aim(NamedTuple):
@@ -40,6 +53,16 @@ class Aim(NamedTuple):
 
     power: int
     flat: float = 0.0
+
+
+class Pass(NamedTuple):
+    """A look at each row of an `order`, int32; the `heat` of losses that are borne by chance, and the `push`, the loss
+    that is borne out of parts that have too much, in weights of columns; and the `seed` of what is left to chance."""
+
+    order: Parts
+    heat: float
+    push: float
+    seed: int
 
 
 class Tallied(NamedTuple):
@@ -165,25 +188,19 @@ def sweep(
     of: Tallied,
     units: Counts | None,
     pace: Pace | None,
-    order: Parts,
     spread: Words,
-    least: Counts,
-    most: Counts,
-    limit: int,
+    rooms: Rooms,
     aim: Aim,
-    heat: float,
-    push: float,
-    seed: int,
+    once: Pass,
 ) -> int:
-    """Look at each row of `order` once, move it to the best part for it, and return how many moved.
+    """Look at each row of an order once, move it to the best part for it, and return how many moved.
 
     A row that leaves part a for b gains what the `aim` falls by as |N(U_a)| loses the columns of which it is a's only
     row, less what it rises by as |N(U_b)| gets those that b does not touch yet; its place costs a part's price times
     its size. It moves if it gains; with `heat`, also at a loss of x with probability e^(−x / heat); out of a part with
     more than `most`, or that touches more than `limit`, at a loss of up to `push`. With `push` no other row moves. No
-    part's load is taken above its `most` or below its `least`, int64 (parts,), and none comes to touch more than
-    `limit`. A row whose columns no other part touches stays, unless its part has too many. `units` are what columns
-    weigh, None: one each.
+    part's load is taken above its `most` or below its `least`, and none comes to touch more than `limit`. A row whose
+    columns no other part touches stays, unless its part has too many. `units` are what columns weigh, None: one each.
 
     A row of very many columns changes the weights of both parts by its move, so that by their slopes alone it would go
     to and fro for ever: rises and falls are reckoned as differences, to the second order where they are slight.
@@ -191,6 +208,8 @@ def sweep(
     # Taken out of the tuple once: each time that numba does so it counts a reference. Units and the pace are no part of
     # it: what is done only with them, or without, is left out of the machine code for arguments alone.
     begins, inside, alone, sizes, rows, starts, slots, state, touched, load, price = of
+    least, most, limit = rooms
+    order, heat, push, seed = once
     power, flat = aim
     k, words = len(touched), state.shape[1] // 2
     groups = (k + 7) // 8
