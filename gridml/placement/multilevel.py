@@ -51,11 +51,11 @@ HOT, COOL = 0.15, 0.02  # heats of the smallest graph, the first and the last, i
 WORK = 12  # passes over the given graph for which as many edges are looked at as in one placement of the smallest
 MOST_PASSES = 40  # over the smallest graph
 GROWTH = 0.5  # power of the mean size of a level's rows by which its heat is more: their gains are larger
-TRIES = 2  # of Parsa's placements of the smallest graph, of which the best is gone on with
+DEALT = 2  # Parsa's placements of the smallest graph, of which the best is gone on with
 MANY = 500_000  # edges of the given graph, above which there is only one, and of the largest level that is halved
 # That all parts of the smallest graph touch, for what there is, below which it is also halved: where its rows differ in
 # degree by more than the mean, so that halves of as many rows are uneven, and where they do not.
-APART, ALIKE_APART = 1.2, 2.5
+APART, ALIKE_APART = 1.2, 1.6
 HALVED_ROWS = 8  # of a part, of a graph that is halved
 COLD = np.zeros(4)  # heats of passes over what was halved
 FULL_HEAT = 10  # columns, shared with other rows, that a mean row has where the heat is the whole one
@@ -188,7 +188,7 @@ def _smallest_parted(levels: list[Level], of: _Refiner) -> list[Tally]:
     passes = min(MOST_PASSES, WORK * given.edges // max(1, smallest.edges))
     heats = smallest.edges / smallest.rows * np.geomspace(HOT, COOL, passes)
     tried = []
-    for at in range(TRIES if given.edges <= MANY else 1):
+    for at in range(DEALT if given.edges <= MANY else 1):
         own = ParsaOptions(options.seed + at, options.slack, shares=options.shares)
         tried.append(of.refined(levels[-1], deal_out(smallest, of.parts, own)[0], np.zeros(of.parts), heats))
     return tried
