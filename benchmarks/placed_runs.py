@@ -27,7 +27,7 @@ from unittest import mock
 
 import numpy as np
 
-from benchmarks.placement.graphs import clicks
+from benchmarks.placement.graphs import clicks, ratings
 from benchmarks.table import RESULTS, Cell, write
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
@@ -92,19 +92,6 @@ class Travelled:
     predicted: float | None
     cpu_s: float
     peak_mb: float
-
-
-def ratings(rows: int, seed: int) -> Bipartite:
-    """Rows like ratings: of a person and an item each. A person has one of forty tastes, and nine in ten of what they
-    rate are items of that, by a power law."""
-    rng, people, items = np.random.default_rng(seed), rows // 10, rows // 100
-    taste = rng.integers(0, 40, people)
-    person = rng.integers(0, people, rows)
-    own = taste[person] * items // 40 + ((items // 40) ** rng.random(rows)).astype(np.int64) - 1
-    item = np.where(rng.random(rows) < 0.9, own, rng.integers(0, items, rows))
-    return Bipartite.from_edges(
-        np.repeat(np.arange(rows), 2), np.stack([person, people + item], 1).ravel(), (rows, people + items)
-    )
 
 
 GRAPHS: dict[str, Callable[[int], Bipartite]] = {

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.spatial import cKDTree
 
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files.registry import read
@@ -81,6 +82,35 @@ def clicks(rows: int, topics: int, seed: int) -> Bipartite:
     return _compact(row, rng.permutation(columns)[np.minimum(column, columns - 1)], rows, columns)
 
 
+def grid(side: int) -> Bipartite:
+    """Rows and columns are the points of a square; a row touches its point and those beside it."""
+    at = np.arange(side * side).reshape(side, side)
+    ends = [(at, at), (at[1:], at[:-1]), (at[:-1], at[1:]), (at[:, 1:], at[:, :-1]), (at[:, :-1], at[:, 1:])]
+    rows, columns = (np.concatenate([each[end].ravel() for each in ends]) for end in (0, 1))
+    return Bipartite.from_edges(rows, columns)
+
+
+def points(count: int, near: float) -> Bipartite:
+    """Points of a unit square by chance; a row touches its point and those nearer than this."""
+    pairs = cKDTree(np.random.default_rng(0).random((count, 2))).query_pairs(near, output_type="ndarray")
+    each = np.arange(count)
+    rows, columns = (np.concatenate([each, pairs[:, end], pairs[:, 1 - end]]) for end in (0, 1))
+    return Bipartite.from_edges(rows, columns, (count, count))
+
+
+def ratings(rows: int, seed: int) -> Bipartite:
+    """Rows like ratings: of a person and an item each. A person has one of forty tastes, and nine in ten of what they
+    rate are items of that, by a power law."""
+    rng, people, items = np.random.default_rng(seed), rows // 10, rows // 100
+    taste = rng.integers(0, 40, people)
+    person = rng.integers(0, people, rows)
+    own = taste[person] * items // 40 + ((items // 40) ** rng.random(rows)).astype(np.int64) - 1
+    item = np.where(rng.random(rows) < 0.9, own, rng.integers(0, items, rows))
+    return Bipartite.from_edges(
+        np.repeat(np.arange(rows), 2), np.stack([person, people + item], 1).ravel(), (rows, people + items)
+    )
+
+
 def _power(count: int, offset: float, exponent: float) -> NDArray[np.float64]:
     weight = (np.arange(count) + offset) ** -exponent
     return np.asarray(weight / weight.sum(), np.float64)
@@ -97,6 +127,9 @@ SYNTHETIC: dict[str, Callable[[], Bipartite]] = {
     "uniform, degree 10": lambda: uniform(10),
     "uniform, degree 30": lambda: uniform(30),
     "uniform, degree 50": lambda: uniform(50),
+    "grid, 200 × 200": lambda: grid(200),
+    "points, 20k": lambda: points(20_000, 0.012),
+    "ratings, 200k": lambda: ratings(200_000, 1),
     "clicks, 100k rows": lambda: clicks(100_000, 200, 4),
     "clicks, 1M rows": lambda: clicks(1_000_000, 500, 5),
 }

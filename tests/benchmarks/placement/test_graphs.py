@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.placement.graphs import clicks, uniform
+from benchmarks.placement.graphs import clicks, grid, points, ratings, uniform
 
 
 def test_rows_of_clicks_touch_what_their_people_like() -> None:
@@ -18,3 +18,21 @@ def test_rows_of_clicks_touch_what_their_people_like() -> None:
 def test_uniform_graphs_have_no_structure() -> None:
     graph = uniform(10, 500)
     assert graph.rows == 500 and graph.columns <= 500 and 9.5 < graph.degrees.mean() <= 10
+
+
+def test_rows_of_meshes_touch_themselves_and_their_neighbours() -> None:
+    square = grid(4)
+    assert (square.rows, square.columns, square.edges) == (16, 16, 16 + 2 * 24)
+    assert square.neighbours[square.offsets[5] : square.offsets[6]].tolist() == [1, 4, 5, 6, 9]
+    near = points(500, 0.05)
+    assert near.rows == near.columns == 500 and 3 < near.degrees.mean() < 6
+    dense = np.zeros((500, 500), np.bool_)
+    dense[np.repeat(np.arange(500), near.degrees), near.neighbours] = True
+    assert dense.diagonal().all() and (dense == dense.T).all()
+
+
+def test_ratings_are_of_a_person_and_an_item() -> None:
+    graph = ratings(8000, 0)
+    assert graph.columns == 880 and (graph.degrees == 2).all()
+    person, item = graph.neighbours.reshape(-1, 2).T
+    assert person.max() < 800 <= item.min()
