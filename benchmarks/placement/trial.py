@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.placement.graphs import grid
 from benchmarks.placement.peers import PEERS
 from gridml.placement.base import TOTAL, TRAFFIC, Options, Placement
 from gridml.placement.bipartite import Bipartite
@@ -30,7 +31,8 @@ OURS = {
 
 def main() -> None:
     folder, method, parts, seed = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
-    _place(grouped(20 * parts, 50, 5), method, parts, 0)  # has the machine code loaded
+    for small in (grouped(20 * parts, 50, 5), grid(int((100 * parts) ** 0.5))):  # has the machine code loaded,
+        _place(small, method, parts, 0)  # that of halving by the second
     kept = np.load(folder / "graph.npz")
     given = Bipartite(kept["offsets"], kept["neighbours"], int(kept["m"]))
     before_mb, begun = _peak_mb(), time.process_time()
