@@ -252,9 +252,8 @@ NOTES = (
 LARGE = (
     "Four epochs of impressions in batches of 128, two of ratings in batches of 2,048. In the simulator a row takes so "
     "much less than in the small runs that an epoch takes as long, and as many workers die in it.",
-    "Left out: ratings on 4 processes by multilevel, and with 16 pushes; those there are were measured before parts "
-    "had sections, and loss was.",
-    "All were measured before rows were joined in clusters and parts evened out, which multilevel and refined do now.",
+    "Left out: ratings on 4 processes by multilevel with 16 pushes.",
+    "On 4 processes what is not placed runs longer, so that more of its workers die: one run each.",
 )
 
 
