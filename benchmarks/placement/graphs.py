@@ -12,6 +12,7 @@ from scipy.spatial import cKDTree
 
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.files.registry import read
+from gridml.testing.graphs import grid
 
 FILES = {
     "20news": "text/20news/20news_train.svm.gz",
@@ -80,14 +81,6 @@ def clicks(rows: int, topics: int, seed: int) -> Bipartite:
     own = (kind >= 0.55) & (kind < 0.95)
     column[own] = own_at[who[own]] + (place[own] ** 1.5 * own_size[who[own]]).astype(np.int64)
     return _compact(row, rng.permutation(columns)[np.minimum(column, columns - 1)], rows, columns)
-
-
-def grid(side: int) -> Bipartite:
-    """Rows and columns are the points of a square; a row touches its point and those beside it."""
-    at = np.arange(side * side).reshape(side, side)
-    ends = [(at, at), (at[1:], at[:-1]), (at[:-1], at[1:]), (at[:, 1:], at[:, :-1]), (at[:, :-1], at[:, 1:])]
-    rows, columns = (np.concatenate([each[end].ravel() for each in ends]) for end in (0, 1))
-    return Bipartite.from_edges(rows, columns)
 
 
 def points(count: int, near: float) -> Bipartite:

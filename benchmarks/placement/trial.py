@@ -11,13 +11,12 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.placement.graphs import grid
 from benchmarks.placement.peers import PEERS
 from gridml.placement.base import TOTAL, TRAFFIC, Options, Placement
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.registry import METHODS
 from gridml.placement.serving import serve
-from gridml.testing.graphs import grouped
+from gridml.testing.graphs import grid, grouped
 
 OURS = {
     **dict.fromkeys(METHODS, Options()),

@@ -1,4 +1,4 @@
-"""Bipartite graphs drawn by chance, of which it is known how well they can be placed."""
+"""Bipartite graphs of which it is known how well they can be placed, most of them drawn by chance."""
 
 from __future__ import annotations
 
@@ -24,3 +24,11 @@ def uneven(rows: int, columns: int, *, seed: int = 0) -> Bipartite:
     row = np.repeat(np.arange(rows), 4 * 3**group)
     column = (group[row] * columns + rng.integers(0, columns, len(row))) // 3
     return Bipartite.from_edges(row, column, (rows, columns))
+
+
+def grid(side: int) -> Bipartite:
+    """Rows and columns are the points of a square; a row touches its point and those beside it."""
+    at = np.arange(side * side).reshape(side, side)
+    ends = [(at, at), (at[1:], at[:-1]), (at[:-1], at[1:]), (at[:, 1:], at[:, :-1]), (at[:, :-1], at[:, 1:])]
+    rows, columns = (np.concatenate([each[end].ravel() for each in ends]) for end in (0, 1))
+    return Bipartite.from_edges(rows, columns)

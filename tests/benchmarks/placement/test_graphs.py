@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from benchmarks.placement.graphs import clicks, grid, points, ratings, uniform
+from benchmarks.placement.graphs import clicks, points, ratings, uniform
+from gridml.testing.graphs import grid
 
 
 def test_rows_of_clicks_touch_what_their_people_like() -> None:

@@ -17,7 +17,7 @@ from gridml.placement.parsa import Parsa
 from gridml.placement.refine import Tally
 from gridml.placement.refined import Refined
 from gridml.placement.traffic import traffic
-from gridml.testing.graphs import grouped
+from gridml.testing.graphs import grid, grouped
 
 
 @given(
@@ -103,11 +103,8 @@ def test_groups_that_single_moves_do_not_find() -> None:
 
 def test_many_parts_of_a_mesh_are_pieces_of_it() -> None:
     """A point of a grid touches itself and its neighbours: 64 squares of 56 points touch about 87 each."""
-    at = np.arange(60 * 60).reshape(60, 60)
-    ends = [(at, at), (at[1:], at[:-1]), (at[:-1], at[1:]), (at[:, 1:], at[:, :-1]), (at[:, :-1], at[:, 1:])]
-    rows, columns = (np.concatenate([each[side].ravel() for each in ends]) for side in (0, 1))
-    grid = Bipartite.from_edges(rows, columns)
-    found = traffic(grid, Multilevel().place(grid, 64, Options()))
+    graph = grid(60)
+    found = traffic(graph, Multilevel().place(graph, 64, Options()))
     assert found.largest_memory <= 88 and found.total_traffic <= 3300, "94 and 3,900 without halving"
 
 
