@@ -36,7 +36,7 @@ from gridml.placement.base import (
 )
 from gridml.placement.bipartite import Bipartite
 from gridml.placement.dense_counts import DenseCounts, WeighedRows, dense_counts
-from gridml.placement.ending import EVENING, bounds_of, ends_of, within_memory
+from gridml.placement.ending import EVENING, LOOSE, bounds_of, ends_of, within_memory
 from gridml.placement.neighbour_sets import sets_of
 from gridml.placement.parsa import ParsaOptions, deal_out
 from gridml.placement.refine import PUSHES, Tally, highest_power, sizes
@@ -44,7 +44,6 @@ from gridml.placement.refine_kernel import Aim, Bounds
 
 COST = 0.1  # of a move, in the columns of a mean row
 PASSES = 8
-LOOSE = 0.03  # by which parts may differ on the way
 RISE = 1.5  # of the loss that is borne, from pass to pass
 POWERS = {MEMORY: 6.0, TRAFFIC: 1.0, TOTAL: 0.0}  # to which a part's weight rises, by objective
 NEW = -1
@@ -153,8 +152,10 @@ class Again:
                 f"{graph.rows:,} and {graph.columns:,}; expected as many, −1 for those that are new."
             )
         stay = own.cost is None and parts == before.parts
-        cost = np.inf if stay else (COST if own.cost is None else own.cost) * _weight(graph) / graph.rows
-        rows = _Rows.of(graph, before, parts, own).placed(cost)
+        weight = _weight(graph)
+        cost = np.inf if stay else (COST if own.cost is None else own.cost) * weight / graph.rows
+        unit = max(1.0, weight / max(1, graph.edges))
+        rows = _Rows.of(graph, before, parts, own, unit).placed(cost)
         if own.memory is not None:
             tally = Tally.of(graph, rows, parts, shares=own.fractions)
             rows = within_memory(tally, graph, own, Aim(int(POWERS[own.objective]))).rows
@@ -173,20 +174,22 @@ class Again:
 
 @dataclass(frozen=True)
 class _Rows:
-    """Rows while they are placed: the counts change in place. `home` is where a row has its place, or −1."""
+    """Rows while they are placed: the counts change in place. `home` is where a row has its place, or −1, and `unit`
+    what a column of a row weighs in the mean."""
 
     given: Bipartite
     options: AgainOptions
+    unit: float
     home: Parts
     graph: WeighedRows
     counts: DenseCounts
 
     @staticmethod
-    def of(graph: Bipartite, before: Before, parts: int, options: AgainOptions) -> _Rows:
+    def of(graph: Bipartite, before: Before, parts: int, options: AgainOptions, unit: float) -> _Rows:
         """The rows of parts that are still there, some of them in parts that were cut off."""
         home = np.where(before.rows < parts, before.rows, NEW).astype(np.int32)
         rows = home if parts <= before.parts else _cut(graph, home, before.parts, parts, options)
-        return _Rows(graph, options, home, *dense_counts(graph, graph.works, rows.copy(), parts))
+        return _Rows(graph, options, unit, home, *dense_counts(graph, graph.works, rows.copy(), parts))
 
     def placed(self, cost: float) -> Parts:
         """Return the part of each row, where a row that leaves its home costs so many columns."""
@@ -219,14 +222,13 @@ class _Rows:
         """Bring every part to at most its `most`, those rows first that cost least elsewhere. If rows are to stay where
         they were, only what is elsewhere moves, as long as that is enough. Rows of several works need not fit: give a
         number of `pushes` after which what is too large stays so."""
-        least_push = max(1.0, _weight(self.given) / max(1, self.given.edges))  # a column of mean weight
-        push, done, guests_first = least_push, 0, cost == np.inf
+        push, done, guests_first = self.unit, 0, cost == np.inf
         rows, load = self.counts.rows, self.counts.load
         while (load > bounds.most).any() and done != pushes:
             crowded = np.flatnonzero((load > bounds.most)[rows]).astype(np.int32)
             movable = crowded[self.home[crowded] != rows[crowded]] if guests_first else crowded
             if guests_first and not len(movable):
-                push, guests_first = least_push, False
+                push, guests_first = self.unit, False
                 continue
             self._sweep(rng.permutation(movable), bounds._replace(least=0), cost, power, push)
             push *= RISE
@@ -259,7 +261,7 @@ def _cut(graph: Bipartite, rows: Parts, before: int, parts: int, options: AgainO
         count = int(min(pieces[part], len(mine)))
         if count > 1:
             works = None if graph.row_weights is None else graph.row_weights[mine]
-            cut = replace(graph.only(mine), row_weights=works, column_weights=None)
+            cut = replace(graph.only(mine), row_weights=works)
             of_pieces = tuple(shares[[part, *range(number, number + count - 1)]].tolist())
             dealt, _, _ = deal_out(cut, count, ParsaOptions(options.seed, shares=of_pieces))
             found[mine[dealt > 0]] = number - 1 + dealt[dealt > 0]

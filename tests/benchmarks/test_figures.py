@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.placement.peers import ALL_PEERS
 from benchmarks.table import RESULTS
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,9 +71,6 @@ FIGURES: list[tuple[str, Callable[[], tuple[float, ...]]]] = [
     ),
     (r"of ([\d,]+) damages to its files none", lambda: (total("disks", "times"),)),
 ]
-
-
-PEERS = {"METIS", "Mt-KaHyPar", "KaHyPar", "Zoltan"}
 
 
 def prose() -> str:
@@ -147,7 +145,7 @@ def placements(name: str) -> dict[str, dict[str, Row]]:
 @pytest.mark.parametrize(("head", "name"), [("graph", "placement"), ("graph, 64 parts", "placement_on_64")])
 def test_the_tables_of_placements_are_the_measured_ones(head: str, name: str) -> None:
     measured = placements(name)
-    first, *lines = next(table for table in tables("placement.md") if table[0][0] == head and table[0][-1] in PEERS)
+    first, *lines = next(table for table in tables("placement.md") if table[0][0] == head and table[0][-1] in ALL_PEERS)
     methods = [cell.replace("`", "") for cell in first[1:]]
     assert {line[0] for line in lines} == set(measured)
     for graph, *cells in lines:
@@ -174,7 +172,8 @@ def test_the_table_of_other_objectives_is_the_measured_one() -> None:
             assert same(number, float(str(of[method or peer[:-1]][figure]))), (graph, method, figure)
             if method is None:
                 assert all(
-                    float(str(of[each][figure])) <= float(str(of[peer[:-1]][figure])) for each in PEERS & set(of)
+                    float(str(of[each][figure])) <= float(str(of[peer[:-1]][figure]))
+                    for each in set(ALL_PEERS) & set(of)
                 )
         for said, method in zip(seconds.split(", "), ("multilevel, traffic, 3%", "multilevel, total"), strict=True):
             assert float(said) == float(f"{of[method]['CPU s']:.2g}"), (graph, method)
