@@ -64,9 +64,9 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
     return rule
 
 
-def may_be_rounded(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
-    """Whether a module's tensor is floating-point and merged as a weight: sums, statistics and whole numbers are to
-    stay as they are."""
+def is_weight(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
+    """Whether a module's tensor is floating-point and merged as a weight, which may be rounded as it travels, and
+    averaged over versions: sums, statistics and whole numbers are to stay as they are."""
     return array.dtype.kind == "f" and rule_for(name, array, declared).near
 
 

@@ -11,7 +11,7 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import may_be_rounded
+from gridml.aggregates import is_weight
 from gridml.model.vertex import VertexType
 from gridml.protocol.compression import FORMATS, LEAST, Format, Step
 from gridml.protocol.push import ModuleTensors, PushContent, ReplicaPart, VertexKey
@@ -93,4 +93,4 @@ def _apart(tensor: Array) -> Array:
 def travels_as_step(declared: VertexType, name: str, tensor: Array) -> bool:
     """Whether a push that is compressed carries a tensor's step: a long one that is merged as a weight, by a rule of
     ours. Sums and statistics travel by value, and so does what the user's own g sees."""
-    return tensor.size >= LEAST and not declared.own_rule and may_be_rounded(name, tensor, declared.rule)
+    return tensor.size >= LEAST and not declared.own_rule and is_weight(name, tensor, declared.rule)

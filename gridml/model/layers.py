@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from gridml.errors import Interruption
 from gridml.model.batch_norm import batch_norms
-from gridml.model.vertex import module
+from gridml.model.vertex import VertexType, module
 
 if TYPE_CHECKING:
     from torch.nn import Module
@@ -45,6 +45,11 @@ def layers_of(declared: module) -> Layers:
             raise
         except BaseException:
             return Layers()
+
+
+def tables_of(of: VertexType, index: int) -> tuple[str, ...]:
+    """The tables of embeddings of vertex `index` of a type with modules, with the names that they have in files."""
+    return tuple(f"{of.name}/{index}/{f}/{t}" for f, m in of.modules.items() for t in sorted(layers_of(m).tables))
 
 
 def embedding_tables(made: Module) -> Iterator[str]:

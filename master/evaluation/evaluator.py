@@ -18,18 +18,20 @@ from gridml.model.progress import Progress
 from gridml.protocol.push import VertexKey
 from master.evaluation.metrics import evaluate, flops_per_vertex, graph_of, names_local
 from master.evaluation.recalibration import Recalibration, has_statistics, with_statistics
+from master.evaluation.tail_mean import tail_mean
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
-from master.store.versions import Versions
+from master.store.versions import ReplicaState, Versions
 
 Statistics = Mapping[VertexKey, Mapping[str, NDArray[Any]]]
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A version of the replica as the ledger names it: the one that an epoch, counted from 0, ended with. Where pushes
-    were `averaged`, its running statistics are to be gathered anew. `share`, `step` and `steps` are evaluate's to know.
+    """A version of the replica as the ledger names it: the one that an epoch, counted from 0, ended with, and those in
+    that epoch's `tail`, (number, SHA-256), over which its weights are to be averaged. Where pushes were `averaged`, its
+    running statistics are to be gathered anew. `share`, `step` and `steps` are evaluate's to know.
     """
 
     epoch: int
@@ -39,6 +41,12 @@ class Subject:
     share: float = 1.0
     step: int = 0
     steps: int = 1
+    tail: tuple[tuple[int, str | None], ...] = ()
+
+    @classmethod
+    def of(cls, message: Mapping[str, Any]) -> Subject:
+        """The subject of which `asdict` made a message."""
+        return cls(**{**message, "tail": tuple((version, sha256) for version, sha256 in message["tail"])})
 
     @property
     def progress(self) -> Progress:
@@ -102,18 +110,22 @@ class Here(Evaluator):
         return Recalibration(RunSpec(self._settings, self._program, self._graph()))
 
     def evaluate(self, subject: Subject, limit_s: float) -> Evaluated:
-        state, problem = self._versions.read(subject.version, subject.sha256), None
+        state, problem = self._state(subject), None
         if subject.averaged and has_statistics(state):
-            statistics, problem = self._recalibration.gather(subject.version, state)
+            statistics, problem = self._recalibration.gather((subject.version, subject.tail), state)
             state = with_statistics(state, statistics)
         graph = self._graph() if names_local(self._program) else graph_of(self._program, state)
         metrics = evaluate(self._program, graph, state, self._settings.program, subject.progress)
         return Evaluated(metrics, problem)
 
     def statistics(self, subject: Subject, limit_s: float) -> tuple[Statistics, str | None]:
-        state = self._versions.read(subject.version, subject.sha256)
-        return self._recalibration.gather(subject.version, state)
+        return self._recalibration.gather((subject.version, subject.tail), self._state(subject))
 
     def flops(self, subject: Subject, chunk: Chunk, limit_s: float) -> float | None:
         state = self._versions.read(subject.version, subject.sha256)
         return flops_per_vertex(self._program, chunk, state)
+
+    def _state(self, subject: Subject) -> ReplicaState:
+        """The version with the mean over its tail."""
+        state = self._versions.read(subject.version, subject.sha256)
+        return tail_mean(state, subject.tail, self._versions, self._program)

@@ -88,7 +88,7 @@ class _Service:
             return bundle.encode(self._failed(error), {})
 
     def _done(self, message: Mapping[str, Any], tensors: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        subject, limit_s = Subject(**message["subject"]), float("inf")
+        subject, limit_s = Subject.of(message["subject"]), float("inf")
         self._show_fields()
         if message["task"] == "evaluate":
             evaluated = self._here.evaluate(subject, limit_s)

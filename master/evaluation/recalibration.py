@@ -9,7 +9,7 @@ section 3). Workers are given the merged ones: in training mode nothing depends 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import replace
 from functools import cached_property
 from itertools import pairwise
@@ -42,9 +42,9 @@ class Recalibration:
     def __init__(self, spec: RunSpec) -> None:
         self._spec = spec
         self._driver = spec.program.update.driver.__name__
-        self._newest: tuple[int, dict[VertexKey, dict[str, Array]]] | None = None
+        self._newest: tuple[Hashable, dict[VertexKey, dict[str, Array]]] | None = None
 
-    def apply(self, version: int, state: ReplicaState) -> tuple[ReplicaState, str | None]:
+    def apply(self, version: Hashable, state: ReplicaState) -> tuple[ReplicaState, str | None]:
         """Return a version with statistics of its own, and no reason; or as it was merged, and why.
 
         `state` is not changed, nor are the graph and the random numbers of the process. Raises UserCodeError when a
@@ -53,9 +53,9 @@ class Recalibration:
         statistics, problem = self.gather(version, state)
         return with_statistics(state, statistics) if statistics else state, problem
 
-    def gather(self, version: int, state: ReplicaState) -> tuple[dict[VertexKey, dict[str, Array]], str | None]:
+    def gather(self, version: Hashable, state: ReplicaState) -> tuple[dict[VertexKey, dict[str, Array]], str | None]:
         """Return a version's running means and variances by vertex and name, and no reason; or none, and why. Raises
-        as `apply` does."""
+        as `apply` does. `version` says which one it is."""
         if not has_statistics(state):
             return {}, None
         if self._newest is None or self._newest[0] != version:

@@ -55,6 +55,7 @@ class Ledger(LedgerFile, WorkerRows):
                 "SELECT version, sha256, credited FROM versions WHERE kept"
             )
         }
+        self._averaged = self._one("SELECT 1 FROM credits WHERE staleness > 0 LIMIT 1") is not None
         self._next_lease = self._one("SELECT coalesce(max(id), 0) FROM leases") + 1
         self._batch = WriteBatch()
 
@@ -278,6 +279,7 @@ class Ledger(LedgerFile, WorkerRows):
         lease.trained, lease.version = upto - lease.start, version
         self.credited += upto - start
         self._left[lease.epoch] -= upto - start
+        self._averaged = self._averaged or staleness > 0
         self._batch.credit(lease, start, staleness, at_s)
         self._batch.log(lease, logged)
 
@@ -397,7 +399,7 @@ class Ledger(LedgerFile, WorkerRows):
 
     def averaged(self) -> bool:
         """Say whether any push was averaged with what others had done since its base."""
-        return self._one("SELECT 1 FROM credits WHERE staleness > 0 LIMIT 1") is not None
+        return self._averaged
 
     def sha256_of(self, version: int) -> str | None:
         """The SHA-256 of a version's file, of one that is not kept any more, too."""
@@ -409,6 +411,11 @@ class Ledger(LedgerFile, WorkerRows):
     @property
     def kept_versions(self) -> Collection[int]:
         return self._kept.keys()
+
+    @property
+    def kept_credits(self) -> dict[int, int]:
+        """The vertices of the run that are credited in each version that is kept."""
+        return {version: credited for version, (_, credited) in self._kept.items()}
 
     def forget_version(self, version: int) -> None:
         self._db.execute("UPDATE versions SET kept = 0 WHERE version = ?", (version,))

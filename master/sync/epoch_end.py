@@ -14,6 +14,7 @@ from master.environment import Hook
 from master.evaluation.evaluator import Evaluated, Evaluator, Subject
 from master.evaluation.metrics import KEPT
 from master.evaluation.recalibration import has_statistics, with_statistics
+from master.evaluation.tail_mean import tail_mean
 from master.store.best import Best, BestKeeper
 from master.store.event_facts import EventFacts
 from master.store.journal import Journal
@@ -21,6 +22,7 @@ from master.store.rundir import RunDirectory
 from master.store.spec import RunSpec
 from master.store.store import Store
 from master.store.versions import ReplicaState, Versions
+from master.sync.tails import Tails
 
 FLOPS_S = 60.0  # that counting the operations of a batch may take
 
@@ -47,10 +49,11 @@ class EpochEnd:
         self._prepared = False
         self._told = False  # why a version keeps its merged statistics
         self._goals = spec.program.goals
+        self._tails = Tails(spec, store.ledger, store.replica)
         directory = RunDirectory(store.ledger.path.parent)
         self._keeper = BestKeeper(directory, store.ledger)
         self._versions = Versions(directory.versions)  # for the thread that evaluates
-        self._evaluating: tuple[int, Future[_Judged]] | None = None
+        self._evaluating: tuple[Subject, Future[_Judged]] | None = None
         self._backed_up = -1  # epochs closed at the last copy of the ledger
 
     def settle(self) -> None:
@@ -100,15 +103,16 @@ class EpochEnd:
     def evaluate(self, now: float) -> bool:
         """Evaluate the oldest epoch that was not yet; return whether one was done. Raises UserCodeError."""
         if self._evaluating is not None:
-            epoch, future = self._evaluating
+            subject, future = self._evaluating
             if not future.done():
                 return False
             self._evaluating = None
-            best = None
+            best, epoch = None, subject.epoch
             try:
                 evaluated, best = future.result()
                 topic, text = "metrics", f"epoch {epoch + 1}: {describe_metrics(evaluated.metrics)}"
-                facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics)}
+                versions = 1 + len(subject.tail)
+                facts = {"epoch": epoch + 1, "metrics": _numbers(evaluated.metrics), "versions": versions}
             except DamagedError as error:  # the training does not need that version any more
                 evaluated, topic, text = Evaluated({}), "warning", f"epoch {epoch + 1} cannot be evaluated: {error}"
                 facts = {"epoch": epoch + 1}
@@ -136,7 +140,7 @@ class EpochEnd:
             subject = self._subject(*waiting[0])
             took_s = self._store.ledger.epoch_s(subject.epoch)
             job = self._executor.submit(self._judged, subject, limit_s(took_s), self._least())
-            self._evaluating = subject.epoch, job
+            self._evaluating = subject, job
         return False
 
     def _least(self) -> float:
@@ -158,15 +162,16 @@ class EpochEnd:
         wanted = self._spec.program.kept_goal
         if wanted is None or not wanted.better(value := wanted.value(evaluated.metrics), least):
             return _Judged(evaluated)
-        state = self._versions.read(subject.version, subject.sha256)
+        state = self._averaged(self._versions.read(subject.version, subject.sha256), subject)
         if subject.averaged and has_statistics(state):
             state = with_statistics(state, self._evaluator.statistics(subject, limit)[0])
         best = Best(subject.version, subject.epoch, str(wanted), value, "")
         return _Judged(evaluated, self._keeper.stage(best, dict(state.tensors())))
 
     def trained(self, now: float) -> ReplicaState:
-        """Return the newest version as it is kept when the run has ended. Raises UserCodeError."""
-        state, newest = self._store.replica.state, self._newest
+        """Return the newest version as it is kept when the run has ended: as it was evaluated. Raises UserCodeError."""
+        newest = self._newest
+        state = self._averaged(self._store.replica.state, newest)
         if not newest.averaged or not has_statistics(state):
             return state
         try:
@@ -187,14 +192,16 @@ class EpochEnd:
         return self._subject(self._store.ledger.newest_epoch()[0], self._store.replica.version)
 
     def _subject(self, epoch: int, version: int) -> Subject:
-        """A version as it is evaluated and kept: as it is where no push was ever averaged, because then it has the
-        statistics of plain training."""
-        ledger = self._store.ledger
-        program, epochs = self._spec.program, self._spec.settings.epochs or self._spec.program.epochs
-        credited, count = min(epoch + 1, epochs), self._spec.graph.tables[program.driving(self._spec.graph)].count
-        steps = program.update.steps(count)
-        place = credited / epochs, steps.at(credited * count, epochs), epochs * steps.per_epoch
-        return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged(), *place)
+        """A version as it is evaluated and kept: with its tail, but as it is where no push was ever averaged, because
+        then it is that of plain training."""
+        ledger, end = self._store.ledger, self._tails.end_of(epoch)
+        tail = tuple((earlier, ledger.sha256_of(earlier)) for earlier in self._tails.tail(epoch, version))
+        place = end.share, end.step, end.steps
+        return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged(), *place, tail)
+
+    def _averaged(self, state: ReplicaState, subject: Subject) -> ReplicaState:
+        """A version's state with the mean over its tail."""
+        return tail_mean(state, subject.tail, self._versions, self._spec.program)
 
     def _tell(self, problem: str | None, now: float) -> None:
         """Say why a version keeps its merged statistics: once, for the next one has the same reason."""

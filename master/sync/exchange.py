@@ -35,6 +35,7 @@ from master.sync.recovery import Recovery
 from master.sync.replies import Replies
 from master.sync.set_aside import SetAside
 from master.sync.spot_checks import SpotChecks
+from master.sync.tails import Tails
 from master.sync.version_use import VersionKeeper, VersionUse
 
 LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard
@@ -74,7 +75,9 @@ class Exchange:
             store, leases, workers, self.merger, self.recovery, lambda least: share > 0 and chance() < max(share, least)
         )
         leases.appointments = self.checks
-        self._keeper = VersionKeeper(store, leases.epochs, self.versions, self.checks)
+        self._keeper = VersionKeeper(
+            store, leases.epochs, Tails(spec, store.ledger, store.replica), self.versions, self.checks
+        )
         self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, moments, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, moments, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)

@@ -15,7 +15,7 @@ from gridml.aggregates import Aggregate, Merge, MergeResult, RuleSet, TensorMerg
 from gridml.aggregates.bits import same_bits
 from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
-from gridml.model.layers import layers_of
+from gridml.model.layers import tables_of
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
 from master.decisions.gate import Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
@@ -259,8 +259,7 @@ class Merger:
             of, vertex = self._tables[key[0]].type, self._replica.state.modules[key]
             rules = {} if of.own_rule else self._rule_set(key, vertex).rules
             minding = {name for name, rule in rules.items() if rule.minds_contraction}
-            names = [f"{key[0]}/{key[1]}/{f}/{t}" for f, m in of.modules.items() for t in sorted(layers_of(m).tables)]
-            self._embeddings[key] = tuple(name for name in names if name in minding)
+            self._embeddings[key] = tuple(name for name in tables_of(of, key[1]) if name in minding)
         return self._embeddings[key]
 
     def _holds(self, merged: Merged, part: ReplicaPart) -> bool:

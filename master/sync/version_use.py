@@ -16,6 +16,7 @@ from master.records import WorkerRecord
 from master.store.ledger import Ledger
 from master.store.store import Store
 from master.sync.spot_checks import SpotChecks
+from master.sync.tails import Tails
 
 SPARE_VERSIONS, SPARE_BYTES = 16, 1 << 28  # old versions are removed a few at a time: each time is a transaction
 
@@ -104,11 +105,13 @@ class VersionUse:
 
 
 class VersionKeeper:
-    """Removes versions that nobody needs: the newest, those to be evaluated or gone back to and those in use stay."""
+    """Removes versions that nobody needs: the newest, those to be evaluated, averaged or gone back to and those in use
+    stay."""
 
-    def __init__(self, store: Store, epochs: Epochs, use: VersionUse, checks: SpotChecks) -> None:
+    def __init__(self, store: Store, epochs: Epochs, tails: Tails, use: VersionUse, checks: SpotChecks) -> None:
         self._store = store
         self._epochs = epochs
+        self._tails = tails
         self._use = use
         self._checks = checks
         self._enough = 0  # how many are kept before any is removed
@@ -120,6 +123,7 @@ class VersionKeeper:
             return
         needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated(), *self._checks.versions}
         ends = [version for _, version in ledger.epoch_ends()]
+        needed |= self._tails.wanted()
         needed |= to_go_back_to(kept, ends, replica.version, replica.state.nbytes)
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
         spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.file_bytes)))

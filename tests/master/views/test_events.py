@@ -40,7 +40,7 @@ PROMISED: dict[str, set[str]] = {
     "resumed": {"credited", "total", "workers"},
     "finished": {"vertices", "epochs", "run_s"},
     "epoch": {"epoch", "version", "vertices", "epoch_s"},
-    "metrics": {"epoch", "metrics"},
+    "metrics": {"epoch", "metrics", "versions"},
     "evaluate": {"epoch"},
     "best": {"epoch", "version", "goal", "value"},
     "stopping": {"epochs", "reason"},
@@ -196,7 +196,7 @@ def test_who_drives_a_run_and_who_follows_it_print_the_same_facts(
     driven = printed(out.getvalue())
     assert {"running", "evicted", "epoch", "metrics", "finished"} <= check(driven)
     metrics = [facts for topic, facts in driven if topic == "metrics"]
-    assert metrics[-1] == {"epoch": EPOCHS, "metrics": {"counted": COUNT * EPOCHS, "nothing": None}}
+    assert metrics[-1] == {"epoch": EPOCHS, "metrics": {"counted": COUNT * EPOCHS, "nothing": None}, "versions": 1}
     ended = next(facts for topic, facts in driven if topic == "evicted")
     assert ended["machine"].startswith("slot-") and ended["exit_code"] is not None and ended["lived_s"] > 0
     capfd.readouterr()
