@@ -59,6 +59,7 @@ def main() -> None:
             "loop: the same samples by one worker that is never killed; loop × W: a batch W times as large, at the "
             f"best of {', '.join(f'{rate:g}' for rate in RATES)} times the program's rate "
             f"(clicks, Gowalla: up to {WIDE[-1]:g}), communication left out",
+            "epochs are evaluated without their tails (averaging_tails.md), of which the last has none anyway",
             f"asked: workers that were asked for, of W wanted: no more than train {STEPS_EACH} batches each, and four "
             "always",
             "killed: lives exponential, on average a third of a worker's share of the run, half of them without grace",

@@ -25,6 +25,7 @@ from gridml.engine import pace
 from gridml.errors import UserCodeError
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
+from master.decisions import tail
 from master.decisions.crowding import STEPS_EACH
 from master.simulation.scenario import Scenario, Speeds
 from master.simulation.world import play_scenario
@@ -132,7 +133,8 @@ class Case:
     third of its share of the run on average, and ends by SIGTERM or SIGKILL in turn. A loop is one worker that is never
     killed, whose batch is `batches` times the program's at `rates` times its rate. Workers share a batch down to one of
     `parts` parts, at a rate that falls with that `power` of it. Fewer workers are asked for where each would train
-    fewer than `steps_each` batches. With a `trace` the machines are those of one of `TRACES`."""
+    fewer than `steps_each` batches. With a `trace` the machines are those of one of `TRACES`. Epochs are evaluated with
+    their `tail` or, as a loop's are, without it; what the last one ends with is the same."""
 
     task: str
     workers: int
@@ -147,6 +149,7 @@ class Case:
     power: float = 0.5
     steps_each: int = STEPS_EACH
     trace: str = ""
+    tail: bool = False
 
 
 @dataclass(frozen=True)
@@ -230,6 +233,7 @@ def play(case: Case) -> Curve:
     with (
         mock.patch.dict(os.environ, {**task.environment(case.batches, case.rates), "RULE": case.rule}),
         mock.patch.object(pace, "MOST_PARTS", case.parts),
+        mock.patch.object(tail, "SHARE", tail.SHARE if case.tail else 0.0),
         mock.patch("gridml.engine.modules.rate_scale", lambda share: share**case.power),
         tempfile.TemporaryDirectory() as folder,
     ):

@@ -33,7 +33,7 @@ def main() -> None:
     options = parser("What the mean over the tail of an epoch is worth.").parse_args()
     tasks = [task for task in tasks_of(options) if not task.rows]
     cases = [
-        Case(task.name, count, kills=kills, seed=SEED)
+        Case(task.name, count, kills=kills, seed=SEED, tail=True)
         for task in tasks
         for count in counts_of(options)
         for kills in (False, True)

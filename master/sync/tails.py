@@ -25,7 +25,7 @@ class Tails:
         self._vertices = spec.graph.tables[spec.program.driving(spec.graph)].count
         self._epochs = spec.settings.epochs or spec.program.epochs
         self._steps = spec.program.update.steps(self._vertices)
-        whole = all(table.type.modules for table in spec.graph.replicated)
+        whole = bool(spec.graph.replicated) and all(table.type.modules for table in spec.graph.replicated)
         self._has_any = whole and not isinstance(spec.program.schedule, TorchSchedule)
         self._span = lru_cache(self._span_of)
 
