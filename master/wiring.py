@@ -91,7 +91,7 @@ def wire(
         exchange,
         backend,
         fleet,
-        EpochEnd(spec, store, journal, evaluator, executor, environment.hook),
+        EpochEnd(spec, store, exchange.tails, journal, evaluator, executor, environment.hook),
         evaluator,
         executor,
         journal,

@@ -47,8 +47,7 @@ def main() -> None:
             "loop on the same machines that is never killed, which waits for the slowest at each step and exchanges "
             "what a push carries in a push's time; the better one of the program's batch shared, and of W such "
             "batches at the best rate",
-            "all workers are asked for, however short a run is (--steps-each 0); their epochs are evaluated with their "
-            "tails (averaging_tails.md), those of loops as they are",
+            "all workers are asked for, however short a run is (--steps-each 0)",
             "one seed, nobody killed, and times as in averaging.md. Checkpoint-and-restart of one worker is left out: "
             "it is no faster than the loop, which is never killed",
         ],
@@ -58,8 +57,7 @@ def main() -> None:
 def run_of(task: Task, count: int, times: float) -> Case:
     """The run of so many times the program's epochs, with all workers that are wanted."""
     epochs = None if times == 1 else round(task.epochs * times)
-    steps_each = STEPS_EACH if count <= FEW else 0
-    return Case(task.name, count, epochs=epochs, steps_each=steps_each, tail=not task.rows)
+    return Case(task.name, count, epochs=epochs, steps_each=STEPS_EACH if count <= FEW else 0)
 
 
 def first(task: Task, count: int, longer: Sequence[float], within: float, runs: Runs) -> tuple[float, float] | None:

@@ -22,7 +22,7 @@ from master.evaluation.tail_mean import tail_mean
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
 from master.store.spec import RunSpec
-from master.store.versions import ReplicaState, Versions
+from master.store.versions import Versions
 
 Statistics = Mapping[VertexKey, Mapping[str, NDArray[Any]]]
 
@@ -31,7 +31,8 @@ Statistics = Mapping[VertexKey, Mapping[str, NDArray[Any]]]
 class Subject:
     """A version of the replica as the ledger names it: the one that an epoch, counted from 0, ended with, and those in
     that epoch's `tail`, (number, SHA-256), over which its weights are to be averaged. Where pushes were `averaged`, its
-    running statistics are to be gathered anew. `share`, `step` and `steps` are evaluate's to know.
+    running statistics are to be gathered anew; where they cannot be, it is taken as it is, for those that it has are of
+    its own weights. `share`, `step` and `steps` are evaluate's to know.
     """
 
     epoch: int
@@ -110,22 +111,20 @@ class Here(Evaluator):
         return Recalibration(RunSpec(self._settings, self._program, self._graph()))
 
     def evaluate(self, subject: Subject, limit_s: float) -> Evaluated:
-        state, problem = self._state(subject), None
+        version = self._versions.read(subject.version, subject.sha256)
+        state, problem = tail_mean(version, subject.tail, self._versions, self._program), None
         if subject.averaged and has_statistics(state):
             statistics, problem = self._recalibration.gather((subject.version, subject.tail), state)
-            state = with_statistics(state, statistics)
+            state = with_statistics(state, statistics) if problem is None else version
         graph = self._graph() if names_local(self._program) else graph_of(self._program, state)
         metrics = evaluate(self._program, graph, state, self._settings.program, subject.progress)
         return Evaluated(metrics, problem)
 
     def statistics(self, subject: Subject, limit_s: float) -> tuple[Statistics, str | None]:
-        return self._recalibration.gather((subject.version, subject.tail), self._state(subject))
+        version = self._versions.read(subject.version, subject.sha256)
+        state = tail_mean(version, subject.tail, self._versions, self._program)
+        return self._recalibration.gather((subject.version, subject.tail), state)
 
     def flops(self, subject: Subject, chunk: Chunk, limit_s: float) -> float | None:
         state = self._versions.read(subject.version, subject.sha256)
         return flops_per_vertex(self._program, chunk, state)
-
-    def _state(self, subject: Subject) -> ReplicaState:
-        """The version with the mean over its tail."""
-        state = self._versions.read(subject.version, subject.sha256)
-        return tail_mean(state, subject.tail, self._versions, self._program)

@@ -23,22 +23,22 @@ Array = NDArray[Any]
 def tail_mean(
     state: ReplicaState, tail: Sequence[tuple[int, str | None]], versions: Versions, program: Program
 ) -> ReplicaState:
-    """Return a version with means over it and a tail's versions, (number, SHA-256), in place of its weights: those
-    tensors of modules that are averaged as they are merged, but for tables of embeddings, whose rows' moves add up and
-    would only lie further back. All else is its own. The newest counts most, and each before it by the same less.
+    """Return a version with means over it and a tail's versions, (number, SHA-256), oldest first, in place of its
+    weights. The oldest counts once, the next twice, and so on. One that cannot be read is left out.
 
-    One that cannot be read is left out. Sums have 64 bits, so that the mean of equal values of 32 is that value.
+    Weights are those tensors of modules that are averaged as they are merged, but no tables of embeddings: the moves of
+    their rows add up, and what is averaged only lies further back. All else is the version's own.
     """
     earlier: list[Mapping[VertexKey, VertexState]] = []
     for version, sha256 in tail:
-        with contextlib.suppress(DamagedError):  # nothing else depends on it
+        with contextlib.suppress(DamagedError, OSError):  # nothing else depends on it
             earlier.append(versions.mapped(version, sha256).modules)
     if not earlier:
         return state
     modules, types = dict(state.modules), program.types()
     for key, vertex in state.modules.items():
-        declared = types[key[0]]
-        if declared.own_rule:
+        declared = types.get(key[0])  # f does not reach what evaluate alone takes, and nobody trains it
+        if declared is None or declared.own_rule:
             continue
         tables = tables_of(declared, key[1])
         means = {
@@ -51,9 +51,11 @@ def tail_mean(
 
 
 def _mean(values: Sequence[Array]) -> Array:
-    """The mean of values, oldest first, which count 1, 2, 3, ... times."""
-    total = values[0].astype(np.float64)
-    for times, value in enumerate(values[1:], 2):
-        total += np.multiply(value, times, dtype=np.float64)
-    total /= len(values) * (len(values) + 1) // 2
-    return total.astype(values[0].dtype)
+    """The mean of values, oldest first, which count 1, 2, 3, ... times; of values that stand still that value."""
+    newest = values[-1]
+    if all(np.array_equal(value, newest) for value in values[:-1]):
+        return newest
+    whole, mean = len(values) * (len(values) + 1) // 2, np.zeros(newest.shape, np.float64)
+    for times, value in enumerate(values, 1):
+        mean += np.multiply(value, times / whole, dtype=np.float64)
+    return mean.astype(newest.dtype)

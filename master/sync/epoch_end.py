@@ -38,7 +38,14 @@ class EpochEnd:
     """Does it beside the next epoch, as far as that need not wait."""
 
     def __init__(
-        self, spec: RunSpec, store: Store, journal: Journal, evaluator: Evaluator, executor: Executor, hook: Hook
+        self,
+        spec: RunSpec,
+        store: Store,
+        tails: Tails,
+        journal: Journal,
+        evaluator: Evaluator,
+        executor: Executor,
+        hook: Hook,
     ) -> None:
         self._spec = spec
         self._store = store
@@ -49,7 +56,7 @@ class EpochEnd:
         self._prepared = False
         self._told = False  # why a version keeps its merged statistics
         self._goals = spec.program.goals
-        self._tails = Tails(spec, store.ledger, store.replica)
+        self._tails = tails
         directory = RunDirectory(store.ledger.path.parent)
         self._keeper = BestKeeper(directory, store.ledger)
         self._versions = Versions(directory.versions)  # for the thread that evaluates
@@ -162,26 +169,18 @@ class EpochEnd:
         wanted = self._spec.program.kept_goal
         if wanted is None or not wanted.better(value := wanted.value(evaluated.metrics), least):
             return _Judged(evaluated)
-        state = self._averaged(self._versions.read(subject.version, subject.sha256), subject)
-        if subject.averaged and has_statistics(state):
-            state = with_statistics(state, self._evaluator.statistics(subject, limit)[0])
+        state, _ = self._as_evaluated(self._versions.read(subject.version, subject.sha256), subject, limit)
         best = Best(subject.version, subject.epoch, str(wanted), value, "")
         return _Judged(evaluated, self._keeper.stage(best, dict(state.tensors())))
 
     def trained(self, now: float) -> ReplicaState:
         """Return the newest version as it is kept when the run has ended: as it was evaluated. Raises UserCodeError."""
         newest = self._newest
-        state = self._averaged(self._store.replica.state, newest)
-        if not newest.averaged or not has_statistics(state):
-            return state
-        try:
-            limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
-            statistics, problem = self._evaluator.statistics(newest, limit)
-        except DamagedError as error:  # its file; the replica in memory is whole
-            statistics, problem = {}, str(error)
+        limit = limit_s(self._store.ledger.epoch_s(newest.epoch))
+        state, problem = self._as_evaluated(self._store.replica.state, newest, limit)
         with self._store.ledger.transaction():
             self._tell(problem, now)
-        return with_statistics(state, statistics)
+        return state
 
     def flops(self, chunk: Chunk) -> float | None:
         """Return what f computes for a vertex of a chunk, None where that cannot be counted."""
@@ -199,9 +198,16 @@ class EpochEnd:
         place = end.share, end.step, end.steps
         return Subject(epoch, version, ledger.sha256_of(version), ledger.averaged(), *place, tail)
 
-    def _averaged(self, state: ReplicaState, subject: Subject) -> ReplicaState:
-        """A version's state with the mean over its tail."""
-        return tail_mean(state, subject.tail, self._versions, self._spec.program)
+    def _as_evaluated(self, version: ReplicaState, subject: Subject, limit: float) -> tuple[ReplicaState, str | None]:
+        """Return a version as the evaluator sees it, and why it keeps its merged statistics where it does."""
+        state = tail_mean(version, subject.tail, self._versions, self._spec.program)
+        if not subject.averaged or not has_statistics(state):
+            return state, None
+        try:
+            statistics, problem = self._evaluator.statistics(subject, limit)
+        except DamagedError as error:  # its file; the replica in memory is whole
+            statistics, problem = {}, str(error)
+        return (with_statistics(state, statistics) if problem is None else version), problem
 
     def _tell(self, problem: str | None, now: float) -> None:
         """Say why a version keeps its merged statistics: once, for the next one has the same reason."""

@@ -75,9 +75,8 @@ class Exchange:
             store, leases, workers, self.merger, self.recovery, lambda least: share > 0 and chance() < max(share, least)
         )
         leases.appointments = self.checks
-        self._keeper = VersionKeeper(
-            store, leases.epochs, Tails(spec, store.ledger, store.replica), self.versions, self.checks
-        )
+        self.tails = Tails(spec, store.ledger, store.replica)
+        self._keeper = VersionKeeper(store, leases.epochs, self.tails, self.versions, self.checks)
         self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, moments, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, moments, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)

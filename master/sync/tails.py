@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+import math
+from collections.abc import Callable, Mapping
 
 from gridml.model.progress import Progress
 from gridml.model.schedule import TorchSchedule
-from master.decisions.tail import marks, span, tail_of
+from master.decisions.tail import kept_for, tail_of, width_of
 from master.store.ledger import Ledger
 from master.store.replica import Replica
 from master.store.spec import RunSpec
 
 PLACES = 16  # of a run before an epoch's end, at which its rate is looked at
+WAITING = 2  # epochs that wait for their evaluation, whose tails are kept
+_Choose = Callable[[Mapping[int, int], int, int, int], list[int]]
 
 
 class Tails:
-    """None where nothing was averaged: one worker's replica is that of a loop. Nor where rows travel apart, of which a
-    version's file holds those that changed, or where the rate is torch's to know."""
+    """An epoch has no tail where nothing was averaged: one worker's replica is that of a loop. Nor where rows travel
+    apart, of which a version's file holds those that changed, or where the rate is torch's to know."""
 
     def __init__(self, spec: RunSpec, ledger: Ledger, replica: Replica) -> None:
         self._program = spec.program
@@ -26,48 +29,48 @@ class Tails:
         self._epochs = spec.settings.epochs or spec.program.epochs
         self._steps = spec.program.update.steps(self._vertices)
         whole = bool(spec.graph.replicated) and all(table.type.modules for table in spec.graph.replicated)
-        self._has_any = whole and not isinstance(spec.program.schedule, TorchSchedule)
-        self._span = lru_cache(self._span_of)
+        self._possible = whole and not isinstance(spec.program.schedule, TorchSchedule)
+        self._widths: dict[int, int] = {}
 
     def end_of(self, epoch: int) -> Progress:
         """How far the run is when an epoch ends, counted from 0."""
-        credited = min(epoch + 1, self._epochs)
-        return self._at(credited * self._vertices, epoch)
+        return self._at(min(epoch + 1, self._epochs) * self._vertices, epoch)
 
-    def tail(self, epoch: int, version: int) -> tuple[int, ...]:
-        """The versions of the tail of an epoch that has ended with a version, as far as they are kept, without it."""
-        return self._found(epoch, version) if self._ledger.averaged() else ()
+    def tail(self, epoch: int, end: int) -> list[int]:
+        """The versions of the tail of an epoch that version `end` ends, as far as they are kept, without that one."""
+        return self._chosen(tail_of, epoch, end)
 
     def wanted(self) -> set[int]:
-        """The versions to keep for epochs that are evaluated, that have ended last, or that are under way."""
-        if not self._has_any or not self._ledger.averaged():
-            return set()
-        newest, _ = self._ledger.newest_epoch()
-        epochs = {newest, newest - 1, *(epoch for epoch, _ in self._ledger.unevaluated())}
-        return {version for epoch in epochs if epoch >= 0 for version in self._found(epoch, self._replica.version)}
+        """The versions to keep for epochs that are under way, for the last one, and for the first that wait for their
+        evaluation."""
+        newest, closed = self._ledger.newest_epoch()[0], dict(self._ledger.epoch_ends())
+        last = [epoch for epoch in (newest - 1, newest) if epoch >= 0 and (epoch == newest or epoch not in closed)]
+        ends = {epoch: closed.get(epoch, self._replica.version) for epoch in last}
+        if self._program.evaluate is not None:
+            ends |= dict(self._ledger.unevaluated()[:WAITING])
+        return {version for epoch, end in ends.items() for version in self._chosen(kept_for, epoch, end)}
 
-    def _found(self, epoch: int, version: int) -> tuple[int, ...]:
-        width = self._span(epoch)
-        if width == 0:
-            return ()
-        wanted = marks((epoch + 1) * self._vertices, width, self._replica.state.nbytes)
-        return tuple(tail_of(self._ledger.kept_credits, wanted, version))
+    def _chosen(self, choose: _Choose, epoch: int, end: int) -> list[int]:
+        if not self._possible or not self._ledger.averaged():
+            return []
+        return choose(self._ledger.kept_credits, end, self._width(epoch), self._replica.state.nbytes)
 
-    def _span_of(self, epoch: int) -> int:
-        if not self._has_any:
-            return 0
-        end, total = min(epoch + 1, self._epochs) * self._vertices, self._epochs * self._vertices
-        rates = [self._rate(self._at(end * place // PLACES, epoch)) for place in range(PLACES + 1)]
-        highest = max(rates)
-        return 0 if highest == 0 else span(end, self._vertices, total, rates[-1] / highest)
+    def _width(self, epoch: int) -> int:
+        if epoch not in self._widths:
+            total, end = self._epochs * self._vertices, min(epoch + 1, self._epochs) * self._vertices
+            places = [end * place // PLACES for place in range(PLACES + 1)]
+            rates = [self._rate(self._at(credited, min(epoch, credited // self._vertices))) for credited in places]
+            rate = rates[-1] / max(rates) if any(rates) else 0.0
+            self._widths[epoch] = width_of(end, self._vertices, total, rate)
+        return self._widths[epoch]
 
     def _at(self, credited: int, epoch: int) -> Progress:
-        total = self._epochs * self._vertices
         step, steps = self._steps.at(credited, self._epochs), self._epochs * self._steps.per_epoch
-        return Progress(epoch, share=credited / total, step=step, steps=steps)
+        return Progress(epoch, share=credited / (self._epochs * self._vertices), step=step, steps=steps)
 
     def _rate(self, at: Progress) -> float:
         try:
-            return max(0.0, self._program.factor(at))
+            factor = self._program.factor(at)
         except Exception:  # the user's: workers fail by it, too, and that is told
             return 0.0
+        return max(0.0, factor) if math.isfinite(factor) else 0.0

@@ -91,6 +91,14 @@ def test_the_mean_of_what_stands_still_is_that_to_the_bit(tmp_path: Path) -> Non
         np.testing.assert_array_equal(tensor, dict(state.tensors())[name], err_msg=name)
 
 
+def test_masks_of_64_bits_stay(tmp_path: Path) -> None:
+    name, mask = "Network/0/model/2.weight", np.full((2, 1), np.finfo(np.float64).min)
+    state = ReplicaState({("Network", 0): VertexState({name: mask})})
+    versions = Versions(tmp_path)
+    made = tail_mean(state, [(0, versions.write(0, state))], versions, PROGRAM)
+    np.testing.assert_array_equal(dict(made.tensors())[name], mask)
+
+
 def test_a_version_that_cannot_be_read_is_left_out(tmp_path: Path) -> None:
     versions, state = Versions(tmp_path), initial(graph(), 0)
     sha256 = versions.write(0, moved(state, 3.0))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import textwrap
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from master.sync.version_use import VersionKeeper
 from remote.stepped import Trainer
 
 VERTICES, EPOCHS, BATCH = 1_024, 3, 16
+NOTHING: Mapping[str, str] = {}
 WEIGHT = "Line/0/model/weight"
 PROGRAM = """
     from functools import partial
@@ -48,6 +50,9 @@ PROGRAM = """
         g.add(Point, x=np.random.default_rng(1).normal(size=(1_024, 3)).astype(np.float32), line=g.add(Line))
         return g
 
+    def by_epoch(at: gridml.Progress) -> float:
+        return 0.1 ** (4 * at.epoch)
+
     def evaluate(line: Line) -> dict[str, float]:
         return {"weight": line.model.weight.flatten().tolist(), "size": line.model.weight.norm().item()}
 
@@ -55,20 +60,23 @@ PROGRAM = """
 """
 
 
-def play(folder: Path, keywords: str, workers: int = 3) -> list[Any]:
-    """The weights that were evaluated, by epoch; the last of them are those that were kept."""
+def play(folder: Path, keywords: str, workers: int = 3, replaced: Mapping[str, str] = NOTHING) -> list[Any]:
+    """The weights that were evaluated, by epoch; the last of them are those that were kept. Words of the program are
+    replaced."""
     folder.mkdir()
-    source = folder / "lines.py"
-    source.write_text(textwrap.dedent(PROGRAM).replace("KEYWORDS", keywords))
+    source, text = folder / "lines.py", PROGRAM.replace("KEYWORDS", keywords)
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    source.write_text(textwrap.dedent(text))
     costs = Costs(exec_s=0.01, start_s=0.5, push_s=0.02, boot_s=1.0)
     scenario = Scenario(Steady(workers), costs, Speeds(sigma=0.3), travel_s=0.05, seed=2)
     settings = Settings(source, "simulated", workers, seed=2, push_every=BATCH, options=SimulatedOptions(None, None))
     play_scenario(settings, scenario, folder / "run", trainer=Trainer(source, costs, 2))
     with opened(folder / "run") as ledger:
         rows = ledger.execute("SELECT metrics FROM epochs ORDER BY epoch").fetchall()
-    weights = [json.loads(metrics)["weight"] for (metrics,) in rows]
     _, final = bundle.decode((folder / "run" / "final.safetensors").read_bytes())
-    assert weights[-1] == final[WEIGHT].ravel().tolist()
+    weights = [json.loads(metrics)["weight"] for (metrics,) in rows if metrics is not None]
+    assert not weights or weights[-1] == final[WEIGHT].ravel().tolist()
     return weights
 
 
@@ -81,6 +89,11 @@ def versions_of(root: Path) -> tuple[dict[int, int], list[int], dict[int, Any]]:
     return credited, ends, {v: dict(versions.read(v, None).tensors())[WEIGHT].ravel() for v in credited}
 
 
+PROBED = {
+    "class Point(": "class Probe(Line):\n        pass\n\n    class Point(",
+    "evaluate(line": "evaluate(probe: Probe, line",
+    "g = gridml.Graph()": "g = gridml.Graph(); g.add(Probe)",
+}
 CONSTANT = "schedule=gridml.constant"
 
 
@@ -96,9 +109,10 @@ def test_what_is_evaluated_is_the_mean_over_the_tail_as_if_all_versions_were_kep
     for epoch, end in enumerate(ends):
         at = (epoch + 1) * VERTICES
         width = int(0.25 * at * at / (EPOCHS * VERTICES))
-        marks = [at - width + width * place // MOST for place in range(1, MOST)]
-        tail = sorted({min(v for v in credited if credited[v] >= mark) for mark in marks} - {end})
-        assert len(tail) >= MOST // 2
+        pieces = [credited[end] // (width // MOST) - back for back in range(MOST)]
+        within = [[v for v in credited if v < end and credited[v] // (width // MOST) == piece] for piece in pieces]
+        tail = sorted(min(versions) for versions in within if versions)[1 - MOST :]
+        assert len(tail) >= (MOST // 2 if epoch else 1)  # the first is young
         expected = np.average([weights[v] for v in (*tail, end)], axis=0, weights=range(1, len(tail) + 2))
         np.testing.assert_allclose(evaluated[epoch], expected, rtol=1e-6)
         assert not np.allclose(weights[end], expected, rtol=1e-6)
@@ -109,6 +123,7 @@ def test_what_is_evaluated_is_the_mean_over_the_tail_as_if_all_versions_were_kep
     [
         "schedule=gridml.linear_decay",
         "schedule=gridml.torch_schedule(partial(torch.optim.lr_scheduler.StepLR, step_size=30))",
+        "schedule=by_epoch",
     ],
 )
 def test_a_rate_that_has_fallen_to_nothing_and_one_that_is_not_known_have_no_tail(
@@ -117,6 +132,21 @@ def test_a_rate_that_has_fallen_to_nothing_and_one_that_is_not_known_have_no_tai
     evaluated = play(tmp_path / "run", keywords)
     _, ends, weights = versions_of(tmp_path / "run" / "run")
     np.testing.assert_array_equal(evaluated[-1], weights[ends[-1]])
+
+
+def test_without_evaluate_no_more_is_kept_in_a_longer_run(tmp_path: Path) -> None:
+    kept = []
+    for epochs in (3, 9):
+        folder = tmp_path / str(epochs)
+        assert play(folder, CONSTANT, replaced={"train, evaluate": "train", "epochs=3": f"epochs={epochs}"}) == []
+        ends = versions_of(folder / "run")
+        kept.append(len(ends[0].keys() - ends[1]))
+    assert kept[1] <= kept[0] + MOST
+
+
+def test_what_evaluate_alone_takes_is_as_it_was(tmp_path: Path) -> None:
+    evaluated = play(tmp_path / "probed", CONSTANT, replaced=PROBED)
+    assert len(evaluated) == EPOCHS
 
 
 def test_one_worker_is_the_loop(tmp_path: Path) -> None:
