@@ -116,6 +116,17 @@ def test_the_table_of_what_workers_are_worth_is_the_measured_one() -> None:
     assert seen == len(measured)
 
 
+def test_the_table_of_tails_is_the_measured_one() -> None:
+    _, *lines = next(table for table in tables("averaging.md") if "averaging_tails.md" in table[0][0])
+    for task, workers, *said in lines:
+        measured = [
+            cell("averaging_tails", column, task=task, W=int(workers), killed=killed)
+            for killed in ("no", "yes")
+            for column in ("alone", "tail")
+        ]
+        assert all(map(same, said, measured)), (task, said, measured)
+
+
 def same_task(said: str, measured: str) -> bool:
     """Whether a task by its words here, `CIFAR-10 (10,000), GroupNorm`, is the measured one, `CIFAR-10, GroupNorm`."""
     said = re.sub(r" \([\d,]+\)", "", said)
