@@ -383,7 +383,8 @@ def _cell(megabytes: int, workers: int, folder: Path) -> dict[str, Cell]:
 
 NOTES = [
     f"at most {GROUP} messages wait at once; a group of them is one version, durable, and one transaction",
-    "MB/s: of pushes up and of replies down, each with the whole replica; cores: CPU seconds of all threads by seconds",
+    "MB/s: of pushes up, each with the whole replica, and of replies down, which of more than a megabyte name the "
+    "version's file instead, that workers fetch themselves; cores: CPU seconds of all threads by seconds",
     "seconds: those of the master's turns, without what its thread waited for a core that other processes had",
     f"workers at most: that push once in {INTERVAL_S / 60:g} minutes, when the master does nothing else",
     "memory: the most anonymous memory beyond that before the run; replicas: the same in replicas' worth",
