@@ -1,6 +1,8 @@
 """What the mean over the tail of an epoch is worth: every epoch of a run evaluated with its tail, and without it.
 
-GRIDML_DATA=DIR python -m benchmarks.averaging.tails [--workers 4,16] [--task NAME ...]
+    GRIDML_DATA=DIR python -m benchmarks.averaging.tails [--workers 4,16] [--task NAME ...]
+
+Runs are made as those of `benchmarks.averaging`, and are not kept.
 """
 
 from __future__ import annotations

@@ -40,10 +40,10 @@ class Tails:
         """The versions of the tail of an epoch that version `end` ends, as far as they are kept, without that one."""
         return self._chosen(tail_of, epoch, end)
 
-    def wanted(self) -> set[int]:
+    def wanted(self, closed: Mapping[int, int]) -> set[int]:
         """The versions to keep for epochs that are under way, for the last one, and for the first that wait for their
-        evaluation."""
-        newest, closed = self._ledger.newest_epoch()[0], dict(self._ledger.epoch_ends())
+        evaluation. `closed` are the epochs that have ended, and the versions that they ended with."""
+        newest, _ = self._ledger.newest_epoch()
         last = [epoch for epoch in (newest - 1, newest) if epoch >= 0 and (epoch == newest or epoch not in closed)]
         ends = {epoch: closed.get(epoch, self._replica.version) for epoch in last}
         if self._program.evaluate is not None:

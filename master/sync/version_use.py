@@ -122,9 +122,9 @@ class VersionKeeper:
         if len(kept) < self._enough:
             return
         needed = {replica.version, *ledger.copied_versions, *self._epochs.unevaluated(), *self._checks.versions}
-        ends = [version for _, version in ledger.epoch_ends()]
-        needed |= self._tails.wanted()
-        needed |= to_go_back_to(kept, ends, replica.version, replica.state.nbytes)
+        ends = dict(ledger.epoch_ends())
+        needed |= self._tails.wanted(ends)
+        needed |= to_go_back_to(kept, ends.values(), replica.version, replica.state.nbytes)
         old = [v for v in kept if v not in needed and not self._use.in_use(v, now)]
         spare = max(1, min(SPARE_VERSIONS, SPARE_BYTES // max(1, replica.file_bytes)))
         if len(old) >= spare:
