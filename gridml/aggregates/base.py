@@ -8,7 +8,7 @@ durable buffers, stored beside the tensor and committed with it.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, ClassVar, NamedTuple
 
@@ -70,6 +70,10 @@ class Contraction(NamedTuple):
     """x of the push and of all that others had credited since its base."""
 
 
+def _ignore() -> None:
+    """Nobody asked whether a step was clipped."""
+
+
 class TensorMerge(NamedTuple):
     """One tensor of one push, as a rule sees it.
 
@@ -97,6 +101,8 @@ class TensorMerge(NamedTuple):
     """The tensor named by `Aggregate.companion`, where there is one of the same shape."""
     contraction: Contraction | None = None
     """How strongly the rows of an array field, or of a table of embeddings, are pulled, where that is known."""
+    clipped: Callable[[], None] = _ignore
+    """Called by a rule that takes less of the step than it would of a shorter one: such pushes are counted."""
 
 
 class Aggregate(ABC):
@@ -115,6 +121,10 @@ class Aggregate(ABC):
     """Whether a replica stays near the value that it was trained from: a step as long as that value is an accident. Not
     so for sums, maxima and statistics, which begin anywhere and may move far."""
 
+    is_contribution: ClassVar[bool] = False
+    """Whether a step is a contribution, such as a count, and not a direction: half of it is wrong, not cautious. A push
+    is merged whole then, whatever its length: `scale` is always 1, and the step is no measure of its worker."""
+
     minds_contraction: ClassVar[bool] = False
     """Whether rows are merged by how strongly they are pulled: it is measured for rules that ask for it."""
 
@@ -126,6 +136,10 @@ class Aggregate(ABC):
         saturates at the largest float64). It is 0 for integers: counts are facts, so they are neither shortened nor
         part of the norm of a step.
         """
+
+    def objection(self, t: TensorMerge) -> str | None:
+        """Return why a push may not be merged, by a bound of the user's own; None where it may."""
+        return None
 
     def buffers(self, value: Array) -> dict[str, Array]:
         """Return the buffers of a tensor before its first merge; their names do not depend on `value`."""

@@ -63,6 +63,8 @@ class Clipped(Aggregate):
             apart = np.asarray(np.clip(apart, -limit, limit))
             distance = min(float(np.sqrt(np.sum(np.square(apart, dtype=np.float64)))), sys.float_info.max)
         factor = min(1.0, self.radius * known / distance) if known and distance else 1.0
+        if factor < 1.0:
+            t.clipped()
         apart = np.asarray(apart * factor, centre.dtype)
         np.add(centre, apart, out=t.out_buffers["centre"])
         kernels.shift(t.out, t.out, t.out_buffers["centre"], step * n)

@@ -2,7 +2,7 @@
 
 For integers that only grow and mean "how far", such as BatchNorm's `num_batches_tracked`: an average of integers
 is no integer, and a sum would count what each worker counted again. For truth values it is "or". Idempotent, and
-the same in any order.
+the same in any order. A maximum is a contribution: a push is merged whole.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ class Maximum(Aggregate):
     """max(v, p), element by element."""
 
     near: ClassVar[bool] = False
+    is_contribution: ClassVar[bool] = True
 
     def merge(self, t: TensorMerge) -> float:
         if t.out.dtype.kind == "f":
-            sumsq = kernels.fast_forward(t.out, t.base, t.replica, t.scale)
+            sumsq = kernels.fast_forward(t.out, t.base, t.replica, 1.0)
             np.maximum(t.value, t.out, out=t.out)
             return sumsq
         np.maximum(t.value, t.replica, out=t.out)

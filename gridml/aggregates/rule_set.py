@@ -6,6 +6,7 @@ import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
@@ -33,6 +34,10 @@ class MergeResult(NamedTuple):
     """Σ(p−b)² of each tensor, float64, saturating, before `scale`; 0 for integers."""
     not_finite: str | None
     """The first tensor that holds NaN or infinity in the replica, or would hold one in the master."""
+    clipped: frozenset[str] = frozenset()
+    """The tensors of which a rule took less than it would of a shorter step."""
+    objection: str | None = None
+    """Why the rule of a tensor does not take the push, by a bound of the user's own; then nothing is merged."""
 
     @property
     def sumsq(self) -> float:
@@ -71,15 +76,17 @@ class RuleSet:
     ) -> MergeResult:
         """Merge a replica that has the master's names, shapes and dtypes.
 
-        `scale` in (0, 1] shortens the step; `contractions` are of the tensors whose rows are merged by them. Results
-        are written into the arrays of `out` where it has them (contiguous, of the same shape and dtype, and no part of
-        master, replica or base) and into new ones elsewhere. If a tensor is not finite the rest is left undone, and
-        what `out` holds is meaningless. Raises ValueError if `scale` is out of range.
+        `scale` in (0, 1] shortens the steps that are no contributions; `contractions` are of the tensors whose rows are
+        merged by them. Results are written into the arrays of `out` where it has them (contiguous, of the same shape
+        and dtype, and no part of master, replica or base) and into new ones elsewhere. If a tensor is not finite, or a
+        rule objects, the rest is left undone, and what `out` holds is meaningless. Raises ValueError if `scale` is
+        out of range.
         """
         if not 0 < scale <= 1:
             raise ValueError(f"scale is {scale}; expected a number above 0, at most 1")
         values, spare, merged = master.tensors, out or _NOTHING, VertexState()
         sumsqs: dict[str, float] = {}
+        clipped: set[str] = set()
         for name, rule in self.rules.items():
             value = values[name]
             if replica[name] is base[name] is value and name not in master.buffers:
@@ -95,14 +102,19 @@ class RuleSet:
             companion = None if other is None else _companion(other, value, values, replica, base)
             arrays = value, replica[name], base[name], target
             others = buffers, next_buffers, companion, contractions.get(name)
-            sumsq = sumsqs[name] = rule.merge(TensorMerge(*arrays, merge, scale, *others))
+            length = 1.0 if rule.is_contribution else scale
+            tensor = TensorMerge(*arrays, merge, length, *others, clipped=partial(clipped.add, name))
+            objection = rule.objection(tensor)
+            if objection is not None:
+                return MergeResult(VertexState(), sumsqs, None, objection=f"{name}: {objection}")
+            sumsq = sumsqs[name] = rule.merge(tensor)
             if not math.isfinite(sumsq):
                 if not (same_bits(replica[name], base[name]) and same_bits(base[name], value)):
                     return MergeResult(VertexState(), sumsqs, name)
                 merged.tensors[name], sumsqs[name] = value, 0.0  # a constant that holds infinities, as a mask does
                 if name in master.buffers:
                     merged.buffers[name] = master.buffers[name]
-        return MergeResult(merged, sumsqs, None)
+        return MergeResult(merged, sumsqs, None, frozenset(clipped))
 
     def flush(self, master: VertexState, live: int) -> VertexState | None:
         """Return, at the end of an epoch, the next values of the tensors and buffers whose rules held something."""

@@ -231,13 +231,13 @@ def huge_replicas_never_make_the_master_infinite(rule: Aggregate, dtype: str) ->
 
 
 def scale_is_the_same_as_a_shorter_step(rule: Aggregate, dtype: str) -> None:
-    """The replica is read as b + scale·(p−b); the sum of squares is not scaled."""
+    """The replica is read as b + scale·(p−b), a contribution as it is; the sum of squares is not scaled."""
     for merge in (FRESH, STALE):
         for scale in (0.25, 0.9):
             rules, master, replica, base = make_case(rule, dtype)
             shorter = {name: (b + scale * (replica[name] - b)).astype(dtype) for name, b in base.items()}
             scaled = rules.merge(master, replica, base, merge, scale=scale)
-            expected = rules.merge(master, shorter, base, merge)
+            expected = rules.merge(master, replica if rule.is_contribution else shorter, base, merge)
             tolerance = 4 * TOLERANCE[dtype]
             for name, array in expected.tensors.items():
                 close = np.allclose(scaled.tensors[name], array, rtol=tolerance, atol=64 * tolerance)

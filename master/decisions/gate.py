@@ -17,6 +17,7 @@ import math
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import NamedTuple
 
 NOT_FINITE = "is not finite (NaN or infinity)"
@@ -28,6 +29,14 @@ STILL = 1e-4  # of the shortest step that any other worker took: what goes no fu
 PATIENT_S = 60.0  # for so long a push that changes nothing waits for another worker to find the same
 REMEMBERED = 4  # steps of each worker that are looked back on
 MAJORITY = 2  # other workers that must agree before anybody is blamed
+
+
+class Altered(StrEnum):
+    """How a push was not taken as it came; each is counted, by worker."""
+
+    SHORTENED = "shortened"  # merged with shorter steps: the gate's bound on lengths
+    CLIPPED = "clipped"  # merged by a rule that bounds steps itself, which took less of one
+    REFUSED = "refused"  # not merged; trained again, unless somebody else was credited for it
 
 
 def step_size(sumsq: float, vertices: int) -> float:

@@ -10,7 +10,7 @@ from typing import Any
 from gridml.protocol.bounds import LARGEST
 from master.store.sealed import damage
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 LATEST_S = 1e12  # of times, durations, staleness
 SIGNED = {("failures", "first"), ("failures", "last")}  # -1 where f did not fail in a batch
 SUMS = {("logged", "total")}  # of any sign
@@ -42,6 +42,8 @@ CREATE TABLE workers (worker TEXT PRIMARY KEY, state TEXT NOT NULL, machine TEXT
 CREATE TABLE machines (name TEXT PRIMARY KEY, failures INTEGER NOT NULL, distrusted INTEGER NOT NULL,
   avoided_until_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE blames (at_s REAL NOT NULL, worker TEXT NOT NULL, lease INTEGER NOT NULL, reason TEXT NOT NULL);
+CREATE TABLE altered (worker TEXT NOT NULL, how TEXT NOT NULL, pushes INTEGER NOT NULL, vertices INTEGER NOT NULL,
+  at_s REAL NOT NULL, reason TEXT NOT NULL, PRIMARY KEY (worker, how));
 CREATE TABLE quarantined (worker TEXT PRIMARY KEY, at_s REAL NOT NULL, reason TEXT NOT NULL);
 CREATE TABLE failures (at_s REAL NOT NULL, worker TEXT NOT NULL, machine TEXT NOT NULL, lease INTEGER NOT NULL,
   epoch INTEGER NOT NULL, start INTEGER NOT NULL, stop INTEGER NOT NULL, message TEXT NOT NULL,

@@ -9,6 +9,7 @@ from typing import Any
 
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
+from master.decisions.gate import Altered
 from master.machines import MachineRecord
 from master.records import LeaseState
 from master.store.status import ORPHANED
@@ -80,6 +81,15 @@ class WorkerRows:
     def add_blame(self, worker: str, lease: int, reason: str, at_s: float) -> None:
         """Write down that a push was shortened or refused for what was in it."""
         self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
+
+    def add_altered(self, worker: str, how: Altered, vertices: int, reason: str, at_s: float) -> bool:
+        """Count a push that was not taken as it came; return whether it is the first of its worker and kind."""
+        counted = self._db.execute(
+            "INSERT INTO altered VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET pushes = pushes + 1, "
+            "vertices = vertices + excluded.vertices, at_s = excluded.at_s, reason = excluded.reason RETURNING pushes",
+            (worker, how.value, vertices, at_s, reason),
+        )
+        return bool(counted.fetchone()[0] == 1)
 
     def quarantine(self, worker: str, reason: str, at_s: float) -> None:
         """Write down that a worker is trusted no more."""

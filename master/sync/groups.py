@@ -1,7 +1,8 @@
 """Groups of tensors whose steps are measured together: those of one type that one rule merges.
 
 A network's weights and its running statistics move on scales of their own; of the fields of an array type each is a
-group. Integers are in none: they are facts, and have no length.
+group. Integers are in none: they are facts, and have no length. Nor are contributions (`add`, `maximum`): they are
+taken whole, and how large they are is no measure of the worker that brings them.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def grouped(tensors: Iterable[tuple[str, Array, Aggregate | None]]) -> dict[str,
     """Return the group of each floating-point tensor, by its name in files, given its rule, None for the user's own."""
     groups = {}
     for name, tensor, rule in tensors:
-        if tensor.dtype.kind == "f":
+        if tensor.dtype.kind == "f" and not (rule is not None and rule.is_contribution):
             place = name.partition("/")[0] if name.count("/") > 1 else name
             overflow = float(np.finfo(np.result_type(tensor.dtype, np.float32)).max)
             called = f"{place} ({type(rule).__name__})" if rule is not None else place

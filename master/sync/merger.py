@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -31,9 +31,9 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class Merged:
     """What a push makes of the replica, not yet put there: the tensors that change, and rows; empty where `not_finite`
-    names a tensor.
+    names a tensor, or a rule has an `objection`.
 
-    `sumsqs` are Σ(p−b)² by group of tensors, before the step was shortened.
+    `sumsqs` are Σ(p−b)² by group of tensors, before the step was shortened; `clipped` the tensors that a rule clipped.
     """
 
     modules: dict[VertexKey, VertexState] = field(default_factory=dict)
@@ -41,6 +41,8 @@ class Merged:
     sumsqs: dict[str, float] = field(default_factory=dict)
     not_finite: str | None = None
     fast_forward: bool = False
+    clipped: frozenset[str] = frozenset()
+    objection: str | None = None
 
 
 class Merger:
@@ -112,6 +114,8 @@ class Merger:
             return Merged(fast_forward=merge.fast_forward), Passage(1.0, "nothing is replicated that has a length")
         push = PushMerge(part, base, merge)
         merged = self._apply(push)
+        if merged.objection is not None:
+            return None, Passage(None, merged.objection, failed=True)
         alone = self.workers == 1 and self.habits.alone(worker)
         steps = [] if alone else [self._step(group, merged, push, worker) for group in self._all_groups]
         passage = gate(merged.not_finite, steps, merge.vertices, alone=alone)
@@ -216,21 +220,23 @@ class Merger:
 
     def _apply(self, push: PushMerge) -> Merged:
         """Merge a push as a whole, up to the first tensor that is not finite."""
-        merged = Merged()
+        merged, clipped = Merged(), frozenset[str]()
         for key in push.part.modules:
             result = self._merge_module(key, push)
             self._add_up(merged.sumsqs, result)
-            if result.not_finite is not None:
-                return Merged(not_finite=result.not_finite)
+            if result.not_finite is not None or result.objection is not None:
+                return Merged(not_finite=result.not_finite, objection=result.objection)
+            clipped |= result.clipped
             merged.modules[key] = self._moved(key, result.state, push)
         for type_name, rows in push.part.rows.items():
             own = self._tables[type_name].type.own_rule
             result = self._own_rules.merge_rows(type_name, push) if own else self._merge_rows(type_name, push)
             self._add_up(merged.sumsqs, result)
-            if result.not_finite is not None:
-                return Merged(not_finite=result.not_finite)
+            if result.not_finite is not None or result.objection is not None:
+                return Merged(not_finite=result.not_finite, objection=result.objection)
+            clipped |= result.clipped
             merged.rows[type_name] = RowValues(rows.ids, result.state.tensors)
-        return merged
+        return replace(merged, clipped=clipped)
 
     def _moved(self, key: VertexKey, merged: VertexState, push: PushMerge) -> VertexState:
         """Leave out the tensors that stay as they are: the push did not bring them, nor did its rule move them."""
@@ -275,6 +281,7 @@ class Merger:
         stale = state.changed[type_name][rows.ids] > push.merge.base
         merged, bases = VertexState(), push.base.rows(type_name, rows.ids)
         sumsqs = dict.fromkeys((f"{type_name}/{name}" for name in rows.fields), 0.0)
+        clipped: set[str] = set()
         for name, pushed in rows.fields.items():
             out = merged.tensors[name] = np.empty_like(pushed)
             for group, merge in ((stale, push.merge_of(True)), (~stale, push.merge_of(False))):
@@ -285,13 +292,25 @@ class Merger:
                 rule, contraction = self._row_rules[type_name][name], None
                 if rule.minds_contraction and self._contractions is not None and not merge.fast_forward:
                     contraction = self._contractions.of(type_name, name, rows.ids[group], merge)
-                tensor = TensorMerge(value, part, base, np.empty_like(part), merge, push.scale, contraction=contraction)
+                tensor = TensorMerge(
+                    value,
+                    part,
+                    base,
+                    np.empty_like(part),
+                    merge,
+                    1.0 if rule.is_contribution else push.scale,
+                    contraction=contraction,
+                    clipped=partial(clipped.add, f"{type_name}/{name}"),
+                )
+                objection = rule.objection(tensor)
+                if objection is not None:
+                    return MergeResult(VertexState(), sumsqs, None, objection=f"{type_name}/{name}: {objection}")
                 sumsq = rule.merge(tensor)
                 if not math.isfinite(sumsq):
                     return MergeResult(VertexState(), sumsqs, f"{type_name}/{name}")
                 out[group] = tensor.out
                 sumsqs[f"{type_name}/{name}"] += sumsq
-        return MergeResult(merged, sumsqs, None)
+        return MergeResult(merged, sumsqs, None, frozenset(clipped))
 
     def _rule_set(self, key: VertexKey, vertex: VertexState) -> RuleSet:
         if key not in self._rule_sets:

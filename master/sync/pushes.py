@@ -13,12 +13,13 @@ from gridml.protocol.messages import Failure, Push, Verdict
 from gridml.protocol.push import Fields, PushContent
 from gridml.protocol.text import TRACEBACK, described, printable
 from master.decisions.admission import LeaseFacts, admit
-from master.decisions.gate import Passage
+from master.decisions.gate import Altered, Passage
 from master.decisions.helpful import helpful_workers
 from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.event_facts import NO_FACTS
+from master.store.rundir import command
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.draft import Draft
@@ -75,6 +76,8 @@ class Pushes:
         for draft in drafts:
             if draft.sync.push is not None:
                 self._take(draft, accepted, now)
+                if draft.verdict is Verdict.REFUSED:
+                    self._count(Altered.REFUSED, draft, draft.reason, now)
         if accepted:
             self._commit(accepted, now)
         return [push.fields for push in accepted]
@@ -114,6 +117,10 @@ class Pushes:
             draft.verdict, draft.reason = Verdict.REFUSED, kept
             return
         merged, fields = outcome
+        if passage.scale is not None and passage.scale < 1.0:
+            self._count(Altered.SHORTENED, draft, passage.reason, now)
+        if merged.clipped:
+            self._count(Altered.CLIPPED, draft, f"the rule clipped the step of {_named(merged.clipped)}", now)
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
         if not passage.blamed:
@@ -131,6 +138,14 @@ class Pushes:
         if draft.record.failures:
             self._failures.clear(draft.record)
         accepted.append(Accepted(draft, lease, fields))
+
+    def _count(self, how: Altered, draft: Draft, reason: str, now: float) -> None:
+        """Write down that a push was not taken as it came. A person is told of a worker's first that was shortened."""
+        worker, vertices = draft.sync.worker, draft.push.vertices
+        first = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
+        if first and how is Altered.SHORTENED:
+            text = f"{worker}: {reason}; how many, says `{command('report', self._store.ledger.path.parent)}`"
+            self._failures.say(now, "shortened", text, {"worker": worker, "lease": draft.push.lease})
 
     @property
     def _version(self) -> int:
@@ -248,6 +263,12 @@ class Pushes:
             workers, reason = helpful_workers(self._spread.facts)
             text = f"{'unknown' if workers is None else f'{workers:,} workers'}: {reason}"
             store.ledger.event(now, "helpful", text, {"epoch": epoch + 1, "workers": workers})
+
+
+def _named(tensors: frozenset[str]) -> str:
+    """Name one tensor, and how many there are beside it."""
+    first, more = min(tensors), len(tensors) - 1
+    return f"{first} and {more:,} more" if more else first
 
 
 def _facts_of(lease: LeaseState, holder: str) -> LeaseFacts:

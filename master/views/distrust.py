@@ -1,4 +1,5 @@
-"""Read who is trusted no more, and which machines get no worker: with the reason, and until when."""
+"""Read whose pushes were not taken as they came, who is trusted no more, and which machines get no worker: with the
+reason, and until when."""
 
 from __future__ import annotations
 
@@ -8,6 +9,25 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from master.decisions.failures import AVOIDED, PAUSE_S, long_rest_s, strikes
+from master.decisions.gate import Altered
+
+
+@dataclass(frozen=True)
+class AlteredPushes:
+    """A worker's pushes that were not taken as they came."""
+
+    worker: str
+    machine: str
+    #: pushes that were merged with shorter steps
+    shortened: int
+    #: pushes of whose steps a rule such as `clipped` took less
+    clipped: int
+    #: pushes that were not merged
+    refused: int
+    #: vertices of all of them
+    vertices: int
+    #: why the last of them was not taken as it came
+    because: str
 
 
 @dataclass(frozen=True)
@@ -44,6 +64,16 @@ class AvoidedMachine:
 
     def __str__(self) -> str:
         return f"{self.machine} is avoided {self.until}: {self.because}"
+
+
+def read_altered(db: sqlite3.Connection) -> list[AlteredPushes]:
+    """Return the workers that have such pushes, those with most vertices in them first."""
+    counts = ", ".join(f"sum(pushes * (how = '{how}'))" for how in Altered)  # in the order of the fields above
+    rows = db.execute(  # of columns that are not summed SQLite gives those of the row with the largest at_s
+        f"SELECT worker, coalesce(machine, ''), {counts}, sum(vertices), reason, max(at_s) FROM altered "
+        "LEFT JOIN workers USING (worker) GROUP BY worker ORDER BY sum(vertices) DESC, worker"
+    )
+    return [AlteredPushes(*row[:-1]) for row in rows]
 
 
 def read_quarantined(db: sqlite3.Connection) -> list[QuarantinedWorker]:

@@ -16,6 +16,7 @@ from master.store.status import RunStatus
 from master.views.money import LifeCost, Money, in_hours
 from master.views.report import Report
 
+ALTERED = "shortened", "clipped", "refused"
 MACHINES = 20  # lines of a table of machines
 
 
@@ -33,6 +34,8 @@ def render_report(report: Report) -> RenderableType:
     if report.failures:
         last = report.failures[-1]
         parts += [Text(), Text(f"{len(report.failures)} failures; the last: {last.message}", "red")]
+    if report.altered_pushes:
+        parts += [Text(), _altered_table(report)]
     for worker in report.avoided:
         parts.append(Text(f"{worker.worker} on {worker.machine} was avoided: {worker.because}", "red"))
     parts += [Text(str(each), "red") for each in (*report.quarantined, *report.avoided_machines)]
@@ -63,6 +66,10 @@ def _header(report: Report) -> Table:
     stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
     moved = f"{in_units(report.bytes_up, 'B')} up, {in_units(report.bytes_down, 'B')} down"
     grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
+    altered = {how: sum(getattr(each, how) for each in report.altered_pushes) for how in ALTERED}
+    if any(altered.values()):
+        counts = ", ".join(f"{count:,} {how}" for how, count in altered.items() if count)
+        grid.add_row("altered", f"{counts}: see below")
     if report.asked is not None:
         grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
     if report.helpful is not None:
@@ -130,6 +137,18 @@ def _list_table(title: str, values: Sequence[Any]) -> Table:
     for index in range(len(shown)):
         table.add_column(str(index), justify="right")
     table.add_row(*(_number(value) for value in shown))
+    return table
+
+
+def _altered_table(report: Report) -> Table:
+    table = _table("pushes that were not taken as they came, by worker")
+    for title in ("worker", "machine", *ALTERED, "vertices", "the last one"):
+        table.add_column(title, justify="left" if title in ("worker", "machine", "the last one") else "right")
+    for each in report.altered_pushes[:MACHINES]:
+        counts = (f"{getattr(each, name):,}" for name in (*ALTERED, "vertices"))
+        table.add_row(each.worker, each.machine, *counts, each.because)
+    if len(report.altered_pushes) > MACHINES:
+        table.add_row(f"and {len(report.altered_pushes) - MACHINES:,} more: --json has all")
     return table
 
 

@@ -32,7 +32,14 @@ from master.store.run_facts import (
 from master.store.series import read_by_epoch
 from master.store.settings import Settings
 from master.store.status import ORPHANED, RunStatus
-from master.views.distrust import AvoidedMachine, QuarantinedWorker, read_avoided_machines, read_quarantined
+from master.views.distrust import (
+    AlteredPushes,
+    AvoidedMachine,
+    QuarantinedWorker,
+    read_altered,
+    read_avoided_machines,
+    read_quarantined,
+)
 from master.views.money import Money, read_money
 
 Ints = NDArray[np.int64]
@@ -156,6 +163,7 @@ class Report:
     machines: list[MachineReport]
     failures: list[FailureReport]
     avoided: list[FailingWorker]
+    altered_pushes: list[AlteredPushes]
     quarantined: list[QuarantinedWorker]
     avoided_machines: list[AvoidedMachine]
     epochs: list[EpochReport]
@@ -247,6 +255,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
             for w in workers
             if w["failed"] >= AVOIDED
         ],
+        altered_pushes=read_altered(db),
         quarantined=read_quarantined(db),
         avoided_machines=read_avoided_machines(db, clock.end_s),
         epochs=epochs,

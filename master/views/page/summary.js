@@ -72,7 +72,12 @@ function notes(report, progress) {
   for (const held of progress.held_because) sentences.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
   for (const warned of progress.warnings) sentences.push(`Warning, ${duration(warned.seconds_ago)} ago: ${warned.text}`);
   for (const one of progress.avoided) sentences.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
-  for (const one of progress.quarantined) sentences.push(`${one.worker} is trusted no more: ${one.reason}`);
+  for (const one of progress.quarantined) sentences.push(`${one.worker} is trusted no more: ${one.because}`);
+  for (const one of report.altered_pushes.slice(0, 5)) {
+    const counts = ["shortened", "clipped", "refused"].filter((how) => one[how]).map((how) => `${count(one[how])} ${how}`);
+    sentences.push(`Pushes of ${one.worker} that were not taken as they came: ${counts.join(", ")}; the last one: ${one.because}`);
+  }
+  if (report.altered_pushes.length > 5) sentences.push(`So were pushes of ${count(report.altered_pushes.length - 5)} more workers`);
   for (const failure of report.failures.slice(-5)) sentences.push(`f failed on ${failure.worker} in epoch ${failure.epoch}: ${failure.message}`);
   return sentences;
 }
