@@ -26,6 +26,7 @@ ITSELF = 0.75  # of the replica's own length: a step that goes further nearly re
 AMONG = 2.0  # times the usual step: so far one may go however long the replica is
 FAR = 1000.0  # bounds: what goes further is no step of training
 STILL = 1e-4  # of the shortest step that any other worker took: what goes no further has trained nothing
+SHORT = 0.02  # of the shortest steps of the median other worker: it takes next to nothing of what it is credited for
 PATIENT_S = 60.0  # for so long a push that changes nothing waits for another worker to find the same
 REMEMBERED = 4  # steps of each worker that are looked back on
 MAJORITY = 2  # other workers that must agree before anybody is blamed
@@ -103,11 +104,10 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
         return Passage(1.0, "accepted")
     ratio, step, bound = worst
     length, reason = math.sqrt(step.sumsq), f"the step of {step.group} is {ratio:.3g} times as long as {bound.by}"
-    blamed = _majority_goes_less_far(step, vertices, bound)
+    blamed = len(step.others) >= MAJORITY  # more than half of them go less far
     if length > FAR * max(bound.length, ITSELF * step.own):
         return Passage(None, reason, blamed, failed=True)
-    to = bound.usual if blamed or len(step.others) < MAJORITY else bound.length
-    return Passage(to / length, f"{reason}; shortened", blamed)
+    return Passage(bound.usual / length, f"{reason}; shortened", blamed)
 
 
 def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) -> Passage:
@@ -115,12 +115,20 @@ def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) ->
 
     Where a majority of others changes it the worker is to blame. Where no other has shown either, its first such push
     is refused for `PATIENT_S`, so that somebody else can: it may have come first, and would earn the whole run.
+
+    One that moves, but in every group `SHORT` of what others do at least, is merged and blamed: a batch that teaches
+    little happens to honest workers, too, and several in a row where all have them.
     """
     moving = [(step, least) for step in steps if (least := _shortest(step)) > 0 and len(step.others) >= MAJORITY]
     if moving:
         still = all(step_size(step.sumsq, vertices) < STILL * least for step, least in moving)
         reason = "its replica is the one that it was given, where others change theirs"
-        return Passage(None, reason, blamed=True) if still else Passage(1.0, "it has moved")
+        if still:
+            return Passage(None, reason, blamed=True)
+        if all(step_size(step.sumsq, vertices) < SHORT * _least_expected(step, vertices) for step, _ in moving):
+            reason = f"its step of {moving[0][0].group} is less than {SHORT:g} times as long as those of others"
+            return Passage(1.0, reason, blamed=True)
+        return Passage(1.0, "it has moved")
     agreed = any(habit.shortest == 0 for step in steps for habit in step.others)
     if steps and not agreed and waited_s < PATIENT_S and all(step.sumsq == 0 for step in steps):
         return Passage(None, "its replica is the one that it was given; another worker has to find the same")
@@ -140,19 +148,18 @@ def compares_with_itself(step: Step, vertices: int) -> bool:
     return len(step.others) < MAJORITY or step.sumsq > (AMONG * _typical(step, vertices)) ** 2
 
 
-def _typical(step: Step, vertices: int, *, upper: bool = False) -> float:
+def _typical(step: Step, vertices: int) -> float:
     """How far a push of so many vertices goes with the median other worker, at most; 0 where none has moved.
 
-    Of an even number it is the lower median: of two others the one that goes less far, for one alone must not allow a
-    third what it does itself. What more than half of them go less far than lies beyond the `upper` one as well.
+    Of an even number it is the upper median. Of three workers that is the longer of the two others: where the push is a
+    liar's both of these are honest, and where it is honest a liar that makes tiny steps is no measure for it.
     """
     sizes = sorted(habit.longest for habit in step.others if habit.longest > 0)
     if not sizes:
         return 0.0
-    middle = len(sizes) // 2 if upper else (len(sizes) - 1) // 2
     usual = sorted(habit.vertices for habit in step.others)[len(step.others) // 2]
     # An honest step grows with its vertices at least as a random walk does, and at most as a straight line.
-    return sizes[middle] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
+    return sizes[len(sizes) // 2] * math.sqrt(vertices) * math.sqrt(max(1.0, vertices / max(1, usual)))
 
 
 def _bound(step: Step, vertices: int) -> Bound:
@@ -167,12 +174,17 @@ def _bound(step: Step, vertices: int) -> Bound:
     return Bound(OUTLIER * typical, typical, f"{OUTLIER:g} times what {others} do")
 
 
-def _majority_goes_less_far(step: Step, vertices: int, bound: Bound) -> bool:
-    """Whether a step that is beyond its bound is beyond what more than half of the others would bound it to."""
-    if len(step.others) < MAJORITY:
-        return False
-    lower, upper = _typical(step, vertices), _typical(step, vertices, upper=True)
-    return not lower or math.sqrt(step.sumsq) > bound.length / lower * upper
+def _least_expected(step: Step, vertices: int) -> float:
+    """The size that a step of so many vertices has at least, going by the shortest one of the median other worker (of
+    an even number the lower median). Only those count that have taken `REMEMBERED` steps, so that the long first ones
+    do not: 0 where there are fewer than a majority of them."""
+    settled = [habit for habit in step.others if habit.steps >= REMEMBERED]
+    if len(settled) < MAJORITY:
+        return 0.0
+    middle = (len(settled) - 1) // 2
+    shortest, usual = (sorted(each)[middle] for each in zip(*((h.shortest, h.vertices) for h in settled), strict=True))
+    # Of fewer vertices a step that goes straight on is shorter than its root says.
+    return float(shortest * math.sqrt(min(1.0, vertices / max(1, usual))))
 
 
 def _shortest(step: Step) -> float:

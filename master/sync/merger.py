@@ -126,6 +126,8 @@ class Merger:
         self.habits.add(worker, sizes, merge.vertices)
         if still.scale is None:
             return None, still
+        if still.blamed and passage.scale == 1.0:
+            passage = still
         if passage.scale < 1.0:
             sumsqs = merged.sumsqs
             del merged  # a replica's worth of memory, before there is another

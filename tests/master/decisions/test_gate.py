@@ -16,6 +16,7 @@ from master.decisions.gate import (
     OUTLIER,
     PATIENT_S,
     REMEMBERED,
+    SHORT,
     STILL,
     Habit,
     Step,
@@ -86,18 +87,25 @@ def test_an_outlier_is_shortened_to_what_the_median_other_worker_does() -> None:
     assert passage.blamed
 
 
-def test_of_two_others_the_one_that_goes_astray_allows_nothing() -> None:
-    """It pushed ever longer steps; who trained from what they had made of the replica was allowed as long ones."""
-    passage = gate(None, [step(1000.0, habit(1.0), habit(1e6))], 100, alone=False)
-    assert passage.scale == pytest.approx(OUTLIER / 1000)
-    assert not passage.blamed, "of three who all differ nobody can say which is right"
-    assert gate(None, [step(1000.0, habit(1000.0), habit(1e6))], 100, alone=False).scale == 1.0
+@given(st.integers(3, 9), st.floats(0, 1e12), st.floats(1.0, 2 * OUTLIER), st.data())
+def test_one_liar_of_three_or_more_neither_throttles_nor_frees_anybody(
+    workers: int, hostile: float, longest: float, data: st.DataObject
+) -> None:
+    """Honest steps lie within OUTLIER of one another; the liar's are of any length, 0 to 1e12."""
+    honest = [data.draw(st.floats(1.0, min(longest, OUTLIER))) for _ in range(workers - 1)]
+    others = [*map(habit, honest[1:]), habit(hostile)]
+    assert gate(None, [step(honest[0], *others)], 100, alone=False) == (1.0, "accepted", False, False)
+    passage = gate(None, [step(hostile, *map(habit, honest), own=1e30)], 100, alone=False)
+    assert passage.scale is not None
+    assert hostile * passage.scale <= OUTLIER * max(honest) * (1 + 1e-6)
+    assert passage.blamed == (passage.scale < 1), "whoever goes further than a majority allows is blamed"
 
 
 def test_who_goes_further_than_both_others_is_blamed() -> None:
     passage = gate(None, [step(1000.0, habit(1.0), habit(100.0))], 100, alone=False)
-    assert passage.scale == pytest.approx(1 / 1000)
+    assert passage.scale == pytest.approx(100 / 1000), "to what the longer of them does"
     assert passage.blamed
+    assert gate(None, [step(1000.0, habit(1.0), habit(1000.0))], 100, alone=False).scale == 1.0
 
 
 def test_of_two_the_longer_is_shortened_and_nobody_is_blamed() -> None:
@@ -160,6 +168,19 @@ def test_next_to_nothing_stands_still_where_a_majority_of_others_moves(size: flo
     passage = stands_still([step(size, *others)], 100)
     assert passage.scale is None and passage.blamed and "others change theirs" in passage.reason
     assert stands_still([step(2 * STILL, *others)], 100).scale == 1.0
+
+
+def test_who_moves_next_to_nothing_again_and_again_is_blamed_and_merged() -> None:
+    for others in ((habit(1.0), habit(3.0)), (habit(1.0), habit(1.0), habit(1e-9))):
+        passage = stands_still([step(SHORT / 2, *others)], 100)
+        assert passage.scale == 1.0 and passage.blamed and "less than 0.02 times" in passage.reason
+        assert not stands_still([step(2 * SHORT, *others)], 100).blamed
+    frozen = step(0.0, habit(0.0), habit(0.0))
+    assert not stands_still([frozen, step(SHORT / 2, *others), step(1.0, *others)], 100).blamed, "one group moves"
+    assert not stands_still([step(SHORT / 2, habit(1.0), habit(1e-9))], 100).blamed, "one liar is no majority"
+    early = Habit(1.0, 1.0, 100, REMEMBERED - 1)
+    assert not stands_still([step(SHORT / 2, early, early)], 100).blamed, "first steps are long"
+    assert not stands_still([step(SHORT / 2, *others, vertices=10)], 10).blamed, "and those of few vertices short"
 
 
 def test_standing_still_waits_for_another_to_find_the_same_but_not_for_ever() -> None:

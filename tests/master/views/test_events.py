@@ -59,6 +59,7 @@ PROMISED: dict[str, set[str]] = {
     "settings": {"now", "before"},
     "sizing": {"sizes"},
     **dict.fromkeys(("cut", "straggler"), LEASE),
+    "shortened": {"worker", "lease"},
     "late": {"worker", "lease", "vertices"},
     "spot check": {"epoch", "start", "stop", "pushed", "repeated", "odd"},
     "rollback": {"version", "vertices"},
