@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 
-from master.decisions.gate import REMEMBERED, Habit
+from master.decisions.gate import MAJORITY, REMEMBERED, Habit
 
 WORKERS = 16  # that are remembered, those that pushed last: enough votes, and few to count at each push
 
@@ -16,9 +16,12 @@ class Habits:
     def __init__(self) -> None:
         self._steps: OrderedDict[str, dict[str, deque[tuple[float, int]]]] = OrderedDict()
         self._habits: dict[str, dict[str, Habit]] = {}
+        self._seen: set[str] = set()  # the first workers that pushed, of which nobody is forgotten
 
     def add(self, worker: str, sizes: Mapping[str, float], vertices: int) -> None:
         """Take note of the step that a worker's push took, in sizes per root vertex by group."""
+        if self.early:
+            self._seen.add(worker)
         steps = self._steps.setdefault(worker, {})
         self._steps.move_to_end(worker)
         habits = self._habits.setdefault(worker, {})
@@ -29,6 +32,11 @@ class Habits:
             habits[group] = Habit(max(taken), min(taken), max(n for _, n in last), len(last))
         if len(self._steps) > WORKERS:
             self.forget(next(iter(self._steps)))
+
+    @property
+    def early(self) -> bool:
+        """Whether so few workers have ever pushed that of two who differ nobody can say which is right."""
+        return len(self._seen) <= MAJORITY
 
     def forget(self, worker: str) -> None:
         """What a worker does is no measure for others any more. Idempotent."""

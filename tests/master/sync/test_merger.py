@@ -249,6 +249,23 @@ def test_of_two_workers_one_that_hardly_moves_has_the_other_shortened_at_most(tm
         assert merger.merge(part(pushed), replica.state, circumstances(), worker)[0] is not None
 
 
+def test_until_a_third_has_pushed_one_that_hardly_moves_throttles_nobody(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Network, 1), workers=3)
+    before = state(replica, "Network/")
+
+    def scale(size: float, worker: str) -> float | None:
+        pushed = {n: t + np.float32(size) * np.abs(t) for n, t in before.items()}
+        return merger.merge(part(pushed), replica.state, circumstances(), worker)[1].scale
+
+    for _ in range(2 * REMEMBERED):
+        assert scale(1e-6, "a") == 1.0
+        assert scale(0.5, "b") == 1.0
+    assert scale(0.5, "c") == 1.0
+    assert scale(3.0, "b") != 1.0
+    merger.habits.forget("c")
+    assert (scale(0.5, "b") or 0.0) < 1e-3, "later on two cannot free one another"
+
+
 @pytest.mark.parametrize("value", [1e30, 3e38])
 def test_a_step_that_overflows_is_refused_and_raises_nothing(tmp_path: Path, value: float) -> None:
     for workers in ((), ("a", "b")):
