@@ -39,6 +39,10 @@ class Program:
     vertices that touch the same replicated rows together, for one worker: "auto" where that pays, "none", or by a
     method of `gridml place`.
 
+    By default the last vertices of one epoch and the first of the next are trained at the same time, so that no worker
+    waits. With `overlap=False` an epoch opens when every vertex of the one before is credited and merged: f and g read
+    complete sums of earlier epochs, and workers that run out of vertices wait for the others at each epoch's end.
+
     Every `evaluate_every` epochs, and after the last, evaluate is called. `early_stopping` ends the run before `epochs`
     are trained, and `keep="best:loss"` keeps the replica with the best value of a metric, in best.safetensors.
     `loggers` are names such as "tensorboard": where figures go beside metrics.csv and metrics.jsonl.
@@ -51,6 +55,7 @@ class Program:
     schedule: Schedule = linear_decay
     shuffle: Shuffle | None = None
     placement: str = "auto"
+    overlap: bool = True
     evaluate_every: int = 1
     early_stopping: EarlyStopping | None = None
     keep: str | None = None
@@ -72,6 +77,10 @@ class Program:
         if not isinstance(self.placement, str):
             raise ProgramError(
                 f"Program got placement={self.placement!r}; expected 'auto', 'none' or a method's name, as text."
+            )
+        if type(self.overlap) is not bool:
+            raise ProgramError(
+                f"Program got overlap={self.overlap!r}; expected True, or False for epochs that open in turn."
             )
         if type(self.evaluate_every) is not int or not 1 <= self.evaluate_every <= MOST_EPOCHS:
             raise ProgramError(

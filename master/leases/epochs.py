@@ -124,23 +124,29 @@ class Epochs:
             self._ledger.open_epoch(newest, self.count, now)
         return newest
 
+    @property
+    def in_turn(self) -> bool:
+        """Whether an epoch opens only when the one before is closed: credited in full, and what its rules held back
+        merged. An answer that brings the first lease of an epoch brings that version or a later one with it."""
+        return self._spec.program.bsp or self._changes or not self._spec.program.overlap
+
     def followed(self, epoch: int) -> bool:
         """Whether vertices of another epoch may be trained before the end of this one."""
-        if epoch + 1 >= self.number or self._spec.program.bsp or self._changes:
+        if epoch + 1 >= self.number or self.in_turn:
             return False
         return self._stopping is None or self._stopping.may_follow(epoch, self.due)
 
     def _may_open(self, newest: int, *, closed: bool) -> bool:
-        """At most two epochs are under way at once; only one where f changes local vertices.
+        """At most two epochs are under way at once; only one where they come in turn.
 
-        There the next epoch's chunks must hold what this one makes of them (with BSP that shows once its patches are in
-        the files), and evaluate must see them before they change again.
+        Where f changes local vertices the next epoch's chunks must hold what this one makes of them (with BSP that
+        shows once its patches are in the files), and evaluate must see them before they change again.
         """
         if self._stopping is not None and not self._stopping.may_follow(newest, self.due):
             return False
         bsp = self._spec.program.bsp
         if self._changes:
             return closed and not self.unevaluated() and not (bsp and self._ledger.patches())
-        if bsp:
+        if self.in_turn:
             return closed
         return newest == 0 or self._ledger.epoch_complete(newest - 1)

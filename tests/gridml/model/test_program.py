@@ -212,6 +212,7 @@ def graph() -> gridml.Graph:
         ({"evaluate": {}}, "as its evaluate; expected the function"),
         ({"epochs": 0}, "epochs=0; expected at least 1"),
         ({"shuffle": "blocks"}, "shuffle='blocks'; expected one of"),
+        ({"overlap": None}, "overlap=None; expected True, or False for epochs that open in turn"),
         ({"placement": None}, "placement=None; expected 'auto', 'none' or a method's name"),
     ],
 )

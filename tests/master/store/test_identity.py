@@ -33,6 +33,14 @@ def test_differences_are_said_in_words() -> None:
     ]
 
 
+def test_a_run_of_before_there_was_a_choice_has_epochs_that_overlap() -> None:
+    then: dict[str, Any] = {"data": {}, "order": {"seed": 3}}
+    assert differences(then, {"data": {}, "order": {"seed": 3, "overlap": True}}) == []
+    now = {"data": {}, "order": {"seed": 3, "overlap": False}}
+    assert differences(then, now) == ["overlap was True, and is False"]
+    assert differences(now, now) == []
+
+
 def network(width: int) -> Any:
     return torch.nn.Sequential(torch.nn.Linear(2, width), torch.nn.BatchNorm1d(width))
 

@@ -531,7 +531,7 @@ def quick(examples: int) -> Callable[[Callable[..., None]], Callable[..., None]]
 
 
 def test_a_quiet_run_finishes() -> None:
-    for program in ("tally", "books", "ring", "twins", "crumbs"):
+    for program in ("tally", "books", "ring", "twins", "crumbs", "in_turn", "in_turn_modules"):
         play(program, Case([], [], 2, None, 2))
 
 
@@ -601,9 +601,21 @@ def test_no_batch_is_smaller_than_it_may_be(case: Case) -> None:
     play("crumbs", case)
 
 
+@quick(60)
+@given(Cases)
+def test_an_epoch_that_waits_for_the_one_before_sees_all_of_its_sums(case: Case) -> None:
+    play("in_turn", case)
+
+
+@quick(15)
+@given(Cases)
+def test_it_sees_what_rules_have_held_back_too(case: Case) -> None:
+    play("in_turn_modules", case)
+
+
 @pytest.mark.long
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("program", ["tally", "books", "ring", "twins", "crumbs"])
+@pytest.mark.parametrize("program", ["tally", "books", "ring", "twins", "crumbs", "in_turn", "in_turn_modules"])
 @settings(
     max_examples=5000,
     deadline=None,
