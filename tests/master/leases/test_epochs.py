@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-import pytest
-
 from gridml.protocol.messages import Sync
 from gridml.testing.virtual_clock import VirtualClock
 from master.leases.epochs import Epochs
