@@ -35,6 +35,7 @@ from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
 from master.planning.odd_data import not_finite
 from master.planning.odd_edges import not_followed, one_component
+from master.planning.read_sums import Batch, reads_sums
 from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
@@ -101,6 +102,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
+    odd += reads_sums(Batch(file, program, graph, chunk, ends[1], state, place), part)
     if not moved:
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
     own = [each.type.name for each in graph.replicated if each.type.own_rule]

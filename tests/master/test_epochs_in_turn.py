@@ -1,4 +1,4 @@
-"""EM on real workers that are killed comes to what a plain loop does: each epoch reads all that the one before added."""
+"""EM on real workers that are killed equals a plain loop: each epoch reads all that the one before has added."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""A Gaussian mixture by EM: row e + 1 holds the sums of epoch e, from which epoch e + 1 takes its mixture. A batch takes
-20 ms, so that there is time to disturb it."""
+"""A Gaussian mixture by EM: row e + 1 holds the sums of epoch e, from which epoch e + 1 takes its mixture. A batch
+takes 20 ms, so that there is time to disturb it."""
 
 import time
 

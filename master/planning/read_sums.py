@@ -1,0 +1,229 @@
+"""Finds programs in which f reads in one epoch what `add` has summed up in an earlier one: these sums are complete only
+where epochs do not overlap.
+
+f is run on one batch in epochs 0, 1 and the last, from the sums that this makes, and again from other sums: none, those
+of two batches, and some drawn at random. Only those elements are changed that an earlier epoch added to and this one
+does not: a running sum that f reads and adds to at the same time, as AdaGrad does, is never complete, whatever epochs
+do. Each sequence of runs has its own copy of the user's module and the same random numbers, so that neither makes a
+difference.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import sys
+import warnings
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import VertexState, rule_for
+from gridml.aggregates.add import Add
+from gridml.engine.batch_failed import BatchFailed
+from gridml.engine.devices import Device, errors_told
+from gridml.engine.dice import Dice
+from gridml.errors import GridmlError
+from gridml.model.chunk import Chunk
+from gridml.model.graph import Graph
+from gridml.model.loading import load
+from gridml.model.program import Program
+from gridml.model.progress import Progress
+from gridml.protocol.push import ReplicaPart
+from master.evaluation.metrics import begun
+from master.store.versions import ReplicaState
+
+Array = NDArray[Any]
+Tensors = dict[str, Array]  # whole, by their names in files
+
+
+@dataclass(frozen=True)
+class Batch:
+    """The first `stop` rows of a chunk of `program`, which is in `file`, and the replica to begin from."""
+
+    file: Path
+    program: Program
+    graph: Graph
+    chunk: Chunk
+    stop: int
+    state: ReplicaState
+    place: Device
+
+
+def reads_sums(batch: Batch, trained: ReplicaPart) -> Iterator[str]:
+    """Yield a warning where f reads sums of earlier epochs that may be incomplete. `trained` is what f made of the
+    batch and another one."""
+    program = batch.program
+    if not program.overlap or program.epochs < 2 or any(table.type.mutable for table in batch.graph.local):
+        return
+    sums = _sums(batch)
+    if not sums:
+        return
+    module = sys.modules.get(f"gridml_program_{batch.file.stem}")
+    try:
+        with errors_told(batch.place):
+            names = _read(batch, sums, _merged(batch.state, trained))
+    except GridmlError:  # it cannot be loaded a second time
+        return
+    finally:
+        if module is not None:
+            sys.modules[module.__name__] = module
+    if names:
+        shown = ", ".join(names) if len(names) < 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+        yield (
+            f"f reads what an earlier epoch has added to {shown}. Epochs overlap: the first vertices of one are "
+            f"trained while the last of the one before are, so f reads a part of the sums. With "
+            f"gridml.Program(..., overlap=False) an epoch begins when all of the one before is merged"
+        )
+
+
+def _sums(batch: Batch) -> set[str]:
+    """The tensors that are merged by `add`."""
+    types = batch.program.types()
+    return {
+        name
+        for name, tensor in batch.state.tensors()
+        if (declared := types.get(name.partition("/")[0])) is not None
+        and not declared.own_rule
+        and isinstance(rule_for(name, tensor, declared.rule), Add)
+    }
+
+
+def _read(batch: Batch, sums: set[str], two_batches: Tensors) -> list[str]:
+    """The sums of earlier epochs that f reads, as a user calls them."""
+    epochs = sorted({0, 1, batch.program.epochs - 1})
+    starts, runs = dict(batch.state.tensors()), _Runs(batch)
+    made = runs.run(starts, 0)
+    if made is None:
+        return []
+    after = {**starts, **{name: made[name] for name in sums & made.keys()}}
+    outcomes = {epoch: runs.run(after, epoch) for epoch in epochs[1:]}
+    finished: dict[int, Tensors] = {}  # by epoch, which elements of which sums an earlier one has added to
+    for epoch in epochs[1:]:
+        now = outcomes[epoch] or {}
+        masks = {n: (after[n] != starts[n]) & (now.get(n, after[n]) == after[n]) for n in sums & made.keys()}
+        finished[epoch] = {name: mask for name, mask in masks.items() if mask.any()}
+    rng = np.random.default_rng(0)
+    at_random = {name: _other(after[name], starts[name], rng) for name in sums & made.keys()}
+    for others in (starts, two_batches, at_random):
+        if _differ(batch, outcomes, after, finished, others) and not _differ(batch, outcomes, after, finished, after):
+            names = sorted({name for masks in finished.values() for name in masks})
+            alone = [
+                name
+                for name in names
+                if len(names) > 1 and _differ(batch, outcomes, after, finished, {**after, name: others[name]})
+            ]
+            return list(dict.fromkeys(_called(name) for name in alone or names))
+    return []
+
+
+def _differ(
+    batch: Batch,
+    outcomes: Mapping[int, Tensors | None],
+    after: Tensors,
+    finished: Mapping[int, Tensors],
+    others: Mapping[str, Array],
+) -> bool:
+    """Whether f comes to another outcome where the sums that are finished have the values of `others`."""
+    runs = _Runs(batch)
+    runs.run(dict(batch.state.tensors()), 0)  # what f remembers by itself is to be the same
+    for epoch, masks in finished.items():
+        start = {**after, **{n: np.where(mask, others.get(n, after[n]), after[n]) for n, mask in masks.items()}}
+        made, before = runs.run(start, epoch), outcomes[epoch]
+        if (made is None) != (before is None):
+            return True
+        made, before = {**start, **(made or {})}, {**after, **(before or {})}
+        if not all(_alike(before[n], after[n], made[n], start[n], batch.stop) for n in after):
+            return True
+    return False
+
+
+class _Runs:
+    """Runs f on a batch with a copy of the user's module of its own."""
+
+    def __init__(self, batch: Batch) -> None:
+        self._batch = batch
+        self._dice = Dice("check", torch=batch.program.uses_torch)
+        with self._quiet():
+            self._program = load(batch.file)
+
+    def run(self, start: Tensors, epoch: int) -> Tensors | None:
+        """Return what f makes of the tensors that it uses in an epoch; None where it fails."""
+        batch, program = self._batch, self._program
+        count, epochs = batch.graph.tables[batch.chunk.tables[batch.chunk.driver].type].count, program.epochs
+        steps = program.update.steps(count)
+        at = Progress(epoch, 0, epoch / epochs, steps.at(epoch * count, epochs), epochs * steps.per_epoch)
+        state = _with(batch.state, start)
+        with self._quiet():
+            try:
+                engine, _ = begun(program, batch.chunk, state, batch.place)
+                engine.at = at
+                engine.train(0, batch.stop, program.factor(at))
+                return _merged(state, engine.wire(engine.snapshot()))
+            except BatchFailed:
+                return None
+
+    @contextlib.contextmanager
+    def _quiet(self) -> Iterator[None]:
+        """Draw one's own random numbers, and say nothing a second time."""
+        self._dice.swap()
+        try:
+            with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings(), np.errstate(all="ignore"):
+                warnings.simplefilter("ignore")
+                yield
+        finally:
+            self._dice.swap()
+
+
+def _with(state: ReplicaState, values: Tensors) -> ReplicaState:
+    """The replica with other values of its sums; what is not summed up stays as it was."""
+    modules = {
+        key: VertexState({name: values[name] for name in vertex.tensors}, vertex.buffers)
+        for key, vertex in state.modules.items()
+    }
+    arrays = {of: {name: values[f"{of}/{name}"] for name in columns} for of, columns in state.arrays.items()}
+    return replace(state, modules=modules, arrays=arrays)
+
+
+def _merged(state: ReplicaState, part: ReplicaPart) -> Tensors:
+    """The tensors that a part has, whole."""
+    tensors = {name: np.array(tensor) for each in part.modules.values() for name, tensor in each.items()}
+    for type_name, rows in part.rows.items():
+        for name, values in rows.fields.items():
+            column = tensors[f"{type_name}/{name}"] = state.arrays[type_name][name].copy()
+            column[rows.ids] = values
+    return tensors
+
+
+def _other(after: Array, before: Array, rng: np.random.Generator) -> Array:
+    """Other sums of the same signs, each as far from the first in a proportion of its own."""
+    if after.dtype.kind in "iu":
+        return (after + rng.integers(1, 4, after.shape)).astype(after.dtype)
+    with np.errstate(all="ignore"):
+        return (before + (after - before) * rng.lognormal(0.0, 1.5, after.shape)).astype(after.dtype)
+
+
+def _alike(one: Array, its_start: Array, other: Array, other_start: Array, vertices: int) -> bool:
+    """Whether two outcomes are as far from where they started, but for what rounding makes of a sum of so many."""
+    with np.errstate(all="ignore"):
+        if one.dtype.kind != "f":
+            return (
+                bool((one - its_start == other - other_start).all())
+                if one.dtype.kind in "iu"
+                else bool((one == other).all())
+            )
+        largest = max(
+            float(np.nan_to_num(np.abs(each), nan=0.0, posinf=0.0).max(initial=0.0))
+            for each in (one, its_start, other, other_start)
+        )
+        rounding = (64 + vertices) * float(np.finfo(one.dtype).eps) * largest
+        return np.allclose(one - its_start, other - other_start, rtol=0.0, atol=rounding, equal_nan=True)
+
+
+def _called(name: str) -> str:
+    """A tensor's name as a user writes it: of the fields of rows "Type.field"."""
+    return name.replace("/", ".") if name.count("/") == 1 else name
