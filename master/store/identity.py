@@ -44,8 +44,6 @@ MAY_CHANGE = {
     "loggers": "of points to come",
 }
 
-EARLIER: Mapping[tuple[str, ...], Any] = {("order", "overlap"): True}  # of runs that were begun before it was recorded
-
 
 def identity(spec: RunSpec) -> dict[str, Any]:
     """Return what is compared when a run goes on. Reads all of the graph's data once."""
@@ -66,7 +64,7 @@ def identity(spec: RunSpec) -> dict[str, Any]:
 
 def differences(then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
     """Return in words what differs between two identities."""
-    before, after = {**EARLIER, **dict(_flat(then))}, {**EARLIER, **dict(_flat(now))}
+    before, after = dict(_flat(then)), dict(_flat(now))
     changed = [path for path in {**before, **after} if before.get(path) != after.get(path)]
     return [_in_words(path, before.get(path), after.get(path)) for path in changed]
 
