@@ -24,6 +24,7 @@ from gridml.engine.recorder import log
 from gridml.model.batch import Batch, Neighbours
 from gridml.model.goals import EarlyStopping, early_stopping
 from gridml.model.graph import Graph, VertexSet, csr
+from gridml.model.own_imports import keep_ours
 from gridml.model.program import Program
 from gridml.model.progress import Progress
 from gridml.model.ragged import Lists, Ragged, ragged, string
@@ -97,10 +98,14 @@ __all__ = [
 ]
 
 
+keep_ours()  # before anything of these is imported
+
+
 def __getattr__(name: str) -> Any:
     """Import a call when it is asked for."""
     if name not in _CALLS:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    keep_ours()  # a script may have imported modules of its own since
     return getattr(import_module(f"{__name__}.calls.{_CALLS[name]}"), name)
 
 

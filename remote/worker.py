@@ -152,7 +152,7 @@ def _load_where_fit(path: Path) -> Program:
     facts = fitness.read(Path.cwd())  # before torch is loaded: what it takes is still to be had
     fitness.demand(facts, fitness.Needs())
     try:
-        loaded = loading.load(path)
+        loaded = loading.load(path, path)  # all beside it was sent with it
     except ProgramError as error:
         module = fitness.missing_module(error)
         if module is None:

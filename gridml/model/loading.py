@@ -8,7 +8,8 @@ import sys
 from pathlib import Path
 
 from gridml.errors import DataError, Interruption, ProgramError, UnguardedError, UsageError
-from gridml.model.own_modules import Kept, compiled, folder_of
+from gridml.model.own_imports import PROGRAM, claim, compiled
+from gridml.model.own_modules import folder_of
 from gridml.model.program import Program
 from gridml.model.user_traceback import user_traceback
 
@@ -37,18 +38,16 @@ def load(path: Path, original: Path | None = None) -> Program:
     if (problem := _problem(path)) is not None:
         raise UsageError(f"{problem}. Expected the Python file of a program, as in `gridml run examples/mnist.py`.")
     copy, path = path, path if original is None else original
-    name = f"gridml_program_{path.stem}"
+    name = f"{PROGRAM}{path.stem}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise UsageError(f"{path} is not a Python file. Its name must end in .py.")
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[name] = loaded
     folder = folder_of(path)
+    claim(folder, None if original is None else copy.parent.resolve())
     if str(folder) not in sys.path:
-        sys.path.append(str(folder))  # the user's own modules beside the file; last, so that they shadow nothing
-    sys.meta_path[:] = [finder for finder in sys.meta_path if not isinstance(finder, Kept)]
-    if original is not None:
-        sys.meta_path.insert(0, Kept(copy.parent, folder))
+        sys.path.append(str(folder))  # last: what others import must not be a module beside the file
     _loading.append(path)
     try:
         exec(compiled(copy, path), vars(loaded))

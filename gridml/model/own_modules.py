@@ -1,26 +1,27 @@
-"""What a user's file imports from beside itself: found, so that a run can keep it, and loaded from what a run kept.
+"""What a user's file imports from beside itself: found, so that a run can keep it, with what hides a file there.
 
-A module is the user's own where Python finds it beside the file and nowhere else: folders of programs come last in the
-search, so that they shadow nothing. Beside means in the folder of the file itself, wherever links to it lie.
+A module is the user's own where it lies in the folder of the file, wherever links to that lie: there Python looks first
+for what a script imports. As for a script, three things go before: what Python has loaded by itself, `gridml`, and, for
+a folder without `__init__.py`, a package or module that is installed under its name.
 """
 
 from __future__ import annotations
 
 import ast
 import contextlib
-import importlib.util
-import linecache
 import os
+import re
 import sys
-from collections.abc import Iterator, Sequence
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
-from importlib.util import spec_from_file_location
+from collections.abc import Iterator
+from importlib.machinery import BuiltinImporter, FrozenImporter, PathFinder
 from pathlib import Path
-from types import CodeType, ModuleType
 
-_GRIDML = {"gridml", "master", "chunk_model", "remote", "ami", "pools"}  # never the user's, wherever it lies
-_OTHERS = frozenset(_GRIDML | sys.stdlib_module_names | {*sys.builtin_module_names})
+HOME = Path(__file__).resolve().parents[2]  # the folder that gridml's packages lie in
+OURS = ("master", "remote", "chunk_model", "ami")  # gridml's packages besides gridml, whose names a user may want, too
+_CHECKOUT = {*OURS, "pools"}
+
+APART = "gridml_own_"  # begins the name of a package that a folder's modules are loaded under where a name is taken
+_APART = re.compile(rf"{APART}[0-9a-f]+\.")
 
 
 def folder_of(program: Path) -> Path:
@@ -45,12 +46,12 @@ def own_files(program: Path, folder: Path | None = None) -> dict[str, Path]:
                 relative = path.relative_to(folder).as_posix()
                 if relative not in files:
                     files[relative] = path
-                    parts = path.relative_to(folder).with_suffix("").parts
-                    waiting.append((path, ".".join(parts[:-1])))
+                    waiting.append((path, _package_of(relative)))
     beside: set[str] = set()
     with contextlib.suppress(OSError):
         beside.update(entry.partition(".")[0] for entry in os.listdir(folder))
-    for name, module in list(sys.modules.items()):
+    for called, module in list(sys.modules.items()):
+        name = plain_name(called)
         if name.partition(".")[0] not in beside:  # as of nearly all of thousands
             continue
         with contextlib.suppress(Exception):  # what stands for a module may be anything
@@ -59,6 +60,48 @@ def own_files(program: Path, folder: Path | None = None) -> dict[str, Path]:
                 if file.resolve() == path.resolve():
                     files.setdefault(path.relative_to(folder).as_posix(), path)
     return files
+
+
+def hidden_files(program: Path) -> Iterator[tuple[str, str]]:
+    """Yield the files beside a program that it names in an import and does not get, by their paths in its folder, each
+    with what is imported instead."""
+    folder, seen = folder_of(program), set()
+    for relative, file in own_files(program).items():
+        for name in _imported(file, _package_of(relative)):
+            for path, by in _hidden(folder, name):
+                if path not in seen:
+                    seen.add(path)
+                    yield path.relative_to(folder).as_posix(), by
+
+
+def plain_name(name: str) -> str:
+    """Return what a module is called in the source that imports it."""
+    return _APART.sub("", name, count=1) if name.startswith(APART) else name
+
+
+def is_own(folder: Path, name: str, *, kept: bool = False) -> bool:
+    """Whether a top-level name, as a program in a folder imports it, means a file there. A folder of what is `kept` has
+    been judged when that was: only modules of the program are in it."""
+    if not name.isidentifier() or _goes_first(name) or (folder == HOME and name in _CHECKOUT):
+        return False
+    if is_regular(folder, name):
+        return kept or not _is_library(folder) or not found_elsewhere(name, folder)
+    return (folder / name).is_dir() and (
+        _has_modules(folder / name) if kept or name in OURS else not found_elsewhere(name, folder)
+    )
+
+
+def is_regular(folder: Path, name: str) -> bool:
+    """Whether there is a module, or a package with an `__init__.py`, of a name in a folder."""
+    return (folder / f"{name}.py").is_file() or (folder / name / "__init__.py").is_file()
+
+
+def found_elsewhere(name: str, *folders: Path) -> str | None:
+    """Return the file of a module or package that Python finds under a top-level name outside some folders, None where
+    there is none: a folder without `__init__.py` is no module."""
+    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() not in folders]
+    spec = PathFinder.find_spec(name, elsewhere)
+    return None if spec is None else spec.origin
 
 
 def _imported(file: Path, package: str) -> Iterator[str]:
@@ -79,86 +122,56 @@ def _imported(file: Path, package: str) -> Iterator[str]:
             yield from (".".join(filter(None, [module, alias.name])) for alias in node.names)
 
 
+def _package_of(relative: str) -> str:
+    """The package that a file is in, by its path in the program's folder."""
+    return ".".join(relative.split("/")[:-1])
+
+
 def _files(folder: Path, name: str) -> Iterator[Path]:
     """The files in a folder that make a module: its own, and those of the packages around it."""
-    parts = name.split(".")
-    if not _is_own(folder, parts[0]):
+    if not is_own(folder, name.partition(".")[0]):
         return
+    for candidates in _candidates(folder, name):
+        yield from candidates[:1]
+
+
+def _candidates(folder: Path, name: str) -> Iterator[list[Path]]:
+    """The files in a folder for each part of a module's name, the one that Python takes first."""
+    parts = name.split(".")
     for depth in range(1, len(parts) + 1):
         at = folder.joinpath(*parts[:depth])
-        for path in (at / "__init__.py", at.with_name(f"{at.name}.py")):
-            if path.is_file():
-                yield path
-                break
+        yield [path for path in (at / "__init__.py", at.with_name(f"{at.name}.py")) if path.is_file()]
 
 
-def _is_own(folder: Path, name: str, *twins: Path) -> bool:
-    """Whether a top-level name is found in a folder, and nowhere else but in its twins."""
-    if not name.isidentifier() or name in _OTHERS:
-        return False
-    if not (folder / f"{name}.py").is_file() and not (folder / name).is_dir():
-        return False
-    elsewhere = [entry for entry in sys.path if Path(entry or ".").resolve() not in (folder, *twins)]
-    spec = PathFinder.find_spec(name, elsewhere)
-    return spec is None or spec.origin is None  # a folder without __init__.py elsewhere is no module
+def _hidden(folder: Path, name: str) -> Iterator[tuple[Path, str]]:
+    """The files in a folder that would make a module and do not, with what does instead."""
+    first = name.partition(".")[0]
+    if not first.isidentifier() or (folder == HOME and first in {*_CHECKOUT, "gridml"}):
+        return
+    own, by = is_own(folder, first), _what_goes_first(folder, first)
+    for candidates in _candidates(folder, name):
+        for path in candidates[own:]:
+            yield path, f"the package {candidates[0].parent.relative_to(folder).as_posix()}/ beside it" if own else by
 
 
-class Kept(MetaPathFinder):
-    """Finds a program's own modules in the copy that a run keeps, and has them loaded as if they lay where the program
-    does: what they look for beside themselves is there."""
-
-    def __init__(self, copy: Path, folder: Path) -> None:
-        self._copy = copy.resolve()
-        self._folder = folder.resolve()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        first, _, rest = fullname.partition(".")
-        if (rest and not self._has_found(fullname.rpartition(".")[0])) or not _is_own(self._copy, first, self._folder):
-            return None
-        at = self._copy.joinpath(*fullname.split("."))
-        shown = self._folder.joinpath(*fullname.split("."))
-        if (file := at / "__init__.py").is_file():
-            loader = _KeptLoader(fullname, shown / file.name, file)
-            return spec_from_file_location(
-                fullname, shown / file.name, loader=loader, submodule_search_locations=[str(shown)]
-            )
-        if (file := at.with_name(f"{at.name}.py")).is_file():
-            seen = shown.with_name(file.name)
-            return spec_from_file_location(fullname, seen, loader=_KeptLoader(fullname, seen, file))
-        if at.is_dir():  # a package without __init__.py
-            spec = ModuleSpec(fullname, None, is_package=True)
-            spec.submodule_search_locations = [str(shown)]
-            return spec
-        return None
-
-    def _has_found(self, package: str) -> bool:
-        """Whether a package comes from the copy: all of it does, or none."""
-        above = sys.modules.get(package)
-        places = [str(self._folder.joinpath(*package.split(".")))]
-        return above is not None and [*getattr(above, "__path__", [])] == places
+def _what_goes_first(folder: Path, name: str) -> str:
+    if name == "gridml":
+        return "gridml itself"
+    if _goes_first(name):
+        return f"Python's own module {name}, which is loaded before any program"
+    return f"{name} of {found_elsewhere(name, folder)}, which goes before a folder without __init__.py"
 
 
-class _KeptLoader(SourceFileLoader):
-    """Loads a module from its copy; whatever else is asked of it, it answers as one of the file `seen`."""
-
-    def __init__(self, fullname: str, seen: Path, copy: Path) -> None:
-        super().__init__(fullname, str(seen))
-        self._seen, self._kept = seen, copy
-
-    def get_code(self, fullname: str) -> CodeType:
-        return compiled(self._kept, self._seen)
-
-    def get_source(self, fullname: str) -> str:
-        return importlib.util.decode_source(self._kept.read_bytes())
+def _goes_first(name: str) -> bool:
+    """Whether a name is that of a module that no file beside a script can stand for."""
+    built_in = BuiltinImporter.find_spec(name) or FrozenImporter.find_spec(name)
+    return built_in is not None or name in ("gridml", "encodings", "__main__")
 
 
-def compiled(file: Path, shown: Path) -> CodeType:
-    """Return the code of a source file that says of itself to be another: tracebacks name that, and show this one's
-    lines. Raises what reading and compiling raise."""
-    source = file.read_bytes()
-    code = compile(source, str(shown), "exec", dont_inherit=True)
-    text = importlib.util.decode_source(source)
-    linecache.cache[str(shown)] = (len(text), None, text.splitlines(keepends=True), str(shown))
-    return code
+def _is_library(folder: Path) -> bool:
+    """Whether packages were installed into a folder."""
+    return any(folder.glob("*.dist-info"))
+
+
+def _has_modules(folder: Path) -> bool:
+    return next(folder.rglob("*.py"), None) is not None

@@ -28,9 +28,9 @@ LEAST_GRACE_S = 2.0  # of real time
 LEAST_LIFE_S = 1.0  # on average, of real time: a worker takes half of that to start
 MOST_PROCESSES = 4096  # workers of one machine
 MOST_SPEEDUP = 10**6
-WORKER = "gridml-worker"  # the console script of workers
-# -P: a user's own remote.py in the working directory must not be taken for ours.
-WITHOUT_SCRIPT = ("-P", "-c", "import sys; from remote.worker import main; sys.exit(main())")
+# -P, and gridml first: a user's own remote.py in the working directory, or on PYTHONPATH, must not be taken for ours.
+_BEGIN = "import sys, gridml; sys.argv[0] = 'gridml-worker'; from remote.worker import main; sys.exit(main())"
+WORKER = ("-P", "-c", _BEGIN)
 
 
 @dataclass(frozen=True)
@@ -133,11 +133,10 @@ def script(settings: Settings) -> Script:
 
 
 def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str], list[str]]:
-    """Return what makes a worker's argument list from its name: the console script beside this Python, or the same
-    without it."""
-    beside = Path(sys.executable).parent / WORKER
-    begin = [str(beside)] if os.access(beside, os.X_OK) else [sys.executable, *WITHOUT_SCRIPT]
+    """Return what makes a worker's argument list from its name."""
     fixed = [
+        sys.executable,
+        *WORKER,
         f"--program={directory.kept_program(settings.program).program.absolute()}",
         f"--original={settings.program}",
         f"--carrier={settings.carrier}",
@@ -146,4 +145,4 @@ def worker_command(settings: Settings, directory: RunDirectory) -> Callable[[str
         f"--seed={settings.seed}",
         f"--device={settings.device}",
     ]
-    return lambda worker: [*begin, f"--name={worker}", *fixed]
+    return lambda worker: [*fixed, f"--name={worker}"]

@@ -39,8 +39,8 @@ from master.store.spec import RunSpec
 
 LOG = "evaluate.log"  # what evaluate prints, among the logs of workers
 MOST_LINES = 20  # of that, which are told
-# -P: a user's own master.py in the working directory must not be taken for ours.
-_COMMAND = ("-P", "-c", "import sys; from master.evaluation.process import main; sys.exit(main())")
+# -P, and gridml first: a user's own master.py in the working directory, or on PYTHONPATH, must not be taken for ours.
+_COMMAND = ("-P", "-c", "import sys, gridml; from master.evaluation.process import main; sys.exit(main())")
 
 
 class _Failed(Exception):

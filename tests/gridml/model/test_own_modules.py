@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
+import gridml
 from gridml.errors import LedgerError, ProgramError
 from gridml.model.loading import load
-from gridml.model.own_modules import own_files
+from gridml.model.own_modules import hidden_files, own_files
 from master.store.kept_program import KeptProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
@@ -85,16 +86,77 @@ def test_a_folder_without_an_init_is_a_package_too(folder: Path) -> None:
     assert found(write(folder, program="import loose.part", loose__part="")) == {"loose/part.py"}
 
 
-def test_what_is_installed_or_built_in_is_not_the_users(folder: Path) -> None:
+def test_what_lies_beside_a_program_goes_before_what_is_installed(folder: Path) -> None:
+    """As for a script: before the standard library, but for what Python has loaded by then; and gridml is gridml."""
     program = write(
         folder,
-        program="import json, numpy, math, gridml, nothing_of_the_kind\nimport numpy.linalg",
-        json="raise ImportError('not this one')",
-        numpy="",
-        math="",
+        program="import json, numpy.linalg, comm, master, sys, os, gridml, nothing_of_the_kind",
+        json="",
+        numpy__package="",
+        comm="",
+        master="",
+        sys="",
+        os="",
         gridml__package="",
     )
+    assert found(program) == {"json.py", "numpy/__init__.py", "comm.py", "master.py"}
+
+
+def test_a_folder_without_an_init_comes_after_what_is_installed(folder: Path) -> None:
+    """Data lies in folders that are called as packages are; gridml's own names are no reason to take it for that."""
+    program = write(
+        folder, program="import yaml.nodes, torch, remote.part", yaml__nodes="", remote__part="", torch__a=""
+    )
+    assert found(program) == {"remote/part.py"}
+    (folder / "master").mkdir()
+    write(folder, program="import master")
     assert found(program) == set()
+
+
+def test_what_was_installed_beside_a_program_is_not_sent_where_it_is_elsewhere_too(folder: Path) -> None:
+    """By pip install --target: two of numpy in one process do not go."""
+    program = write(folder, program="import numpy, mine_beside_numpy", numpy__package="", mine_beside_numpy="")
+    (folder / "numpy-2.0.dist-info").mkdir()
+    assert found(program) == {"mine_beside_numpy.py"}
+
+
+def hidden(program: Path) -> dict[str, str]:
+    return dict(hidden_files(program))
+
+
+def test_what_is_hidden_is_named_with_what_hides_it(folder: Path) -> None:
+    program = write(
+        folder,
+        program="import time, gridml, numpy\nfrom torch import mine\nimport both.part, helper_of_hidden, comm, master",
+        helper_of_hidden="import sys",
+        time="",
+        sys="",
+        gridml="",
+        torch__mine="",
+        both="",
+        both__package="",
+        both__part="",
+        both__part__package="",
+        comm="",
+        master="",
+        os="",  # not imported
+    )
+    told = hidden(program)
+    assert told.keys() == {"time.py", "sys.py", "gridml.py", "torch/mine.py", "both.py", "both/part.py"}
+    assert told["time.py"] == "Python's own module time, which is loaded before any program"
+    assert told["gridml.py"] == "gridml itself"
+    assert told["torch/mine.py"].startswith("torch of /") and "without __init__.py" in told["torch/mine.py"]
+    assert (told["both.py"], told["both/part.py"]) == (
+        "the package both/ beside it",
+        "the package both/part/ beside it",
+    )
+
+
+def test_nothing_is_hidden_in_a_checkout_or_by_data(folder: Path) -> None:
+    assert hidden(write(folder, program="import torch, numpy.linalg", torch__data__mine="", numpy__notes="")) == {}
+    root = Path(gridml.__file__).parents[1]
+    program = write(folder, program="import gridml, master.store, pools")
+    assert not {"gridml", "master", "pools"} & {name.split("/")[0] for name in own_files(program, root)}
 
 
 def test_a_module_that_is_imported_by_its_name_is_found_when_it_is_loaded(folder: Path) -> None:
@@ -261,13 +323,6 @@ def test_a_link_to_a_program_is_that_program(folder: Path, tmp_path: Path) -> No
     assert kept.altered() == ["beside_a_link.py"]
     load(kept.program, link)
     assert sys.modules["beside_a_link"].A == 1
-
-
-def test_gridml_itself_is_never_the_users(folder: Path) -> None:
-    """Where a program lies in the root of a checkout that is installed as it is."""
-    sys.path.insert(0, str(folder))
-    program = write(folder, program="import gridml, master.store, mine", gridml__package="", master__store="", mine="")
-    assert found(program) == {"mine.py"}
 
 
 def test_a_copy_is_whole_or_not_there(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,281 @@
+"""Imports of a program and of its own modules: what lies in its folder goes first for them, as for a script, and for
+nobody else in the process.
+
+Where a name in the folder is taken (by a package of gridml, an installed one, a module of another program) the folder's
+module is loaded under a package of its own in `sys.modules`, and an import from within the folder leads there. All else
+is loaded under its plain name.
+"""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import hashlib
+import importlib
+import importlib.util
+import linecache
+import os
+import sys
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from importlib.util import spec_from_file_location
+from itertools import takewhile
+from pathlib import Path
+from types import CodeType, ModuleType
+from typing import Any
+
+from gridml.model.own_modules import APART, HOME, OURS, found_elsewhere, is_own, is_regular, plain_name
+
+PROGRAM = "gridml_program_"  # begins the name that a program's own file is loaded under
+
+
+class OwnFinder(MetaPathFinder):
+    """Finds a program's own modules. Those that a run keeps are loaded from the copy as if they lay where the program
+    does: what they look for beside themselves is there."""
+
+    def __init__(self, folder: Path, copy: Path | None, taken: frozenset[str]) -> None:
+        self.folder = folder
+        self.taken = taken  # top-level names in the folder that others in this process have, too
+        self.package = f"{APART}{hashlib.sha256(os.fsencode(folder)).hexdigest()[:8]}"  # what these are loaded under
+        self._copy = copy
+        # What is typed, or a notebook's cell, imports from where Python was begun.
+        self._has_prompt = not sys.flags.safe_path and _resolved(".") == folder
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        if self._copy is None:
+            return None  # found along the path of its package
+        name = fullname.removeprefix(f"{self.package}.")
+        first, _, rest = name.partition(".")
+        if rest and not self._has_found(fullname.rpartition(".")[0], name.rpartition(".")[0]):
+            return None
+        if (first in self.taken) != (name != fullname) or not is_own(self._copy, first, kept=True):
+            return None
+        at = self._copy.joinpath(*name.split("."))
+        shown = self.folder.joinpath(*name.split("."))
+        if (file := at / "__init__.py").is_file():
+            loader = _KeptLoader(fullname, shown / file.name, file)
+            return spec_from_file_location(
+                fullname, shown / file.name, loader=loader, submodule_search_locations=[str(shown)]
+            )
+        if (file := at.with_name(f"{at.name}.py")).is_file():
+            seen = shown.with_name(file.name)
+            return spec_from_file_location(fullname, seen, loader=_KeptLoader(fullname, seen, file))
+        if at.is_dir():  # a package without __init__.py
+            spec = ModuleSpec(fullname, None, is_package=True)
+            spec.submodule_search_locations = [str(shown)]
+            return spec
+        return None
+
+    def _has_found(self, package: str, name: str) -> bool:
+        """Whether a package comes from the copy: all of it does, or none."""
+        above = sys.modules.get(package)
+        places = [str(self.folder.joinpath(*name.split(".")))]
+        return above is not None and [*getattr(above, "__path__", [])] == places
+
+    def is_asked_by(self, importer: Mapping[str, Any]) -> bool:
+        """Whether the module with these globals is of the folder: a program, a script, or a module of theirs."""
+        spec, file = importer.get("__spec__"), importer.get("__file__")
+        name = str(getattr(spec, "name", None) or importer.get("__name__"))
+        if name.startswith(f"{self.package}."):
+            return True
+        if not isinstance(file, str):
+            return name == "__main__" and self._has_prompt
+        path = _resolved(file)
+        if name == "__main__" or name.startswith(PROGRAM):
+            return path.parent == self.folder
+        first = self.folder / name.partition(".")[0]  # not whatever is below: environments lie beside programs
+        return path == first.with_suffix(".py") or first in path.parents
+
+
+class _KeptLoader(SourceFileLoader):
+    """Loads a module from its copy; whatever else is asked of it, it answers as one of the file `seen`."""
+
+    def __init__(self, fullname: str, seen: Path, copy: Path) -> None:
+        super().__init__(fullname, str(seen))
+        self._seen, self._kept = seen, copy
+
+    def get_code(self, fullname: str) -> CodeType:
+        return compiled(self._kept, self._seen)
+
+    def get_source(self, fullname: str) -> str:
+        return importlib.util.decode_source(self._kept.read_bytes())
+
+
+class _OursFinder(MetaPathFinder):
+    """Finds gridml's packages beside gridml, whatever else of their names is found before."""
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        return PathFinder.find_spec(fullname, [str(HOME)]) if fullname in OURS else None
+
+
+class _Import:
+    """`__import__`, which leads what a folder imports to the folder's own modules."""
+
+    def __init__(self, plain: Callable[..., Any]) -> None:
+        self._plain = plain
+
+    def __call__(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> Any:
+        importer = sys._getframe(1).f_globals if globals is None else globals  # None where a program calls it
+        finder = _finder_for(importer)
+        if finder is None:
+            return self._plain(name, globals, locals, fromlist, level)
+        if level:
+            package = str(importer.get("__package__") or "")
+            if package.partition(".")[0] == finder.package and level > package.count("."):
+                raise ImportError("attempted relative import beyond top-level package", name=name)
+        if level or name.partition(".")[0] not in finder.taken:
+            return self._plain(name, globals, locals, fromlist, level)
+        with _called_plainly(finder):
+            module = self._plain(f"{finder.package}.{name}", globals, locals, fromlist, 0)
+        return module if fromlist else sys.modules[f"{finder.package}.{name.partition('.')[0]}"]
+
+
+class _ImportModule:
+    """`importlib.import_module`, likewise."""
+
+    def __init__(self, plain: Callable[..., ModuleType]) -> None:
+        self._plain = plain
+
+    def __call__(self, name: str, package: str | None = None) -> ModuleType:
+        finder = _finder_for(sys._getframe(1).f_globals)
+        if finder is None or name.partition(".")[0] not in finder.taken:
+            return self._plain(name, package)
+        with _called_plainly(finder):
+            return self._plain(f"{finder.package}.{name}")
+
+
+def claim(folder: Path, copy: Path | None = None, among: Collection[str] | None = None) -> OwnFinder:
+    """Have imports by what lies in a folder lead to the folder's own modules, of names `among` these where not all.
+    `copy` is the folder of what a run keeps of them.
+
+    It takes the place of an earlier claim on that folder, and of all that are not needed but for their copy.
+    """
+    places = (folder,) if copy is None else (folder, copy)
+    names = {name for place in places for name in _names_in(place)}
+    own = {n for n in names if is_own(folder, n) or (copy is not None and is_own(copy, n, kept=True))}
+    taken = frozenset(n for n in own if (among is None or n in among) and _is_taken(n, places))
+    finder = OwnFinder(folder, copy, taken)
+    sys.meta_path[:] = [
+        each for each in sys.meta_path if not isinstance(each, OwnFinder) or (each.taken and each.folder != folder)
+    ]
+    if taken or copy is not None:
+        sys.meta_path.insert(0, finder)
+    if not taken:
+        return finder
+    if finder.package not in sys.modules:
+        sys.modules[finder.package] = ModuleType(finder.package)
+        sys.modules[finder.package].__path__ = [str(folder)]
+    if not isinstance(builtins.__import__, _Import):
+        builtins.__import__ = _Import(builtins.__import__)
+    if not isinstance(importlib.import_module, _ImportModule):
+        importlib.import_module = _ImportModule(importlib.import_module)
+    return finder
+
+
+def keep_ours() -> None:
+    """Have gridml's packages found as such where a script, or a folder that Python searches before, has modules of
+    their names. These stay what they are for what lies beside them."""
+    searched = (_resolved(entry or ".") for entry in sys.path)
+    before = [*takewhile(lambda folder: folder != HOME, searched)]
+    folders = {folder for folder in before if any(is_own(folder, n) and is_regular(folder, n) for n in OURS)}
+    loaded = {name: _folder_of(sys.modules[name]) for name in OURS if name in sys.modules}
+    theirs = {name: folder for name, folder in loaded.items() if folder not in (None, HOME)}
+    if not folders and not theirs:
+        return
+    if not any(isinstance(finder, _OursFinder) for finder in sys.meta_path):
+        sys.meta_path.insert(0, _OursFinder())
+    for folder in {*folders, *theirs.values()}:
+        assert folder is not None
+        finder = claim(folder, among=OURS)
+        for name in (name for name, its in theirs.items() if its == folder):
+            _rename(name, f"{finder.package}.{name}")
+
+
+def _rename(old: str, new: str) -> None:
+    """Have a module that is loaded, and those below it, go by another name, unless they are being loaded now."""
+    names = [name for name in sys.modules if name == old or name.startswith(f"{old}.")]
+    if any(getattr(sys.modules[name].__spec__, "_initializing", False) for name in names):
+        return
+    for name in names:
+        module, renamed = sys.modules.pop(name), new + name.removeprefix(old)
+        for part in vars(module).values():
+            if getattr(part, "__module__", None) == name:
+                with contextlib.suppress(AttributeError, TypeError):
+                    part.__module__ = renamed
+        module.__name__ = renamed
+        if module.__spec__ is not None:
+            module.__spec__.name = renamed
+            module.__package__ = module.__spec__.parent
+        sys.modules[renamed] = module
+
+
+def _finder_for(importer: Mapping[str, Any]) -> OwnFinder | None:
+    """The claim on the folder that the module with these globals is of."""
+    for finder in sys.meta_path:
+        if isinstance(finder, OwnFinder) and finder.taken and finder.is_asked_by(importer):
+            return finder
+    return None
+
+
+@contextlib.contextmanager
+def _called_plainly(finder: OwnFinder) -> Iterator[None]:
+    """Have a module that is not found called as the source calls it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        error.msg = error.msg.replace(f"{finder.package}.", "")
+        error.name = plain_name(error.name or "")
+        raise
+
+
+def _names_in(folder: Path) -> set[str]:
+    """The top-level names that a folder may have modules of."""
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        found = {each.name.removesuffix(".py") for each in entries if each.name.endswith(".py") or "." not in each.name}
+        return {name for name in found if is_regular(folder, name) or name in sys.modules or name in OURS}
+    return set()
+
+
+def _is_taken(name: str, folders: Sequence[Path]) -> bool:
+    """Whether a name of a module in a folder, or in its copy, is that of another one in this process."""
+    if name in OURS:
+        return True
+    if (loaded := sys.modules.get(name)) is not None:
+        return _folder_of(loaded) not in folders
+    return name in sys.stdlib_module_names or found_elsewhere(name, *folders) is not None
+
+
+def _folder_of(module: ModuleType) -> Path | None:
+    """The folder that a top-level module was found in; None where there is none, or several."""
+    file = getattr(module, "__file__", None)
+    if isinstance(file, str):
+        path = _resolved(file)
+        return path.parents[path.name == "__init__.py"]
+    places = {_resolved(place).parent for place in getattr(module, "__path__", ())}
+    return places.pop() if len(places) == 1 else None
+
+
+def _resolved(path: str) -> Path:
+    return Path(os.path.realpath(path))
+
+
+def compiled(file: Path, shown: Path) -> CodeType:
+    """Return the code of a source file that says of itself to be another: tracebacks name that, and show this one's
+    lines. Raises what reading and compiling raise."""
+    source = file.read_bytes()
+    code = compile(source, str(shown), "exec", dont_inherit=True)
+    text = importlib.util.decode_source(source)
+    linecache.cache[str(shown)] = (len(text), None, text.splitlines(keepends=True), str(shown))
+    return code
