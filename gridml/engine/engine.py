@@ -6,7 +6,7 @@ in.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -20,7 +20,7 @@ from gridml.engine.calling import Calling
 from gridml.engine.device_errors import trouble_of
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture
-from gridml.engine.modules import ModuleRows, Modules, still
+from gridml.engine.modules import ModuleRows, Modules, Trainable, still
 from gridml.engine.rebasing import Rebasing
 from gridml.engine.recorder import Recorder
 from gridml.engine.replicated_rows import ReplicatedRows
@@ -165,6 +165,17 @@ class Engine:
     def followed(self) -> frozenset[str]:
         """The edge fields of which f has looked up where they lead, so far in this chunk (`images.edge.index`)."""
         return frozenset(self._rows(self._driver).followed)
+
+    @property
+    def reweighted(self) -> frozenset[str]:
+        """The edge fields whose weights f has written, so far in this chunk, where that can be seen: in memory of the
+        chunk it cannot."""
+        return frozenset(self._rows(self._driver).reweighted)
+
+    def trainable(self) -> Iterator[Trainable]:
+        """What optimisers may move in the modules that this chunk leads to, and what f has done to that."""
+        for modules in self._modules.values():
+            yield from modules.trainable()
 
     def read_losses(self, held: Mapping[VertexKey, ModuleTensors] = MappingProxyType({})) -> None:
         """Look at the losses that stayed on a device. Raises BatchFailed from what is wrong with the first of them that

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterator, Mapping
 from types import MethodType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +30,19 @@ from gridml.protocol.push import VertexKey
 from gridml.protocol.text import described
 
 Array = NDArray[Any]
+
+
+class Trainable(NamedTuple):
+    """The parameters that the optimiser of a module may move, and what f has done to that."""
+
+    module: tuple[str, int, str]  # type, vertex, field
+    names: frozenset[str]  # of the parameters, as in the module's state_dict
+    reached: frozenset[str]  # those that the loss of the last batch leads to
+    pulled: bool  # whether any has a gradient that is not 0
+    asked: bool  # whether f has asked for a step, in this batch or before
+    has_rate: bool  # whether the learning rate is not 0
+
+
 _NO_VALUES: Array = np.empty(0)
 
 
@@ -244,6 +257,23 @@ class Modules:
             for name, parameter in made.named_parameters()
             if parameter.requires_grad
         }
+
+    def trainable(self) -> Iterator[Trainable]:
+        """What the optimisers of all vertices made so far may move, and what has become of it, field by field."""
+        for index, optimisers in self._optimisers.items():
+            for field, optimiser in optimisers.items():
+                groups = optimiser.param_groups
+                own = {id(parameter) for group in groups for parameter in group["params"]}
+                named = self._made[index][field].named_parameters()
+                parameters = {plain(name): p for name, p in named if p.requires_grad and id(p) in own}
+                yield Trainable(
+                    (self.vertex_type.name, index, field),
+                    frozenset(parameters),
+                    frozenset(name for name, p in parameters.items() if p.grad is not None),
+                    any(p.grad is not None and bool((p.grad != 0).any()) for p in parameters.values()),
+                    id(optimiser) in self.stepping.asked,
+                    any(float(group.get("lr", 1)) != 0 for group in groups),
+                )
 
     def evaluation_mode(self) -> None:
         """Put every module into evaluation mode: no dropout, BatchNorm by its running statistics."""

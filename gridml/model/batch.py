@@ -26,7 +26,7 @@ class Rows:
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
     guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist. `followed`
-    are the edge fields of which f has looked up where they lead.
+    are the edge fields of which f has looked up where they lead, `reweighted` those whose weights it has written.
     """
 
     def __init__(
@@ -52,6 +52,7 @@ class Rows:
         self.ragged: Mapping[str, Ragged] = {}
         self.shared: Mapping[str, SharedColumn] = {}
         self.followed: set[str] = set()
+        self.reweighted: set[str] = set()
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: a tensor on the same memory when the program uses torch."""
@@ -149,10 +150,18 @@ class Neighbours:
     them by vertex; `weight` (m,) or None.
     """
 
-    def __init__(self, index: Any, offsets: Any, weight: Any) -> None:
+    def __init__(self, index: Any, offsets: Any, weight: Any, original: Array | None = None) -> None:
         self.index = index
         self.offsets = offsets
         self.weight = weight
+        self._given = weight
+        self._original = original  # where the weights are a copy that is lost
+
+    def has_new_weights(self) -> bool:
+        """Whether f has put other weights there, or has written into these where they are not seen by others."""
+        if self.weight is not self._given or getattr(self.weight, "_version", False):  # torch counts writes
+            return True
+        return self._original is not None and bool((np.asarray(self.weight) != self._original).any())
 
 
 class Batch(Generic[V]):
@@ -262,6 +271,7 @@ class Batch(Generic[V]):
 
     def _write_back(self) -> None:
         """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
+        self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
         if isinstance(self._at, slice) and self._rows.device is None:
             return  # f wrote through views
         positions = np.arange(len(self._rows.ids))[self._at]

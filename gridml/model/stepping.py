@@ -57,6 +57,7 @@ class Stepping:
         self._accumulate = accumulate
         self._windows: dict[tuple[int, ...], _Window] = {}
         self._unread: list[_Unread] = []
+        self.asked: set[int] = set()  # ids of the optimisers that a step was asked of
         self.idle = False
         self.eager = False
         self.rows = (0, 0)
@@ -88,6 +89,7 @@ class Stepping:
             )
         batches = self._accumulate if options.accumulate is None else options.accumulate
         _check(options.clip_norm, batches)
+        self.asked.update(map(id, optimisers))
         window = self._window(optimisers)
         window.options = options
         if batches > 1:

@@ -22,11 +22,13 @@ from gridml.aggregates.bits import same_bits
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
 from gridml.engine.engine import Engine
+from gridml.engine.modules import Trainable
 from gridml.engine.pace import next_batch
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_names import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.loading import load
+from gridml.model.own_modules import hidden_files
 from gridml.model.program import Metrics, Program
 from gridml.model.progress import Progress
 from gridml.model.user_traceback import user_traceback
@@ -35,6 +37,7 @@ from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
 from master.planning.odd_data import not_finite
 from master.planning.odd_edges import not_followed, one_component
+from master.planning.odd_steps import not_trained, weights_in_vain
 from master.planning.read_sums import Batch, reads_sums
 from master.store.replica import Replica
 from master.store.settings import check_placement
@@ -86,15 +89,19 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     chunk = first_chunk(program, graph, 2 * size)
     with errors_told(place):
         engine, start = begun(program, chunk, state, place)
+    trainable: list[Trainable] = []
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     for first, stop in pairwise(ends):
         began = time.perf_counter()
         _train(engine, first, stop, program.factor(engine.at), driver, file)
         batch_s = time.perf_counter() - began
+        trainable += engine.trainable()
     last = _last_size(program, graph.tables[driver].count, size)
-    odd = [*not_finite(graph), *_last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)]
+    odd = [*_hidden(file), *not_finite(graph)]
+    odd += _last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)
     odd += [
         *_written_in_vain(engine, graph),
+        *weights_in_vain(engine, graph),
         *not_followed(program, graph, engine.followed),
         *one_component(program, graph, driver),
     ]
@@ -103,8 +110,9 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
     odd += reads_sums(Batch(file, program, graph, chunk, ends[1], state, place), part)
-    if not moved:
+    if not moved and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
+    odd += not_trained(trainable, moved)
     own = [each.type.name for each in graph.replicated if each.type.own_rule]
     before = {name: _tensors(state, name) for name in own}
     merged = _merged(graph, state, part, ends[-1])
@@ -126,6 +134,14 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         tuple(odd),
         place.name,
     )
+
+
+def _hidden(file: Path) -> list[str]:
+    """What beside a program is not what its imports lead to."""
+    return [
+        f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
+        for path, by in hidden_files(file)
+    ]
 
 
 def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:

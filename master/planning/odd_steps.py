@@ -1,0 +1,101 @@
+"""What is odd about the optimiser steps that f takes, and about the weights of edges that it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gridml.aggregates.bits import same_bits
+from gridml.engine.engine import Engine
+from gridml.engine.modules import Trainable
+from gridml.model.graph import Graph
+
+MOST_NAMED = 4  # parameters in one message
+
+
+@dataclass
+class _Tried:
+    """What the tried batches have made of the parameters of one module field, over all its vertices."""
+
+    names: set[str] = field(default_factory=set)
+    reached: set[str] = field(default_factory=set)
+    moved: set[str] = field(default_factory=set)
+    pulled: bool = False
+    asked: bool = False
+    has_rate: bool = False
+
+    def add(self, seen: Trainable, moved: Collection[str]) -> None:
+        whole = "/".join(map(str, seen.module))
+        self.names |= seen.names
+        self.reached |= seen.reached
+        self.moved |= {name for name in seen.names if f"{whole}/{name}" in moved}
+        self.pulled |= seen.pulled
+        self.asked |= seen.asked
+        self.has_rate |= seen.has_rate
+
+
+def not_trained(batches: Iterable[Trainable], moved: Collection[str]) -> Iterator[str]:
+    """Yield what f leaves untrained: of all modules with an optimiser, `batches` say what each batch found and `moved`
+    which tensors are not any more what they were.
+
+    Whether a module is trained shows by steps and gradients, not by whether it moved: a rate may begin at 0, and steps
+    may be gathered for. Modules without an optimiser, and frozen parameters, stay as they are on purpose.
+    """
+    tried: dict[str, _Tried] = {}
+    for seen in batches:
+        if seen.names:
+            tried.setdefault(f"{seen.module[0]}.{seen.module[2]}", _Tried()).add(seen, moved)
+    if not tried:
+        return
+    if not any(each.moved for each in tried.values()):
+        count, those = sum(len(each.names) for each in tried.values()), ", ".join(tried)
+        if not any(each.asked for each in tried.values()):
+            yield (
+                f"f took no optimiser step, and moved none of the {count:,} trainable parameters of {those}. Call step "
+                f"of that vertex for the loss, as in network.step(loss): returning the loss, or loss.backward(), "
+                f"trains nothing"
+            )
+        elif not any(each.pulled for each in tried.values()) and any(each.has_rate for each in tried.values()):
+            yield (
+                f"the steps that f took moved none of the {count:,} trainable parameters of {those}: all their "
+                f"gradients are 0, or there are none"
+            )
+        return
+    for name, each in tried.items():
+        if not each.asked and each.pulled and not each.moved:
+            yield (
+                f"the loss that f steps for leads to {name}, and none of its {len(each.names):,} trainable parameters "
+                f"is stepped: name its vertex as well, as in network.step(loss, head). Where it is to stay as it is, "
+                f"give gridml.module no optimiser"
+            )
+        left = sorted(each.names - each.reached - each.moved)
+        if each.asked and each.reached and left:
+            yield (
+                f"no loss of f leads to {len(left):,} of the {len(each.names):,} trainable parameters of {name} "
+                f"({_listed(left)}), so that they stay as they were made. Where that is meant, freeze them: "
+                f"requires_grad_(False)"
+            )
+
+
+def weights_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:
+    """Yield for each edge field whose weights f has written that this changes nothing."""
+    assert engine.chunk is not None
+    chunk, driver = engine.chunk, engine.chunk.driver
+    type_name, ids = chunk.tables[driver].type, chunk.tables[driver].ids
+    for name, edges in graph.tables[type_name].edges.items():
+        _, _, given = edges.of(ids)
+        cut = chunk.edges.get(f"{driver}/{name}")
+        now = None if cut is None else cut.weight
+        pair = [np.ascontiguousarray(each) for each in (given, now) if each is not None]
+        if name in engine.reweighted or (len(pair) == 2 and not same_bits(*pair)):
+            yield (
+                f"f wrote the weights of {type_name}.{name}, and nobody will see it: edges stay as graph() made them. "
+                f"What f is to change is a field, such as gridml.array(..., mutable=True) of {type_name}"
+            )
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - MOST_NAMED} more" if len(names) > MOST_NAMED else ""
+    return ", ".join(names[:MOST_NAMED]) + more
