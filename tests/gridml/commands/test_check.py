@@ -252,6 +252,192 @@ def test_a_tensor_that_f_writes_in_vain_is_odd(gridml: Callable[..., tuple[int, 
     assert "f wrote Point.label, and nobody will see it: a field comes home where it is declared" in err
 
 
+LOSS_OF = "loss_of(network.model, points.values, points.label)"
+NO_STEP = "f took no optimiser step, and moved none of the 6 trainable parameters of Network.model"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        # no step, though layers of statistics move
+        (STEP, STEP.replace("network.step(", "return ("), NO_STEP),
+        (STEP, STEP.replace("network.step(", "(").replace("label))", "label)).backward()"), NO_STEP),
+        (
+            STEP,
+            STEP.replace(LOSS_OF, f"0 * {LOSS_OF}"),
+            "moved none of the 6 trainable parameters of Network.model: all their",
+        ),
+        # warm-up that begins at 0, and gradients that are gathered for longer than is tried
+        (PROGRAM, PROGRAM.replace(")", ", schedule=lambda at: 0.0)"), ""),
+        (PROGRAM, PROGRAM.replace(")", ", schedule=lambda share: share)"), ""),
+        ("batch=BATCH", "batch=BATCH, accumulate=8", ""),
+        # moved by hand
+        (
+            STEP,
+            "    loss_of(network.model, points.values, points.label).backward()\n    with torch.no_grad():\n"
+            "        for p in network.model.parameters():\n            p -= 0.1 * p.grad\n            p.grad = None\n",
+            "",
+        ),
+    ],
+)
+def test_what_f_leaves_untrained_is_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path, old: str, new: str, said: str
+) -> None:
+    assert PERCEPTRON.count(old) >= 1
+    (tmp_path / "steps.py").write_text(PERCEPTRON.replace(old, new))
+    status, _, err = gridml("steps.py")
+    assert status == 0 and err.count("Warning") == bool(said), err
+    assert said in err
+
+
+HEADS = """
+from functools import partial
+import numpy as np
+import torch
+import gridml
+from torch import nn
+SGD = partial(torch.optim.SGD, lr=0.1)
+
+class Body(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.body, self.spare, self.frozen = nn.Linear(3, 3), nn.Linear(3, 3), nn.Linear(3, 3).requires_grad_(False)
+    def forward(self, x):
+        return self.body(x)
+
+class Network(gridml.Vertex):
+    model = gridml.module(Body, SGD)
+
+class Head(gridml.Vertex):
+    model = gridml.module(lambda: nn.Linear(3, 1), SGD)
+
+class Teacher(gridml.Vertex):
+    model = gridml.module(lambda: nn.Linear(3, 1))
+
+class Row(gridml.Vertex):
+    x = gridml.array("float32", (3,))
+    network = gridml.edge(Network)
+    head = gridml.edge(Head)
+    teacher = gridml.edge(Teacher)
+
+@gridml.update(batch=4)
+def train(rows: gridml.Batch[Row], network: Network, head: Head, teacher: Teacher) -> None:
+    loss = (head.model(network.model(rows.x)) - teacher.model(rows.x)).square().mean()
+    network.step(loss, head)
+
+def graph():
+    g = gridml.Graph()
+    vertices = {name: g.add(t) for name, t in (("network", Network), ("head", Head), ("teacher", Teacher))}
+    g.add(Row, x=np.ones((16, 3), np.float32), **vertices)
+    return g
+
+program = gridml.Program(graph, train)
+"""
+SPARE = "no loss of f leads to 2 of the 4 trainable parameters of Network.model (spare.bias, spare.weight)"
+ALTERNATE = """    if rows.ids[0] % 8:
+        network.step(loss)
+    else:
+        head.step(loss)
+"""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ("", "", [SPARE]),
+        ("self.body(x)", "self.spare(self.body(x))", []),
+        ("self.body(x)", "self.spare(self.body(x)) if self.body.weight.sum() > 99 else self.body(x)", [SPARE]),
+        ("step(loss, head)", "step(loss)", [SPARE, "leads to Head.model, and none of its 2 trainable parameters"]),
+        ("    network.step(loss, head)\n", ALTERNATE, [SPARE]),  # as the two networks of a GAN
+    ],
+)
+def test_what_a_step_leaves_out_is_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path, old: str, new: str, said: list[str]
+) -> None:
+    (tmp_path / "heads.py").write_text(HEADS.replace(old, new))
+    status, _, err = gridml("heads.py")
+    assert status == 0 and err.count("Warning") == len(said), err
+    assert all(each in err for each in said)
+
+
+COUNTED_WORDS = """
+import numpy as np
+import gridml
+
+class Word(gridml.Vertex):
+    count = gridml.array("float64")
+    aggregate = gridml.add()
+
+class Topic(gridml.Vertex):
+    size = gridml.array("float64")
+    aggregate = gridml.add()
+
+class Text(gridml.Vertex):
+    words = gridml.edge(Word, weight="float32")
+    topic = gridml.edge(Topic)
+
+@gridml.update(batch=4)
+def train(texts: gridml.Batch[Text], words: gridml.Batch[Word], topic: Topic) -> None:
+    topic.size += len(texts)
+    words.count[:] = words.count + 1
+    got = texts.words.weight.sum()
+
+def graph():
+    g = gridml.Graph()
+    g.add(Word, count=np.zeros(5))
+    g.add(Topic, size=np.zeros(2))
+    words = gridml.csr(np.arange(17), np.arange(16) % 5, np.ones(16, np.float32))
+    g.add(Text, words=words, topic=np.arange(16) % TOPICS)
+    return g
+
+program = gridml.Program(graph, train)
+"""
+READ = "got = texts.words.weight.sum()"
+
+
+@pytest.mark.parametrize("topics", [1, 2])  # f gets rows as they lie, or copies of some
+@pytest.mark.parametrize("torch", [False, True])
+@pytest.mark.parametrize(
+    ("write", "odd"),
+    [
+        (READ, False),
+        ("got = texts.words.weight * 2", False),
+        ("texts.words.weight[:] = 2", True),
+        ("texts.words.weight = texts.words.weight * 2", True),
+        ("texts.words.weight *= 2", True),
+        ("weight = texts.words.weight; weight[0] = 3", True),
+    ],
+)
+def test_weights_of_edges_that_f_writes_in_vain_are_odd(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path, topics: int, torch: bool, write: str, odd: bool
+) -> None:
+    text = COUNTED_WORDS.replace(READ, write).replace("TOPICS", str(topics))
+    if torch:
+        array = 'size = gridml.array("float64")\n    aggregate = gridml.add()\n\nclass Text'
+        module = "model = gridml.module(lambda: torch.nn.Linear(1, 1))\n\nclass Text"
+        text = f"import torch{text}".replace(array, module).replace("    topic.size += len(texts)\n", "")
+        text = text.replace("Topic, size=np.zeros(2)", "Topic, 2")
+    (tmp_path / "weights.py").write_text(text)
+    status, _, err = gridml("weights.py")
+    assert status == 0, err
+    assert ("f wrote the weights of Text.words, and nobody will see it" in err) is odd, err
+
+
+def test_files_that_are_hidden_are_named(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    for name in ("time.py", "master.py", "both.py", "both/__init__.py"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("MINE = 1\n")
+    (tmp_path / "imports.py").write_text(f"import time, both, master\nassert master.MINE\n{COUNTS}")
+    status, _, err = gridml("imports.py")
+    assert status == 0
+    assert err.splitlines() == [
+        "Warning: time.py beside imports.py is hidden by Python's own module time, which is loaded before any program, "
+        "and an import gets that instead: rename it",
+        "Warning: both.py beside imports.py is hidden by the package both/ beside it, and an import gets that instead: "
+        "rename it",
+    ]
+
+
 def test_a_rule_of_ones_own_that_only_returns_is_odd(
     gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
