@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 from master.decisions.crowding import Length, worth_asking
+from master.store.spec import RunSpec
 from master.wiring import Parts
 
 ALL = "--steps-each 0 asks for all"
+
+
+def useful_workers(spec: RunSpec, total: int, *, averages: bool) -> tuple[int | None, str]:
+    """Return how many workers a run over `total` vertices is long enough for, and why; None for any number, as where no
+    replica is averaged as a whole."""
+    if not averages:
+        return None, ""
+    return worth_asking(Length(total, spec.program.update.window, spec.settings.steps_each))
 
 
 class Asking:
@@ -13,11 +22,9 @@ class Asking:
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
-        self._reason = ""
         self._seen: tuple[int, int] | None = None  # asked for, wanted
-        if parts.exchange.merger.averages:
-            length = Length(parts.leases.epochs.total, parts.spec.program.update.window, parts.spec.settings.steps_each)
-            parts.workers.useful, self._reason = worth_asking(length)
+        averages = parts.exchange.merger.averages
+        parts.workers.useful, self._reason = useful_workers(parts.spec, parts.leases.epochs.total, averages=averages)
 
     def look(self, now: float) -> None:
         """Tell how many are asked for, where that is another number than this run's masters told last."""

@@ -9,12 +9,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from gridml.engine.used_settings import settings_of
 from gridml.errors import GridmlError, LedgerError, ProgramError
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.protocol import bundle
 from gridml.protocol.disks import network_disk
 from gridml.protocol.foreign_files import remove
+from master.asking import useful_workers
 from master.backends.registry import BACKENDS, read_settings
 from master.environment import Environment
 from master.leases.epochs import Epochs
@@ -38,6 +40,7 @@ from master.store.status import RunStatus
 from master.store.versions import Versions, initial
 from master.sync.merger import Merger
 from master.telemetry.run_loggers import check_loggers
+from master.told_settings import tell_settings
 from master.wiring import wire
 
 Change = Callable[[Settings], Settings]  # of what a run is told, from one master to the next
@@ -132,7 +135,8 @@ def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environme
     ledger, now = Ledger(building, shared_disk=True, create=True, durable=environment.durable), environment.clock()
     try:
         replica = Replica(spec.graph, Versions(directory.versions, durable=environment.durable))
-        Merger(spec.graph, replica).add_buffers(begun.state)
+        merger = Merger(spec.graph, replica)
+        merger.add_buffers(begun.state)
         sha256 = replica.start(begun.state)
         with ledger.transaction():
             ledger.set("identity", identity(spec))
@@ -148,6 +152,11 @@ def _make_ledger(spec: RunSpec, begun: Begun, directory: RunDirectory, environme
                 _tell_placement(placed, spec, ledger, now, directory, environment)
             if begun.taken:
                 _tell_begun(begun, spec.settings, ledger, now, directory, environment)
+            useful, _ = useful_workers(spec, epochs.total, averages=merger.averages)
+            workers = spec.settings.workers if useful is None else min(useful, spec.settings.workers)
+            journal = Journal(ledger, directory.events, environment.report)
+            tell_settings(settings_of(spec.program), workers, ledger, journal, now)
+            journal.close()
     finally:
         ledger.close()
     building.rename(directory.ledger)

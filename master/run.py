@@ -26,6 +26,7 @@ from master.store.run_facts import STOPPED_EARLY, PushCosts, RunClock
 from master.store.rundir import MasterLock
 from master.store.status import RunStatus
 from master.takeover import recovered
+from master.told_settings import ToldSettings
 from master.wiring import Parts
 
 IDLE_S = (0.005, 0.02)  # how long the loop rests when nothing happened: at first, and at most
@@ -43,6 +44,7 @@ class Run:
         self._tell_costs_s = 0.0
         self._scaling = Scaling(parts)
         self._asking = Asking(parts)
+        self._told_settings = ToldSettings(parts)
         network = network_disk(parts.directory.root)
         if network is not None:
             warning = f"{parts.directory.root} lies on {network}: a rollback journal is used, slower but safe there"
@@ -154,6 +156,7 @@ class Run:
         work_left, now = not self.parts.leases.epochs.finished(), self.parts.environment.clock()
         self._scaling.look(now)
         self._asking.look(now)
+        self._told_settings.look(now)
         self.parts.fleet.staff(now, work_left=work_left)
         self.parts.fleet.check_machines(work_left=work_left)
 

@@ -1,4 +1,5 @@
-"""Which layers of a module matter beyond their own weights: what normalises by its batch, and tables of embeddings."""
+"""Which layers of a module matter beyond their own weights: what normalises by its batch, and tables of embeddings; and
+the learning rates that its optimiser is made with."""
 
 from __future__ import annotations
 
@@ -20,10 +21,13 @@ COMPILED = "_orig_mod"  # where a compiled module has the one that it was made o
 @dataclass(frozen=True)
 class Layers:
     """`by_batch`: whether a layer takes statistics of its batch. `tables` are the names, as in its state_dict, of the
-    weights whose rows are looked up by number: of nn.Embedding and nn.EmbeddingBag, and of nothing else at once."""
+    weights whose rows are looked up by number: of nn.Embedding and nn.EmbeddingBag, and of nothing else at once.
+    `rates` are the distinct learning rates of the optimiser's groups, () without an optimiser, None where it cannot be
+    made."""
 
     by_batch: bool = False
     tables: frozenset[str] = frozenset()
+    rates: tuple[float, ...] | None = ()
 
 
 def plain(name: str) -> str:
@@ -40,11 +44,25 @@ def layers_of(declared: module) -> Layers:
     with torch.random.fork_rng(devices=[]):
         try:
             made = declared.factory()
-            return Layers(any(True for _ in batch_norms(made)), frozenset(embedding_tables(made)))
+            return Layers(
+                any(True for _ in batch_norms(made)), frozenset(embedding_tables(made)), _rates(declared, made)
+            )
         except Interruption:
             raise
         except BaseException:
-            return Layers()
+            return Layers(rates=None)
+
+
+def _rates(declared: module, made: Module) -> tuple[float, ...] | None:
+    if declared.optimiser is None:
+        return ()
+    try:
+        groups = declared.optimiser(made.parameters()).param_groups
+        return tuple(dict.fromkeys(float(group["lr"]) for group in groups))
+    except Interruption:
+        raise
+    except BaseException:  # that it cannot be made is told where it is made to train
+        return None
 
 
 def tables_of(of: VertexType, index: int) -> tuple[str, ...]:

@@ -20,11 +20,12 @@ from gridml.protocol.text import described
 
 Schedule = Callable[[float], float] | Callable[[Progress], float]
 TRIED_STEPS = 1000  # of the run that a schedule is tried on before one begins
+DECAY = 0.4  # share of the run at its end over which the default schedule falls
 
 
 def linear_decay(share: float) -> float:
     """The default learning-rate factor: 1 until 60% of the run is credited, then falling linearly to 0."""
-    return min(1.0, (1.0 - share) / 0.4)
+    return min(1.0, (1.0 - share) / DECAY)
 
 
 def constant(share: float) -> float:

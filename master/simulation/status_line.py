@@ -18,7 +18,7 @@ from master.views.progress import read_progress
 from master.views.render import duration
 
 EVERY_S = 0.5  # of real time
-SHOWN = ("epoch", "metrics", "resumed", "warning", "failure")  # topics; evictions are counted, not shown
+SHOWN = ("training", "epoch", "metrics", "resumed", "warning", "failure")  # topics; evictions are counted, not shown
 
 
 @contextlib.contextmanager

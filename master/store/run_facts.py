@@ -16,6 +16,7 @@ from master.store.status import RunStatus
 from master.store.wall_clock import AHEAD
 
 STOPPED_EARLY = "stopped_early"  # the fact that says why a run has trained enough
+TOLD_SETTINGS = "told_settings"  # the fact that has what workers train with, as it was logged
 
 
 @dataclass(frozen=True)

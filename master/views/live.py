@@ -33,7 +33,7 @@ from master.views.progress import Progress, read_progress
 from master.views.render import duration
 
 STYLES = {
-    **dict.fromkeys(("started", "resumed", "running"), "cyan"),
+    **dict.fromkeys(("started", "training", "resumed", "running"), "cyan"),
     **dict.fromkeys(("epoch", "metrics", "best", "stopping", "finished"), "green"),
 }
 NAMED = 3  # machines that are avoided

@@ -74,6 +74,8 @@ def _header(report: Report) -> Table:
         grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
     if report.helpful is not None:
         grid.add_row("helpful", f"about {report.helpful:,} workers: {report.helpful_because}")
+    if report.settings:
+        grid.add_row("settings", "\n".join(report.settings))
     if report.placement is not None:
         grid.add_row("placed", report.placement)
     if report.best is not None:

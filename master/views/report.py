@@ -22,6 +22,7 @@ from master.store.kept_placement import FACT
 from master.store.reader import opened
 from master.store.run_facts import (
     STOPPED_EARLY,
+    TOLD_SETTINGS,
     RunClock,
     read_best_fact,
     read_clock,
@@ -115,7 +116,8 @@ class Report:
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
     credited work. `repetitions` counts how often a push was trained again for a check. More than `helpful` workers
     would hardly help, as far as the pushes show; None where they do not. Of the workers that are wanted `asked` were
-    asked for at last, None: all. `stopped_early` says why a run ended before its last epoch, None where it did not.
+    asked for at last, None: all. `settings` are batch and learning rates that numbers of workers train with
+    instead of the program's, each as it was logged. `stopped_early` says why a run ended before its last epoch, None where it did not.
     `best` has `version`, `epoch`, `goal` and `value` of the replica that is kept as the best. `sizing` says what sizes
     the chunks have at last, and why; None before lifetimes were fitted. `money` is what instances cost that the run
     launched itself, None where it launched none.
@@ -155,6 +157,7 @@ class Report:
     asked_because: str | None
     helpful: int | None
     helpful_because: str | None
+    settings: list[str]
     placement: str | None
     stopped_early: str | None
     best: dict[str, Any] | None
@@ -238,6 +241,7 @@ def _report(db: sqlite3.Connection, root: Path, settings: Settings, now: float |
         asked_because=asked.get("reason"),
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
+        settings=[told["text"] for told in facts.get(TOLD_SETTINGS, [])],
         placement=facts.get(FACT, {}).get("text"),
         stopped_early=facts.get(STOPPED_EARLY),
         best=read_best_fact(facts),

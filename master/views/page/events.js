@@ -2,7 +2,7 @@
 // The ledger's events. Only the rows in view are elements, so that ten thousand cost what forty do.
 
 const GOOD = new Set(["epoch", "metrics", "finished"]);
-const PLAIN = new Set(["started", "resumed", "running", "submitted", "placement", "placing", "sizing", "settings", "asked", "scaled", "helpful", "evaluate"]);
+const PLAIN = new Set(["started", "resumed", "running", "submitted", "placement", "placing", "sizing", "settings", "asked", "training", "scaled", "helpful", "evaluate"]);
 const SPARE_ROWS = 6; // above and below those in view
 const log = { at_s: [], time_s: [], topic: [], text: [], shown: [], left_out: 0, chosen: -1, row: 28 };
 

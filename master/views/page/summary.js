@@ -68,6 +68,7 @@ function notes(report, progress) {
   const sentences = [];
   if (report.asked !== null) sentences.push(`${count(report.asked)} workers are asked for, ${report.asked_because}`);
   if (report.helpful !== null) sentences.push(`About ${count(report.helpful)} workers help: ${report.helpful_because}`);
+  for (const settings of report.settings) sentences.push(`Settings: ${settings}`);
   if (report.placement) sentences.push(`Placement: ${report.placement}`);
   for (const held of progress.held_because) sentences.push(`Held: ${held.workers.slice(0, 3).join(", ")}: ${held.because}`);
   for (const warned of progress.warnings) sentences.push(`Warning, ${duration(warned.seconds_ago)} ago: ${warned.text}`);

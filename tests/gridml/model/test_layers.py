@@ -49,5 +49,5 @@ def test_a_module_that_cannot_be_made_has_none_and_draws_no_random_number() -> N
 
     torch.manual_seed(0)
     state = torch.random.get_rng_state()
-    assert layers_of(gridml.module(broken)) == Layers()
+    assert layers_of(gridml.module(broken)) == Layers(rates=None)
     assert torch.equal(torch.random.get_rng_state(), state)

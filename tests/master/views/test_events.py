@@ -55,6 +55,7 @@ PROMISED: dict[str, set[str]] = {
     "failure": {*PLACE, "lease", "epoch", "start", "stop"},
     "dismissed": {"workers", "names", "wanted"},
     "asked": {"workers", "wanted"},
+    "training": {"workers", "batch", "program_batch", "accumulate", "rate_factor", "program_rates", "schedule"},
     "scaled": {"workers", "before"},
     "settings": {"now", "before"},
     "sizing": {"sizes"},

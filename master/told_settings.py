@@ -1,0 +1,83 @@
+"""Events about the settings that workers train with in place of the program's own: one as a run begins, and another where
+a number of workers with other settings trains for a while."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from gridml.engine.pace import MOST_PARTS
+from gridml.engine.used_settings import ProgramSettings, UsedSettings, schedule_name, settings_of, used_settings
+from master.store.journal import Journal
+from master.store.ledger import Ledger
+from master.store.run_facts import TOLD_SETTINGS
+from master.wiring import Parts
+
+MIN_SETTLED_S = 60.0  # that another number of workers trains before it is worth a line
+
+
+def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, journal: Journal, now: float) -> None:
+    """Log what each of so many workers trains with, unless it was logged last, or there is nothing to change: neither a
+    batch to share nor a rate. Must be called inside the ledger's transaction."""
+    if not program.has_any:
+        return
+    used, text = used_settings(program, workers)
+    told: list[dict[str, Any]] = ledger.get(TOLD_SETTINGS, [])
+    if told and told[-1]["text"] == text:
+        return
+    facts = {
+        "workers": workers,
+        "batch": used.batch,
+        "program_batch": program.batch or 1,
+        "accumulate": program.accumulate,
+        "rate_factor": used.rate_factor,
+        "program_rates": None if program.rates is None else list(program.rates),
+        "schedule": schedule_name(program.schedule),
+    }
+    others = [each for each in told if each["batch"] != used.batch]
+    ledger.set(TOLD_SETTINGS, [*others, {"batch": used.batch, "text": text}][-MOST_PARTS:])
+    journal.event(now, "training", text, facts)
+
+
+def is_worth_a_line(used: UsedSettings, told: Collection[int], settled_s: float) -> tuple[bool, str]:
+    """Return whether to log what is used by a number of workers that has trained for `settled_s`, and why; batches of
+    the sizes `told` were logged before. So there are at most as many lines as a batch has parts, however often workers
+    come and go."""
+    if used.batch in told:
+        return False, f"a batch of {used.batch:,} was logged before"
+    if settled_s < MIN_SETTLED_S:
+        return False, f"{used.workers:,} have trained for {settled_s:.0f} s"
+    return True, f"{used.workers:,} train, with a batch that was not logged"
+
+
+class ToldSettings:
+    """Tells of the settings of one master's run, where they are others than were told last."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._program = settings_of(parts.spec.program)
+        self._asked = 0
+        self._live = 0
+        self._since_s = 0.0  # when so many were at work first
+        self._told: set[int] = set()  # batches
+
+    def look(self, now: float) -> None:
+        """Log what the workers use that are asked for, and what others do that train for a while."""
+        asked, live = self._parts.workers.asked, self._parts.leases.live
+        if asked != self._asked:
+            self._asked = asked
+            self._tell(asked, now)
+        if live != self._live:
+            self._live, self._since_s = live, now
+        if (
+            live
+            and self._program.has_any
+            and is_worth_a_line(used_settings(self._program, live)[0], self._told, now - self._since_s)[0]
+        ):
+            self._tell(live, now)
+
+    def _tell(self, workers: int, now: float) -> None:
+        ledger = self._parts.store.ledger
+        with ledger.transaction():
+            tell_settings(self._program, workers, ledger, self._parts.journal, now)
+        self._told = {each["batch"] for each in ledger.get(TOLD_SETTINGS, [])}
