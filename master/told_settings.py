@@ -1,5 +1,5 @@
-"""Events about the settings that workers train with in place of the program's own: one as a run begins, and another where
-a number of workers with other settings trains for a while."""
+"""Events about the settings that workers train with in place of the program's own: one as a run begins, and another
+where a number of workers with other settings trains for a while."""
 
 from __future__ import annotations
 

@@ -116,8 +116,8 @@ class Report:
     each worker says it trains at, but no longer than it lived. `flops` are the floating-point operations per second of
     credited work. `repetitions` counts how often a push was trained again for a check. More than `helpful` workers
     would hardly help, as far as the pushes show; None where they do not. Of the workers that are wanted `asked` were
-    asked for at last, None: all. `settings` are batch and learning rates that numbers of workers train with
-    instead of the program's, each as it was logged. `stopped_early` says why a run ended before its last epoch, None where it did not.
+    asked for at last, None: all. `settings` say which batch and learning rates workers use in place of the
+    program's, as it was logged. `stopped_early` says why a run ended before its last epoch, None where it did not.
     `best` has `version`, `epoch`, `goal` and `value` of the replica that is kept as the best. `sizing` says what sizes
     the chunks have at last, and why; None before lifetimes were fitted. `money` is what instances cost that the run
     launched itself, None where it launched none.
