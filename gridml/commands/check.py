@@ -40,6 +40,8 @@ def check(
     say(f"f          {took}, and moved {_listed(trial.moved)}")
     metrics = ", ".join(f"{name} {value}" for name, value in trial.metrics.items())
     say(f"evaluate   {metrics or 'says nothing'}")
+    for place, settings in enumerate(trial.settings):
+        say(f"{'' if place else 'settings':11}{settings}")
     for odd in trial.odd:
         say(f"Warning: {odd}", err=True)
     say(f"{program.name} can be run: gridml run {program}")

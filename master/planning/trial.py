@@ -23,7 +23,8 @@ from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Trainable
-from gridml.engine.pace import next_batch
+from gridml.engine.pace import MOST_PARTS, next_batch
+from gridml.engine.used_settings import settings_of, used_settings
 from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_names import AUTO, CPU, parse
 from gridml.model.graph import Graph
@@ -52,7 +53,7 @@ MOST_TRIED = 2_000  # vertices of a batch, where f takes more at once
 class Trial:
     """What became of it: how many `vertices` there are by type, how large the replica is, how long a batch of f took
     (seconds, of `batch` vertices, the second time), what f `moved`, what evaluate returned, what is odd,
-    and the device that f ran on."""
+    the device that f ran on, and the batch and rates that one worker and several train with."""
 
     vertices: dict[str, int]
     tensors: int
@@ -63,6 +64,7 @@ class Trial:
     metrics: Metrics
     odd: tuple[str, ...]
     device: str = CPU
+    settings: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """As `gridml check --json` has it."""
@@ -133,6 +135,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         metrics,
         tuple(odd),
         place.name,
+        _settings(program),
     )
 
 
@@ -142,6 +145,12 @@ def _hidden(file: Path) -> list[str]:
         f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
         for path, by in hidden_files(file)
     ]
+
+
+def _settings(program: Program) -> tuple[str, ...]:
+    """What one worker and so many as share a batch most train with; nothing where no program could differ."""
+    settings = settings_of(program)
+    return tuple(used_settings(settings, workers)[1] for workers in (1, MOST_PARTS) if settings.has_any)
 
 
 def _written_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:

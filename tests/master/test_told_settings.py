@@ -1,0 +1,304 @@
+"""The lines about batch and learning rates state what f is given, in every view; there are few of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import gridml
+from chunk_model.costs import Costs
+from gridml.cli import command_line
+from gridml.commands.start import made
+from gridml.engine.used_settings import UsedSettings, settings_of, used_settings
+from gridml.model.loading import load
+from master.backends.script import Steady
+from master.backends.simulated_plugin import SimulatedOptions
+from master.scaling import request
+from master.simulation.scenario import Scenario
+from master.simulation.world import play_scenario
+from master.store.reader import opened
+from master.store.settings import Settings
+from master.told_settings import MIN_SETTLED_S, is_worth_a_line
+from master.views.page.facts import read_page_facts
+from master.views.report import report
+from remote.stepped import Trainer
+
+COSTS = Costs(exec_s=0.01, start_s=0.1, push_s=0.01, boot_s=0.5)
+VERTICES = 1920
+PROGRAM = """
+from functools import partial
+
+import numpy as np
+import torch
+
+import gridml
+
+SEEN = {seen!r}
+
+
+def saw(count, *optimisers):
+    with open(SEEN, "a") as file:
+        file.write(repr((count, [group["lr"] for o in optimisers for group in o.param_groups])) + "\\n")
+
+
+def linear():
+    return torch.nn.Linear(3, 2)
+
+
+def normalised():
+    return torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.BatchNorm1d(4), torch.nn.Linear(4, 2))
+
+
+def two_groups(parameters):
+    weight, bias = parameters
+    return torch.optim.SGD([{{"params": [weight], "lr": 0.04}}, {{"params": [bias], "lr": 0.4}}])
+
+
+class Network(gridml.Vertex):
+    model = gridml.module({factory}, {optimiser})
+    {more}
+
+
+class Total(gridml.Vertex):
+    count = gridml.array("int64")
+    aggregate = gridml.add()
+
+
+class Point(gridml.Vertex):
+    values = gridml.array("float32", (3,))
+    label = gridml.array("int64")
+    to = gridml.edge({to})
+
+
+{f}
+
+
+def graph():
+    random = np.random.default_rng(1)
+    values = random.normal(size=({vertices}, 3)).astype("float32")
+    g = gridml.Graph()
+    to = g.add(Network) if "{to}" == "Network" else g.add(Total, count=np.zeros(1, np.int64))
+    g.add(Point, values=values, label=(values.sum(1) > 0).astype("int64"), to=to)
+    return g
+
+
+program = gridml.Program(graph, train, {program})
+"""
+TRAIN = """
+@gridml.update({update})
+def train(points: gridml.Batch[Point], network: Network) -> None:
+    saw(len(points), *network.optimisers.values())
+    scores = network.model(points.values)
+    {more}
+    network.step(torch.nn.functional.cross_entropy(scores, points.label))
+"""
+ONE = """
+@gridml.update
+def train(point: Point, network: Network) -> None:
+    saw(1, network.optimiser)
+    network.step(torch.nn.functional.cross_entropy(network.model(point.values), torch.tensor(point.label)))
+"""
+COUNTING = """
+@gridml.update(batch=64)
+def train(points: gridml.Batch[Point], totals: gridml.Batch[Total]) -> None:
+    saw(len(points))
+    np.add.at(totals.count, points.to.index, 1)
+"""
+SGD = "partial(torch.optim.SGD, lr=0.05, momentum=0.9)"
+CONSTANT = "schedule=gridml.constant"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A program, and the line of four workers."""
+
+    line: str
+    update: str = "batch=64"
+    optimiser: str = SGD
+    factory: str = "linear"
+    more: str = ""
+    program: str = CONSTANT
+    function: str = TRAIN
+    to: str = "Network"
+    factor: float = 1.0  #: of the program's own schedule, in all of the run
+
+    def written(self, folder: Path) -> Path:
+        """The program as a file, which writes what f sees beside itself."""
+        second = "also = gridml.module(linear, partial(torch.optim.Adam, lr=0.001))" if self.more else ""
+        f = self.function.format(update=self.update, more=self.more) if self.function is TRAIN else self.function
+        text = PROGRAM.format(
+            seen=str(folder / "seen"), factory=self.factory, optimiser=self.optimiser, more=second, to=self.to, f=f,
+            vertices=VERTICES, program=self.program,
+        )  # fmt: skip
+        file = folder / "case.py"
+        file.write_text(text)
+        return file
+
+
+FALLING = ", falling linearly to 0 over the last 40% of the run (schedule=gridml.constant keeps it)"
+CASES = {
+    "shared": Case("batch 16 of 64, rate 0.025 of 0.05"),
+    "default schedule": Case(f"batch 16 of 64, rate 0.025 of 0.05{FALLING}", program="epochs=1"),
+    "min_batch": Case("batch 24 to 32 of 64, rate 0.03062 of 0.05", update="batch=64, min_batch=24"),
+    "min_batch above half": Case("batch 40 to 64 of 64, rate 0.03953 of 0.05", update="batch=64, min_batch=40"),
+    "all of it": Case("batch 64 (not shared: min_batch), rate 0.05", update="batch=64, min_batch=64"),
+    "odd": Case("batch 3 of 10, rate 0.02739 of 0.05", update="batch=10"),
+    "accumulating": Case(
+        "batch 16 of 64, an optimiser step every 2 of them, rate 0.025 of 0.05", update="batch=64, accumulate=2"
+    ),
+    "own schedule": Case(
+        "batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule",
+        program="schedule=lambda share: 0.5",
+        factor=0.5,
+    ),
+    "torch's": Case(
+        "batch 16 of 64, rates as torch's scheduler sets them, times 0.5",
+        program="schedule=gridml.torch_schedule(lambda o: torch.optim.lr_scheduler.ConstantLR(o, 1.0))",
+    ),
+    "two groups": Case("batch 16 of 64, rates 0.02 of 0.04 and 0.2 of 0.4", optimiser="two_groups"),
+    "two modules": Case(
+        "batch 16 of 64, rates 0.025 of 0.05 and 0.0005 of 0.001", more="scores = scores + network.also(points.values)"
+    ),
+    "normalising": Case("batch 64 (not shared: a layer normalises by its batch), rate 0.05", factory="normalised"),
+    "one vertex": Case("one vertex at a time, rate 0.05", function=ONE),
+    "no optimiser": Case("batch 64 (not shared: no optimiser)", program="epochs=1", function=COUNTING, to="Total"),
+}
+
+
+def played(file: Path, workers: int, root: Path) -> list[tuple[int, list[float]]]:
+    """What f saw in a run: how many vertices, and the rates of all groups."""
+    settings = Settings(file, "simulated", workers, steps_each=0, options=SimulatedOptions(None, None))
+    scenario = Scenario(Steady(workers), COSTS, travel_s=0.01)
+    play_scenario(settings, scenario, root, lambda *event: None, trainer=Trainer(file, COSTS))
+    seen = [eval(line) for line in (file.parent / "seen").read_text().splitlines()]
+    (file.parent / "seen").unlink()
+    return seen
+
+
+def told(root: Path) -> list[str]:
+    with opened(root) as ledger:
+        return [text for (text,) in ledger.execute("SELECT text FROM events WHERE topic = 'training' ORDER BY rowid")]
+
+
+@pytest.mark.parametrize(
+    ("name", "workers"),
+    [*((name, workers) for name in CASES for workers in (1, 4)), ("shared", 3), ("odd", 2), ("min_batch", 9)],
+)
+def test_what_a_run_says_that_it_uses_is_what_f_is_given(name: str, workers: int, tmp_path: Path) -> None:
+    case = CASES[name]
+    file = case.written(tmp_path)
+    seen = played(file, workers, tmp_path / "run")
+    settings = settings_of(load(file))
+    if workers == 4:
+        assert told(tmp_path / "run") == [f"4 workers: {case.line}: docs/training.md"]
+    assert told(tmp_path / "run") == report(tmp_path / "run").settings == [used_settings(settings, workers)[1]]
+
+    def is_given(used: UsedSettings, count: int, rates: list[float]) -> bool:
+        """Whether a call of f was as the line of so many workers has it: a batch at the end of a chunk may be smaller,
+        and the default schedule has rates fall."""
+        expected = [rate * used.rate_factor * case.factor for rate in settings.rates or ()]
+        if "falling" in case.line:
+            return count <= used.largest and all(got <= rate for got, rate in zip(rates, expected, strict=True))
+        return count <= used.largest and rates == pytest.approx(expected)
+
+    used_by = [used_settings(settings, live)[0] for live in range(1, workers + 1)]
+    if settings.rates:
+        seen.pop()  # the master's, who counts the operations of f, and trains nothing
+    for count, rates in seen:  # of as many workers as held work just then
+        assert any(is_given(used, count, rates) for used in used_by), (count, rates)
+    full = used_by[-1]
+    if workers <= 4:  # most calls are those of all workers together
+        assert sum(is_given(full, *each) for each in seen) > 0.5 * len(seen)
+        ((usual, _),) = Counter(count for count, _ in seen).most_common(1)
+        assert full.batch - 1 <= usual <= full.largest  # a chunk that no whole batches make up has some of one less
+
+
+def test_the_line_is_in_every_view(tmp_path: Path) -> None:
+    case, root = CASES["default schedule"], tmp_path / "run"
+    file = case.written(tmp_path)
+    options = ["--cost", "t_x=0.01,push=0.01", "--workers", "4", "--run-dir", str(root)]
+    said = CliRunner().invoke(command_line(), ["simulate", str(file), *options])
+    line = f"4 workers: {case.line}: docs/training.md"
+    assert f"training: {line}" in " ".join(said.stderr.split())
+    assert f"settings {line}" in " ".join(said.stdout.split())
+    (answer,) = json.loads(CliRunner().invoke(command_line(), ["report", str(root), "--json"]).output)["settings"]
+    assert answer == line
+    assert read_page_facts(root).to_json()["report"]["settings"] == [line]
+    checked = CliRunner().invoke(command_line(), ["check", str(file)]).output
+    assert re.search(rf"^settings +1 worker: batch 64, rate 0.05{re.escape(FALLING)}", checked, re.M)
+    assert re.search(rf"^ +{re.escape(line)}$", checked, re.M)
+
+
+def test_runs_that_a_call_begins_or_another_process_drives_say_it_too(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = CASES["shared"].written(tmp_path)
+    line = f"4 workers: {CASES['shared'].line}: docs/training.md"
+    heard: list[gridml.Event] = []
+    gridml.simulate(file, workers=4, cost="t_x=0.01,push=0.01", run_dir=tmp_path / "called", on_event=heard.append)
+    assert [(event.topic, event.text) for event in heard if event.topic == "training"] == [("training", line)]
+    assert heard[0].facts == {
+        "workers": 4,
+        "batch": 16,
+        "program_batch": 64,
+        "accumulate": 1,
+        "rate_factor": 0.5,
+        "program_rates": [0.05],
+        "schedule": "constant",
+    }
+    made(Settings(file, workers=4), tmp_path / "submitted", quiet=False)  # as gridml submit does
+    assert f"training: {line}" in " ".join(capsys.readouterr().err.split())
+
+
+def test_where_nothing_could_differ_nothing_is_said(tmp_path: Path) -> None:
+    root = tmp_path / "run"
+    said = CliRunner().invoke(
+        command_line(), ["simulate", "--vertices", "200", "--workers", "2", "--run-dir", str(root)]
+    )
+    assert said.exit_code == 0 and "training" not in said.output
+    assert told(root) == report(root).settings == []
+
+
+def test_another_number_of_workers_is_worth_a_line_once_it_has_trained_for_a_while() -> None:
+    two = UsedSettings(workers=2, batch=32, largest=32, rate_factor=0.5**0.5)
+    assert is_worth_a_line(two, {16}, MIN_SETTLED_S)[0]
+    worth, why = is_worth_a_line(two, {16}, 5.0)
+    assert not worth and why == "2 have trained for 5 s"
+    worth, why = is_worth_a_line(two, {16, 32}, MIN_SETTLED_S)
+    assert not worth and why == "a batch of 32 was logged before"
+
+
+@pytest.mark.parametrize(("exec_s", "lines"), [(0.01, ["4 workers"]), (0.2, ["4 workers", "1 worker"])])
+def test_where_fewer_train_for_long_than_were_asked_for_a_line_says_what_they_use(
+    exec_s: float, lines: list[str], tmp_path: Path
+) -> None:
+    """Four are asked for, and there is one machine."""
+    file, costs = CASES["shared"].written(tmp_path), Costs(exec_s=exec_s, push_s=0.01)
+    settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
+    play_scenario(
+        settings, Scenario(Steady(1), costs), tmp_path / "run", lambda *event: None, trainer=Trainer(file, costs)
+    )
+    assert [text.partition(":")[0] for text in told(tmp_path / "run")] == lines
+    assert len(report(tmp_path / "run").settings) == len(lines)
+
+
+def test_scaled_a_run_says_what_it_uses_from_then_on_and_a_new_master_says_nothing_twice(tmp_path: Path) -> None:
+    file, root = CASES["shared"].written(tmp_path), tmp_path / "run"
+    settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
+    asked: list[str] = []
+
+    def scale(topic: str, text: str, facts: object) -> None:
+        if topic == "running" and not asked:
+            asked.append(text)
+            request(root, 2)
+
+    scenario = Scenario(Steady(4), COSTS, travel_s=0.01, crash_every_s=1.0)
+    result = play_scenario(settings, scenario, root, scale, trainer=Trainer(file, COSTS))
+    assert result.masters > 1
+    assert [text.partition(",")[0] for text in told(root)] == ["4 workers: batch 16 of 64", "2 workers: batch 32 of 64"]
