@@ -13,7 +13,8 @@ from master.store.ledger import Ledger
 from master.store.run_facts import TOLD_SETTINGS
 from master.wiring import Parts
 
-MIN_SETTLED_S = 60.0  # that another number of workers trains before it is worth a line
+MIN_USED_S = 60.0  # that other settings are used before they are worth a line,
+MIN_SHARE = 0.1  # of the time in which any worker trained
 
 
 def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, journal: Journal, now: float) -> None:
@@ -39,15 +40,14 @@ def tell_settings(program: ProgramSettings, workers: int, ledger: Ledger, journa
     journal.event(now, "training", text, facts)
 
 
-def is_worth_a_line(used: UsedSettings, told: Collection[int], settled_s: float) -> tuple[bool, str]:
-    """Return whether to log what is used by a number of workers that has trained for `settled_s`, and why; batches of
-    the sizes `told` were logged before. So there are at most as many lines as a batch has parts, however often workers
-    come and go."""
+def is_worth_a_line(used: UsedSettings, told: Collection[int], used_s: float, all_s: float) -> tuple[bool, str]:
+    """Return whether to log settings that were used for `used_s` of `all_s`, and why; batches of the sizes `told` were
+    logged before. So there are at most as many lines as a batch has parts, however often workers come and go."""
     if used.batch in told:
         return False, f"a batch of {used.batch:,} was logged before"
-    if settled_s < MIN_SETTLED_S:
-        return False, f"{used.workers:,} have trained for {settled_s:.0f} s"
-    return True, f"{used.workers:,} train, with a batch that was not logged"
+    if used_s < max(MIN_USED_S, MIN_SHARE * all_s):
+        return False, f"it was used for {used_s:.0f} of {all_s:.0f} s"
+    return True, f"a batch of {used.batch:,} was used for {used_s:.0f} of {all_s:.0f} s, and was not logged"
 
 
 class ToldSettings:
@@ -57,27 +57,32 @@ class ToldSettings:
         self._parts = parts
         self._program = settings_of(parts.spec.program)
         self._asked = 0
-        self._live = 0
-        self._since_s = 0.0  # when so many were at work first
         self._told: set[int] = set()  # batches
+        self._used_s: dict[int, float] = {}  # for how long each batch was used
+        self._looked_s: float | None = None
+        self._used: UsedSettings | None = None  # since then; None: nobody trained
 
     def look(self, now: float) -> None:
-        """Log what the workers use that are asked for, and what others do that train for a while."""
-        asked, live = self._parts.workers.asked, self._parts.leases.live
-        if asked != self._asked:
+        """Log what the workers use that are asked for, and what others do that have trained for a while."""
+        if not self._program.has_any:
+            return
+        if (asked := self._parts.workers.asked) != self._asked:
             self._asked = asked
             self._tell(asked, now)
-        if live != self._live:
-            self._live, self._since_s = live, now
-        if (
-            live
-            and self._program.has_any
-            and is_worth_a_line(used_settings(self._program, live)[0], self._told, now - self._since_s)[0]
-        ):
-            self._tell(live, now)
+        live, before = self._parts.leases.live, self._used
+        if before is not None and self._looked_s is not None:
+            passed_s = max(0.0, now - self._looked_s)
+            self._used_s[before.batch] = self._used_s.get(before.batch, 0.0) + passed_s
+        self._looked_s = now
+        if before is None or live != before.workers:
+            self._used = used_settings(self._program, live)[0] if live else None
+        if before is not None:
+            of_all = self._used_s[before.batch], sum(self._used_s.values())
+            if is_worth_a_line(before, self._told, *of_all)[0]:
+                self._tell(before.workers, now)
 
     def _tell(self, workers: int, now: float) -> None:
         ledger = self._parts.store.ledger
         with ledger.transaction():
             tell_settings(self._program, workers, ledger, self._parts.journal, now)
-        self._told = {each["batch"] for each in ledger.get(TOLD_SETTINGS, [])}
+        self._told = {each["batch"] for each in ledger.get(TOLD_SETTINGS)}

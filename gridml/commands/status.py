@@ -54,6 +54,8 @@ def say_status(run: Path, *, as_json: bool, in_one_line: bool = False) -> None:
         say(f"{progress.asked:,} workers are asked for, {progress.asked_because}")
     if progress.helpful is not None:
         say(f"About {progress.helpful:,} workers help: {progress.helpful_because}")
+    for settings in progress.settings:
+        say(f"Settings: {settings}")
     if progress.placement is not None:
         say(f"Placement: {progress.placement}")
     for held in progress.held_because:

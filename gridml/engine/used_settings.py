@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from gridml.engine.pace import batch_size, next_batch, rate_scale
 from gridml.model.layers import layers_of
 from gridml.model.program import Program
-from gridml.model.schedule import DECAY, Schedule, TorchSchedule, constant, linear_decay
+from gridml.model.schedule import DECAY, Schedule, TorchSchedule, Warmup, constant, linear_decay
 
 PAGE = "docs/training.md"  # which has the full list, under "What gridml changes"
 MAX_RATES = 3  # learning rates that are listed one by one
@@ -103,10 +103,13 @@ def _rates(program: ProgramSettings, used: UsedSettings) -> str:
     else:
         of_each = [f"{rate * factor:.4g} of {rate:.4g}" if factor != 1 else f"{rate:.4g}" for rate in rates]
         text = f"rate{'s' * (len(rates) > 1)} {' and '.join(of_each)}"
-    if program.schedule is linear_decay:
-        text += f", falling linearly to 0 over the last {DECAY:.0%} of the run (schedule=gridml.constant keeps it)"
-    elif program.schedule is not constant and not by_torch:
+    schedule, keeps = program.schedule, "schedule"
+    if schedule not in (linear_decay, constant) and not by_torch:
         text += ", times the program's own schedule"
+    if isinstance(schedule, Warmup):
+        schedule, keeps = schedule.then, "then"
+    if schedule is linear_decay:
+        text += f", falling linearly to 0 over the last {DECAY:.0%} of the run ({keeps}=gridml.constant keeps it)"
     return f", {text}"
 
 

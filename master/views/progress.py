@@ -11,7 +11,7 @@ from master.backends.base import State
 from master.decisions.failures import AVOIDED
 from master.store.journal import WARNINGS
 from master.store.kept_placement import FACT
-from master.store.run_facts import read_facts, read_metrics
+from master.store.run_facts import TOLD_SETTINGS, read_facts, read_metrics
 from master.store.series import read_lately
 from master.store.status import RunStatus
 from master.views.distrust import (
@@ -76,7 +76,8 @@ class Progress:
     `logged` means of what f logged lately. None: nothing yet.
     `avoided` are those of the living that get no lease for a while, `quarantined` those of all that are trusted no
     more, and on `avoided_machines` no worker starts. More than `helpful` workers would hardly help, as far as the
-    pushes show. Of the workers that are wanted only so many are `asked` for: None, all.
+    pushes show. Of the workers that are wanted only so many are `asked` for: None, all. `settings` say which
+    batch and learning rates workers use in place of the program's.
     """
 
     status: RunStatus
@@ -108,6 +109,7 @@ class Progress:
     helpful: int | None = None
     helpful_because: str | None = None
     placement: str | None = None
+    settings: list[str] = field(default_factory=list)
 
     def to_json(self) -> dict[str, Any]:
         """Return all fields by name; `judged` is the former name of `evaluated`."""
@@ -169,6 +171,7 @@ def read_progress(connection: sqlite3.Connection, now: float) -> Progress:
         helpful=helpful.get("workers"),
         helpful_because=helpful.get("reason"),
         placement=facts.get(FACT, {}).get("text"),
+        settings=[told["text"] for told in facts.get(TOLD_SETTINGS, [])],
     )
 
 

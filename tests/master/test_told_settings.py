@@ -13,18 +13,19 @@ from typer.testing import CliRunner
 
 import gridml
 from chunk_model.costs import Costs
+from chunk_model.families import Exponential
 from gridml.cli import command_line
 from gridml.commands.start import made
 from gridml.engine.used_settings import UsedSettings, settings_of, used_settings
 from gridml.model.loading import load
-from master.backends.script import Steady
+from master.backends.script import Lives, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.scaling import request
 from master.simulation.scenario import Scenario
 from master.simulation.world import play_scenario
 from master.store.reader import opened
 from master.store.settings import Settings
-from master.told_settings import MIN_SETTLED_S, is_worth_a_line
+from master.told_settings import is_worth_a_line
 from master.views.page.facts import read_page_facts
 from master.views.report import report
 from remote.stepped import Trainer
@@ -157,6 +158,15 @@ CASES = {
         program="schedule=lambda share: 0.5",
         factor=0.5,
     ),
+    "warm-up": Case(
+        "batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule, falling linearly to 0 over the last 40% "
+        "of the run (then=gridml.constant keeps it)",
+        program="schedule=gridml.warmup(steps=2)",
+    ),
+    "warm-up alone": Case(
+        "batch 16 of 64, rate 0.025 of 0.05, times the program's own schedule",
+        program="schedule=gridml.warmup(steps=1, then=gridml.constant)",
+    ),
     "torch's": Case(
         "batch 16 of 64, rates as torch's scheduler sets them, times 0.5",
         program="schedule=gridml.torch_schedule(lambda o: torch.optim.lr_scheduler.ConstantLR(o, 1.0))",
@@ -229,6 +239,8 @@ def test_the_line_is_in_every_view(tmp_path: Path) -> None:
     assert f"settings {line}" in " ".join(said.stdout.split())
     (answer,) = json.loads(CliRunner().invoke(command_line(), ["report", str(root), "--json"]).output)["settings"]
     assert answer == line
+    assert f"Settings: {line}" in " ".join(CliRunner().invoke(command_line(), ["status", str(root)]).output.split())
+    assert json.loads(CliRunner().invoke(command_line(), ["status", str(root), "--json"]).output)["settings"] == [line]
     assert read_page_facts(root).to_json()["report"]["settings"] == [line]
     checked = CliRunner().invoke(command_line(), ["check", str(file)]).output
     assert re.search(rf"^settings +1 worker: batch 64, rate 0.05{re.escape(FALLING)}", checked, re.M)
@@ -265,13 +277,12 @@ def test_where_nothing_could_differ_nothing_is_said(tmp_path: Path) -> None:
     assert told(root) == report(root).settings == []
 
 
-def test_another_number_of_workers_is_worth_a_line_once_it_has_trained_for_a_while() -> None:
+def test_other_settings_are_worth_a_line_once_they_were_used_for_a_while() -> None:
     two = UsedSettings(workers=2, batch=32, largest=32, rate_factor=0.5**0.5)
-    assert is_worth_a_line(two, {16}, MIN_SETTLED_S)[0]
-    worth, why = is_worth_a_line(two, {16}, 5.0)
-    assert not worth and why == "2 have trained for 5 s"
-    worth, why = is_worth_a_line(two, {16, 32}, MIN_SETTLED_S)
-    assert not worth and why == "a batch of 32 was logged before"
+    assert is_worth_a_line(two, {16}, 61.0, 200.0)[0]
+    assert is_worth_a_line(two, {16}, 5.0, 5.0) == (False, "it was used for 5 of 5 s")
+    assert is_worth_a_line(two, {16}, 90.0, 1000.0) == (False, "it was used for 90 of 1000 s")
+    assert is_worth_a_line(two, {16, 32}, 100.0, 100.0) == (False, "a batch of 32 was logged before")
 
 
 @pytest.mark.parametrize(("exec_s", "lines"), [(0.01, ["4 workers"]), (0.2, ["4 workers", "1 worker"])])
@@ -286,6 +297,15 @@ def test_where_fewer_train_for_long_than_were_asked_for_a_line_says_what_they_us
     )
     assert [text.partition(":")[0] for text in told(tmp_path / "run")] == lines
     assert len(report(tmp_path / "run").settings) == len(lines)
+
+
+def test_where_workers_come_and_go_all_the_time_there_are_no_more_lines_than_a_batch_has_parts(tmp_path: Path) -> None:
+    file, root, costs = CASES["shared"].written(tmp_path), tmp_path / "run", Costs(exec_s=0.5, push_s=0.01)
+    settings = Settings(file, "simulated", 4, options=SimulatedOptions(None, None))
+    script = Lives(4, Exponential(40.0), seed=1, gap_s=30.0)
+    play_scenario(settings, Scenario(script, costs), root, lambda *event: None, trainer=Trainer(file, costs))
+    batches = re.findall(r"batch (\d+)", "\n".join(told(root)))
+    assert batches[0] == "16" and 2 <= len(batches) == len(set(batches)) <= 4
 
 
 def test_scaled_a_run_says_what_it_uses_from_then_on_and_a_new_master_says_nothing_twice(tmp_path: Path) -> None:

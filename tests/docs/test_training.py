@@ -1,0 +1,44 @@
+"""What docs/training.md says that gridml changes is what the code has."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import gridml
+from gridml.engine.pace import MOST_PARTS, STALENESS_STEP, batch_size, rate_scale
+from gridml.engine.used_settings import PAGE, ProgramSettings, used_settings
+from gridml.model.order import BLOCK
+from master.decisions.crowding import FEW, STEPS_EACH
+from master.decisions.tail import MOST
+from master.evaluation.recalibration import ROWS
+from master.store.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[2]
+TEXT = (ROOT / "docs" / "training.md").read_text("utf-8")
+CHANGES = TEXT.partition("## What gridml changes\n")[2].partition("\n## ")[0]
+
+
+def test_its_line_is_one_that_a_run_begins_with() -> None:
+    program = ProgramSettings(64, 1, 1, 1, (0.05,), by_batch=False, schedule=gridml.linear_decay)
+    _, text = used_settings(program, 4)
+    assert f"\ntraining  {text}\n" in CHANGES
+    assert (ROOT / PAGE).samefile(ROOT / "docs" / "training.md")
+
+
+def test_its_figures_are_those_of_the_code() -> None:
+    shares = [batch_size(120, 1, workers) / 120 for workers in (2, 3, 4, 5)]
+    assert shares == pytest.approx([1 / 2, 1 / 3, 1 / 4, 1 / 4]) and MOST_PARTS == 4
+    assert "1/2, 1/3, 1/4 of the program's with 2, 3, and 4 or more workers" in CHANGES
+    assert f"the root of the batch's share: {', '.join(f'{rate_scale(share):.2g}' for share in shares[:3])};" in CHANGES
+    assert f"train {STEPS_EACH} batches" in CHANGES and (FEW, MOST) == (4, 8) and "up to eight versions" in CHANGES
+    assert f"{STALENESS_STEP}/√c vertices" in CHANGES and f"more than {Settings(Path()).push_budget:.0%} of" in CHANGES
+    assert f"blocks of {BLOCK:,}" in CHANGES and f"from {ROWS:,} rows" in CHANGES
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/guide.md", "docs/averaging.md", "docs/paper.md", "docs/events.md"])
+def test_other_pages_lead_there(page: str) -> None:
+    text = (ROOT / page).read_text("utf-8")
+    assert re.search(r"\(training\.md#what-gridml-changes\)|\(docs/training\.md\)", text), page
