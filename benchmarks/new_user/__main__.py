@@ -125,6 +125,8 @@ NOTES = (
     "lines: neither blank, nor comments, nor docstrings; networks and data are shared and counted for neither",
     f"first run: `gridml run` with {WORKERS} workers on these cores, from start to end",
     "loop and run: the last evaluation of each, one seed; the loop has every core to itself as torch takes them",
+    "where a program names no schedule its rate falls over the last 40% of the run"
+    ", as gridml's default does, and the loop's stays",
     "a loop needs more than these lines to survive its machine; nothing was killed here",
     "warm start: each stops by its own evaluations, so their epochs differ; the column has those of the run",
     "warm start: when a loop stops is decided by noise: at patience 2 simulated runs of one worker stopped at 2.208, "

@@ -104,7 +104,7 @@ def _rates(program: ProgramSettings, used: UsedSettings) -> str:
         of_each = [f"{rate * factor:.4g} of {rate:.4g}" if factor != 1 else f"{rate:.4g}" for rate in rates]
         text = f"rate{'s' * (len(rates) > 1)} {' and '.join(of_each)}"
     schedule, keeps = program.schedule, "schedule"
-    if schedule not in (linear_decay, constant) and not by_torch:
+    if schedule_name(schedule) == "own":
         text += ", times the program's own schedule"
     if isinstance(schedule, Warmup):
         schedule, keeps = schedule.then, "then"
