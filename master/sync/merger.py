@@ -119,22 +119,22 @@ class Merger:
         alone = self.workers == 1 and self.habits.alone(worker)
         steps = [] if alone else [self._step(group, merged, push, worker) for group in self._all_groups]
         passage = gate(merged.not_finite, self._compared(steps), merge.vertices, alone=alone)
-        if passage.scale is None:
+        if (scale := passage.scale) is None:
             return None, passage
         sizes = {group: step_size(sumsq, merge.vertices) for group, sumsq in merged.sumsqs.items()}
         still = stands_still(steps, merge.vertices, self._waited(now, stands=not any(sizes.values())))
         self.habits.add(worker, sizes, merge.vertices)
         if still.scale is None:
             return None, still
-        if still.blamed and passage.scale == 1.0:
+        if still.blamed and scale == 1.0:
             passage = still
-        if passage.scale < 1.0:
+        if scale < 1.0:
             sumsqs = merged.sumsqs
             del merged  # a replica's worth of memory, before there is another
-            merged = replace(self._apply(replace(push, scale=passage.scale)), sumsqs=sumsqs)
+            merged = replace(self._apply(replace(push, scale=scale)), sumsqs=sumsqs)
             if merged.not_finite is not None:
                 return None, Passage(None, f"{merged.not_finite} is not finite after merging", failed=True)
-        if self._contractions is not None and passage.scale == 1.0:  # a shortened push pulls as nobody's vertices do
+        if self._contractions is not None and scale == 1.0:  # a shortened push pulls as nobody's vertices do
             self._contractions.add(worker, self._minding(part), base, merge)
             for name, pushed, old in self._trained_tables(part, base):
                 self._contractions.add_table(worker, name, pushed, old, merge)
