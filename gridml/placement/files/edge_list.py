@@ -16,8 +16,8 @@ SPREAD = 8  # times as many numbers as edges, of which a table is worth its memo
 
 def read(source: Source) -> Bipartite:
     """Read the graph whose row i is the i-th smallest number of the lines' first, and column j the j-th smallest of
-    their second. A line has them apart by blanks or a comma; what else it has, such as a weight or a time, is not
-    looked at. Raises UsageError, which names the line, where something else stands."""
+    their second. A line has them apart by blanks or a comma; a third column, such as a weight or a time, is not looked
+    at, but all lines have it, or none. Raises UsageError, which names the line, where something else stands."""
     return read_numbered(source).graph
 
 
@@ -25,9 +25,10 @@ def read_numbered(source: Source, *, general: bool = False) -> Numbered:
     """As `read`. In a `general` graph both numbers are vertices', so row i and column i are the same one: the i-th
     smallest of all numbers."""
     first_of, second_of = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
+    width = 0
     for block in source.blocks():
         first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int64)
-        edges, at, mistake = scan.pairs(block.text, first, second)
+        edges, width, at, mistake = scan.pairs(block.text, width, first, second)
         if mistake:
             raise source.wrong(_SAID[mistake].format(block.word(at)), block.line(at))
         first_of.append(first[:edges].copy())
@@ -56,5 +57,11 @@ def _numbered(ids: Numbers) -> tuple[NDArray[np.int32], Numbers]:
 
 _SAID = {
     scan.NUMBER: "got {}; expected two whole numbers, a row and a column. Put # before a line that is none of them.",
+    scan.TOO_LONG: "got {}, a fourth column; expected a row, a column and at most one more, such as a weight. If the "
+    "others are no neighbours, leave them out: cut -f1-2 FILE (or cut -d, -f1-2, cut -d' ' -f1-2); if they are, write "
+    "a line for each edge.",
+    scan.MORE: "got {}, a third column; expected the end of the line, as the lines before have two. Leave it out, or "
+    "write one on each line.",
+    scan.FEWER: "got {}; expected a third column, as the lines before have. Write it, or leave it out of each line.",
     scan.TOO_LARGE: f"got {{}}; expected whole numbers between {-scan.LARGEST} and {scan.LARGEST}",
 }

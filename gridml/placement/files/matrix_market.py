@@ -19,14 +19,14 @@ def read(source: Source) -> Bipartite:
     """Read a matrix; every entry is an edge, whatever its value. Raises UsageError, which names the line, where
     something else stands, and where lines are missing."""
     rows, columns = [np.empty(0, np.int32)], [np.empty(0, np.int32)]
-    valued = symmetric = False
+    values, symmetric = 0, False
     size: list[int] | None = None
     block = None
     left = 0
     for block in source.blocks():
         begin = 0
         if not block.before:
-            valued, symmetric = _kind(source, block)
+            values, symmetric = _kind(source, block)
         if size is None:
             begin, size = size_line(source, block, begin, (3,), _SIZE)
             if size is None:
@@ -35,7 +35,7 @@ def read(source: Source) -> Bipartite:
                 raise source.wrong(f"a symmetric matrix has {size[0]:,} rows and {size[1]:,} columns; expected as many")
             left = size[2]
         first, second = np.empty((2, len(block.text) // SHORTEST + 1), np.int32)
-        entries, at, mistake = scan.coordinates(block.text, begin, left, size[0], size[1], valued, first, second)
+        entries, at, mistake = scan.coordinates(block.text, begin, left, size[0], size[1], values, first, second)
         if mistake:
             raise source.wrong(_SAID[mistake].format(block.word(at), *size), block.line(at))
         rows.append(first[:entries].copy())
@@ -53,20 +53,23 @@ def read(source: Source) -> Bipartite:
     return Bipartite.from_edges(u, v, (size[0], size[1]))
 
 
-def _kind(source: Source, block: Block) -> tuple[bool, bool]:
-    """Return whether entries have values, and whether the matrix is symmetric, as the first line says."""
+def _kind(source: Source, block: Block) -> tuple[int, bool]:
+    """Return how many numbers the value of an entry is, and whether the matrix is symmetric, as the first line says."""
     line = bytes(block.text[: scan.past_line(block.text, 0)])
     words = [block.shown(word).lower() for word in line.split()[:6]]
     if words[:2] != ["%%matrixmarket", "matrix"] or len(words) != 5:
         raise source.wrong(f"got {block.word(0)} ...; expected {_BANNER}", 1)
-    for word, known in ((words[2], ("coordinate",)), (words[3], _FIELDS), (words[4], _SYMMETRIES)):
+    if words[2] == "array":
+        raise source.wrong(f"got 'array'; expected coordinate, which says where entries are. {_SPARSE}", 1)
+    for word, known in ((words[2], ("coordinate",)), (words[3], tuple(_VALUES)), (words[4], _SYMMETRIES)):
         if word not in known:
             raise source.wrong(f"got {word!r}; expected {' or '.join(known)}", 1)
-    return words[3] != "pattern", words[4] != "general"
+    return _VALUES[words[3]], words[4] != "general"
 
 
-_FIELDS = ("pattern", "real", "integer", "double")
-_SYMMETRIES = ("general", "symmetric", "skew-symmetric")
+_VALUES = {"pattern": 0, "real": 1, "integer": 1, "unsigned-integer": 1, "double": 1, "complex": 2}
+_SYMMETRIES = ("general", "symmetric", "skew-symmetric", "hermitian")
+_SPARSE = "Write what is not zero: scipy.io.mmwrite(NEW, scipy.sparse.coo_array(scipy.io.mmread(FILE)))"
 _BANNER = "%%MatrixMarket matrix coordinate ..., as a Matrix Market file begins"
 _SIZE = f"the numbers of rows, columns and entries, the first two up to {MOST:,}"
 _WHOLE = ", as the line of its size says. Get the whole file, or correct that line."

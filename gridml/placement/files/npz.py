@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import zipfile
 import zlib
 from typing import Any
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 
 from gridml.errors import UsageError
 from gridml.placement.bipartite import Bipartite
+from gridml.placement.files.packing import HEAD, packing_of
 from gridml.placement.files.source import Source
 
 Array = NDArray[Any]
@@ -21,6 +23,14 @@ def read(source: Source) -> Bipartite:
     """Read a sparse matrix, whatever its values: every entry is an edge. Raises UsageError where it is none."""
     try:
         with source.path.open("rb") as file:
+            if not file.seekable():
+                raise source.wrong("is a pipe; expected a file, because a .npz is read from its end")
+            packing = packing_of(file.read(HEAD))
+            if packing is not None and packing[0] != "zip":
+                name = shlex.quote(str(source.path))
+                raise source.wrong(
+                    f"is packed by {packing[0]}; expected a .npz as it is. Unpack it: {packing[1]} {name}"
+                )
             if not zipfile.is_zipfile(file):
                 raise source.wrong(
                     "is no .npz, or the end of it is missing; expected one as scipy.sparse.save_npz writes"

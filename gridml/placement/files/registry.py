@@ -16,8 +16,8 @@ from gridml.placement.general import BIPARTITE, VERTICES, as_bipartite
 
 @dataclass(frozen=True)
 class Format:
-    """A file whose name ends in one of `endings`, with or without .gz, is taken to have this format. One that has
-    `pieces` can be read piece by piece."""
+    """A file whose name ends in one of `endings`, with or without one of `PACKED`, is taken to have this format. One
+    that has `pieces` can be read piece by piece."""
 
     name: str
     endings: tuple[str, ...]
@@ -25,6 +25,7 @@ class Format:
     pieces: Callable[[Source], Iterator[Bipartite]] | None = None
 
 
+PACKED = (".gz", ".bz2", ".xz", ".lzma")
 FORMATS: dict[str, Format] = {
     form.name: form
     for form in (
@@ -49,10 +50,14 @@ def format_of(file: Path) -> Format:
     """Return the format that a file's name says. Raises UsageError where it says none."""
     if file.is_dir():
         return FORMATS["csr-folder"]
-    name = file.name.lower().removesuffix(".gz")
+    name = file.name.lower()
+    for ending in PACKED:
+        name = name.removesuffix(ending)
     for form in FORMATS.values():
         if name.endswith(form.endings):
             return form
+    if file.is_file():
+        Source(file).check_text()
     formats = ", ".join(f"{form.name} ({' '.join(form.endings)})" for form in FORMATS.values())
     raise UsageError(f"{file}: its name says no format; expected one of {formats}, or say it: --format libsvm.")
 

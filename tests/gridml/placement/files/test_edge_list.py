@@ -16,28 +16,31 @@ from gridml.placement.files.source import Source
 NEAR = st.integers(-20, 20)
 FAR = st.integers(-(2**63) + 2, 2**63 - 2)
 SEPARATOR = st.sampled_from(["\t", " ", ",", ", ", " ,\t", "   "])
-REST = st.sampled_from(["", "\t1", " 3.5 x", ",2024-01-01", " "])
+END = st.sampled_from(["", " ", "\t", "# said", " % said"])
+THIRD = st.sampled_from(["\t1", " 3.5", ",2024-01-01", " nan", ", x", " {}", ",", "\t-1.0D+00,,"])
 
 
 @pytest.mark.usefixtures("small_blocks")
 @given(
-    st.lists(st.tuples(NEAR | FAR, SEPARATOR, NEAR | FAR, REST), min_size=1, max_size=30),
+    st.sampled_from([st.just(""), THIRD]).flatmap(
+        lambda third: st.lists(st.tuples(NEAR | FAR, SEPARATOR, NEAR | FAR, third, END), min_size=1, max_size=30)
+    ),
     st.sampled_from(["a.edges", "a.tsv.gz", "a.csv", "a.txt", "a.txt.gz"]),
-    st.sampled_from(["\n", "\r\n", "\n\n# a comment\n", "\n% another\n"]),
+    st.sampled_from(["\n", "\r\n", "\r", "\n\n# a comment\n", "\n% another\n"]),
     st.booleans(),
 )
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_what_is_written_is_read(
     read_text: Callable[..., Bipartite],
     edges_of: Callable[..., set[tuple[int, int]]],
-    edges: list[tuple[int, str, int, str]],
+    edges: list[tuple[int, str, int, str, str]],
     name: str,
     end: str,
     ended: bool,
 ) -> None:
-    graph = read_text(name, "# edges\n" + end.join(f"{u}{apart}{v}{rest}" for u, apart, v, rest in edges) + end * ended)
-    rows, columns = sorted({u for u, _, _, _ in edges}), sorted({v for _, _, v, _ in edges})
-    assert edges_of(graph) == {(rows.index(u), columns.index(v)) for u, _, v, _ in edges}
+    graph = read_text(name, "# edges\n" + end.join("".join(map(str, edge)) for edge in edges) + end * ended)
+    rows, columns = sorted({edge[0] for edge in edges}), sorted({edge[2] for edge in edges})
+    assert edges_of(graph) == {(rows.index(u), columns.index(v)) for u, _, v, *_ in edges}
     assert (graph.rows, graph.columns) == (len(rows), len(columns))
 
 
@@ -50,6 +53,12 @@ def test_what_is_written_is_read(
         ("7 ", "got the line's end; expected two"),
         ("7,", "got the line's end; expected two"),
         ("7,,3", "got ',3'; expected two"),
+        ("1 2 3 4", "got '4', a fourth column; expected a row, a column and at most one more"),
+        ("1,2,3,2024-01-01", "got '2024-01-01', a fourth column"),
+        ("1,2,,4", "got '4', a fourth column; expected a row, a column and at most one more"),
+        ("1 2 {'weight': 3} x", "got '3}', a fourth column"),
+        ("5 67 8", "got '8', a third column; expected the end of the line, as the lines before have two"),
+        ("5 67,", "got the line's end, a third column; expected the end"),
         ("1.5 2", "got '1.5'; expected two"),
         ("1 2x", "got '2x'; expected two"),
         ("- 2", "got '-'; expected two"),
@@ -60,6 +69,18 @@ def test_what_is_written_is_read(
 def test_a_wrong_line_is_named(refused: Callable[..., None], line: str, says: str) -> None:
     for after in ("\n1 2\n", ""):
         refused("a.txt", f"# said\n1\t2\n3\t4\n5 6\n\n{line}{after}", "line 6: got", says)
+
+
+def test_edges_with_data_as_networkx_writes_them(read_text: Callable[..., Bipartite]) -> None:
+    text = "1 2 {'weight': 3, 'time': 5}\n2 3 {'weight': 0.5, '#': 1} \n3 1 {}\n"
+    assert read_text("a.edges", text).edges == 3
+
+
+def test_a_line_without_its_third_column(refused: Callable[..., None]) -> None:
+    for line in ("3 4", "3 4 ", "3 4 # said"):
+        refused(
+            "a.txt", f"1 2 0.5\n{line}\n5 6 0.5\n", "line 2: got ", "; expected a third column, as the lines before"
+        )
 
 
 def test_numbers_are_kept_and_those_of_a_general_graph_are_vertices(

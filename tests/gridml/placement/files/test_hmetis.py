@@ -17,7 +17,7 @@ HYPEREDGES = st.lists(st.sets(st.integers(0, 11)), min_size=1, max_size=10)
 @given(
     HYPEREDGES,
     st.sampled_from(["a.hgr", "a.hgr.gz"]),
-    st.sampled_from(["\n", " \r\n", "\n% a comment\n"]),
+    st.sampled_from(["\n", " \r\n", "\r", "\r% a comment\n"]),
     st.sampled_from(["", "% said\n\n" * 9]),
     st.sampled_from(["", " 0"]),
 )

@@ -10,11 +10,26 @@ from hypothesis import strategies as st
 
 from gridml.placement.bipartite import Bipartite
 
+FINITE = ["1", "0.25", "-3", "1e5", ".5", "2.", "-1.5E-07", "1.0D+00", "-1d3", "1.5-103", "2.Q1", "0x1.8p3", "-0Xap-2"]
+NOT_FINITE = [
+    "nan",
+    "NaN",
+    "-inf",
+    "+Infinity",
+    "nan(ind)",
+    "-nan(0x1)",
+    "NA",
+    "1.#INF",
+    "-1.#IND00",
+    "1.#QNAN0",
+    "***",
+]
+VALUES = FINITE + NOT_FINITE
 ROWS = st.lists(
     st.tuples(
-        st.sampled_from(["1", "-1", "+1", "0.5", "1e-3", "1,3"]),
-        st.lists(st.tuples(st.integers(0, 40), st.sampled_from(["1", "0.25", "-3", "1e5", ".5", "2.", "-1.5E-07"]))),
-        st.sampled_from(["\n", "\r\n", " \n", " # said\n", "\n\n", "\n# a comment\n"]),
+        st.sampled_from(["1", "-1", "+1", "0.5", "1e-3", "1,3", "nan", "1D+3"]),
+        st.lists(st.tuples(st.integers(0, 40), st.sampled_from([":", ": ", " :", "\t: "]), st.sampled_from(VALUES))),
+        st.sampled_from(["\n", "\r\n", "\r", " \n", " # said\n", "# 7:1\n", "\n\n", "\n# a comment\n"]),
     ),
     max_size=12,
 )
@@ -26,24 +41,31 @@ ROWS = st.lists(
 def test_what_is_written_is_read(
     read_text: Callable[..., Bipartite],
     edges_of: Callable[..., set[tuple[int, int]]],
-    rows: list[tuple[str, list[tuple[int, str]], str]],
+    rows: list[tuple[str, list[tuple[int, str, str]], str]],
     name: str,
     ended: bool,
 ) -> None:
-    rows = [*rows, ("1", [(7, "1")], "\n")]
-    text = "".join(f"{y} {' '.join(f'{column + 1}:{x}' for column, x in entries)}{end}" for y, entries, end in rows)
+    rows = [*rows, ("1", [(7, ":", "1")], "\n")]
+    text = "".join(f"{y} {' '.join(f'{i + 1}{colon}{x}' for i, colon, x in entries)}{end}" for y, entries, end in rows)
     graph = read_text(name, text if ended else text.rstrip("\n"))
-    assert edges_of(graph) == {(i, column) for i, (_, entries, _) in enumerate(rows) for column, _ in entries}
+    assert edges_of(graph) == {(i, column) for i, (_, entries, _) in enumerate(rows) for column, *_ in entries}
     assert graph.rows == len(rows)
-    assert graph.columns == max(column for _, entries, _ in rows for column, _ in entries) + 1
+    assert graph.columns == max(column for _, entries, _ in rows for column, *_ in entries) + 1
 
 
 def test_rows_without_labels_queries_and_tabs(
     read_text: Callable[..., Bipartite], edges_of: Callable[..., set[tuple[int, int]]]
 ) -> None:
-    graph = read_text("a.libsvm", " 3:1 5:2\n2 qid:7 1:1\n1\n-1\t2:1\t3:0\n")
-    assert edges_of(graph) == {(0, 2), (0, 4), (1, 0), (3, 1), (3, 2)}  # an entry is an edge, whatever its value
-    assert (graph.rows, graph.columns) == (4, 5)
+    graph = read_text("a.libsvm", " 3:1 5:2\n2 qid:7 1:1\n1#\n-1\t2:1\t3:0\n\t5 :1 qid: 3\n")
+    assert edges_of(graph) == {
+        (0, 2),
+        (0, 4),
+        (1, 0),
+        (3, 1),
+        (3, 2),
+        (4, 4),
+    }  # an entry is an edge, whatever its value
+    assert (graph.rows, graph.columns) == (5, 5)
 
 
 @pytest.mark.usefixtures("small_blocks")
@@ -59,6 +81,14 @@ def test_rows_without_labels_queries_and_tabs(
         ("1 2:1 3:x", "got '3:x'; expected index:value with a number"),
         ("1 2:1 3:1.2.3", "got '3:1.2.3'"),
         ("1 2:1 3:1e", "got '3:1e'"),
+        ("1 2:1 3:0x", "got '3:0x'"),
+        ("1 2:1 3:nano", "got '3:nano'"),
+        ("1 2:1 3:infinite", "got '3:infinite'"),
+        ("1 2:1 3:nan(1", "got '3:nan(1'"),
+        ("1 2:1 3:1-3", "got '3:1-3'"),
+        ("1 2: 3:4", "got '2:'; expected index:value with a number"),
+        ("1 2 3:4", "got '2'; expected index:value"),
+        ("1 2# :4", "got '2#'; expected index:value"),
         ("1 2:1 3:.", "got '3:.'"),
         ("1 2:1 3:4:5", "got '3:4:5'"),
         ("1 0:1", "got '0:1'; expected an index of 1 to 2,147,483,647. Add 1 to each"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -87,3 +89,16 @@ def test_damages_are_told(tmp_path: Path) -> None:
         read(tmp_path / "b.npy", "npz")
     with pytest.raises(UsageError, match="cannot be read: No such file or directory"):
         read(tmp_path / "c.npz")
+
+
+def test_a_packed_one_and_a_pipe_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", **ONE)
+    file = tmp_path / "a.npz.gz"
+    file.write_bytes(gzip.compress((tmp_path / "a.npz").read_bytes()))
+    with pytest.raises(UsageError, match=f"is packed by gzip; expected a .npz as it is. Unpack it: gzip -d {file}"):
+        read(file)
+    reading, writing = os.pipe()
+    os.close(writing)
+    with pytest.raises(UsageError, match=r"is a pipe; expected a file, because a \.npz is read from its end"):
+        read(Path(f"/dev/fd/{reading}"), "npz")
+    os.close(reading)

@@ -1,0 +1,205 @@
+"""How a file's bytes become lines: packings, encodings, line ends; pipes."""
+
+from __future__ import annotations
+
+import bz2
+import codecs
+import gzip
+import io
+import lzma
+import os
+import re
+import tarfile
+import zipfile
+from collections.abc import Callable
+from pathlib import Path
+from threading import Thread
+
+import pytest
+
+from gridml.errors import UsageError
+from gridml.placement.files import source
+from gridml.placement.files.registry import format_of, read, store
+
+TEXTS = {
+    "libsvm": ("1 1:1 2:1\n0 2:1\n\n1 3:1\n", 4),
+    "edges": ("1,2\n2,3\n\n3,4\n", 3),
+    "hmetis": ("2 4\n1 2\n% said\n3 4 1\n", 5),
+    "matrix-market": ("%%MatrixMarket matrix coordinate real general\n3 3 2\n1 1 0.5\n3 2 nan\n", 2),
+}
+FORMS = pytest.mark.parametrize("form", sorted(TEXTS))
+PACKERS: dict[str, Callable[[bytes], bytes]] = {
+    "gz": gzip.compress,
+    "bz2": bz2.compress,
+    "xz": lzma.compress,
+    "lzma": lambda content: lzma.compress(content, lzma.FORMAT_ALONE),
+}
+PACKINGS = pytest.mark.parametrize("packing", sorted(PACKERS))
+
+
+@pytest.fixture(params=[5, 7, 64 << 10])
+def pieces_of(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Marks and line ends lie across the borders of pieces, too."""
+    monkeypatch.setattr(source, "PIECE", request.param)
+    monkeypatch.setattr(source, "BLOCK", 3 * request.param)
+
+
+@pytest.mark.usefixtures("pieces_of")
+@FORMS
+@pytest.mark.parametrize("end", ["\r", "\r\n", "\n", "mixed"])
+@pytest.mark.parametrize("last", [True, False])
+def test_any_line_end(tmp_path: Path, form: str, end: str, last: bool) -> None:
+    text, edges = TEXTS[form]
+    ends = ["\r", "\n", "\r\n"] if end == "mixed" else [end]
+    lines = text.splitlines()
+    made = "".join(line + ends[i % len(ends)] for i, line in enumerate(lines))
+    if end == "mixed":
+        made = made.replace("\n\r\n", "\n\n")  # a blank line's end, and the one before, would be one
+    (tmp_path / "a").write_bytes((made if last else made.rstrip("\r\n")).encode())
+    assert read(tmp_path / "a", form).edges == edges
+
+
+@pytest.mark.usefixtures("pieces_of")
+@FORMS
+@pytest.mark.parametrize("end", ["\r", "\r\n"])
+def test_lines_are_counted_whatever_ends_them(tmp_path: Path, form: str, end: str) -> None:
+    text = TEXTS[form][0].replace("\n", end) + f"bad{end}"
+    (tmp_path / "a").write_bytes(text.encode())
+    with pytest.raises(UsageError, match=f"a, line {text.count(end)}: got 'bad'"):
+        read(tmp_path / "a", form)
+
+
+@pytest.mark.usefixtures("pieces_of")
+@FORMS
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-be", "utf-32", "utf-32-be"])
+def test_a_byte_order_mark(tmp_path: Path, form: str, encoding: str) -> None:
+    text, edges = TEXTS[form]
+    mark = "\ufeff" if encoding.endswith("be") else ""  # the others write it themselves
+    for pack in (lambda content: content, *PACKERS.values()):
+        (tmp_path / "a").write_bytes(pack((mark + text.replace("\n", "\r\n")).encode(encoding)))
+        assert read(tmp_path / "a", form).edges == edges
+
+
+@FORMS
+def test_utf_16_that_is_damaged_or_has_no_mark(tmp_path: Path, form: str) -> None:
+    content = TEXTS[form][0].encode("utf-16-le")
+    (tmp_path / "a").write_bytes(codecs.BOM_UTF16_LE + content[:-1])
+    with pytest.raises(UsageError, match=r"a is damaged after line \d: .*truncated data"):
+        read(tmp_path / "a", form)
+    for order, shifted in (("LE", content), ("BE", b"\0" + content[:-1])):
+        (tmp_path / "a").write_bytes(shifted)
+        with pytest.raises(UsageError, match=f"zero bytes, as UTF-16 .* iconv -f UTF-16{order} -t UTF-8 .*a$"):
+            read(tmp_path / "a", form)
+
+
+@pytest.mark.usefixtures("pieces_of")
+@FORMS
+@PACKINGS
+def test_a_packed_file_of_several_members(tmp_path: Path, form: str, packing: str) -> None:
+    """As `cat a.gz b.gz`, and what packs with several processors, make them."""
+    text, edges = TEXTS[form]
+    pack = PACKERS[packing]
+    cut = len(text) // 2
+    parts = [text] if packing == "lzma" else [text[:cut], "", text[cut:]]
+    content = b"".join(pack(part.encode()) for part in parts)
+    for padding in (b"", b"\0" * 1024):
+        (tmp_path / f"a.{packing}").write_bytes(content + padding)
+        assert read(tmp_path / f"a.{packing}", form).edges == edges
+
+
+@FORMS
+@PACKINGS
+def test_a_packed_file_that_is_damaged(tmp_path: Path, form: str, packing: str) -> None:
+    """Cut off anywhere, one byte changed in the middle, or followed by what is no such member."""
+    text = TEXTS[form][0]
+    begin, rest = text[: len(text) // 2].encode(), text[len(text) // 2 :].encode()
+    pack = PACKERS[packing]
+    whole = pack(text.encode())
+    changed = bytearray(whole)
+    changed[len(whole) // 2] ^= 0x55
+    damaged = [*(whole[:length] for length in range(1, len(whole))), whole + b"rubbish", bytes(changed)]
+    if packing != "lzma":  # which has no checksum, and is not continued
+        second = bytearray(pack(rest))
+        damaged += [pack(begin) + bytes(second[:length]) for length in range(1, len(second))]
+        second[0] ^= 1
+        damaged.append(pack(begin) + bytes(second))
+    else:
+        damaged.pop()
+    for content in damaged:
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(UsageError) as raised:
+            read(tmp_path / "a", form)
+        assert re.search("a is damaged after line|, line 1: got|expected", str(raised.value)), str(raised.value)
+
+
+def in_tar(content: bytes, mode: str) -> bytes:
+    """An archive of one file."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode=mode) as archive:
+        entry = tarfile.TarInfo("a/a.svm")
+        entry.size = len(content)
+        archive.addfile(entry, io.BytesIO(content))
+    return file.getvalue()
+
+
+def in_zip(content: bytes) -> bytes:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w") as archive:
+        archive.writestr("a.svm", content)
+    return file.getvalue()
+
+
+TEXT = TEXTS["libsvm"][0].encode()
+OTHERS = {
+    "a.tar": (in_tar(TEXT, "w"), "is a tar archive; expected one file of those in it. Unpack it: tar xf "),
+    "a.tar.gz": (in_tar(TEXT, "w:gz"), "is a tar archive; .* Unpack it: tar xf "),
+    "a.tar.bz2": (in_tar(TEXT, "w:bz2"), "is a tar archive; .* Unpack it: tar xf "),
+    "a.tgz": (in_tar(TEXT, "w:gz"), "is a tar archive; .* Unpack it: tar xf "),
+    "a.zip": (in_zip(TEXT), r"is packed by zip; expected text, or .* \(an .npz .*\). Unpack it: unzip "),
+    "a.svm.zst": (bytes.fromhex("28b52ffd2400"), "is packed by zstd; .* Unpack it: zstd -d "),
+    "a.svm.lz4": (bytes.fromhex("04224d186440"), "is packed by lz4; .* Unpack it: lz4 -d "),
+    "a.svm.Z": (bytes.fromhex("1f9d9031"), "is packed by compress; .* Unpack it: uncompress "),
+    "a.7z": (b"7z\xbc\xaf\x27\x1c\0\4", "is packed by 7z; .* Unpack it: 7z x "),
+    "a.svm.gz": (
+        gzip.compress(lzma.compress(TEXT)),
+        "is packed twice, within by xz; expected once. Unpack it: gzip -d ",
+    ),
+}
+
+
+@FORMS
+@pytest.mark.parametrize("name", sorted(OTHERS))
+def test_other_packings_are_named(tmp_path: Path, form: str, name: str) -> None:
+    file = tmp_path / name
+    content, says = OTHERS[name]
+    file.write_bytes(content)
+    with pytest.raises(UsageError, match=f"{name}: {says}'?{file}'?$"):
+        read(file, form)
+    if name not in ("a.svm.gz",):  # whose name says a format
+        with pytest.raises(UsageError, match=says):
+            format_of(file)
+
+
+@PACKINGS
+def test_the_name_says_the_format_and_not_the_packing(tmp_path: Path, packing: str) -> None:
+    (tmp_path / f"a.SVM.{packing}").write_bytes(PACKERS[packing](TEXT))
+    assert read(tmp_path / f"a.SVM.{packing}").edges == 4
+    (tmp_path / f"b.svm.{packing}").write_bytes(TEXT)
+    assert read(tmp_path / f"b.svm.{packing}").edges == 4
+
+
+@FORMS
+@pytest.mark.parametrize("packing", ["", *sorted(PACKERS)])
+def test_a_pipe_is_read(tmp_path: Path, form: str, packing: str) -> None:
+    text, edges = TEXTS[form]
+    content = PACKERS[packing](text.encode()) if packing else text.encode()
+    for use in (lambda path: read(path, form), lambda path: store(path, tmp_path / "stored", form)):
+        reading, writing = os.pipe()
+        with open(writing, "wb") as end:
+            writer = Thread(target=end.write, args=(content,))
+            writer.start()
+            writer.join(60)
+        graph = use(Path(f"/dev/fd/{reading}"))
+        os.close(reading)
+        assert graph is None or graph.edges == edges
+    assert read(tmp_path / "stored", "csr-folder").edges == edges
