@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import csv
-import gzip
 import io
-import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +12,7 @@ from typing import Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from chunk_model.files import read_bytes
+from chunk_model.files import UnreadableError, read_text
 from chunk_model.lifetime import MOST_DURATION_S, Floats
 from chunk_model.trace import Life, shown
 
@@ -129,12 +127,10 @@ def read_csv(path: Path) -> Observations:
     the file cannot be read, ObservationError (file and line) if it makes no sense.
     """
     try:
-        with io.StringIO(read_bytes(path).decode("utf-8-sig"), newline="") as file:
+        with io.StringIO(read_text(path), newline="") as file:
             return _read(csv.reader(file), str(path))
-    except UnicodeDecodeError as error:
-        raise ObservationError(f"{path} is not text ({error.reason} at byte {error.start}): give a CSV file") from None
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise ObservationError(f"{path} is damaged ({error}): fetch or pack it again") from None
+    except UnreadableError as error:
+        raise ObservationError(str(error)) from None
     except csv.Error as error:
         raise ObservationError(f"{path} cannot be read as CSV: {error}") from None
 

@@ -44,7 +44,7 @@ FORMATS = (
 
 
 def read_record(path: Path) -> Record:
-    """Return what a trace file, packed by gzip or not, records of the lives of machines.
+    """Return what a trace file, packed or not, records of the lives of machines.
 
     Raises OSError when the file cannot be read, and TraceError when it is of no known format or a line makes no sense.
     """

@@ -8,14 +8,12 @@ without names; `record` finds out which one a file has.
 
 from __future__ import annotations
 
-import gzip
 import re
-import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from chunk_model.files import read_bytes
+from chunk_model import files
 
 _LINE = re.compile(r"\s*([0-9]{1,15})\s*,\s*(add|remove)\s*,\s*([^\s,]+)\s*")
 
@@ -65,13 +63,11 @@ def read(path: Path) -> tuple[TraceEvent, ...]:
 
 
 def read_text(path: Path) -> str:
-    """Return the text of a file, unpacked if gzip packed it. Raises OSError; TraceError when damaged or not text."""
+    """Return the text of a file, packed or not (`files`). Raises OSError; TraceError when damaged or not text."""
     try:
-        return read_bytes(path).decode("utf-8-sig")
-    except (gzip.BadGzipFile, EOFError, zlib.error) as error:
-        raise TraceError(f"{path} is damaged ({error}): fetch or pack it again") from None
-    except UnicodeDecodeError as error:
-        raise TraceError(f"{path} is not text ({error.reason} at byte {error.start}): give a trace as text") from None
+        return files.read_text(path)
+    except files.UnreadableError as error:
+        raise TraceError(str(error)) from None
 
 
 def parse(lines: Iterable[str], source: str = "trace") -> tuple[TraceEvent, ...]:

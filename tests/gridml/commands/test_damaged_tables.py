@@ -32,14 +32,14 @@ LIVES = [
     (HEAD + "x" * 200_000 + ",1\n", "cannot be read as CSV: field larger than field limit"),
     ("duration_s,duration_s,ended\n1,2,1\n", "got a column twice"),
     ("duration_s,ended,end_at_s\n5,1,nan\n", "end_at_s must be a number of seconds, got 'nan'"),
-    (b"\xff\xfe\0\0", "is not text"),
+    (b"\xff\xfe\0", "is not text"),
     (b"\x1f\x8bhello", "is damaged"),
 ]
 
 TRACES = [
     ("", "is empty; expected a trace"),
     ("hello\n", "is a trace of no known format: it begins 'hello'"),
-    (b"\xff\xfe\0\1", "is not text"),
+    (b"\xfe\0\1", "is not text"),
     (gzip.compress(b"1000,add,a\n", mtime=0)[:-5], "is damaged"),
     (b"\x1f\x8bhello", "is damaged"),
     ("5,add,a\n4,remove,a\n", "time goes back from 0.005 s to 0.004 s"),
