@@ -319,7 +319,8 @@ def _past_hexadecimal(text: Text, at: int) -> int:
         return at - 1
     if text[at] | _LOWER == 112:  # p
         power = at + 2 if text[at + 1] == MINUS or text[at + 1] == PLUS else at + 1
-        at = _past_digits(text, power)
+        after = _past_digits(text, power)
+        return after if after > power else begin - 1
     return at
 
 
