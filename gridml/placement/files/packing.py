@@ -64,7 +64,7 @@ class _Streams(io.RawIOBase):
     bz2.BZ2File and lzma.LZMAFile end without a word where a later stream is damaged.
     """
 
-    def __init__(self, packed: io.BufferedReader, decoder: Callable[[], Any]) -> None:
+    def __init__(self, packed: io.BufferedIOBase, decoder: Callable[[], Any]) -> None:
         super().__init__()
         self._packed, self._new, self._decoder = packed, decoder, decoder()
 
@@ -92,7 +92,7 @@ class _Streams(io.RawIOBase):
         return len(unpacked)
 
 
-def unpacked(raw: Raw) -> IO[bytes]:
+def unpacked(raw: Raw) -> io.BufferedIOBase:
     """A file's content: unpacked where it begins as gzip, bzip2 or xz do, otherwise as it is."""
     packed = io.BufferedReader(raw, PIECE)
     if raw.head.startswith(GZIP):

@@ -8,8 +8,8 @@ import shlex
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from numpy.typing import NDArray
@@ -82,7 +82,7 @@ class Source:
         except OSError as error:
             raise UsageError(f"{self.path} cannot be read: {error.strerror or error}. Name a file.") from error
 
-    def _pieces(self, raw: Raw, size: int, head: bytes, content: IO[bytes]) -> Iterator[bytes]:
+    def _pieces(self, raw: Raw, size: int, head: bytes, content: BufferedIOBase) -> Iterator[bytes]:
         while piece := head[:PIECE] or content.read(PIECE):
             head = head[PIECE:]
             self.watch(raw.count, size)
