@@ -34,8 +34,8 @@ def place(
         typer.Argument(
             metavar="GRAPH",
             help="Rows, which are data, and the columns that they touch: libsvm (.svm), Matrix Market (.mtx), a list "
-            "of edges (.edges, .tsv, .csv, .txt), hMETIS (.hgr), each also as .gz, scipy's .npz, or a "
-            "folder that --store wrote (.csr, csr-folder).",
+            "of edges (.edges, .tsv, .csv, .txt), hMETIS (.hgr), each also as .gz, .bz2 or .xz, or a pipe (--format); "
+            "scipy's .npz, or a folder that --store wrote (.csr, csr-folder).",
             show_default=False,
         ),
     ],

@@ -86,8 +86,12 @@ def _indices(line: str) -> set[int]:
     return found
 
 
+def _words(line: str) -> list[str]:
+    return re.findall(r"[^ \t\v\f]+", line)
+
+
 def sizes(line: str, counts: tuple[int, ...]) -> list[int]:
-    words = line.split()
+    words = _words(line)
     if len(words) not in counts or not all(re.fullmatch(r"[0-9]{1,18}", word) for word in words):
         raise Refused
     numbers = [int(word) for word in words]
@@ -118,7 +122,7 @@ VALUES = {"pattern": 0, "real": 1, "double": 1, "integer": 1, "unsigned-integer"
 
 
 def matrix_market(lines: list[str]) -> tuple[Edges, Shape]:
-    banner = lines[0].lower().split() if lines else []
+    banner = _words(lines[0].lower()) if lines else []
     if banner[:3] != ["%%matrixmarket", "matrix", "coordinate"] or len(banner) != 5 or banner[3] not in VALUES:
         raise Refused
     if banner[4] not in ("general", "symmetric", "skew-symmetric", "hermitian"):

@@ -215,9 +215,7 @@ def test_the_same_edges_as_other_readers_or_an_error(
         found = ours(path, form)
         if isinstance(expected, str):
             assert isinstance(found, str), f"seed {seed}: read, though {expected}: {text!r}"
-        elif not (
-            files.damaged_packing and isinstance(found, str)
-        ):  # Python itself passes over a damaged end of bz2, xz
+        elif isinstance(found, tuple) or not files.damaged_packing:  # Python passes over a damaged end of bz2 and xz
             assert found == expected, f"seed {seed}: {text!r}"
         seen["refused" if isinstance(found, str) else "read"] += 1
         if not files.damaged:
