@@ -59,6 +59,7 @@ UNBOUNDED = (
     "drift, honest length",
     "drift, half of it",
 )  # no bound on lengths can tell
+TINY = "none", "a hundredth", "noise, a hundredth", "a millionth"  # do other workers' steps suffer from short ones?
 CHECKED = 0.1
 
 
@@ -234,12 +235,12 @@ def _outcome(root: Path, ended: str) -> Outcome:
 
 def games(seeds: list[int]) -> Iterator[list[Game]]:
     """The runs of each line of the table: with the defences for every seed, and at last without, where it has that. All
-    seeds are played with the first program, one with the others."""
-    programs = ("small_lenet", 3), ("rows_transformer", 3), ("small_lenet", 8)
+    seeds are played of tiny steps with the first program, two of its other attacks, one with the others."""
+    programs = ("small_lenet", 3), ("small_lenet", 4), ("rows_transformer", 3), ("small_lenet", 8)
     for program, workers in programs:
         whole = (program, workers) == programs[0]
-        played = seeds if whole else seeds[:1]
-        for attack in ATTACKS:
+        for attack in ATTACKS if workers != 4 else TINY:
+            played = seeds[: (len(seeds) if attack in TINY else 2) if whole else 1]
             first = Game(program, workers, attack, played[0])
             yield [*(replace(first, seed=seed) for seed in played), replace(first, defended=False)]
             if attack in UNBOUNDED:
@@ -250,7 +251,7 @@ def games(seeds: list[int]) -> Iterator[list[Game]]:
 
 
 def main() -> None:
-    seeds = whole_numbers(__doc__, 1, 2)
+    seeds = whole_numbers(__doc__, 1, 2, 3)
     lines = list(games(seeds))
     rows: list[dict[str, Cell]] = []
     with (
@@ -266,12 +267,13 @@ def main() -> None:
         "What one hostile worker of n does to a run by its steps",
         rows,
         [
-            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))} or the first; without, of the first",
+            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))}, as many as runs; without, of the first",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
             "refused before it was in quarantine; quarantined: in how many of the runs it was; alarms: honest workers "
             "in quarantine",
             f"checked: with --spot-checks {CHECKED}; careful: it is honest where it repeats what others trained, so "
             "that only its own pushes show what it does; clipped: the merge rule gridml.clipped()",
+            "a hundredth, a millionth: of its honest step; its credits are for vertices that nobody trained",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
         ],
     )
