@@ -267,7 +267,7 @@ def main() -> None:
         "What one hostile worker of n does to a run by its steps",
         rows,
         [
-            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))}, as many as runs; without, of the first",
+            f"accuracy with the defences, of seeds {', '.join(map(str, seeds))}, as many as runs; without, of one",
             "credits: share of all credits that the hostile worker earned; blamed: its pushes that were shortened or "
             "refused before it was in quarantine; quarantined: in how many of the runs it was; alarms: honest workers "
             "in quarantine",
