@@ -6,6 +6,7 @@ courier.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -26,7 +27,7 @@ from gridml.protocol.compression import NONE
 from gridml.protocol.messages import Failure, Lease, Logged, Verdict
 from gridml.protocol.outbox import UnansweredPush
 from gridml.protocol.push import PushContent, ReplicaPart
-from gridml.protocol.text import TRACEBACK, described, printable
+from gridml.protocol.text import MESSAGE, TRACEBACK, described, printable
 from gridml.protocol.worker_actions import (
     Action,
     Adopt,
@@ -201,6 +202,8 @@ class Session:
         if self._arrived:  # nothing was trained since it was asked for
             self._engine.restart(self._arrived)
             self._arrived = ReplicaPart()
+            for note in self._engine.notes:
+                print(note, file=sys.stderr)
         return Began()
 
     def _train(self, action: Train) -> Event:
@@ -263,6 +266,9 @@ class Session:
         sync = action.sync
         if sync.wants and self._cache is not None:
             sync = sync._replace(cached=self._cache.names())
+        if self._engine.notes:
+            sync = sync._replace(note=printable("; ".join(self._engine.notes), MESSAGE))
+            self._engine.notes.clear()
         if action.content is Content.SNAPSHOT:
             content, self._content = self._content, PushContent
             assert sync.push is not None, "a snapshot is taken to be pushed"

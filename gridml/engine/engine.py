@@ -66,6 +66,7 @@ class Engine:
         self._recorder = Recorder()
         self._driver = program.update.driver.__name__
         self.chunk: Chunk | None = None
+        self.notes: list[str] = []  # what the user should know and nothing stops for; whoever reports them clears them
 
     def begin(self, chunk: Chunk) -> None:
         """Make `chunk` the one that `train` works on.
@@ -310,11 +311,12 @@ class Engine:
 
     def restart(self, newest: ReplicaPart) -> None:
         """Take the master's replica as it is; local work since the last push is dropped. Optimisers that have not
-        stepped begin with the moments that came with it."""
+        stepped begin with the moments that came with it; `notes` says of those that cannot."""
         self._stepping.forget()
         self._take(newest, None, 1)
         for type_name, index in newest.modules if newest.moments else ():
-            self._modules[type_name].inherit(index, newest.moments)
+            fresh = "; they begin with moments of their own"
+            self.notes += [text + fresh for text in self._modules[type_name].inherit(index, newest.moments)]
         self._used.clear()
         for table in self._tables.values():
             if isinstance(table, Rows):

@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 from gridml.engine.devices import Device
 from gridml.engine.mirror import Capture, Mirror, needs_mirror
 from gridml.engine.module_tensors import check_tensors
-from gridml.engine.moments import gathered, inherit
+from gridml.engine.moments import entries_of, gathered, inherit
 from gridml.engine.optimiser_memory import OptimiserMemory
 from gridml.engine.pace import rate_scale
 from gridml.engine.torch_rates import TorchRates
 from gridml.errors import Interruption, ProgramError, UserCodeError
 from gridml.model.batch_norm import STATISTICS, batch_norms
 from gridml.model.device_names import CPU
-from gridml.model.layers import COMPILED, plain
+from gridml.model.layers import COMPILED, plain, weights_of
 from gridml.model.progress import Progress
 from gridml.model.schedule import TorchSchedule
 from gridml.model.stepping import Stepping
@@ -314,11 +314,23 @@ class Modules:
         of_each = [gathered(optimiser, names) for optimiser in self._optimisers[index].values()]
         return {name: values for moments in of_each for name, values in moments.items()}
 
-    def inherit(self, index: int, moments: Mapping[str, Array]) -> None:
-        """Have the optimisers of vertex `index` that have not stepped begin with what `moments` brought of others."""
+    def inherit(self, index: int, moments: Mapping[str, Array]) -> list[str]:
+        """Have the optimisers of vertex `index` that have not stepped begin with what `moments` brought of others.
+        Return why some of it is not taken."""
         names = {id(tensor): first for _, _, tensor, first in self._tensors(index)}
-        for optimiser in self._optimisers[index].values():
-            inherit(optimiser, names, moments)
+        problems: list[str] = []
+        for field, optimiser in self._optimisers[index].items():
+            made, declared = self._made[index][field], self.vertex_type.modules[field].optimiser
+            try:
+                of_each = entries_of(declared, weights_of(made)) if declared is not None else {}
+            except Exception as error:  # it needs gradients of another kind, perhaps: it gathers its own
+                problems.append(f"{type(optimiser).__name__} cannot be tried: {described(error)}")
+                continue
+            first_names = {plain(name): names.get(id(p), "") for name, p in made.named_parameters()}
+            entries = {first_names[name]: each for name, each in of_each.items()}
+            problem = inherit(optimiser, names, moments, entries)
+            problems += [problem] if problem is not None else []
+        return problems
 
     def set_rate(self, factor: float, share: float = 1.0) -> None:
         """Set every optimiser's learning rate to the user's times `factor`, for batches of `share` of the program's."""

@@ -12,13 +12,15 @@ Adam: Kingma, Ba (arXiv 1412.6980), algorithm 1, there v and t.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.model.layers import Weight
 from gridml.protocol.compression import bfloat16, from_bfloat16
+from gridml.protocol.text import described
 
 Array = NDArray[Any]
 
@@ -48,26 +50,80 @@ def gathered(optimiser: Any, names: Mapping[int, str]) -> dict[str, Array]:
     return moments
 
 
-def inherit(optimiser: Any, names: Mapping[int, str], moments: Mapping[str, Array]) -> None:
+def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str, frozenset[str]]:
+    """Return the entries that the state of an optimiser has once it has stepped, by the name of the weight; nothing of
+    a weight that has other ones than `gathered` brings.
+
+    The optimiser is made for small tensors that stand for the weights, and takes one step. Raises what it raises.
+    """
+    import torch
+
+    stand_ins = [torch.nn.Parameter(_small(weight), requires_grad=weight.is_trained) for weight in weights]
+    with torch.random.fork_rng(devices=[]):
+        optimiser = make(iter(stand_ins))
+        for group in optimiser.param_groups:
+            group.update({option: False for option in ("capturable", "fused") if group.get(option)})  # not on a CPU
+        for each in stand_ins:
+            each.grad = torch.ones_like(each)
+        optimiser.step()
+    entries: dict[str, frozenset[str]] = {}
+    for each, weight in zip(stand_ins, weights, strict=True):
+        state = {entry: value for entry, value in optimiser.state.get(each, {}).items() if value is not None}
+        if SECOND & state.keys() and all(_is_known(entry, value, each) for entry, value in state.items()):
+            entries[weight.name] = frozenset(state)
+    return entries
+
+
+def inherit(
+    optimiser: Any, names: Mapping[int, str], moments: Mapping[str, Array], entries: Mapping[str, frozenset[str]]
+) -> str | None:
     """Have an optimiser that has not stepped begin with `moments`, as `gathered` returns them of one of its kind. One
-    that has is left alone."""
+    that has is left alone.
+
+    A weight goes on only with all the `entries` that its state has (`entries_of`, by names as in `names`). Return why
+    weights begin without any although some came, None where none does.
+    """
     import torch
 
     if any(_has_stepped(state) for state in optimiser.state.values()):
-        return
+        return None
     states: dict[int, dict[str, Any]] = {}
+    problems: list[str] = []
     for place, (weight, name) in enumerate(_weights(optimiser, names)):
-        for entry in (SECOND | FIRST | COUNTERS) if name else ():
-            values = moments.get(f"{entry}/{name}")
-            if values is None:
-                continue
-            if entry in FIRST:
-                value = torch.zeros_like(weight)
-            else:
-                value = torch.from_numpy(from_bfloat16(values) if values.ndim else values.copy())
-            states.setdefault(place, {})[entry] = value
-    if states:
-        optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
+        of_it = {entry: f"{entry}/{name}" for entry in SECOND | FIRST | COUNTERS if f"{entry}/{name}" in moments}
+        if not of_it:
+            continue
+        expected = entries.get(name, frozenset())
+        brought = {entry: moments[whole] for entry, whole in of_it.items()}
+        if brought.keys() != expected or any(v.ndim and v.shape != weight.shape for v in brought.values()):
+            problems.append(f"{name} got {_listed(brought)}, expected {_listed(expected)}")
+            continue
+        states[place] = {
+            entry: torch.zeros_like(weight)
+            if entry in FIRST
+            else torch.from_numpy(from_bfloat16(values) if values.ndim else values.copy()).reshape(
+                weight.shape if entry in SECOND else ()
+            )
+            for entry, values in brought.items()
+        }
+    try:
+        if states:
+            optimiser.load_state_dict({**optimiser.state_dict(), "state": states})
+    except Exception as error:  # advice: a worker that cannot take it gathers its own
+        return f"{type(optimiser).__name__} cannot load what others have gathered: {described(error)}"
+    more = f", and {len(problems) - 1} more" if len(problems) > 1 else ""
+    return f"{type(optimiser).__name__} of {problems[0]}{more}" if problems else None
+
+
+def _small(weight: Weight) -> Any:
+    """A tensor of a weight's type and number of axes, no two of which are as long, of a few elements."""
+    import torch
+
+    return torch.zeros([min(size, 2 + axis) for axis, size in enumerate(weight.shape)], dtype=weight.dtype)
+
+
+def _listed(entries: Iterable[str]) -> str:
+    return ", ".join(sorted(entries)) or "nothing"
 
 
 def _weights(optimiser: Any, names: Mapping[int, str]) -> Iterator[tuple[Any, str]]:

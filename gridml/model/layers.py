@@ -6,7 +6,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridml.errors import Interruption
 from gridml.model.batch_norm import batch_norms
@@ -16,6 +16,15 @@ if TYPE_CHECKING:
     from torch.nn import Module
 
 COMPILED = "_orig_mod"  # where a compiled module has the one that it was made of
+
+
+class Weight(NamedTuple):
+    """A parameter of a torch module, without its values."""
+
+    name: str  # as in the state_dict
+    shape: tuple[int, ...]
+    dtype: Any  # torch's
+    is_trained: bool  # it asks for a gradient
 
 
 @dataclass(frozen=True)
@@ -28,6 +37,12 @@ class Layers:
     by_batch: bool = False
     tables: frozenset[str] = frozenset()
     rates: tuple[float, ...] | None = ()
+    weights: tuple[Weight, ...] = ()  # all parameters, in the module's order
+
+
+def weights_of(made: Module) -> tuple[Weight, ...]:
+    """Return the parameters of a torch module, in its order."""
+    return tuple(Weight(plain(n), tuple(p.shape), p.dtype, p.requires_grad) for n, p in made.named_parameters())
 
 
 def plain(name: str) -> str:
@@ -45,7 +60,10 @@ def layers_of(declared: module) -> Layers:
         try:
             made = declared.factory()
             return Layers(
-                any(True for _ in batch_norms(made)), frozenset(embedding_tables(made)), _rates(declared, made)
+                any(True for _ in batch_norms(made)),
+                frozenset(embedding_tables(made)),
+                _rates(declared, made),
+                weights_of(made),
             )
         except Interruption:
             raise

@@ -81,7 +81,8 @@ class Sync(NamedTuple):
     A push's tensors travel beside the message. `leaving` means that nothing will come after this. `process` tells the
     processes of one worker apart, and comes back in the reply. `heard` is the answer that it took last, as that was
     called. `kind` says in a few words what machine it is. `cached` are the first CACHED_DIGITS of the SHA-256 of the
-    chunks whose payloads it has kept, said when it wants work; None where it keeps none.
+    chunks whose payloads it has kept, said when it wants work; None where it keeps none. `note` is for the user:
+    something that it could not do, and went on without.
 
     What its work costs it: `trained` and `train_s` count vertices and seconds of training in this process's life. The
     last of the `begun` chunks had `begun_vertices` and took `begin_s` seconds from the lease in hand to the first
@@ -109,6 +110,7 @@ class Sync(NamedTuple):
     begin_s: float = 0.0
     end_s: float = 0.0
     cached: tuple[str, ...] | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -306,6 +308,7 @@ SYNC_BOUNDS: dict[str, Bound] = {
     "begin_s": seconds,
     "end_s": seconds,
     "cached": _cached,
+    "note": text(MESSAGE),
 }
 
 

@@ -67,7 +67,7 @@ class Exchange:
         self.versions = VersionUse(store.ledger)
         self.failures = Failures(store.ledger, leases, workers)
         self.conduct = Conduct(store.ledger)
-        moments = KeptMoments(store.replica, MomentsFile(store.ledger.path.parent / "moments"))
+        moments = KeptMoments(spec.graph, workers, MomentsFile(store.ledger.path.parent / "moments"))
         moments.resume()
         self.recovery = Recovery(store, leases, self.failures, self.conduct, moments)
         share, chance = spec.settings.spot_checks, environment.chance
@@ -248,6 +248,9 @@ class Exchange:
         record.bytes_down = 0
         if draft.problem is not None:
             self._set_message_aside(draft.message, record, draft.problem, now)
+        if sync.note and not record.noted:
+            record.noted = True
+            self.failures.say(now, "warning", f"{record.name}: {sync.note}", {"worker": record.name})
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:

@@ -1,91 +1,145 @@
-"""The second moments that workers have gathered, for those that come new (`gridml.engine.moments`).
+"""Keeps the second moments that workers have gathered, for those that come new (`gridml.engine.moments`).
 
-They are advice: nothing that is credited rests on them, so nothing waits until they are safe, and none is needed. Each
-is the mean of what is here and what is brought, of which no element counts for more than `FACTOR` times what is here,
-or less than one in as many: a worker that lies cannot send those who come new far.
+They are advice: nothing that is credited rests on them, so nothing waits until they are safe, and none is needed. A
+worker has one vote, the moments that it brought last, however often it pushes. That of one that has ended counts until
+another worker of its machine votes. Which are taken, and what is given, is decided by `master.decisions.moments`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, final
+from functools import cached_property
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.engine.moments import COUNTERS, FIRST, SECOND
-from gridml.protocol.compression import bfloat16, from_bfloat16
+from gridml.engine.moments import entries_of
+from gridml.model.graph import Graph
+from gridml.model.layers import layers_of
 from gridml.protocol.push import VertexKey, module_key
+from master.decisions.moments import (
+    MAX_STEPS_PER_VERTEX,
+    VOTES,
+    Remembered,
+    asks,
+    combined,
+    examine,
+    has_moments,
+    votes_needed,
+    without_minus_zero,
+)
+from master.records import WorkerRecord, WorkerTable
 from master.store.moments_file import MomentsFile
-from master.store.replica import Replica
 
 Array = NDArray[Any]
-FACTOR = 4.0  # gradients that double between two askings are believed
-EVERY = 16  # pushes, of which one brings them: they are half as long as a replica, and change slowly
+
+
+class Vote(NamedTuple):
+    """What a worker brought last."""
+
+    machine: str
+    moments: Mapping[str, Array]
 
 
 @final
 class KeptMoments:
-    """Of all module vertices of a `replica`, second moments in bfloat16; in a `file`, too, for the next master."""
+    """Of all module vertices of a `graph` with optimisers, the last votes of its `workers`, each half as long as a
+    replica; what is given of them is in a `file`, too, for the next master."""
 
-    def __init__(self, replica: Replica, file: MomentsFile) -> None:
-        self._replica = replica
+    def __init__(self, graph: Graph, workers: WorkerTable, file: MomentsFile) -> None:
+        self._graph = graph
+        self._workers = workers
         self._file = file
-        self._kept: dict[VertexKey, dict[str, Array]] = {}
-        self._pushes = 0
+        self._votes: dict[str, Vote] = {}  # by worker, the newest last
+        self._given: dict[VertexKey, dict[str, Array]] = {}  # by an earlier master, until there are votes enough
+        self._pushes = 0  # since a worker was asked last
 
     def resume(self) -> None:
-        """Have what an earlier master kept, as far as it is of this program."""
+        """Have what an earlier master gave, unless it is of another program."""
         kept = self._file.read()
-        self._take({name: values for name, values in kept.items() if self.check({name: values}) is None})
+        is_taken, _ = examine(kept, self._known, asked=True, steps=np.inf) if kept else (False, "")
+        self._given = _by_vertex(kept) if is_taken else {}
 
-    def asks(self) -> bool:
-        """Whether the worker whose push is answered is to bring its own with the next: the first, and every so many."""
+    def asks(self, record: WorkerRecord) -> bool:
+        """Whether a worker whose push is answered is to bring its own with the next, which is remembered."""
+        if not has_moments(self._known):
+            return False
         self._pushes += 1
-        return self._pushes % EVERY == 1
+        is_newest = next(reversed(self._votes), None) == record.name
+        votes, has_voted = len(self._votes), record.name in self._votes
+        record.moments_asked = asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes)
+        if record.moments_asked:
+            self._pushes = 0
+        return record.moments_asked
 
-    def check(self, moments: Mapping[str, Array]) -> str | None:
-        """Return why moments cannot be of this program, by name, shape and value; None if they can."""
-        for whole, values in moments.items():
-            entry, _, name = whole.partition("/")
-            key = module_key(name)
-            tensors = self._replica.state.modules[key].tensors if key in self._replica.state.modules else {}
-            if entry not in SECOND | FIRST | COUNTERS or name not in tensors:
-                return f"the replica has nothing that @moments/{whole} could be of"
-            if values.ndim and values.shape != tensors[name].shape:
-                return f"@moments/{whole} has {values.shape}, expected {tensors[name].shape}"
-            floats = from_bfloat16(values) if values.ndim else values
-            if not (np.isfinite(floats).all() and (floats >= 0).all()):
-                return f"@moments/{whole} has values that no mean of squares has"
+    def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
+        """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
+        all. Return why it is left out, None where it is taken or nothing came."""
+        asked, record.moments_asked = record.moments_asked, False
+        if not moments or self._workers.get(record.name) is not record:  # it has ended: nobody knows what it was asked
+            return None
+        is_taken, reason = examine(moments, self._known, asked=asked, steps=MAX_STEPS_PER_VERTEX * credited)
+        if not is_taken:
+            return reason
+        for name, vote in [*self._votes.items()]:
+            if name == record.name or (vote.machine == record.machine and self._workers.get(name) is None):
+                del self._votes[name]
+        # Copies, not the payload's memory, which would all be held.
+        copies = {whole: without_minus_zero(values) for whole, values in moments.items()}
+        self._votes[record.name] = Vote(record.machine, copies)
+        while len(self._votes) > VOTES:
+            self._votes.pop(next(iter(self._votes)))
+        self._give()
         return None
 
-    def take(self, moments: Mapping[str, Array]) -> None:
-        """Have what a worker brought, that was checked, count for those who come new."""
-        if moments:
-            self._take(moments)
-            self._file.write(self.of(self._kept))
-
-    def _take(self, moments: Mapping[str, Array]) -> None:
-        for whole, brought in moments.items():
-            key = module_key(whole.partition("/")[2])
-            assert key is not None, "only moments that were checked come here"
-            mine = self._kept.setdefault(key, {})
-            mine[whole] = mean_of(mine.get(whole), brought)
+    def withdraw(self, record: WorkerRecord) -> None:
+        """Have a worker whose work was refused or blamed count no more. Idempotent."""
+        if self._votes.pop(record.name, None) is not None:
+            self._give()
 
     def of(self, keys: Collection[VertexKey]) -> dict[str, Array]:
-        """Return what is here of these module vertices, by "entry/NAME"."""
-        return {name: values for key in keys for name, values in self._kept.get(key, {}).items()}
+        """Return what newcomers begin with of these module vertices, by "entry/NAME"."""
+        return {name: values for key in keys for name, values in self._given.get(key, {}).items()}
 
     def clear(self) -> None:
         """Forget all: those who began with them failed, perhaps for that."""
-        self._kept.clear()
+        self._votes.clear()
+        self._given.clear()
         self._file.remove()
 
+    def _give(self) -> None:
+        """Combine the votes, where there are enough."""
+        needed = votes_needed(self._workers.wanted)
+        if len(self._votes) >= needed:
+            given = combined([vote.moments for vote in self._votes.values()], needed)
+            self._given = _by_vertex(given)
+            self._file.write(given)
 
-def mean_of(kept: Array | None, brought: Array) -> Array:
-    """Return what is kept after something was brought: counters as they come, elements that were zero, too."""
-    if kept is None or not brought.ndim or kept.shape != brought.shape:
-        return brought.copy()  # not the payload's memory, which would all be held
-    old, new = from_bfloat16(kept), from_bfloat16(brought)
-    bounded = np.clip(new, old / np.float32(FACTOR), old * np.float32(FACTOR))
-    return bfloat16(np.where(old > 0, old / 2 + bounded / 2, new).astype(np.float32))
+    @cached_property
+    def _known(self) -> dict[str, Remembered]:
+        """What the optimisers of the program remember, by the name of a weight."""
+        known: dict[str, Remembered] = {}
+        for table in self._graph.replicated:
+            for field, declared in table.type.modules.items():
+                if declared.optimiser is None:
+                    continue
+                weights = layers_of(declared).weights
+                try:
+                    entries = entries_of(declared.optimiser, weights)
+                except Exception:  # it needs a closure, perhaps, or sparse gradients: nothing travels of it
+                    continue
+                shapes = {weight.name: weight.shape for weight in weights}
+                for index in range(table.count):
+                    of_it = f"{table.type.name}/{index}/{field}/"
+                    known |= {of_it + name: Remembered(shapes[name], each) for name, each in entries.items()}
+        return known
+
+
+def _by_vertex(moments: Mapping[str, Array]) -> dict[VertexKey, dict[str, Array]]:
+    vertices: dict[VertexKey, dict[str, Array]] = {}
+    for whole, values in moments.items():
+        key = module_key(whole.partition("/")[2])
+        assert key is not None, "only moments that were examined come here"
+        vertices.setdefault(key, {})[whole] = values
+    return vertices

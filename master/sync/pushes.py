@@ -104,9 +104,11 @@ class Pushes:
         passage, outcome, trace = self._tried(draft, lease, merge, base, now)
         if passage.blamed:
             self._conduct.blame(draft.record, lease, passage.reason, now)
+            self._moments.withdraw(draft.record)
         if outcome is None:
             draft.verdict, draft.reason, draft.drop_optimiser = Verdict.REFUSED, passage.reason, True
             draft.record.spoilt = True
+            self._moments.withdraw(draft.record)
             if passage.failed:
                 self._recovery.fail(lease, push.base)
                 failure = Failure(lease.id, lease.term, passage.reason, trace, -1, -1)
@@ -123,8 +125,7 @@ class Pushes:
             self._count(Altered.CLIPPED, draft, f"the rule clipped the step of {_named(merged.clipped)}", now)
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
-        if not passage.blamed:
-            self._moments.take(draft.content.replica.moments)
+        self._take_moments(draft, now, trusted=not passage.blamed)
         draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
@@ -146,6 +147,22 @@ class Pushes:
         if first and how is Altered.SHORTENED:
             text = f"{worker}: {reason}; how many, says `{command('report', self._store.ledger.path.parent)}`"
             self._failures.say(now, "shortened", text, {"worker": worker, "lease": draft.push.lease})
+
+    def _take_moments(self, draft: Draft, now: float, *, trusted: bool) -> None:
+        """Have moments that came with a push count for newcomers; what is left out of them is said."""
+        moments = draft.content.replica.moments if trusted else {}
+        reason = self._moments.take(draft.record, moments, self._store.ledger.credited + draft.push.vertices)
+        if reason is not None:
+            self._left_out(draft, reason, now)
+
+    def _left_out(self, draft: Draft, reason: str, now: float) -> None:
+        """Say that something of a push is left out: of a worker's the first, the tenth, the hundredth, ..."""
+        worker, count = draft.sync.worker, draft.record.left_out + 1
+        draft.record.left_out = count
+        if str(count).strip("0") == "1":
+            so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
+            facts = {"worker": worker, "lease": draft.push.lease, "pushes": count}
+            self._failures.say(now, "left out", f"{worker}: {reason}; left out, the rest is merged{so_far}", facts)
 
     @property
     def _version(self) -> int:
@@ -210,7 +227,6 @@ class Pushes:
         problem = (
             draft.problem
             or self._merger.check(part)
-            or self._moments.check(part.moments)
             or self._leases.epochs.cuts_component(lease.epoch, push.upto)
             or self._store.fields.check(fields, lease.cut.local, trained)
         )

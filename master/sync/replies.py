@@ -101,7 +101,7 @@ class Replies:
             drop_optimiser=draft.drop_optimiser,
             forget_rows=supply.forget,
             ready=supply.ready,
-            moments=draft.verdict is Verdict.MERGED and self._moments.asks(),
+            moments=draft.verdict is Verdict.MERGED and self._moments.asks(record),
             answer=supply.answer,
             leave=leave,
             wait_s=ask_again_s(self._versions.speakers - self._leases.live),

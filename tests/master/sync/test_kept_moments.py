@@ -2,105 +2,176 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+import torch
 
+import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
+from master.decisions.moments import EVERY
+from master.records import WorkerRecord, WorkerTable
 from master.store.moments_file import MomentsFile
-from master.sync.kept_moments import EVERY, FACTOR, KeptMoments, mean_of
+from master.sync.kept_moments import KeptMoments
 
-KEY, NAME = ("Network", 0), "Network/0/net/weight"
-OF = f"exp_avg_sq/{NAME}"
-POSITIVE = st.floats(2**-60, 2**60, width=32)
-
-
-def kept(folder: Path) -> KeptMoments:
-    modules = {KEY: SimpleNamespace(tensors={NAME: np.zeros((2, 2), np.float32)})}
-    return KeptMoments(cast(Any, SimpleNamespace(state=SimpleNamespace(modules=modules))), MomentsFile(folder))
+KEY = ("Network", 0)
+OF = "exp_avg_sq/Network/0/net/weight"
 
 
-def squares(*values: float) -> np.ndarray[Any, Any]:
-    return bfloat16(np.array(values, np.float32).reshape(2, 2))
+def linear() -> torch.nn.Module:
+    return torch.nn.Linear(2, 2, bias=False)
 
 
-@pytest.mark.parametrize(
-    ("name", "values", "says"),
-    [
-        (f"exp_avg_sq/{NAME}s", squares(1, 1, 1, 1), "nothing that"),
-        ("exp_avg_sq/Network/1/net/weight", squares(1, 1, 1, 1), "nothing that"),
-        (f"momentum/{NAME}", squares(1, 1, 1, 1), "nothing that"),
-        (OF, squares(1, 1, 1, 1).reshape(4), "expected (2, 2)"),
-        (OF, squares(1, 1, 1, -1), "no mean of squares"),
-        (OF, squares(1, 1, 1, np.nan), "no mean of squares"),
-        (f"step/{NAME}", np.array(np.inf, np.float32), "no mean of squares"),
-    ],
-    ids=["tensor", "vertex", "entry", "shape", "negative", "nan", "count"],
-)
-def test_what_no_optimiser_of_the_program_has_is_refused(
-    tmp_path: Path, name: str, values: np.ndarray[Any, Any], says: str
-) -> None:
-    problem = kept(tmp_path).check({name: values})
-    assert problem is not None
-    assert says in problem
+def network(optimiser: Any) -> type[gridml.Vertex]:
+    class Network(gridml.Vertex):
+        net = gridml.module(linear, optimiser)
+        aggregate = gridml.stale_mean()
+
+    return Network
 
 
-def test_the_first_is_asked_and_then_one_in_so_many(tmp_path: Path) -> None:
-    moments = kept(tmp_path)
-    assert [number for number in range(2 * EVERY + 1) if moments.asks()] == [0, EVERY, 2 * EVERY]
+ADAM, SGD = (network(partial(make, lr=0.1)) for make in (torch.optim.Adam, torch.optim.SGD))
 
 
-def test_who_comes_new_is_given_the_mean_with_the_last_counters(tmp_path: Path) -> None:
-    moments = kept(tmp_path)
-    assert moments.of([KEY]) == {}
-    for value, step in ((1.0, 10), (2.0, 30)):
-        moments.take({OF: squares(value, value, 0, value), f"step/{NAME}": np.array(step, np.float32)})
-    given = moments.of([KEY])
-    assert from_bfloat16(given[OF]).tolist() == [[1.5, 1.5], [0, 1.5]]
-    assert given[f"step/{NAME}"] == 30
-    assert moments.of([("Network", 1)]) == {}
-    moments.clear()
-    assert moments.of([KEY]) == {}
+class Desk:
+    """The master's side, with so many workers."""
+
+    def __init__(self, folder: Path, workers: int = 1, of: type[gridml.Vertex] = ADAM) -> None:
+        graph = gridml.Graph()
+        graph.add(of)
+        self.table = WorkerTable(workers)
+        self.kept = KeptMoments(graph, self.table, MomentsFile(folder))
+
+    def worker(self, name: str, machine: str = "") -> WorkerRecord:
+        record = self.table.add(name)
+        record.machine = machine
+        return record
+
+    def vote(self, record: WorkerRecord, square: float, step: int = 10) -> str | None:
+        record.moments_asked = True
+        return self.kept.take(record, moments(square, step), 1000)
+
+    def squares(self) -> list[float]:
+        given = self.kept.of([KEY])
+        return from_bfloat16(given[OF]).ravel().tolist() if given else []
 
 
-@given(kept=POSITIVE, brought=st.floats(0, 2**100, width=32))
-def test_no_worker_moves_what_is_kept_far(kept: float, brought: float) -> None:
-    mean = from_bfloat16(mean_of(squares(kept, 0, 0, 0), squares(brought, brought, 0, 0))).reshape(-1)
-    start = from_bfloat16(squares(kept, 0, 0, 0))[0, 0]
-    assert start * (1 + 1 / FACTOR) / 2 * (1 - 2**-8) <= mean[0] <= start * (1 + FACTOR) / 2 * (1 + 2**-8)
-    assert mean[1] == from_bfloat16(squares(brought, 0, 0, 0))[0, 0], "what nobody's gradients reached is no measure"
+def moments(square: float, step: int = 10) -> dict[str, Any]:
+    values = {"exp_avg_sq": bfloat16(np.full((2, 2), square, np.float32))}
+    values |= {"exp_avg": np.zeros((), np.float32), "step": np.array(step, np.float32)}
+    return {f"{entry}/Network/0/net/weight": each for entry, each in values.items()}
+
+
+def test_what_was_not_asked_for_is_left_out(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    liar = desk.worker("w1")
+    assert "had not asked" in str(desk.kept.take(liar, moments(1), 1000))
+    assert desk.squares() == []
+    assert desk.kept.asks(liar)
+    assert desk.kept.take(liar, moments(1), 1000) is None
+    assert "had not asked" in str(desk.kept.take(liar, moments(2), 1000)), "once for each time"
+    assert desk.squares() == [1] * 4
+
+
+def test_one_alone_is_asked_until_it_brought_some_and_then_one_push_in_so_many(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    record = desk.worker("w1")
+    asked = []
+    for number in range(2 * EVERY + 2):
+        desk.kept.take(record, moments(1) if record.moments_asked else {}, 1000)
+        asked += [number] if desk.kept.asks(record) else []
+    assert asked == [0, EVERY, 2 * EVERY]
+
+
+def test_nobody_is_asked_where_no_optimiser_has_any(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, of=SGD)
+    assert not desk.kept.asks(desk.worker("w1"))
+
+
+def test_newcomers_are_given_nothing_before_enough_workers_voted_and_then_the_median(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=4)
+    first, second, liar = (desk.worker(f"w{number}") for number in range(3))
+    desk.vote(liar, 1e30, 900)
+    for _ in range(5):
+        desk.vote(liar, 1e30, 900)
+    assert desk.squares() == [], "however often one pushes it has one vote"
+    desk.vote(first, 1.0, 30)
+    assert desk.squares() == []
+    desk.vote(second, 2.0, 40)
+    assert desk.squares() == [2.0] * 4
+    assert desk.kept.of([KEY])["step/Network/0/net/weight"] == 40
+    for square in (0.0, 1e-38, 3e38) * 5:
+        desk.vote(liar, square, 0)
+        assert desk.squares()[0] in (1.0, 2.0)
+    assert desk.kept.of([("Network", 1)]) == {}
+    desk.kept.clear()
+    assert desk.squares() == []
+
+
+def test_a_machine_has_no_more_votes_for_all_that_its_workers_die(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=3)
+    for name in ("w1", "w2"):
+        desk.vote(desk.worker(name, f"machine of {name}"), 1.0)
+    for life in range(3, 9):
+        successor = desk.worker(f"w{life}", "the liar's machine")
+        desk.vote(successor, 1e30)
+        desk.table.end(successor)
+        assert desk.squares() in ([], [1.0] * 4)
+    assert desk.squares() == [1.0] * 4, "those of the honest ones are still there"
+
+
+def test_who_is_blamed_counts_no_more(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=3)
+    workers = [desk.worker(f"w{number}") for number in range(4)]
+    for record, square in zip(workers, (1.0, 3.0, 1e30), strict=False):
+        desk.vote(record, square)
+    assert desk.squares() == [3.0] * 4
+    desk.kept.withdraw(workers[2])
+    desk.kept.withdraw(workers[2])
+    desk.vote(workers[3], 2.0)
+    assert desk.squares() == [2.0] * 4
 
 
 def test_the_next_master_has_them_unless_their_file_is_torn(tmp_path: Path) -> None:
-    kept(tmp_path).take({OF: squares(1, 2, 3, 4)})
+    desk = Desk(tmp_path)
+    desk.vote(desk.worker("w1"), 3.0)
     (file,) = tmp_path.iterdir()
-    next_one = kept(tmp_path)
-    next_one.resume()
-    assert from_bfloat16(next_one.of([KEY])[OF]).tolist() == [[1, 2], [3, 4]]
+    next_one = Desk(tmp_path, workers=4)
+    next_one.kept.resume()
+    assert next_one.squares() == [3.0] * 4
     torn = bytearray(file.read_bytes())
     torn[-8:] = bytes(8)  # what a power cut left of it
     file.write_bytes(torn)
     for change in (lambda: None, lambda: file.write_bytes(b"")):
         change()
-        another = kept(tmp_path)
-        another.resume()
-        assert another.of([KEY]) == {}
+        another = Desk(tmp_path)
+        another.kept.resume()
+        assert another.squares() == []
 
 
-def test_moments_of_another_program_are_left_where_they_are(tmp_path: Path) -> None:
-    kept(tmp_path).take({OF: squares(1, 2, 3, 4), f"exp_avg_sq/{NAME}2": squares(1, 1, 1, 1)})
-    next_one = kept(tmp_path)
-    next_one.resume()
-    assert [*next_one.of([KEY])] == [OF]
+def test_moments_of_another_program_are_not_resumed(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    desk.vote(desk.worker("w1"), 3.0)
+    next_one = Desk(tmp_path, of=SGD)
+    next_one.kept.resume()
+    assert next_one.squares() == []
 
 
 def test_where_no_file_can_be_written_they_are_had_all_the_same(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    moments = kept(tmp_path / "file")
-    moments.take({OF: squares(1, 2, 3, 4)})
-    assert [*moments.of([KEY])] == [OF]
+    desk = Desk(tmp_path / "file")
+    desk.vote(desk.worker("w1"), 3.0)
+    assert desk.squares() == [3.0] * 4
+
+
+@pytest.mark.parametrize("bits", [0xBF80, 0x7FC0])
+def test_what_is_odd_is_left_out_and_said(tmp_path: Path, bits: int) -> None:
+    desk = Desk(tmp_path)
+    record = desk.worker("w1")
+    record.moments_asked = True
+    odd = moments(1) | {OF: np.full((2, 2), bits, np.uint16)}
+    assert "no mean of squares" in str(desk.kept.take(record, odd, 1000))
+    assert desk.squares() == []
