@@ -36,6 +36,7 @@ from master.sync.replies import Replies
 from master.sync.set_aside import SetAside
 from master.sync.spot_checks import SpotChecks
 from master.sync.tails import Tails
+from master.sync.untrained import Untrained
 from master.sync.version_use import VersionKeeper, VersionUse
 
 LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard
@@ -77,7 +78,10 @@ class Exchange:
         leases.appointments = self.checks
         self.tails = Tails(spec, store.ledger, store.replica)
         self._keeper = VersionKeeper(store, leases.epochs, self.tails, self.versions, self.checks)
-        self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, moments, environment.hook)
+        self._untrained = Untrained(spec.graph)
+        self._pushes = Pushes(
+            store, leases, self.checks, self.merger, self.recovery, moments, self._untrained, environment.hook
+        )
         self.replies = Replies(spec, store, leases, self.versions, moments, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)
         mailboxes.limit(self.limits.payload)
@@ -148,9 +152,18 @@ class Exchange:
         self._measures.speeds.drop(record)
         self.conduct.forget(record.name)
         self.merger.habits.forget(record.name)  # a machine has one vote, however many workers it goes through
+        if lost := self._untrained.forget(record.name):
+            self._say_not_taken(record, lost, now)
         for lease in held:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)
+
+    def _say_not_taken(self, record: WorkerRecord, names: Sequence[str], now: float) -> None:
+        """Say what a worker changed that waited for another worker to change it, too, and comes no more."""
+        more = f" and {len(names) - 1:,} more tensors" if len(names) > 1 else ""
+        text = f"{record.name} has ended, and what it changed of {names[0]}{more} is not in the replica: "
+        because = "no other worker has changed it, and no optimiser trains it"
+        self.failures.say(now, "left out", text + because, {"worker": record.name, "tensors": len(names)})
 
     def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.

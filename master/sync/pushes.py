@@ -30,6 +30,7 @@ from master.sync.recovery import Recovery
 from master.sync.spot_checks import SpotChecks
 from master.sync.spread import PushSpread
 from master.sync.taken_rows import leave_last, taken_rows
+from master.sync.untrained import Untrained
 from master.sync.whole import whole
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push
@@ -55,6 +56,7 @@ class Pushes:
         merger: Merger,
         recovery: Recovery,
         moments: KeptMoments,
+        untrained: Untrained,
         hook: Hook,
     ) -> None:
         self._store = store
@@ -68,6 +70,7 @@ class Pushes:
         self._failures = recovery.failures
         self._hook = hook
         self._names = LoggedNames(store.ledger)
+        self._untrained = untrained
 
     def merge(self, drafts: Sequence[Draft], now: float) -> list[Fields]:
         """Merge the pushes of all drafts, each of another worker; return the local fields that were credited."""
@@ -126,7 +129,7 @@ class Pushes:
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
         self._take_moments(draft, now, trusted=not passage.blamed)
-        draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
+        draft.pushed, draft.as_pushed = taken_rows(draft.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
         logged = self._names.admitted(
@@ -239,9 +242,20 @@ class Pushes:
             part = whole(draft.content, base)
         except ValueError as error:
             return Passage(None, str(error), failed=True), None
-        draft.content = PushContent(part, fields)
-        merged, passage = self._merger.merge(part, base, merge, draft.sync.worker, now)
-        return passage, None if merged is None else (merged, fields)
+        is_last = self._store.ledger.credited + push.vertices >= self._leases.epochs.total
+        sifted = self._untrained.sift(
+            part, base, draft.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
+        )
+        draft.content, draft.rows = PushContent(sifted.part, fields), part.rows
+        merged, passage = self._merger.merge(sifted.part, base, merge, draft.sync.worker, now)
+        if sifted.blamed and not passage.blamed:
+            passage = passage._replace(reason=sifted.blamed, blamed=True)
+        if merged is None:
+            return passage, None
+        if sifted.reasons:
+            more = f", and {len(sifted.reasons) - 1} more" if len(sifted.reasons) > 1 else ""
+            self._left_out(draft, sifted.reasons[0] + more, now)
+        return passage, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:
         """Write the version that was credited; epochs that this completes are flushed and closed."""

@@ -1,0 +1,200 @@
+"""Remembers who changes the tensors that no optimiser trains, and leaves out of a push what one worker alone changes.
+
+What is decided of each change is `master.decisions.untrained`. A tensor that is left out counts as unchanged: it is the
+very array of the push's base. Not watched are trained weights, what is merged by `add`, and tensors that `by_name`
+names. The memory ends with its master.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from gridml.aggregates import ByName, rule_for
+from gridml.aggregates.add import Add
+from gridml.aggregates.bits import same_bits
+from gridml.model.graph import Graph
+from gridml.model.layers import layers_of
+from gridml.model.vertex import VertexType
+from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from master.decisions.untrained import Change, Growth, Taking, decide
+from master.store.versions import Base
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Sifted:
+    """A push without what is left out of it."""
+
+    part: ReplicaPart
+    #: why something is left out for good
+    reasons: tuple[str, ...] = ()
+    #: why its worker is to blame
+    blamed: str = ""
+    #: its worker has something that the master has not
+    differs: bool = False
+
+
+@dataclass
+class _Tensor:
+    """Who changes one tensor."""
+
+    movers: dict[str, Growth] = field(default_factory=dict)
+    still: dict[str, int] = field(default_factory=dict)  # pushes of others that left it alone
+    waits: dict[str, tuple[int, float]] = field(default_factory=dict)  # by worker: vertices, and since when
+    shown: Growth | None = None  # by two workers or more, of whom some have ended
+
+
+@final
+class Untrained:
+    """The memory of one run's tensors that no optimiser trains."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._types = {table.type.name: table.type for table in graph.replicated}
+        self._tensors: dict[str, _Tensor] = {}
+        self._watched: dict[VertexKey | str, frozenset[str]] = {}
+        self._pushed: set[str] = set()
+
+    def sift(
+        self, part: ReplicaPart, base: Base, worker: str, vertices: int, now: float, *, workers: int, is_last: bool
+    ) -> Sifted:
+        """Return a push, with all tensors of its vertices, without what one worker alone changes.
+
+        `workers` may push at once: one alone is not bounded. `is_last` says that nothing is trained after it.
+        """
+        alone = workers == 1 and self._pushed <= {worker}
+        self._pushed.add(worker)
+        modules, rows = dict(part.modules), dict(part.rows)
+        reasons, blamed, differs = [], "", False
+        for key, name, values, old, ids in self._pairs(part, base):
+            taking = self._judge(name, values, old, worker, vertices, now, workers, is_last=is_last)
+            if taking is None or taking.is_taken or alone:
+                continue
+            differs = True
+            if ids is None:
+                modules[key] = {**modules[key], name: old}
+            else:
+                field_name = name.partition("/")[2]
+                rows[key[0]] = RowValues(ids, {**rows[key[0]].fields, field_name: old})
+            reasons += [] if taking.waits else [taking.reason]
+            blamed = blamed or (taking.reason if taking.blamed else "")
+        sifted = ReplicaPart(modules, rows, moments=part.moments) if differs else part
+        return Sifted(sifted, tuple(reasons), blamed, differs)
+
+    def forget(self, worker: str) -> list[str]:
+        """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
+        Idempotent."""
+        self._pushed.discard(worker)
+        lost = []
+        for name, tensor in self._tensors.items():
+            if len(tensor.movers) > 1 and worker in tensor.movers:
+                seen = [*tensor.movers.values(), *([] if tensor.shown is None else [tensor.shown])]
+                tensor.shown = Growth(max(g.largest for g in seen), max(g.per_vertex for g in seen))
+            tensor.movers.pop(worker, None)
+            tensor.still.pop(worker, None)
+            if tensor.waits.pop(worker, None) is not None:
+                lost.append(name)
+        return lost
+
+    def _judge(
+        self,
+        name: str,
+        values: Array,
+        old: Array,
+        worker: str,
+        vertices: int,
+        now: float,
+        workers: int,
+        *,
+        is_last: bool,
+    ) -> Taking | None:
+        """Take note of what a push does to a tensor; decide on it where it is changed."""
+        tensor = self._tensors.setdefault(name, _Tensor())
+        if values is old or same_bits(values, old):
+            tensor.waits.pop(worker, None)
+            if worker not in tensor.movers:
+                tensor.still[worker] = tensor.still.get(worker, 0) + 1
+            return None
+        if values.dtype.kind == "f" and not np.isfinite(values).all():
+            return None  # the gate refuses it
+        waited, since_s = tensor.waits.get(worker, (0, now))
+        growth = _growth(values, old)
+        others = [each for name, each in tensor.movers.items() if name != worker]
+        change = Change(
+            name,
+            is_whole=values.dtype.kind != "f",
+            can_wait=name.count("/") > 1,
+            growth=growth,
+            is_number=values.size == 1,
+            is_within=bool(values.min() >= old.min() and values.max() <= old.max()),
+            vertices=waited + vertices,
+            others=others if tensor.shown is None else [*others, tensor.shown],
+            still=[pushes for other, pushes in tensor.still.items() if other != worker],
+            workers=workers,
+            waited_s=now - since_s,
+            is_last=is_last,
+        )
+        taking = decide(change)
+        before = tensor.movers.get(worker, Growth(0.0, 0.0))
+        per_vertex = growth / max(1, change.vertices)
+        tensor.movers[worker] = Growth(max(before.largest / 2, growth), max(before.per_vertex / 2, per_vertex))
+        tensor.still.pop(worker, None)
+        tensor.waits.pop(worker, None)
+        if taking.waits:
+            tensor.waits[worker] = change.vertices, since_s
+        return taking
+
+    def _pairs(self, part: ReplicaPart, base: Base) -> Iterator[tuple[VertexKey, str, Array, Array, Any]]:
+        """Yield the watched tensors of a push: (vertex, name, values, those of its base, ids of rows or None)."""
+        for key, tensors in part.modules.items():
+            held = base.modules[key].tensors
+            if key not in self._watched:
+                self._watched[key] = frozenset(_watched(self._types[key[0]], key[1], held))
+            yield from ((key, name, tensors[name], held[name], None) for name in held if name in self._watched[key])
+        for type_name, rows in part.rows.items():
+            if not rows.fields or not len(rows.ids):
+                continue
+            old = base.rows(type_name, rows.ids)
+            for name, values in rows.fields.items():
+                if not _is_exempt(self._types[type_name], f"{type_name}/{name}", values):
+                    yield (type_name, -1), f"{type_name}/{name}", values, old[name], rows.ids
+
+
+def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[str]:
+    """The tensors of a module vertex that no optimiser trains; of one that cannot be made here, its whole numbers."""
+    trained: set[str] = set()
+    known = True
+    for name, declared in of.modules.items():
+        weights = layers_of(declared).weights
+        known &= bool(weights)
+        trained |= {f"{of.name}/{index}/{name}/{weight.name}" for weight in weights if weight.is_trained}
+    for name, tensor in tensors.items():
+        if name not in trained and (known or tensor.dtype.kind != "f") and not _is_exempt(of, name, tensor):
+            yield name
+
+
+def _is_exempt(of: VertexType, name: str, tensor: Array) -> bool:
+    """Whether a user asked for every worker's part of a tensor: with `add`, or a rule for its own name."""
+    if not tensor.size or of.own_rule:
+        return not tensor.size
+    if isinstance(of.rule, ByName):
+        pattern, _ = of.rule.find(name) or ("*", None)
+        if _last(pattern) == _last(name):
+            return True
+    return isinstance(rule_for(name, tensor, of.rule), Add)
+
+
+def _last(name: str) -> str:
+    """The last part of a name or of a pattern: a tensor's own name in its layer."""
+    return name.rpartition("/")[2].rpartition(".")[2]
+
+
+def _growth(values: Array, old: Array) -> float:
+    """How far an element moves, at most."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.max(np.abs(values.astype(np.float64) - old.astype(np.float64))))

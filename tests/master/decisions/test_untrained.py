@@ -1,0 +1,73 @@
+"""Whether a push changes a tensor that no optimiser trains."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from master.decisions.gate import PATIENT_S
+from master.decisions.untrained import SETTLED, Change, Growth, decide
+
+INDEX = Change("Net/0/model/order", True, True, 2.0**62, False, False, 32, (), (), 3)
+"""`attack2`: an index that a worker sets to 2**62, before any other has pushed."""
+WITHIN = replace(INDEX, growth=19.0, is_within=True)
+COUNTER = replace(INDEX, name="Net/0/model/bn.num_batches_tracked", growth=1.0, is_number=True)
+FLOAT = replace(INDEX, name="Net/0/model/mask", is_whole=False, growth=0.5)
+CHANGES = {"index": INDEX, "within": WITHIN, "counter": COUNTER, "float": FLOAT}
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_one_alone_changes_waits_for_another(name: str) -> None:
+    for still in ((), (9,)):
+        taking = decide(replace(CHANGES[name], still=still))
+        assert not taking.is_taken
+        assert taking.waits
+        assert not taking.blamed
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_what_two_others_leave_alone_is_left_out_and_a_habit_of_theirs_is_to_blame_for(name: str) -> None:
+    first = decide(replace(CHANGES[name], still=(1, 1)))
+    assert not first.is_taken
+    assert not first.waits
+    assert not first.blamed, "f may change it seldom"
+    assert "2 other workers leave alone" in first.reason
+    assert decide(replace(CHANGES[name], still=(SETTLED, SETTLED))).blamed
+    assert not decide(replace(CHANGES[name], still=(SETTLED,), workers=2)).blamed, "of two nobody can say"
+    assert not decide(replace(CHANGES[name], still=(SETTLED,), workers=2)).is_taken
+
+
+@pytest.mark.parametrize("name", ["within", "counter", "float"])
+def test_what_others_change_too_is_taken(name: str) -> None:
+    assert decide(replace(CHANGES[name], others=(Growth(1.0, 1 / 32),), still=(5,))).is_taken
+
+
+def test_whole_numbers_grow_as_with_others() -> None:
+    counts = Growth(1.0, 1 / 32)
+    assert not decide(replace(COUNTER, growth=2.0**62, others=(counts,))).is_taken
+    assert not decide(replace(COUNTER, growth=2.0**62, others=(counts,))).blamed
+    assert decide(replace(COUNTER, growth=2.0**62, others=(counts, counts))).blamed
+    tokens = Growth(4096.0, 128.0)
+    assert decide(replace(COUNTER, growth=128.0 * 320, vertices=320, others=(tokens,))).is_taken
+    slow = Growth(1.0, 1e-9)  # one that lies does not throttle those that are honest
+    assert decide(replace(COUNTER, growth=4096.0, others=(slow, tokens))).is_taken
+
+
+def test_who_stays_alone_is_taken_within_what_was_made() -> None:
+    for alone in ({"waited_s": PATIENT_S}, {"is_last": True}):
+        assert decide(replace(FLOAT, **alone)).is_taken  # type: ignore[arg-type]
+        assert decide(replace(COUNTER, **alone)).is_taken  # type: ignore[arg-type]
+        assert decide(replace(WITHIN, **alone)).is_taken  # type: ignore[arg-type]
+        assert not decide(replace(INDEX, **alone)).is_taken  # type: ignore[arg-type]
+        assert not decide(replace(COUNTER, growth=33.0, **alone)).is_taken  # type: ignore[arg-type]
+        assert not decide(replace(FLOAT, still=(1,), **alone)).is_taken  # type: ignore[arg-type]
+
+
+def test_rows_do_not_wait_because_their_worker_lets_go_of_them() -> None:
+    assert decide(replace(FLOAT, can_wait=False)).is_taken
+    assert decide(replace(COUNTER, can_wait=False, is_number=False)).is_taken
+    out = decide(replace(INDEX, can_wait=False))
+    assert not out.is_taken
+    assert not out.waits
+    assert not decide(replace(FLOAT, can_wait=False, still=(1, 1))).is_taken

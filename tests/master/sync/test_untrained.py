@@ -1,0 +1,190 @@
+"""What is left out of pushes, of real modules: buffers and frozen weights that one worker alone changes."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import gridml
+from gridml.protocol.push import ReplicaPart, RowValues
+from master.store.versions import ReplicaState, initial
+from master.sync.untrained import Sifted, Untrained
+
+Array = np.ndarray[Any, Any]
+KEY = ("Net", 0)
+
+
+class Model(nn.Module):
+    """Has every sort of tensor that no optimiser trains."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("order", torch.arange(20))
+        self.register_buffer("mask", torch.ones(20))
+        self.register_buffer("causal", torch.ones(3, 3).tril().bool())
+        self.register_buffer("bytes", torch.zeros(4, dtype=torch.uint8))
+        self.register_buffer("minus", torch.full((3,), -torch.inf))
+        self.register_buffer("step", torch.zeros((), dtype=torch.int64))
+        self.frozen = nn.Parameter(torch.ones(3), requires_grad=False)
+        self.norm = nn.BatchNorm1d(20)
+        self.spectral = nn.utils.parametrizations.spectral_norm(nn.Linear(20, 4))
+        self.body = nn.Linear(20, 4)
+
+
+def net(rule: Any = None) -> type[gridml.Vertex]:
+    class Net(gridml.Vertex):
+        model = gridml.module(Model, partial(torch.optim.SGD, lr=0.1))
+        aggregate = gridml.stale_mean() if rule is None else rule
+
+    return Net
+
+
+class Rows(gridml.Vertex):
+    bucket = gridml.array("int64")
+    weight = gridml.array("float32", (2,))
+    aggregate = gridml.stale_mean()
+
+
+class Desk:
+    """A master, and workers whose pushes change some tensors by some step."""
+
+    def __init__(self, rule: Any = None, workers: int = 3) -> None:
+        graph = gridml.Graph()
+        graph.add(net(rule))
+        graph.add(Rows, bucket=np.arange(4), weight=np.ones((4, 2), np.float32))
+        self.base: ReplicaState = initial(graph, 0)
+        self.untrained = Untrained(graph)
+        self.workers, self.now = workers, 0.0
+
+    def push(self, worker: str, steps: dict[str, Any], vertices: int = 32, *, is_last: bool = False) -> Sifted:
+        held = self.base.modules[KEY].tensors
+        tensors = dict(held)
+        for name, step in steps.items():
+            old = held[f"Net/0/model/{name}"]
+            tensors[f"Net/0/model/{name}"] = (step(old) if callable(step) else old + step).astype(old.dtype)
+        return self.sift(worker, ReplicaPart({KEY: tensors}), vertices, is_last=is_last)
+
+    def rows(self, worker: str, **fields: Array) -> Sifted:
+        column = {name: values.copy() for name, values in self.base.arrays["Rows"].items()} | fields
+        return self.sift(worker, ReplicaPart({}, {"Rows": RowValues(np.arange(4), column)}), 32)
+
+    def sift(self, worker: str, part: ReplicaPart, vertices: int, *, is_last: bool = False) -> Sifted:
+        return self.untrained.sift(
+            part,
+            self.base,
+            worker,
+            vertices,
+            self.now,
+            workers=self.workers,
+            is_last=is_last,  # type: ignore[arg-type]
+        )
+
+    def changed(self, sifted: Sifted) -> set[str]:
+        held = self.base.modules[KEY].tensors
+        return {n.rpartition("/")[2] for n, t in sifted.part.modules[KEY].items() if t is not held[n]}
+
+
+HONEST = {"body.weight": 0.1, "norm.running_mean": 0.1, "norm.num_batches_tracked": 1, "step": 1}
+LIES = {
+    "order": lambda old: np.full_like(old, 2**62),
+    "mask": np.zeros_like,
+    "causal": np.ones_like,
+    "bytes": lambda old: old + 255,
+    "frozen": 0.5,
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+@pytest.mark.parametrize("first", [True, False], ids=["comes first", "comes later"])
+def test_what_f_changes_at_no_other_worker_is_not_changed_by_one(name: str, *, first: bool) -> None:
+    desk = Desk()
+    for turn in range(6):
+        order = ("liar", "w2", "w3") if first else ("w2", "w3", "liar")
+        for worker in order:
+            sifted = desk.push(worker, HONEST | ({name: LIES[name]} if worker == "liar" else {}))
+            assert name not in desk.changed(sifted)
+            if worker == "liar":
+                assert bool(sifted.blamed) == (turn >= (3 if first else 2))
+                assert turn < 1 or name in sifted.reasons[0]
+            else:
+                assert not sifted.reasons
+    assert not desk.untrained.forget("w2")
+
+
+def test_what_f_changes_at_every_worker_comes_through_from_the_second_on() -> None:
+    desk = Desk()
+    first = desk.push("w1", HONEST)
+    assert desk.changed(first) == {"body.weight"}, "the rest waits, and its worker brings it again"
+    assert first.differs
+    assert not first.reasons
+    for worker, times in (("w2", 1), ("w1", 2), ("w3", 1), ("w1", 40)):
+        sifted = desk.push(worker, HONEST | {"step": times}, 32 * times)
+        assert desk.changed(sifted) == HONEST.keys()
+        assert not sifted.differs
+    assert desk.untrained.forget("w1") == []
+
+
+def test_a_counter_does_not_jump() -> None:
+    desk = Desk()
+    for _ in range(2):
+        for worker in ("w2", "w3", "w1"):
+            desk.push(worker, HONEST)
+    sifted = desk.push("w1", HONEST | {"step": 2**62})
+    assert "step" not in desk.changed(sifted)
+    assert "step" in sifted.blamed
+
+
+def test_what_waited_while_nobody_else_pushed_counts_with_its_vertices() -> None:
+    desk = Desk()
+    for pushes in range(1, 100):
+        desk.push("w1", {"step": 100 * pushes}, 32)
+    desk.push("w2", {"step": 100}, 32)
+    assert "step" in desk.changed(desk.push("w1", {"step": 10_000}, 32))
+
+
+def test_one_worker_alone_changes_what_it_likes() -> None:
+    desk = Desk(workers=1)
+    assert desk.changed(desk.push("w1", HONEST | LIES)) == HONEST.keys() | LIES.keys()
+
+
+def test_who_ends_alone_has_what_it_made_in_the_replica_or_is_told_that_not() -> None:
+    desk = Desk(workers=4)
+    desk.push("w1", HONEST)
+    assert desk.changed(desk.push("w1", HONEST, is_last=True)) == HONEST.keys()
+    another = Desk(workers=4)
+    another.push("w1", HONEST)
+    assert len(another.untrained.forget("w1")) == 3
+    assert another.untrained.forget("w1") == []
+
+
+def test_what_is_not_finite_is_left_to_the_gate_and_a_mask_that_stays_is_no_change() -> None:
+    desk = Desk()
+    sifted = desk.push("w1", {"mask": np.nan, "minus": 0.0})
+    assert desk.changed(sifted) >= {"mask"}
+    assert not sifted.differs
+
+
+def test_what_a_user_named_or_adds_is_taken_as_it_comes() -> None:
+    for rule in (gridml.by_name({"*/step": gridml.maximum()}), gridml.by_name({"*/step": gridml.add()}), gridml.add()):
+        desk = Desk(rule)
+        for worker in ("w2", "w3"):
+            desk.push(worker, {"body.weight": 0.1})
+        assert "step" in desk.changed(desk.push("w1", {"step": 10**9}))
+
+
+def test_fields_of_whole_numbers_stay_among_those_that_were_there_and_constant_ones_stay() -> None:
+    desk = Desk()
+    assert desk.rows("w1", bucket=np.full(4, 2**62)).reasons
+    kept = desk.rows("w1", bucket=np.array([3, 2, 1, 0]), weight=np.zeros((4, 2), np.float32))
+    assert not kept.differs, "nobody has shown anything else"
+    for worker in ("w2", "w3"):
+        desk.rows(worker, weight=np.full((4, 2), 0.9, np.float32))
+    sifted = desk.rows("w1", bucket=np.full(4, 3), weight=np.full((4, 2), 0.9, np.float32))
+    assert sifted.part.rows["Rows"].fields["bucket"].tolist() == [0, 1, 2, 3]
+    assert "Rows/bucket" in sifted.reasons[0]
+    assert (sifted.part.rows["Rows"].fields["weight"] == np.float32(0.9)).all()
