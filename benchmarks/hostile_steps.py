@@ -215,10 +215,11 @@ def play(game: Game) -> Outcome:
             play_scenario(settings, scenario, root, trainer=trainer)
         except GridmlError as error:
             ended = str(error).splitlines()[0]
-        return _outcome(root, ended)
+        return outcome(root, ended)
 
 
-def _outcome(root: Path, ended: str) -> Outcome:
+def outcome(root: Path, ended: str) -> Outcome:
+    """Read how a run ended from its ledger."""
     with opened(root) as ledger:
         metrics = ledger.execute("SELECT metrics FROM epochs WHERE metrics NOT NULL ORDER BY epoch DESC").fetchone()
         accuracy = 0.0 if metrics is None else json.loads(metrics[0])["accuracy"]

@@ -154,7 +154,8 @@ class Session:
         if answer is not None:
             reply, self._brought = answer
             self._master.take(self._brought, fast_forward=reply.fast_forward)
-            self._compress, self._gather = reply.pace.compress, reply.moments
+            self._compress = reply.pace.compress
+            self._gather |= reply.moments  # answers that come before the next push do not take it back
             if reply.verdict in (Verdict.MERGED, Verdict.REPEATED):
                 self._engine.settle()
             if reply.forget_rows:

@@ -68,17 +68,19 @@ class KeptMoments:
         self._pushes += 1
         is_newest = next(reversed(self._votes), None) == record.name
         votes, has_voted = len(self._votes), record.name in self._votes
-        record.moments_asked = asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes)
-        if record.moments_asked:
+        if not asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes):
+            return False
+        record.moments_asked = True
+        if has_voted or votes in (0, VOTES):  # those that end before they vote do not keep others from it
             self._pushes = 0
-        return record.moments_asked
+        return True
 
     def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
         """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
         all. Return why it is left out, None where it is taken or nothing came."""
-        asked, record.moments_asked = record.moments_asked, False
         if not moments or self._workers.get(record.name) is not record:  # it has ended: nobody knows what it was asked
             return None
+        asked, record.moments_asked = record.moments_asked, False
         is_taken, reason = examine(moments, self._known, asked=asked, steps=MAX_STEPS_PER_VERTEX * credited)
         if not is_taken:
             return reason
