@@ -322,6 +322,14 @@ class Engine:
             if isinstance(table, Rows):
                 table.dirty[:] = False
 
+    def module_values(self) -> dict[str, Array]:
+        """Return the tensors of all modules, by name, as f has left them: views, which it goes on to change."""
+        values: dict[str, Array] = {}
+        for key in self._views:
+            self._modules[key[0]].pull(key[1])
+            values |= self._follow(key)
+        return values
+
     def rebase(self, pushed: Snapshot, newest: ReplicaPart, live: int) -> None:
         """Take the master's replica, keep what was trained since `pushed`: by default newest + (local - pushed)."""
         pushed.wait()

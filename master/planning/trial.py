@@ -36,6 +36,7 @@ from gridml.model.user_traceback import user_traceback
 from gridml.protocol.push import Fields, ReplicaPart
 from gridml.protocol.text import described
 from master.evaluation.metrics import KEPT, begun, evaluate, first_chunk
+from master.planning.odd_counters import counted, untrained_buffers
 from master.planning.odd_data import not_finite
 from master.planning.odd_edges import not_followed, one_component
 from master.planning.odd_steps import not_trained, weights_in_vain
@@ -93,11 +94,13 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         engine, start = begun(program, chunk, state, place)
     trainable: list[Trainable] = []
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
+    counters = [untrained_buffers(program.types(), engine.module_values())]
     for first, stop in pairwise(ends):
         began = time.perf_counter()
         _train(engine, first, stop, program.factor(engine.at), driver, file)
         batch_s = time.perf_counter() - began
         trainable += engine.trainable()
+        counters.append(untrained_buffers(program.types(), engine.module_values()))
     last = _last_size(program, graph.tables[driver].count, size)
     odd = [*_hidden(file), *not_finite(graph)]
     odd += _last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)
@@ -106,6 +109,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         *weights_in_vain(engine, graph),
         *not_followed(program, graph, engine.followed),
         *one_component(program, graph, driver),
+        *counted(program.types(), counters, [stop - first for first, stop in pairwise(ends)]),
     ]
     with errors_told(place):
         part = engine.wire(engine.snapshot())
