@@ -173,15 +173,15 @@ def main() -> None:
     for workers in (3, 4, 8):
         for attack in attacks:
             games = [Game(attack, workers, seed) for seed in (SEEDS if workers == 3 else SEEDS[:1])]
-            lines.append(([*games], replace(games[0], defended=False) if workers == 3 else None))
+            lines.append([*games, *([replace(games[0], defended=False)] if workers == 3 else [])])
     rows: list[dict[str, Cell]] = []
     with (
         mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
         ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
     ):
-        asked = [([pool.submit(play, g) for g in games], bare and pool.submit(play, bare)) for games, bare in lines]
-        for (games, _), (ends, bare_end) in zip(lines, asked, strict=True):
-            rows.append(_row(games[0], [end.result() for end in ends], bare_end and bare_end.result()))
+        ends = [[pool.submit(play, game) for game in games] for games in lines]
+        for games, outcomes in zip(lines, ends, strict=True):
+            rows.append(_row(games, [end.result() for end in outcomes]))
             print(rows[-1], flush=True)
     if set(attacks) == set(ATTACKS):
         write(
@@ -197,10 +197,12 @@ def main() -> None:
         )
 
 
-def _row(first: Game, ends: Sequence[Outcome], bare: Outcome | None) -> dict[str, Cell]:
+def _row(games: Sequence[Game], outcomes: Sequence[Outcome]) -> dict[str, Cell]:
+    """A line of the table."""
+    ends = [end for game, end in zip(games, outcomes, strict=True) if game.defended]
     row: dict[str, Cell] = {
-        "workers": first.workers,
-        "attack": first.attack,
+        "workers": games[0].workers,
+        "attack": games[0].attack,
         "worst %": round(100 * min(end.accuracy for end in ends), 1),
         "mean %": round(100 * sum(end.accuracy for end in ends) / len(ends), 1),
         "ended": next((end.ended for end in ends if end.ended != "finished"), "finished")[:40],
@@ -208,9 +210,9 @@ def _row(first: Game, ends: Sequence[Outcome], bare: Outcome | None) -> dict[str
         "quarantined": sum(HOSTILE in end.quarantined for end in ends),
         "alarms": sum(len(set(end.quarantined) - {HOSTILE}) for end in ends),
     }
-    if bare is None:
+    if games[-1].defended:
         return row
-    return row | {"% without": round(100 * bare.accuracy, 1), "ended without": bare.ended[:40]}
+    return row | {"% without": round(100 * outcomes[-1].accuracy, 1), "ended without": outcomes[-1].ended[:40]}
 
 
 if __name__ == "__main__":
