@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gridml.errors import Interruption
@@ -37,7 +37,7 @@ class Layers:
     by_batch: bool = False
     tables: frozenset[str] = frozenset()
     rates: tuple[float, ...] | None = ()
-    weights: tuple[Weight, ...] = ()  # all parameters, in the module's order
+    weights: tuple[Weight, ...] = field(default=(), compare=False)  # all parameters, in the module's order
 
 
 def weights_of(made: Module) -> tuple[Weight, ...]:
