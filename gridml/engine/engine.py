@@ -321,6 +321,7 @@ class Engine:
         for table in self._tables.values():
             if isinstance(table, Rows):
                 table.dirty[:] = False
+                table.drop_copies()
 
     def module_values(self) -> dict[str, Array]:
         """Return the tensors of all modules, by name, as f has left them: views, which it goes on to change."""

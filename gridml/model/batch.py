@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
+from gridml.protocol.aligned import aligned_copy, aligned_rows, aligned_tensor, is_aligned
 from gridml.model.chunk import ChunkEdges
 from gridml.model.ragged import Lists, Ragged
 from gridml.model.shared import SharedColumn
@@ -27,6 +28,9 @@ class Rows:
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
     guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist. `followed`
     are the edge fields of which f has looked up where they lead, `reweighted` those whose weights it has written.
+
+    Tensors begin where torch's own do (`gridml.protocol.aligned`), in copies where the rows do not; what f writes into
+    those comes home when it returns. Not so without `aligned`: evaluate sees whole columns as they lie.
     """
 
     def __init__(
@@ -38,6 +42,7 @@ class Rows:
         *,
         torch: bool,
         before: bool = False,
+        aligned: bool = True,
     ) -> None:
         self.vertex_type = vertex_type
         self.ids = ids
@@ -45,6 +50,7 @@ class Rows:
         self.changed = changed
         self.dirty = np.zeros(len(ids), np.bool_)
         self.torch = torch
+        self.aligns = torch and aligned
         self.device: str | None = None  # where f reads them, if that is not the host's own memory
         self.before = before
         self.edges: dict[str, ChunkEdges] = {}
@@ -53,21 +59,33 @@ class Rows:
         self.shared: Mapping[str, SharedColumn] = {}
         self.followed: set[str] = set()
         self.reweighted: set[str] = set()
+        self._lent: dict[tuple[str, int], tuple[Any, Array]] = {}  # by field and row: f's tensor, what it was
 
     def present(self, values: Array) -> Any:
-        """Return an array as f sees it: a tensor on the same memory when the program uses torch."""
+        """Return an array as f sees it: when the program uses torch a tensor, on the same memory if that is writable
+        and begins where it should."""
         if not self.torch:
             return values
         import torch
 
-        return torch.from_numpy(values if values.flags.writeable else values.copy())
+        fits = values.flags.writeable and (not self.aligns or is_aligned(values))
+        return torch.from_numpy(values if fits else aligned_copy(values))
 
     def column(self, name: str) -> Any:
         """Return a field as f reads it, whole."""
         return self.present(self.fields[name])
 
     def bring_home(self) -> None:
-        """Have what f has written where that is not the host's own memory; there it is at home already."""
+        """Have what f has written into copies of single vertices' values."""
+        lent, self._lent = self._lent, {}
+        for (name, at), (tensor, original) in lent.items():
+            if name in self.changed and (values := home(tensor)).tobytes() != original.tobytes():
+                self.fields[name][at] = values
+                self.dirty[at] = True
+
+    def drop_copies(self) -> None:
+        """Forget what f has written into copies of single vertices' values: it failed."""
+        self._lent.clear()
 
     def check_writable(self, name: str) -> None:
         if name in self.changed:
@@ -102,6 +120,8 @@ class Rows:
             value = value if value.ndim else value[()]
         else:
             value = self.fields[name][at]
+            if self.aligns and isinstance(value, np.ndarray):
+                return self._lend(name, at, value)
         if isinstance(value, str):
             return value
         return self.present(value) if isinstance(value, np.ndarray) else value.item()
@@ -110,6 +130,18 @@ class Rows:
         self.check_writable(name)
         self.fields[name][at] = value
         self.dirty[at] = True
+        if (name, at) in self._lent:
+            tensor, now = self._lent[name, at][0], self.fields[name][at]
+            tensor.detach().copy_(self.present(now))
+            self._lent[name, at] = tensor, now.copy()
+
+    def _lend(self, name: str, at: int, value: Array) -> Any:
+        """Return a vertex's values as a tensor: on their own memory, or a copy, the same one until f returns."""
+        if self.device is None and value.flags.writeable and is_aligned(value):
+            return self.present(value)
+        if (name, at) not in self._lent:
+            self._lent[name, at] = self.present(value), value.copy() if name in self.changed else value
+        return self._lent[name, at][0]
 
     def neighbours(self, name: str, at: int) -> list[Vertex]:
         edges = self._edges(name)
@@ -135,6 +167,11 @@ class Rows:
     @property
     def stepping(self) -> Stepping:
         raise ProgramError(f"{self.vertex_type.name} has no module, so that nothing can be stepped.")
+
+
+def home(value: Any) -> Any:
+    """Return a tensor as an array of the host, and anything else as it is."""
+    return value.detach().cpu().numpy() if hasattr(value, "detach") else value
 
 
 def _read_only(values: Array) -> Array:
@@ -167,8 +204,9 @@ class Neighbours:
 class Batch(Generic[V]):
     """Several vertices of one type, one array per field: `images.pixels` has shape (len(images), 1, 28, 28).
 
-    Reading gives a tensor (programs with a module) or a numpy array; for consecutive rows it is a view. Writing a
-    mutable field, whole or in place, changes the vertices when f returns. An edge field reads as `Neighbours`.
+    Reading gives a tensor (programs with a module), which begins where one of torch's own would, or a numpy array; for
+    consecutive rows that is a view. Writing a mutable field, whole or in place, changes the vertices when f returns. An
+    edge field reads as `Neighbours`.
 
     A vertex that two arguments of f hold (a team that plays at home and away) gets both changes, by adding them.
     """
@@ -249,20 +287,31 @@ class Batch(Generic[V]):
         if name not in self._lent:
             if name not in self._rows.changed:
                 column = self._rows.column(name)
-                self._lent[name] = column[self._at if isinstance(self._at, slice) else self._rows.present(self._at)]
+                rows = self._at if isinstance(self._at, slice) else self._rows.present(self._at)
+                self._lent[name] = aligned_tensor(column[rows])
             else:
+                self._rows.bring_home()  # f may have written into single rows
                 values = self._rows.fields[name][self._at].copy()
                 self._copies[name] = values, values.copy()
                 self._lent[name] = self._rows.present(values)
         return self._lent[name]
 
     def _values(self, name: str) -> Array:
-        """Return the field's rows: a view for a slice, else a copy of which `_write_back` scatters what f changed."""
-        if isinstance(self._at, slice):
-            return self._rows.fields[name][self._at]
+        """Return the field's rows: a view for a slice whose memory f may have, else a copy of which `_write_back`
+        scatters what f changed."""
         if name not in self._copies:
-            values = self._rows.fields[name][self._at]
-            if name in self._rows.changed:
+            changed = name in self._rows.changed
+            if changed:
+                self._rows.bring_home()  # f may have written into single rows
+            column = self._rows.fields[name]
+            if isinstance(self._at, slice):
+                view = column[self._at]
+                if not self._rows.aligns or (is_aligned(view) and not changed):
+                    return view
+                values = aligned_copy(view)
+            else:
+                values = aligned_rows(column, self._at) if self._rows.aligns else column[self._at]
+            if changed:
                 self._copies[name] = values, values.copy()
             else:
                 values = values if self._rows.torch else _read_only(values)
@@ -272,8 +321,8 @@ class Batch(Generic[V]):
     def _write_back(self) -> None:
         """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
         self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
-        if isinstance(self._at, slice) and self._rows.device is None:
-            return  # f wrote through views
+        if all(values is original for values, original in self._copies.values()):
+            return  # f wrote nothing, or through views
         positions = np.arange(len(self._rows.ids))[self._at]
         for name, (values, original) in self._copies.items():
             if values is original:

@@ -99,7 +99,7 @@ class Chunk:
         return {name: table.ids for name, table in self.tables.items() if name != self.driver}
 
     def encode(self) -> bytes:
-        """Return the chunk as one bundle."""
+        """Return the chunk as one bundle, in which columns that f reads begin at multiples of `ALIGNMENT_BYTES`."""
         tensors: dict[str, Array] = {}
         for name, table in self.tables.items():
             tensors[f"ids/{name}"] = bundle.narrowed(table.ids)
@@ -131,7 +131,8 @@ class Chunk:
                 name: list(table.borrowed.payloads) for name, table in self.tables.items() if table.borrowed is not None
             },
         }
-        return bundle.encode(message, tensors)
+        read = frozenset(name for name in tensors if name.startswith(("field/", "values/")) or name.endswith("/weight"))
+        return bundle.encode(message, tensors, aligned=read)
 
     @staticmethod
     def decode(payload: Arrived) -> Chunk:

@@ -11,7 +11,8 @@ from typing import Any, final
 
 import numpy as np
 
-from gridml.model.batch import Array, Ids, Rows
+from gridml.protocol.aligned import aligned_tensor
+from gridml.model.batch import Array, Ids, Rows, home
 from gridml.model.host_memory import host_memory
 from gridml.model.vertex import VertexType
 
@@ -35,7 +36,6 @@ class DeviceRows(Rows):
         super().__init__(vertex_type, ids, fields, changed, torch=True, before=before)
         self.device = device
         self._columns: dict[str, Any] = {}  # on the device, of fields that f only reads
-        self._lent: list[tuple[str, int, Any, Array]] = []  # (field, row, tensor that f has, what it was)
 
     def present(self, values: Array) -> Any:
         """Return an array as f sees it: a tensor on the device. It comes there by memory that the device copies from
@@ -58,27 +58,12 @@ class DeviceRows(Rows):
         return self._columns[name]
 
     def read(self, name: str, at: int) -> Any:
-        if name in self.ragged or name in self.shared:
+        if name in self.changed or name not in self.fields or self.fields[name].ndim == 1:
             return super().read(name, at)
-        value = self.fields[name][at]
-        if not isinstance(value, np.ndarray):
-            return value.item()
-        if name not in self.changed:
-            return self.column(name)[at]
-        tensor = self.present(value)
-        self._lent.append((name, at, tensor, value.copy()))
-        return tensor
+        return aligned_tensor(self.column(name)[at])
 
     def write(self, name: str, at: int, value: Any) -> None:
         super().write(name, at, home(value))
-
-    def bring_home(self) -> None:
-        """Have what f has written into single vertices' tensors in place."""
-        lent, self._lent = self._lent, []
-        for name, at, tensor, original in lent:
-            values = home(tensor)
-            if values.tobytes() != original.tobytes():
-                self.fields[name][at] = values
 
 
 def _staged(values: Array, dtype: Any) -> Any:
@@ -86,8 +71,3 @@ def _staged(values: Array, dtype: Any) -> Any:
     staged = host_memory(values.shape, dtype)
     np.copyto(staged.numpy(), values)
     return staged
-
-
-def home(value: Any) -> Any:
-    """Return a tensor of a device as an array of the host, and anything else as it is."""
-    return value.detach().cpu().numpy() if hasattr(value, "detach") else value

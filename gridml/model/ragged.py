@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
+from gridml.protocol.aligned import aligned_tensor
 from gridml.model.digest import array_digest
 from gridml.model.dtypes import converted, number_of, shape_of
 from gridml.protocol.text import described
@@ -66,7 +67,8 @@ class Ragged:
 
 class Lists(Sequence[Any]):
     """A ragged field of the vertices of a batch, as f sees it: a sequence with one array or tensor (k, ...) for each
-    vertex, and the same as a pair, `values` (m, ...) and `offsets` int64 (n+1,)."""
+    vertex, and the same as a pair, `values` (m, ...) and `offsets` int64 (n+1,). Tensors of single vertices begin where
+    torch's own would, as `values` does."""
 
     def __init__(self, values: Any, offsets: Any) -> None:
         self.values = values
@@ -81,7 +83,8 @@ class Lists(Sequence[Any]):
         if not -len(self) <= at < len(self):
             raise IndexError(f"{at} of {len(self)} vertices")
         at %= len(self)
-        return self.values[int(self.offsets[at]) : int(self.offsets[at + 1])]
+        part = self.values[int(self.offsets[at]) : int(self.offsets[at + 1])]
+        return part if isinstance(part, np.ndarray) else aligned_tensor(part)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[at] for at in range(len(self)))

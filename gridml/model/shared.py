@@ -22,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
+from gridml.protocol.aligned import aligned_copy, aligned_rows
 
 Array = NDArray[Any]
 
@@ -56,8 +57,10 @@ class SharedColumn:
         return mapped.values
 
     def take(self, rows: Any) -> Array:
-        """Return those rows, in memory. Raises SharedFileError as `opened` does."""
-        return np.array(self.opened()[rows])
+        """Return those rows, in memory that begins at the boundary (`gridml.protocol.aligned`). Raises SharedFileError as
+        `opened` does."""
+        column = self.opened()
+        return aligned_rows(column, rows) if isinstance(rows, np.ndarray) else aligned_copy(column[rows])
 
 
 @dataclass(frozen=True)

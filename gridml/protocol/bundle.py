@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.protocol.aligned import ALIGNMENT_BYTES, aligned_copy
 from gridml.protocol.compression import from_bfloat16
 from gridml.protocol.foreign_files import remove
 from gridml.protocol.payload import Arrived, Payload, Piece, Pieces, Received, in_pieces
@@ -39,29 +40,36 @@ _DTYPES = {
 }
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
 _INT32 = np.iinfo(np.int32)
+FILLER = "filler/"  # begins the names of tensors that only take up space
 LONGEST_HEADER = 100_000_000  # bytes, of safetensors itself
 
 
-def encode(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> bytes:
+def encode(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> bytes:
     """Return one payload of a JSON-able message, without NaN or infinity, and named arrays of any shape."""
-    return bytes(pieces(message, tensors))
+    return bytes(pieces(message, tensors, aligned))
 
 
-def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array]) -> Pieces:
+def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> Pieces:
     """Return what `encode` does in pieces, which are on the arrays' own memory where that is contiguous.
 
-    Arrays of long items come first, so that all are aligned. safetensors itself would copy every one of them twice.
+    Arrays of long items come first, so that all begin at multiples of these; those that are `aligned` begin at multiples
+    of `ALIGNMENT_BYTES` of the payload. safetensors allows no gaps, so what fills them are tensors, too: their names
+    begin with `FILLER`. safetensors itself would copy every array twice.
     """
     header: dict[str, Any] = {"__metadata__": {"gridml": json.dumps(message, separators=(",", ":"))}}
     arrays: list[Piece] = []
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (-item[1].dtype.itemsize, item[0])):
         values = np.ascontiguousarray(tensor, tensor.dtype.newbyteorder("="))
+        if name in aligned and (gap := -end % ALIGNMENT_BYTES):
+            header[f"{FILLER}{len(header)}"] = {"dtype": "U8", "shape": (gap,), "data_offsets": (end, end + gap)}
+            arrays.append(bytes(gap))
+            end += gap
         begin, end = end, end + values.nbytes
         header[name] = {"dtype": _NAMES[values.dtype], "shape": tensor.shape, "data_offsets": (begin, end)}
         arrays.append(values.reshape(-1).view(np.uint8).data)
     text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
+    text += b" " * (-(8 + len(text)) % (ALIGNMENT_BYTES if aligned else 8))
     return Pieces([len(text).to_bytes(8, "little") + text, *arrays])
 
 
@@ -72,11 +80,12 @@ def narrowed(ids: NDArray[np.int64]) -> Array:
 
 
 def decode(payload: Payload | Arrived, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return the message and the arrays of a payload, writable ones.
+    """Return the message and the arrays of a payload, writable ones, in memory that begins at the boundary.
 
     Raises ValueError when it is not one; a header of more than `longest_header` bytes is not even looked at.
     """
-    return opened(bytearray(bytes(payload) if isinstance(payload, Pieces) else payload), longest_header)
+    memory = aligned_copy(np.frombuffer(bytes(payload) if isinstance(payload, Pieces) else payload, np.uint8))
+    return opened(memory.data, longest_header)
 
 
 def opened(payload: Piece, longest_header: int = LONGEST_HEADER) -> tuple[dict[str, Any], dict[str, Array]]:

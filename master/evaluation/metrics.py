@@ -122,7 +122,8 @@ def _argument(name: str, hint: Any, graph: Graph, state: ReplicaState, *, torch:
             modules.put(index, views)
         modules.evaluation_mode()
         return [modules.vertex(i) for i in range(table.count)] if batched else modules.vertex(0)
-    rows = Rows(table.type, np.arange(table.count, dtype=np.int64), _columns(table, state), frozenset(), torch=torch)
+    ids, columns = np.arange(table.count, dtype=np.int64), _columns(table, state)
+    rows = Rows(table.type, ids, columns, frozenset(), torch=torch, aligned=False)  # all of them: no copy of that
     rows.ragged = table.ragged
     return Batch._over(rows, slice(0, table.count)) if batched else cls._view(rows, 0)
 

@@ -214,11 +214,13 @@ def test_edges_that_are_not_here_say_so() -> None:
         Page._view(page_rows(), 0).get_neighbours()
 
 
-def test_torch_programs_read_tensors_on_the_same_memory() -> None:
-    rows = page_rows(torch=True)
+def test_torch_programs_read_tensors_that_are_written_through() -> None:
+    rows = page_rows(changed=frozenset({"title"}), torch=True)
     title = Page._view(rows, 0).title
     assert isinstance(title, torch.Tensor)
     title[0] = 5
+    assert Page._view(rows, 0).title[0] == 5
+    rows.bring_home()  # as f returns
     assert rows.fields["title"][0, 0] == 5
 
 
