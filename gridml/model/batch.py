@@ -9,12 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.protocol.aligned import aligned_copy, aligned_rows, aligned_tensor, is_aligned
 from gridml.model.chunk import ChunkEdges
 from gridml.model.ragged import Lists, Ragged
 from gridml.model.shared import SharedColumn
 from gridml.model.stepping import Stepping
 from gridml.model.vertex import Vertex, VertexId, VertexType
+from gridml.protocol.aligned import aligned_copy, aligned_rows, aligned_tensor, is_aligned
 
 V = TypeVar("V", bound=Vertex)
 Array = NDArray[Any]

@@ -11,10 +11,10 @@ from typing import Any, final
 
 import numpy as np
 
-from gridml.protocol.aligned import aligned_tensor
 from gridml.model.batch import Array, Ids, Rows, home
 from gridml.model.host_memory import host_memory
 from gridml.model.vertex import VertexType
+from gridml.protocol.aligned import aligned_tensor
 
 BLOCK = 64 << 20  # bytes that are staged at once: the device copies some while the next are staged
 

@@ -14,9 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import ProgramError
-from gridml.protocol.aligned import aligned_tensor
 from gridml.model.digest import array_digest
 from gridml.model.dtypes import converted, number_of, shape_of
+from gridml.protocol.aligned import aligned_tensor
 from gridml.protocol.text import described
 
 Array = NDArray[Any]

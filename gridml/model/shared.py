@@ -57,8 +57,7 @@ class SharedColumn:
         return mapped.values
 
     def take(self, rows: Any) -> Array:
-        """Return those rows, in memory that begins at the boundary (`gridml.protocol.aligned`). Raises SharedFileError as
-        `opened` does."""
+        """Return those rows, in memory aligned as tensors are. Raises SharedFileError as `opened` does."""
         column = self.opened()
         return aligned_rows(column, rows) if isinstance(rows, np.ndarray) else aligned_copy(column[rows])
 

@@ -52,9 +52,9 @@ def encode(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Co
 def pieces(message: Mapping[str, Any], tensors: Mapping[str, Array], aligned: Container[str] = ()) -> Pieces:
     """Return what `encode` does in pieces, which are on the arrays' own memory where that is contiguous.
 
-    Arrays of long items come first, so that all begin at multiples of these; those that are `aligned` begin at multiples
-    of `ALIGNMENT_BYTES` of the payload. safetensors allows no gaps, so what fills them are tensors, too: their names
-    begin with `FILLER`. safetensors itself would copy every array twice.
+    Arrays of long items come first, so that all begin at multiples of these. Those that are `aligned` begin at
+    multiples of `ALIGNMENT_BYTES` of the payload: safetensors allows no gaps, so what fills them are tensors, too, with
+    names that begin with `FILLER`. safetensors itself would copy every array twice.
     """
     header: dict[str, Any] = {"__metadata__": {"gridml": json.dumps(message, separators=(",", ":"))}}
     arrays: list[Piece] = []
