@@ -6,6 +6,7 @@ a vertex, a chunk and a push cost is set beforehand, and the time that passes is
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import final
@@ -64,6 +65,8 @@ class SteppedWorker:
         self.interruptible = False
         self.woken: Callable[[], None] = lambda: None
         self._evicted = False
+        self._clock = clock
+        self._ended_s = math.inf
         self._prices = prices
         self._vertex_s = prices.exec_s / speed
         self._engine = engine
@@ -72,9 +75,20 @@ class SteppedWorker:
             options, engine, mailbox, self._courier, lambda: self._evicted, clock
         )
 
+    @property
+    def lived_s(self) -> float:
+        """Until when its process has lived, by now."""
+        return min(self._clock(), self._ended_s)
+
     def life(self) -> Iterator[float]:
         """Everything it does. Yields the seconds to wait before it goes on."""
-        yield self._prices.boot_s
+        try:
+            yield self._prices.boot_s
+            yield from self._live()
+        finally:  # whoever ends it closes the generator
+            self._ended_s = self._clock()
+
+    def _live(self) -> Iterator[float]:
         for action in self._begin().life():
             if isinstance(action, Wait):
                 self.interruptible = True

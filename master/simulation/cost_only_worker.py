@@ -1,6 +1,7 @@
 """A worker that only takes time: it keeps to the worker's protocol as a real one does, and trains nothing.
 
-It takes many batches in one step, up to the next push; and a message without an answer is sent again, as couriers do.
+It takes many batches in one step, up to the next push, and can say at any time how far it has come in that; a message
+without an answer is sent again, as couriers do.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Protocol, final
 
 from chunk_model.costs import Costs
-from gridml.carriers.base import LEFT
+from gridml.carriers.base import BEGUN, LEFT
 from gridml.protocol.codec import InProcessPayload, spoken
 from gridml.protocol.messages import Failure, Reply, Sync
 from gridml.protocol.worker_actions import (
@@ -62,6 +63,9 @@ class CostOnlyWorker:
         self._reply: Reply | None = None  # and its answer
         self._posted_s = self._sent_s = self._travel_s = 0.0  # when it was sent first, and last; the last push's way
         self._evicted = self._training = False
+        self._lease, self._upto, self._stop = BEGUN, 0, 0  # the lease in hand, how far it is trained, and being trained
+        self._step_s = 0.0  # since when
+        self._ended_s = math.inf
         self.woken: Callable[[], None] = lambda: None  # called when something comes that a wait may be cut short for
         self.interruptible = False  # whether the wait that was yielded last may be cut short
 
@@ -81,6 +85,12 @@ class CostOnlyWorker:
                 self._reply = message
                 self.woken()
 
+    def standing(self) -> tuple[float, int, int]:
+        """Until when its process has lived, the lease in hand, and how far that is trained."""
+        lived_s = min(self._wire.now_s, self._ended_s)
+        passed = int((lived_s - self._step_s) / self._vertex_s + TINY) if self._stop > self._upto else 0
+        return lived_s, self._lease, min(self._stop, self._upto + passed)
+
     def life(self) -> Iterator[float]:
         """Everything it does. Yields the seconds to wait before it goes on."""
         try:
@@ -88,6 +98,8 @@ class CostOnlyWorker:
             yield from self._live()
         except FileNotFoundError:
             return  # the mailbox was closed: the master has given it up
+        finally:  # whoever ends it closes the generator
+            self._ended_s = self._wire.now_s
 
     def _live(self) -> Iterator[float]:
         wire, now_s = self._wire, self._wire.now_s
@@ -106,6 +118,8 @@ class CostOnlyWorker:
             elif isinstance(action, Train):
                 rows = self._rows(action, now_s)
                 self.interruptible, self._training = action.overdue, True
+                self._upto, self._step_s = action.lease.start + action.start, now_s
+                self._stop = self._upto + rows
                 yield rows * self._vertex_s
                 self.interruptible = self._training = False
                 began_s, now_s = now_s, wire.now_s
@@ -117,6 +131,7 @@ class CostOnlyWorker:
                     yield began_s + rows * self._vertex_s - now_s
                     now_s = wire.now_s
                 stop = action.start + rows
+                self._upto = self._stop = action.lease.start + stop
                 wire.beat(action.lease.id, action.lease.start + stop)
                 if self._sync is not None and self._reply is None and now_s - self._sent_s > RESEND_S - self._vertex_s:
                     self._send_again()
@@ -130,6 +145,7 @@ class CostOnlyWorker:
                 self._sync, self._posted_s = action.sync, now_s
                 self._send_again()
             elif isinstance(action, BeginChunk):
+                self._lease, self._upto, self._stop = action.lease.id, action.lease.start, action.lease.start
                 wire.beat(action.lease.id, action.lease.start)
                 yield seconds(action, self._costs)
                 now_s = wire.now_s

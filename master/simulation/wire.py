@@ -20,6 +20,16 @@ from gridml.testing.faulty_network import Delivery
 from gridml.testing.virtual_clock import VirtualClock
 
 Deliver = Callable[[int, bytes], None]  # a reply's number and payload reach a worker
+Standing = Callable[
+    [], tuple[float, int, int]
+]  # of a process: until when it has lived, and at which vertex of which lease
+BEAT_S = 0.5  # between two heartbeats of a process that lives, whatever it does: as remote.beating has it
+
+
+def going_on(heartbeat: Heartbeat, lived_s: float) -> Heartbeat:
+    """Return the heartbeat that a process would have said by now that has lived until `lived_s`, on a clock that never
+    stands still: it says its last one again and again."""
+    return heartbeat._replace(number=heartbeat.number + int(lived_s / BEAT_S))
 
 
 @final
@@ -40,8 +50,9 @@ class WireCodec(Codec):
 @dataclass
 class _Box:
     deliver: Deliver | None = None
+    standing: Standing | None = None
     messages: dict[int, bytes] = field(default_factory=dict)  # by number: whole, and not yet answered
-    heartbeat: Heartbeat | None = None
+    heartbeat: Heartbeat | None = None  # that the worker said when something began or ended
 
 
 @final
@@ -60,9 +71,11 @@ class Wire(MasterMailboxes):
 
     # --- the worker's end
 
-    def listen(self, worker: str, deliver: Deliver) -> None:
-        """Replies to `worker` go there from now on. Raises FileNotFoundError where it has no mailbox."""
-        self._box(worker).deliver = deliver
+    def listen(self, worker: str, deliver: Deliver, standing: Standing | None = None) -> None:
+        """Replies to `worker` go there from now on, and its heartbeats go on by where it stands. Raises
+        FileNotFoundError where it has no mailbox."""
+        box = self._box(worker)
+        box.deliver, box.standing = deliver, standing
 
     def send(self, worker: str, number: int, payload: bytes) -> None:
         """Raises FileNotFoundError when the mailbox was closed."""
@@ -134,7 +147,13 @@ class Wire(MasterMailboxes):
 
     def heartbeat(self, worker: str) -> Heartbeat | None:
         box = self._boxes.get(worker)
-        return None if box is None else box.heartbeat
+        if box is None or box.heartbeat is None or box.standing is None:
+            return None if box is None else box.heartbeat
+        lived_s, lease, upto = box.standing()
+        said = box.heartbeat
+        if said.lease == lease and said.upto <= upto:  # hostile ones say what they like
+            said = said._replace(upto=upto)
+        return going_on(said, lived_s)
 
     def clear(self) -> None:
         self._boxes.clear()

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol, final
 from weakref import WeakValueDictionary
 
-from gridml.carriers.base import MasterMailboxes, WorkerMailbox
+from gridml.carriers.base import Heartbeat, MasterMailboxes, WorkerMailbox
 from gridml.carriers.forwarding import Forwarding
 from gridml.protocol.codec import BundleCodec, Codec
 from gridml.protocol.payload import Payload
@@ -19,7 +19,7 @@ from master.backends.simulated import SimulatedWorker
 from master.simulation.cost_only_worker import CostOnlyWorker
 from master.simulation.hostility import Hostility
 from master.simulation.scenario import Machine, Scenario
-from master.simulation.wire import Wire, WireCodec
+from master.simulation.wire import Wire, WireCodec, going_on
 
 
 class Workers(ABC):
@@ -48,6 +48,10 @@ class Workers(ABC):
 
 class TrainingWorker(SimulatedWorker, Protocol):
     """A worker that really trains."""
+
+    @property
+    def lived_s(self) -> float:
+        """Until when its process has lived."""
 
     def notice_reply(self) -> None:
         """A reply may have come."""
@@ -98,7 +102,7 @@ class CostOnlyWorkers(Workers):
         wire = _WireEnd(self._clock, self.wire, worker, self.hostility if machine.hostile else None)
         options, costs = options_of(worker, machine, self._scenario), self._scenario.costs
         hired = CostOnlyWorker(options, costs, wire, machine.speed, fails=machine.fails)
-        self.wire.listen(worker, hired.receive)
+        self.wire.listen(worker, hired.receive, hired.standing)
         return hired
 
 
@@ -151,7 +155,7 @@ class TrainingWorkers(Workers):
         return self._lost
 
     def mailboxes(self) -> MasterMailboxes:
-        return _NotifyingMailboxes(self.network, self._wake)
+        return _NotifyingMailboxes(self.network, self._wake, self._lived_s)
 
     def hire(self, worker: str, machine: Machine) -> SimulatedWorker:
         options, mailbox = options_of(worker, machine, self._scenario), self.network.worker(worker)
@@ -165,6 +169,11 @@ class TrainingWorkers(Workers):
         self._lost += all(arrived != payload for _, arrived in arrivals)
         return arrivals
 
+    def _lived_s(self, worker: str) -> float:
+        """Until when a worker's process has lived, by now."""
+        hired = self._hired.get(worker)
+        return 0.0 if hired is None else hired.lived_s
+
     def _wake(self, worker: str, at_s: float) -> None:
         """A reply reaches a worker then, which need not look for it before."""
         waiting = self._hired.get(worker)
@@ -174,12 +183,19 @@ class TrainingWorkers(Workers):
 
 @final
 class _NotifyingMailboxes(Forwarding):
-    """A master's end that reports when each reply arrives."""
+    """A master's end that reports when each reply arrives, and where heartbeats go on while processes live."""
 
-    def __init__(self, network: FaultyNetwork, notify: Callable[[str, float], None]) -> None:
+    def __init__(
+        self, network: FaultyNetwork, notify: Callable[[str, float], None], lived_s: Callable[[str], float]
+    ) -> None:
         super().__init__(network.master())
         self._network = network
         self._notify = notify
+        self._lived_s = lived_s
+
+    def heartbeat(self, worker: str) -> Heartbeat | None:
+        said = super().heartbeat(worker)
+        return None if said is None else going_on(said, self._lived_s(worker))
 
     def answer(self, worker: str, number: int, payload: Payload) -> None:
         box = self._network.mailboxes.get(worker)
