@@ -131,6 +131,11 @@ class Trainer:
 
             torch.set_num_threads(1)
 
+    @property
+    def batch(self) -> int:
+        """The vertices of the program's batch."""
+        return self._program.update.batch or 1
+
     def __call__(
         self, options: WorkerOptions, mailbox: WorkerMailbox, clock: Callable[[], float], speed: float
     ) -> SteppedWorker:

@@ -56,7 +56,15 @@ def simulate(
     ] = "t_x=0.01,t_s=5,push=0.1",
     vertices: Annotated[int | None, _work("Vertices of an epoch, without a program; otherwise 100,000.")] = None,
     epochs: Annotated[int | None, _work("Passes over them; otherwise the program's, or 1.")] = None,
-    chunk: Annotated[int | None, _work("Vertices of a chunk; otherwise as the run sees fit.")] = None,
+    chunk: Annotated[
+        str | None,
+        typer.Option(
+            metavar="N|RULE",
+            help="Vertices of a chunk; otherwise chosen for goodput, or as the paper has it: paper, gaussian.",
+            rich_help_panel=_WORK,
+            show_default=False,
+        ),
+    ] = None,
     push_every: Annotated[int | None, _work("Vertices between two pushes; otherwise as the run sees fit.")] = None,
     compress: Annotated[str, _work("What pushes carry: none, int8 or int4, as in a run.")] = "none",
     compress_down: Annotated[str, _work("What answers bring weights in: none or bf16, as in a run.")] = "none",
@@ -169,7 +177,7 @@ def simulate(
 def world_for(program: Path | None, options: SimulationOptions, root: Path) -> World:
     """Make the world of a run in `root`, of a program's file or of workers that only take time. Raises UsageError for
     options that make no sense."""
-    from master.simulation.options import scenario_for, settings_for
+    from master.simulation.options import check_batch, scenario_for, settings_for
     from master.simulation.world import World
     from master.store.rundir import RunDirectory
     from remote.stepped import Trainer
@@ -183,6 +191,8 @@ def world_for(program: Path | None, options: SimulationOptions, root: Path) -> W
     if program is None:
         _write(directory, file, 100_000 if options.vertices is None else options.vertices, options.epochs or 1)
     trainer = None if program is None else Trainer(file, scenario.costs, options.seed)
+    if trainer is not None:
+        check_batch(options, trainer.batch)
     return World(settings, scenario, trainer)
 
 

@@ -17,12 +17,14 @@ from gridml.testing.faulty_network import Chances
 from master.backends.script import Lives, Replay, Script, Steady
 from master.backends.simulated_plugin import SimulatedOptions
 from master.backends.traces import most_at_once, read_trace
+from master.decisions.chunk_rules import GOODPUT
 from master.decisions.crowding import STEPS_EACH
+from master.planning.lifetime_sources import expected_lifetime
 from master.planning.plan import parse_seconds
 from master.simulation.scenario import Scenario, Speeds, Storms
 from master.simulation.stall import check_lives, check_silence
 from master.store.first_values import located
-from master.store.settings import Settings, check_seed
+from master.store.settings import Settings, check_seed, parse_chunk
 
 MOST_WORKERS, MOST_VERTICES = 10**6, 10**9  # of which a simulation can keep count
 MOST_DELAY_S = 86_400.0  # of a message; until it is there others are sent in its place
@@ -43,7 +45,7 @@ class SimulationOptions:
     lifetime: str | None = None
     trace: Path | None = None
     seed: int = 0
-    chunk: int | None = None
+    chunk: int | str | None = None  # vertices, or the rule that sizes follow
     push_every: int | None = None
     no_push: bool = False
     grace_share: float = 0.5
@@ -126,7 +128,10 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         raise UsageError(f"--vertices is {options.vertices}; expected 1 to {MOST_VERTICES:,}.")
     if options.workers > MOST_WORKERS:
         raise UsageError(f"--workers is {options.workers}; expected at most {MOST_WORKERS:,}.")
+    if options.no_push and options.push_every is not None:
+        raise UsageError("got both --no-push and --push-every; expected one of them, or neither.")
     workers = options.workers if options.trace is None else most_at_once(read_trace(options.trace))
+    chunk = {} if options.chunk is None else parse_chunk(str(options.chunk))
     return Settings(
         program=program,
         backend="simulated",
@@ -134,7 +139,7 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         epochs=options.epochs,
         seed=options.seed,
         options=SimulatedOptions(options.lifetime, options.trace),
-        chunk=options.chunk,
+        expected_lifetime=_expected_lifetime(options, chunk.get("chunk_rule", GOODPUT)),
         push_every=NO_PUSH if options.no_push else options.push_every,
         silent_s=_above_0("--silence", options.silence),
         spot_checks=options.spot_checks,
@@ -143,7 +148,13 @@ def settings_for(options: SimulationOptions, program: Path) -> Settings:
         compress_down=options.compress_down,
         init_from=None if options.init_from is None else located(options.init_from),
         init_partial=options.init_partial,
+        **chunk,
     )
+
+
+def _expected_lifetime(options: SimulationOptions, rule: str) -> str | None:
+    """The law of lives for the paper's formulas, as in `run`; by goodput, sizes follow the lives that are seen."""
+    return None if rule == GOODPUT else expected_lifetime(options.lifetime, options.trace, rule=rule)
 
 
 def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
@@ -164,8 +175,7 @@ def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
             script.lifetime, worth, _first(options), speeds.fastest, script.grace_s if options.grace_share else 0.0
         )
     travel_s = _travel(options.travel)
-    slowest = min(1.0, speeds.factor) if speeds.fast else 1.0
-    check_silence(worth, slowest, _above_0("--silence", options.silence), travel_s)
+    check_silence(worth, _slowest(speeds), _above_0("--silence", options.silence), travel_s, chunk=_asked(options) or 1)
     every_s = parse_seconds("--storm-every", options.storm_every)
     if every_s is not None:
         script = Storms(script, every_s, options.storm_share, options.seed)
@@ -182,13 +192,31 @@ def scenario_for(options: SimulationOptions, workers: int) -> Scenario:
     )
 
 
+def check_batch(options: SimulationOptions, batch: int) -> None:
+    """Raise UsageError where a worker takes so long for a batch of the program that it would be given up."""
+    speeds = Speeds(options.fast, options.fast_factor, options.spread)
+    worth = parse_costs(options.cost, no_push=options.no_push)
+    check_silence(worth, _slowest(speeds), _above_0("--silence", options.silence), batch=batch)
+
+
+def _slowest(speeds: Speeds) -> float:
+    """The speed of the slower kind of machines, but for how they vary."""
+    return min(1.0, speeds.factor) if speeds.fast else 1.0
+
+
 def _first(options: SimulationOptions) -> int:
     """Return the vertices that a life must train before any is credited, at least. Who leaves in grace brings what
     there is, and what gridml chooses for itself may be as little as one."""
-    if options.grace_share or options.chunk is None or not (options.no_push or options.push_every):
+    chunk = _asked(options)
+    if options.grace_share or chunk is None or not (options.no_push or options.push_every):
         return 1
-    every = options.chunk if options.no_push or options.push_every is None else options.push_every
-    return min(options.chunk, every, options.vertices or options.chunk)
+    every = chunk if options.no_push or options.push_every is None else options.push_every
+    return min(chunk, every, options.vertices or chunk)
+
+
+def _asked(options: SimulationOptions) -> int | None:
+    """The vertices of a chunk, where they were asked for."""
+    return None if options.chunk is None else parse_chunk(str(options.chunk))["chunk"]
 
 
 def _travel(text: str) -> float:

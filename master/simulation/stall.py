@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from chunk_model.costs import Costs
 from chunk_model.lifetime import Lifetime
 from gridml.errors import RunError, UsageError
+from master.decisions.staffing import STUCK
 
 SELDOM = 1e-6  # when fewer lives than this can bring home a vertex, none ever will
 LIVES, LIVES_OF_EACH = 5_000, 50  # that began without a credit, in all or on each machine, whichever is more
@@ -45,21 +46,33 @@ def check_lives(lifetime: Lifetime, costs: Costs, vertices: int, fastest: float,
     )
 
 
-def check_silence(costs: Costs, slowest: float, silent_s: float, travel_s: float = 0.0) -> None:
-    """Raise UsageError when something that a worker does without a word takes longer than it may be silent: its leases
-    would go to others, which would fall silent in turn. `slowest` is the speed of the slowest machines; its messages
-    take `travel_s`, which counts once: one that waits for an answer sends its message again and again."""
+def check_silence(
+    costs: Costs, slowest: float, silent_s: float, travel_s: float = 0.0, *, batch: int = 1, chunk: int = 1
+) -> None:
+    """Raise UsageError when what a worker does at once takes so long that it would be given up, and whoever got its
+    leases in turn: its first message may take a silence, and whatever it trains nothing in `STUCK` of them, for its
+    heartbeat goes on. `slowest` is the speed of the slowest machines. Messages take `travel_s`, which counts once: one
+    that waits for an answer sends its message again and again."""
+    first_s = costs.boot_s + travel_s
+    if first_s >= silent_s:
+        raise UsageError(
+            f"--silence is {silent_s:,.6g} s, but it takes {first_s:,.6g} s for the first message to come (boot, "
+            f"--travel), before which nothing is heard of a worker; expected --silence to be longer than that, such as "
+            f"--silence {2 * first_s:.6g}."
+        )
+    start_s = costs.start_s + chunk * costs.copy_s
     for what, takes_s in (
-        ("for the first message to come (boot, --travel)", costs.boot_s + travel_s),
-        ("to start a chunk (t_s)", costs.start_s + costs.copy_s),
-        ("to train a vertex (t_x)", costs.exec_s / slowest),
+        ("to start a chunk" + (f" of {chunk:,} vertices (t_s, t_c)" if chunk > 1 else " (t_s)"), start_s),
+        (f"to train a batch of {batch:,} vertices (t_x)" if batch > 1 else "to train a vertex (t_x)",
+         batch * costs.exec_s / slowest),
         ("to end a chunk (t_e)", costs.end_s),
         ("for a push", costs.push_s or 0.0),
-    ):
-        if takes_s >= silent_s:
+    ):  # fmt: skip
+        if takes_s >= STUCK * silent_s:
             raise UsageError(
-                f"--silence is {silent_s:,.6g} s, but it takes {takes_s:,.6g} s {what}, in which nothing is heard of a "
-                f"worker; expected --silence to be longer than that, such as --silence {2 * takes_s:.6g}."
+                f"--silence is {silent_s:,.6g} s, but it takes {takes_s:,.6g} s {what}, and a worker that trains "
+                f"nothing for {STUCK * silent_s:,.6g} s, {STUCK} times --silence, is taken to be stuck; expected "
+                f"--silence to be longer, such as --silence {2 * takes_s / STUCK:.6g}."
             )
 
 

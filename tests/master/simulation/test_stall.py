@@ -42,13 +42,30 @@ def test_a_start_that_no_life_outlasts_is_refused_with_what_to_change() -> None:
 
 
 @pytest.mark.parametrize(
-    "costs",
-    [Costs(1.0, start_s=120.0), Costs(60.0), Costs(1.0, push_s=200.0), Costs(1.0, 120.0), Costs(1.0, boot_s=120.0)],
+    ("costs", "says"),
+    [
+        (Costs(1.0, start_s=1200.0), "1,200 s to start a chunk"),
+        (Costs(1.0, copy_s=12.0), "1,200 s to start a chunk of 100 vertices"),
+        (Costs(600.0), "1,200 s to train a vertex"),
+        (Costs(1.0, end_s=1200.0), "1,200 s to end a chunk"),
+        (Costs(1.0, push_s=1200.0), "1,200 s for a push"),
+    ],
 )
-def test_what_takes_longer_than_a_worker_may_be_silent_is_refused(costs: Costs) -> None:
-    with pytest.raises(UsageError, match=r"--silence is 120 s, but it takes .* such as --silence"):
-        check_silence(costs, 0.5, 120.0)
-    check_silence(costs, 0.5, 240.0)
+def test_what_takes_so_long_that_a_worker_would_be_taken_to_be_stuck_is_refused(costs: Costs, says: str) -> None:
+    with pytest.raises(UsageError, match=rf"--silence is 120 s, but it takes {says}.*10 times.*such as --silence 240"):
+        check_silence(costs, 0.5, 120.0, chunk=100)
+    check_silence(costs, 0.5, 121.0, chunk=100)
+
+
+def test_a_boot_longer_than_a_worker_may_be_silent_is_refused() -> None:
+    with pytest.raises(UsageError, match="--silence is 120 s, but it takes 120 s for the first message"):
+        check_silence(Costs(1.0, boot_s=120.0), 1.0, 120.0)
+    check_silence(Costs(1.0, boot_s=120.0), 1.0, 121.0)
+
+
+def test_a_batch_counts_and_not_a_vertex_alone() -> None:
+    with pytest.raises(UsageError, match="1,280 s to train a batch of 64 vertices"):
+        check_silence(Costs(20.0), 1.0, 120.0, batch=64)
 
 
 def test_a_first_letter_that_comes_too_late_is_refused() -> None:
