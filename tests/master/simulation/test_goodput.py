@@ -19,8 +19,11 @@ WORKERS, START_S, PUSH_S = 4, 30.0, 0.5
 TOLERANCE = 0.08  # a run is finite: machines wait for the last chunk, and a hundred lives are no mean
 
 
-def play(root: Path, **options: object) -> SimulationResult:
-    wanted = SimulationOptions(workers=WORKERS, grace_share=0.0, turn="1", steps_each=0, **options)  # type: ignore[arg-type]
+def play(root: Path, chunk_s: float, **options: object) -> SimulationResult:
+    """Play a run of chunks that take about `chunk_s`: of that a turn of the master, in which who waits for the last
+    chunk asks once, is a small share."""
+    turn = f"{max(1.0, chunk_s / 200):g}"
+    wanted = SimulationOptions(workers=WORKERS, grace_share=0.0, turn=turn, steps_each=0, **options)  # type: ignore[arg-type]
     world = world_for(None, wanted, root)
     played(world, root, lambda *event: None)
     return result_of(world, root)
@@ -53,8 +56,9 @@ def test_goodput_is_what_the_formulas_say(
     push = "" if push_every is None else f",push={PUSH_S}"
     result = play(
         tmp_path / "run",
+        chunk * exec_s,
         cost=f"t_x={exec_s},t_s={START_S}{push}",
-        vertices=WORKERS * 60 * chunk,
+        vertices=WORKERS * 40 * chunk,
         lifetime=lifetime,
         chunk=chunk,
         no_push=push_every is None,
@@ -70,6 +74,7 @@ def test_goodput_is_what_the_formulas_say(
 def test_a_chunk_a_job_is_worth_what_the_plan_says(tmp_path: Path) -> None:
     result = play(
         tmp_path / "run",
+        1_250.0,
         cost="t_x=0.05,t_s=90",
         vertices=WORKERS * 40 * 25_000,
         lifetime="normal(45m,10m)",
@@ -86,6 +91,7 @@ def test_a_chunk_a_job_is_worth_what_the_plan_says(tmp_path: Path) -> None:
 def test_chunks_follow_the_papers_formulas(rule: str, reason: str, tmp_path: Path) -> None:
     result = play(
         tmp_path / "run",
+        1_250.0,
         cost="t_x=0.05,t_s=30",
         vertices=2_000_000,
         lifetime="normal(45m,10m)",
