@@ -59,6 +59,23 @@ def drawn(case: int) -> dict[str, Any]:
     }
 
 
+def shown(width: int) -> dict[str, Any]:
+    """Settings of which the kernels are known to round by where a batch begins."""
+    return drawn(0) | {
+        "model": "linear",
+        "width": width,
+        "hidden": 8,
+        "dtype": "float32",
+        "rows": 100,
+        "batch": 16,
+        "least": 1,
+        "field": "array",
+        "optimiser": "SGD",
+        "options": {"lr": 0.1},
+        "accumulate": 1,
+    }
+
+
 def written(folder: Path, programs: Path, settings: dict[str, Any]) -> Path:
     text = (programs / "shapes.py").read_text()
     begin, end = text.index("SETTINGS = "), text.index("WIDTH, HIDDEN")
@@ -108,33 +125,40 @@ def assert_same(run: Any, expected: dict[str, torch.Tensor], settings: dict[str,
     assert not wrong, json.dumps(settings)
 
 
-@pytest.mark.parametrize("case", range(CASES))
-def test_in_simulation(case: int, tmp_path: Path, programs: Path) -> None:
-    settings = drawn(case)
-    source = written(tmp_path, programs, settings)
+def assert_simulated_same(folder: Path, programs: Path, settings: dict[str, Any], rng: random.Random) -> None:
+    source = written(folder, programs, settings)
     expected = plain_loop(source, settings)
-    rng = random.Random(-case)
     chunks = (None, rng.randint(1, settings["rows"]), rng.randint(1, 2 * settings["rows"]))
     for number, chunk in enumerate(chunks):
-        push_every = rng.choice((None, rng.randint(1, 60)))
-        root = tmp_path / f"run{number}"
-        run = gridml.simulate(
-            source, workers=1, cost="t_x=0.01,boot=1", seed=SEED, chunk=chunk, push_every=push_every, run_dir=root
-        )
+        push_every, root = rng.choice((None, rng.randint(1, 60))), folder / f"run{number}"
+        cost = "t_x=0.01,boot=1"
+        run = gridml.simulate(source, workers=1, cost=cost, seed=SEED, chunk=chunk, push_every=push_every, run_dir=root)
         assert_same(run, expected, settings | {"chunk": chunk, "push_every": push_every})
 
 
+@pytest.mark.parametrize("case", range(CASES))
+def test_in_simulation(case: int, tmp_path: Path, programs: Path) -> None:
+    assert_simulated_same(tmp_path, programs, drawn(case), random.Random(-case))
+
+
+@pytest.mark.parametrize("width", [5, 6, 7, 8, 13])
+def test_shapes_that_rounded_otherwise(width: int, tmp_path: Path, programs: Path) -> None:
+    assert_simulated_same(tmp_path, programs, shown(width), random.Random(width))
+
+
 @pytest.mark.real
-@pytest.mark.parametrize(("case", "chunk", "push_every"), [(0, None, None), (1, 31, 9), (2, 50, None), (3, 17, 1_000)])
+@pytest.mark.parametrize(
+    ("width", "chunk", "push_every"), [(8, None, None), (7, 31, 9), (6, 50, None), (13, 17, 1_000)]
+)
 def test_with_a_real_worker(
-    case: int,
+    width: int,
     chunk: int | None,
     push_every: int | None,
     tmp_path: Path,
     programs: Path,
     pool: Callable[[Script | None], Environment],
 ) -> None:
-    settings = drawn(case) | {"field": "array"}
+    settings = shown(width)
     source = written(tmp_path, programs, settings)
     run = start(
         Settings(source, workers=1, seed=SEED, chunk=chunk, push_every=push_every), tmp_path / "run", pool(None)

@@ -93,7 +93,7 @@ def test_chunks_follow_the_papers_formulas(rule: str, reason: str, tmp_path: Pat
         tmp_path / "run",
         1_250.0,
         cost="t_x=0.05,t_s=30",
-        vertices=2_000_000,
+        vertices=500_000,
         lifetime="normal(45m,10m)",
         chunk=rule,
         no_push=True,

@@ -119,3 +119,24 @@ def test_messages_are_handed_over_as_they_are() -> None:
         InProcessCodec().read(b"")
     with pytest.raises(ValueError, match="not a sync"):
         InProcessCodec().read(spoken(Reply(0)))
+
+
+def test_heartbeats_go_on_while_a_process_lives_and_stop_with_it() -> None:
+    clock, wire = wire_of()
+    ended_s, upto = [float("inf")], [40]
+    wire.listen("w1", lambda number, payload: None, lambda: (min(clock.now_s, ended_s[0]), 3, upto[0]))
+    assert wire.heartbeat("w1") is None
+    wire.beat("w1", 3, 40)
+    first = wire.heartbeat("w1")
+    clock.advance(1)
+    upto[0] = 60
+    second = wire.heartbeat("w1")
+    assert first is not None and second is not None
+    assert (first.upto, second.upto) == (40, 60)
+    assert second.number > first.number
+    wire.beat("w1", 4, 0)  # of a lease that its standing does not tell of
+    assert wire.heartbeat("w1") is not None and wire.heartbeat("w1")[:2] == (4, 0)  # type: ignore[index]
+    ended_s[0] = clock.now_s
+    last = wire.heartbeat("w1")
+    clock.advance(1_000)
+    assert wire.heartbeat("w1") == last
