@@ -237,7 +237,6 @@ class WorkerRecord:
     cached: tuple[str, ...] | None = None  # payloads of chunks, as it said when it last wanted work
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
     malformed: int = 0  # messages of it that made no sense
-    left_out: int = 0  # pushes of it of which something was left out
     noted: bool = False  # a note of it was shown: one is enough of a worker that may send any number
     moments_asked: bool = False  # its next push is to bring what its optimisers remember
     spoilt: bool = False  # work of it was refused for what was in it: it is given nobody's moments any more

@@ -37,6 +37,7 @@ class Altered(StrEnum):
 
     SHORTENED = "shortened"  # merged with shorter steps: the gate's bound on lengths
     CLIPPED = "clipped"  # merged by a rule that bounds steps itself, which took less of one
+    LEFT_OUT = "left out"  # merged, but for a tensor that its worker alone changes, or optimiser moments that are odd
     REFUSED = "refused"  # not merged; trained again, unless somebody else was credited for it
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a push changes a tensor that no optimiser trains: a buffer, a frozen weight, a whole-number field.
+"""Decides whether a push changes a tensor of a module that no optimiser trains: a buffer, or a frozen weight.
 
 f changes such a tensor at every worker, as BatchNorm's counters, or at none, as positions, masks and a frozen backbone.
 So one worker alone does not change it: what it brings waits until another one changes it too. A worker keeps its own
@@ -32,8 +32,6 @@ class Change:
     name: str
     #: integers or truth values: there is no step between two of them, and the maximum is merged
     is_whole: bool
-    #: its worker keeps its own values and brings them again; not so of rows, which it lets go of
-    can_wait: bool
     #: how far an element moves at most
     growth: float
     #: it holds one number, such as a counter does
@@ -73,8 +71,6 @@ def decide(change: Change) -> Taking:
         others = f"{number} other workers leave" if number > 1 else "the other worker leaves"
         blamed = sum(pushes >= SETTLED for pushes in change.still) >= MAJORITY
         return Taking(False, f"it changes {change.name}, which {others} alone", blamed=blamed)
-    if not change.can_wait:
-        return _plausible(change)
     if not change.still and (change.is_last or change.waited_s >= PATIENT_S):
         return _plausible(change)
     return Taking(False, f"{change.name} waits until another worker changes it, too", waits=True)
@@ -97,6 +93,6 @@ def _plausible(change: Change) -> Taking:
     """Nobody else has shown anything: whole numbers stay among those that were there, and a counter counts vertices."""
     if not change.is_whole or change.is_within:
         return Taking(True, "nobody else has brought anything")
-    if (change.is_number or not change.can_wait) and change.growth <= change.vertices:
+    if change.is_number and change.growth <= change.vertices:
         return Taking(True, "nobody else has brought anything")
-    return Taking(False, f"{change.name} leaves the values that it was made with", waits=change.can_wait)
+    return Taking(False, f"{change.name} leaves the values that it was made with", waits=True)

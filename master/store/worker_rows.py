@@ -82,14 +82,14 @@ class WorkerRows:
         """Write down that a push was shortened or refused for what was in it."""
         self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
 
-    def add_altered(self, worker: str, how: Altered, vertices: int, reason: str, at_s: float) -> bool:
-        """Count a push that was not taken as it came; return whether it is the first of its worker and kind."""
+    def add_altered(self, worker: str, how: Altered, vertices: int, reason: str, at_s: float) -> int:
+        """Count a push that was not taken as it came; return how many of its worker were not, in this way."""
         counted = self._db.execute(
             "INSERT INTO altered VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET pushes = pushes + 1, "
             "vertices = vertices + excluded.vertices, at_s = excluded.at_s, reason = excluded.reason RETURNING pushes",
             (worker, how.value, vertices, at_s, reason),
         )
-        return bool(counted.fetchone()[0] == 1)
+        return int(counted.fetchone()[0])
 
     def quarantine(self, worker: str, reason: str, at_s: float) -> None:
         """Write down that a worker is trusted no more."""

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from gridml.carriers.base import Message
 from gridml.protocol.messages import Push, Sync, Verdict
-from gridml.protocol.push import NOTHING, PushContent, RowValues
+from gridml.protocol.push import NOTHING, PushContent
 from master.known_rows import Touched
 from master.records import LeaseState, WorkerRecord
 
@@ -39,7 +38,6 @@ class Draft:
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
-    rows: Mapping[str, RowValues] = field(default_factory=dict)  # as they came, until they are merged
     pushed: Touched = field(default_factory=dict)
     as_pushed: Touched = field(default_factory=dict)
     grant: LeaseState | None = None
@@ -51,7 +49,6 @@ class Draft:
 
     def let_go(self) -> None:
         """Free what the message brought: it is merged, and its memory is wanted."""
-        self.rows = {}
         self.content, self.message = NOTHING, replace(self.message, payload=b"")
 
     @property

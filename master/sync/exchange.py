@@ -79,9 +79,7 @@ class Exchange:
         self.tails = Tails(spec, store.ledger, store.replica)
         self._keeper = VersionKeeper(store, leases.epochs, self.tails, self.versions, self.checks)
         self._untrained = Untrained(spec.graph)
-        self._pushes = Pushes(
-            store, leases, self.checks, self.merger, self.recovery, moments, self._untrained, environment.hook
-        )
+        self._pushes = Pushes(store, leases, self.checks, self.merger, self.recovery, self._untrained, environment.hook)
         self.replies = Replies(spec, store, leases, self.versions, moments, mailboxes, environment.codec)
         self.limits = message_limits(spec.graph, store.replica.state)
         mailboxes.limit(self.limits.payload)

@@ -23,7 +23,6 @@ from master.store.rundir import command
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.draft import Draft
-from master.sync.kept_moments import KeptMoments
 from master.sync.logged_names import LoggedNames
 from master.sync.merger import Merged, Merger
 from master.sync.recovery import Recovery
@@ -55,7 +54,6 @@ class Pushes:
         checks: SpotChecks,
         merger: Merger,
         recovery: Recovery,
-        moments: KeptMoments,
         untrained: Untrained,
         hook: Hook,
     ) -> None:
@@ -64,7 +62,7 @@ class Pushes:
         self._conduct = recovery.conduct
         self._leases = leases
         self._merger = merger
-        self._moments = moments
+        self._moments = recovery.moments
         self._spread = PushSpread(lambda name: name in merger.groups and merger.groups[name].near)
         self._checks = checks
         self._failures = recovery.failures
@@ -129,7 +127,7 @@ class Pushes:
         self._store.replica.put(merged.modules, merged.rows, self._version)
         self._spread.add(worker, draft.content.replica, base, push.vertices)
         self._take_moments(draft, now, trusted=not passage.blamed)
-        draft.pushed, draft.as_pushed = taken_rows(draft.rows, merged.rows)
+        draft.pushed, draft.as_pushed = taken_rows(draft.content.replica.rows, merged.rows)
         draft.let_go()
         draft.fast_forward = merged.fast_forward
         logged = self._names.admitted(
@@ -144,28 +142,24 @@ class Pushes:
         accepted.append(Accepted(draft, lease, fields))
 
     def _count(self, how: Altered, draft: Draft, reason: str, now: float) -> None:
-        """Write down that a push was not taken as it came. A person is told of a worker's first that was shortened."""
+        """Write down that a push was not taken as it came. A person is told of a worker's first that was shortened, and
+        of some of which something was left out."""
         worker, vertices = draft.sync.worker, draft.push.vertices
-        first = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
-        if first and how is Altered.SHORTENED:
+        count = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
+        if how is Altered.SHORTENED and count == 1:
             text = f"{worker}: {reason}; how many, says `{command('report', self._store.ledger.path.parent)}`"
             self._failures.say(now, "shortened", text, {"worker": worker, "lease": draft.push.lease})
+        if how is Altered.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
+            so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
+            facts = {"worker": worker, "lease": draft.push.lease, "pushes": count}
+            self._failures.say(now, "left out", f"{worker}: {reason}; left out, the rest is merged{so_far}", facts)
 
     def _take_moments(self, draft: Draft, now: float, *, trusted: bool) -> None:
         """Have moments that came with a push count for newcomers; what is left out of them is said."""
         moments = draft.content.replica.moments if trusted else {}
         reason = self._moments.take(draft.record, moments, self._store.ledger.credited + draft.push.vertices)
         if reason is not None:
-            self._left_out(draft, reason, now)
-
-    def _left_out(self, draft: Draft, reason: str, now: float) -> None:
-        """Say that something of a push is left out: of a worker's the first, the tenth, the hundredth, ..."""
-        worker, count = draft.sync.worker, draft.record.left_out + 1
-        draft.record.left_out = count
-        if str(count).strip("0") == "1":
-            so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
-            facts = {"worker": worker, "lease": draft.push.lease, "pushes": count}
-            self._failures.say(now, "left out", f"{worker}: {reason}; left out, the rest is merged{so_far}", facts)
+            self._count(Altered.LEFT_OUT, draft, reason, now)
 
     @property
     def _version(self) -> int:
@@ -246,7 +240,7 @@ class Pushes:
         sifted = self._untrained.sift(
             part, base, draft.sync.worker, push.vertices, now, workers=self._merger.workers, is_last=is_last
         )
-        draft.content, draft.rows = PushContent(sifted.part, fields), part.rows
+        draft.content = PushContent(sifted.part, fields)
         merged, passage = self._merger.merge(sifted.part, base, merge, draft.sync.worker, now)
         if sifted.blamed and not passage.blamed:
             passage = passage._replace(reason=sifted.blamed, blamed=True)
@@ -254,7 +248,7 @@ class Pushes:
             return passage, None
         if sifted.reasons:
             more = f", and {len(sifted.reasons) - 1} more" if len(sifted.reasons) > 1 else ""
-            self._left_out(draft, sifted.reasons[0] + more, now)
+            self._count(Altered.LEFT_OUT, draft, sifted.reasons[0] + more, now)
         return passage, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:

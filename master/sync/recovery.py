@@ -23,7 +23,7 @@ class Recovery:
         self._leases = leases
         self.failures = failures
         self.conduct = conduct
-        self._moments = moments
+        self.moments = moments
         self._failed: list[FailedOn] = []
         self._succeeded_on: int | None = None
 
@@ -74,7 +74,7 @@ class Recovery:
                     self.conduct.quarantine(worker, f"its pushes after version {to} were undone", now)
         ledger.backup()  # the copy there was may need a version that is undone
         replica.load(newest, sha256)
-        self._moments.clear()
+        self.moments.clear()
         self._store.fields.show(base, ledger.patches())
         for version in gone:
             replica.forget(version)

@@ -1,8 +1,9 @@
-"""Remembers who changes the tensors that no optimiser trains, and leaves out of a push what one worker alone changes.
+"""Remembers who changes the tensors of modules that no optimiser trains, and leaves out of a push what one worker alone
+changes.
 
 What is decided of each change is `master.decisions.untrained`. A tensor that is left out counts as unchanged: it is the
-very array of the push's base. Not watched are trained weights, what is merged by `add`, and tensors that `by_name`
-names. The memory ends with its master.
+very array of the push's base. Not watched are trained weights, contributions (`add`, `maximum`) that the program asks
+for, and tensors that `by_name` names; nor array fields, which f trains by itself. The memory ends with its master.
 """
 
 from __future__ import annotations
@@ -14,13 +15,12 @@ from typing import Any, final
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import ByName, rule_for
-from gridml.aggregates.add import Add
+from gridml.aggregates import ByName
 from gridml.aggregates.bits import same_bits
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.model.vertex import VertexType
-from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
+from gridml.protocol.push import ReplicaPart, VertexKey
 from master.decisions.untrained import Change, Growth, Taking, decide
 from master.store.versions import Base
 
@@ -57,7 +57,7 @@ class Untrained:
     def __init__(self, graph: Graph) -> None:
         self._types = {table.type.name: table.type for table in graph.replicated}
         self._tensors: dict[str, _Tensor] = {}
-        self._watched: dict[VertexKey | str, frozenset[str]] = {}
+        self._watched: dict[VertexKey, frozenset[str]] = {}
         self._pushed: set[str] = set()
 
     def sift(
@@ -69,21 +69,17 @@ class Untrained:
         """
         alone = workers == 1 and self._pushed <= {worker}
         self._pushed.add(worker)
-        modules, rows = dict(part.modules), dict(part.rows)
+        modules = dict(part.modules)
         reasons, blamed, differs = [], "", False
-        for key, name, values, old, ids in self._pairs(part, base):
+        for key, name, values, old in self._pairs(part, base):
             taking = self._judge(name, values, old, worker, vertices, now, workers, is_last=is_last)
             if taking is None or taking.is_taken or alone:
                 continue
             differs = True
-            if ids is None:
-                modules[key] = {**modules[key], name: old}
-            else:
-                field_name = name.partition("/")[2]
-                rows[key[0]] = RowValues(ids, {**rows[key[0]].fields, field_name: old})
+            modules[key] = {**modules[key], name: old}
             reasons += [] if taking.waits else [taking.reason]
             blamed = blamed or (taking.reason if taking.blamed else "")
-        sifted = ReplicaPart(modules, rows, moments=part.moments) if differs else part
+        sifted = ReplicaPart(modules, part.rows, moments=part.moments) if differs else part
         return Sifted(sifted, tuple(reasons), blamed, differs)
 
     def forget(self, worker: str) -> list[str]:
@@ -128,7 +124,6 @@ class Untrained:
         change = Change(
             name,
             is_whole=values.dtype.kind != "f",
-            can_wait=name.count("/") > 1,
             growth=growth,
             is_number=values.size == 1,
             is_within=bool(values.min() >= old.min() and values.max() <= old.max()),
@@ -149,20 +144,13 @@ class Untrained:
             tensor.waits[worker] = change.vertices, since_s
         return taking
 
-    def _pairs(self, part: ReplicaPart, base: Base) -> Iterator[tuple[VertexKey, str, Array, Array, Any]]:
-        """Yield the watched tensors of a push: (vertex, name, values, those of its base, ids of rows or None)."""
+    def _pairs(self, part: ReplicaPart, base: Base) -> Iterator[tuple[VertexKey, str, Array, Array]]:
+        """Yield the watched tensors of a push: (vertex, name, values, those of its base)."""
         for key, tensors in part.modules.items():
             held = base.modules[key].tensors
             if key not in self._watched:
                 self._watched[key] = frozenset(_watched(self._types[key[0]], key[1], held))
-            yield from ((key, name, tensors[name], held[name], None) for name in held if name in self._watched[key])
-        for type_name, rows in part.rows.items():
-            if not rows.fields or not len(rows.ids):
-                continue
-            old = base.rows(type_name, rows.ids)
-            for name, values in rows.fields.items():
-                if not _is_exempt(self._types[type_name], f"{type_name}/{name}", values):
-                    yield (type_name, -1), f"{type_name}/{name}", values, old[name], rows.ids
+            yield from ((key, name, tensors[name], held[name]) for name in held if name in self._watched[key])
 
 
 def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[str]:
@@ -179,14 +167,14 @@ def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[
 
 
 def _is_exempt(of: VertexType, name: str, tensor: Array) -> bool:
-    """Whether a user asked for every worker's part of a tensor: with `add`, or a rule for its own name."""
+    """Whether a user asked for every worker's part of a tensor: with a rule for contributions, or one for its own
+    name."""
     if not tensor.size or of.own_rule:
         return not tensor.size
-    if isinstance(of.rule, ByName):
-        pattern, _ = of.rule.find(name) or ("*", None)
-        if _last(pattern) == _last(name):
-            return True
-    return isinstance(rule_for(name, tensor, of.rule), Add)
+    pattern, rule = "*", of.rule
+    if isinstance(rule, ByName):
+        pattern, rule = rule.find(name) or ("*", None)
+    return _last(pattern) == _last(name) or (rule is not None and rule.is_contribution and rule.takes(tensor.dtype))
 
 
 def _last(name: str) -> str:

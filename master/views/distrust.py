@@ -22,6 +22,8 @@ class AlteredPushes:
     shortened: int
     #: pushes of whose steps a rule such as `clipped` took less
     clipped: int
+    #: pushes of which a tensor, or optimiser moments, were left out
+    left_out: int
     #: pushes that were not merged
     refused: int
     #: vertices of all of them

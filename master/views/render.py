@@ -16,7 +16,7 @@ from master.store.status import RunStatus
 from master.views.money import LifeCost, Money, in_hours
 from master.views.report import Report
 
-ALTERED = "shortened", "clipped", "refused"
+ALTERED = {"shortened": "shortened", "clipped": "clipped", "left_out": "in part left out", "refused": "refused"}
 MACHINES = 20  # lines of a table of machines
 
 
@@ -66,10 +66,9 @@ def _header(report: Report) -> Table:
     stale = "" if report.staleness is None else f", staleness {report.staleness:.2f}"
     moved = f"{in_units(report.bytes_up, 'B')} up, {in_units(report.bytes_down, 'B')} down"
     grid.add_row("pushes", f"{report.pushes:,} in {report.versions:,} versions{stale}, {moved}")
-    altered = {how: sum(getattr(each, how) for each in report.altered_pushes) for how in ALTERED}
-    if any(altered.values()):
-        counts = ", ".join(f"{count:,} {how}" for how, count in altered.items() if count)
-        grid.add_row("altered", f"{counts}: see below")
+    if report.altered_pushes:
+        totals = {words: sum(getattr(each, how) for each in report.altered_pushes) for how, words in ALTERED.items()}
+        grid.add_row("altered", ", ".join(f"{count:,} {words}" for words, count in totals.items() if count))
     if report.asked is not None:
         grid.add_row("asked for", f"{report.asked:,} workers, {report.asked_because}")
     if report.helpful is not None:
@@ -144,7 +143,7 @@ def _list_table(title: str, values: Sequence[Any]) -> Table:
 
 def _altered_table(report: Report) -> Table:
     table = _table("pushes that were not taken as they came, by worker")
-    for title in ("worker", "machine", *ALTERED, "vertices", "the last one"):
+    for title in ("worker", "machine", *ALTERED.values(), "vertices", "the last one"):
         table.add_column(title, justify="left" if title in ("worker", "machine", "the last one") else "right")
     for each in report.altered_pushes[:MACHINES]:
         counts = (f"{getattr(each, name):,}" for name in (*ALTERED, "vertices"))

@@ -75,7 +75,8 @@ function notes(report, progress) {
   for (const one of progress.avoided) sentences.push(`${one.worker} on ${one.machine || "its machine"} is avoided: ${one.because}`);
   for (const one of progress.quarantined) sentences.push(`${one.worker} is trusted no more: ${one.because}`);
   for (const one of report.altered_pushes.slice(0, 5)) {
-    const counts = ["shortened", "clipped", "refused"].filter((how) => one[how]).map((how) => `${count(one[how])} ${how}`);
+    const ways = { shortened: "shortened", clipped: "clipped", left_out: "in part left out", refused: "refused" };
+    const counts = Object.keys(ways).filter((how) => one[how]).map((how) => `${count(one[how])} ${ways[how]}`);
     sentences.push(`Pushes of ${one.worker} that were not taken as they came: ${counts.join(", ")}; the last one: ${one.because}`);
   }
   if (report.altered_pushes.length > 5) sentences.push(`So were pushes of ${count(report.altered_pushes.length - 5)} more workers`);

@@ -9,7 +9,7 @@ import pytest
 from master.decisions.gate import PATIENT_S
 from master.decisions.untrained import SETTLED, Change, Growth, decide
 
-INDEX = Change("Net/0/model/order", True, True, 2.0**62, False, False, 32, (), (), 3)
+INDEX = Change("Net/0/model/order", True, 2.0**62, False, False, 32, (), (), 3)
 """`attack2`: an index that a worker sets to 2**62, before any other has pushed."""
 WITHIN = replace(INDEX, growth=19.0, is_within=True)
 COUNTER = replace(INDEX, name="Net/0/model/bn.num_batches_tracked", growth=1.0, is_number=True)
@@ -62,12 +62,3 @@ def test_who_stays_alone_is_taken_within_what_was_made() -> None:
         assert not decide(replace(INDEX, **alone)).is_taken  # type: ignore[arg-type]
         assert not decide(replace(COUNTER, growth=33.0, **alone)).is_taken  # type: ignore[arg-type]
         assert not decide(replace(FLOAT, still=(1,), **alone)).is_taken  # type: ignore[arg-type]
-
-
-def test_rows_do_not_wait_because_their_worker_lets_go_of_them() -> None:
-    assert decide(replace(FLOAT, can_wait=False)).is_taken
-    assert decide(replace(COUNTER, can_wait=False, is_number=False)).is_taken
-    out = decide(replace(INDEX, can_wait=False))
-    assert not out.is_taken
-    assert not out.waits
-    assert not decide(replace(FLOAT, can_wait=False, still=(1, 1))).is_taken

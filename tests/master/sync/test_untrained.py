@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import gridml
-from gridml.protocol.push import ReplicaPart, RowValues
+from gridml.protocol.push import ReplicaPart
 from master.store.versions import ReplicaState, initial
 from master.sync.untrained import Sifted, Untrained
 
@@ -44,19 +44,12 @@ def net(rule: Any = None) -> type[gridml.Vertex]:
     return Net
 
 
-class Rows(gridml.Vertex):
-    bucket = gridml.array("int64")
-    weight = gridml.array("float32", (2,))
-    aggregate = gridml.stale_mean()
-
-
 class Desk:
     """A master, and workers whose pushes change some tensors by some step."""
 
     def __init__(self, rule: Any = None, workers: int = 3) -> None:
         graph = gridml.Graph()
         graph.add(net(rule))
-        graph.add(Rows, bucket=np.arange(4), weight=np.ones((4, 2), np.float32))
         self.base: ReplicaState = initial(graph, 0)
         self.untrained = Untrained(graph)
         self.workers, self.now = workers, 0.0
@@ -68,10 +61,6 @@ class Desk:
             old = held[f"Net/0/model/{name}"]
             tensors[f"Net/0/model/{name}"] = (step(old) if callable(step) else old + step).astype(old.dtype)
         return self.sift(worker, ReplicaPart({KEY: tensors}), vertices, is_last=is_last)
-
-    def rows(self, worker: str, **fields: Array) -> Sifted:
-        column = {name: values.copy() for name, values in self.base.arrays["Rows"].items()} | fields
-        return self.sift(worker, ReplicaPart({}, {"Rows": RowValues(np.arange(4), column)}), 32)
 
     def sift(self, worker: str, part: ReplicaPart, vertices: int, *, is_last: bool = False) -> Sifted:
         return self.untrained.sift(
@@ -170,21 +159,13 @@ def test_what_is_not_finite_is_left_to_the_gate_and_a_mask_that_stays_is_no_chan
 
 
 def test_what_a_user_named_or_adds_is_taken_as_it_comes() -> None:
-    for rule in (gridml.by_name({"*/step": gridml.maximum()}), gridml.by_name({"*/step": gridml.add()}), gridml.add()):
+    for rule in (
+        gridml.by_name({"*/step": gridml.maximum()}),
+        gridml.by_name({"*/step": gridml.add()}),
+        gridml.add(),
+        gridml.maximum(),
+    ):
         desk = Desk(rule)
         for worker in ("w2", "w3"):
             desk.push(worker, {"body.weight": 0.1})
         assert "step" in desk.changed(desk.push("w1", {"step": 10**9}))
-
-
-def test_fields_of_whole_numbers_stay_among_those_that_were_there_and_constant_ones_stay() -> None:
-    desk = Desk()
-    assert desk.rows("w1", bucket=np.full(4, 2**62)).reasons
-    kept = desk.rows("w1", bucket=np.array([3, 2, 1, 0]), weight=np.zeros((4, 2), np.float32))
-    assert not kept.differs, "nobody has shown anything else"
-    for worker in ("w2", "w3"):
-        desk.rows(worker, weight=np.full((4, 2), 0.9, np.float32))
-    sifted = desk.rows("w1", bucket=np.full(4, 3), weight=np.full((4, 2), 0.9, np.float32))
-    assert sifted.part.rows["Rows"].fields["bucket"].tolist() == [0, 1, 2, 3]
-    assert "Rows/bucket" in sifted.reasons[0]
-    assert (sifted.part.rows["Rows"].fields["weight"] == np.float32(0.9)).all()
