@@ -109,7 +109,7 @@ def test_a_campaign_is_one_run_after_another(gridml: Callable[..., Answer]) -> N
         (("--travel", "2d"), "--travel is '2d'; expected at most 86400 s"),
         (("--travel", "2m"), "120 s for the first message to come"),
         (("--silence", "0"), "--silence is '0'"),
-        (("--cost", "t_x=1,t_s=10m"), "--silence is 120 s, but it takes 600 s to start a chunk"),
+        (("--cost", "t_x=1,t_s=20m"), "--silence is 120 s, but it takes 1,200 s to start a chunk"),
         (("--late", "2"), "--late 2 without --lifetime"),
         (("--vertices", "99999999999999"), "--vertices is 99999999999999"),
         (("--vertices", "0"), "--vertices is 0"),

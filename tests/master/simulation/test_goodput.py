@@ -58,7 +58,7 @@ def test_goodput_is_what_the_formulas_say(
         tmp_path / "run",
         chunk * exec_s,
         cost=f"t_x={exec_s},t_s={START_S}{push}",
-        vertices=WORKERS * 40 * chunk,
+        vertices=WORKERS * (40 if push_every is None else 10) * chunk,
         lifetime=lifetime,
         chunk=chunk,
         no_push=push_every is None,
