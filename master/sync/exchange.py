@@ -161,7 +161,7 @@ class Exchange:
         more = f" and {len(names) - 1:,} more tensors" if len(names) > 1 else ""
         text = f"{record.name} has ended, and what it changed of {names[0]}{more} is not in the replica: "
         because = "no other worker has changed it, and no optimiser trains it"
-        self.failures.say(now, "left out", text + because, {"worker": record.name, "tensors": len(names)})
+        self.failures.say(now, "warning", text + because, {"worker": record.name, "tensors": len(names)})
 
     def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.

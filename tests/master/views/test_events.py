@@ -61,7 +61,7 @@ PROMISED: dict[str, set[str]] = {
     "sizing": {"sizes"},
     **dict.fromkeys(("cut", "straggler"), LEASE),
     "shortened": {"worker", "lease"},
-    "left out": {"worker", "lease", "pushes", "tensors"},
+    "left out": {"worker", "lease", "pushes"},
     "late": {"worker", "lease", "vertices"},
     "spot check": {"epoch", "start", "stop", "pushed", "repeated", "odd"},
     "rollback": {"version", "vertices"},

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import fcntl
 import io
 import json
@@ -22,6 +23,7 @@ from gridml.cli import command_line
 from gridml.errors import LedgerError
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
+from master.decisions.gate import Altered
 from master.machines import MachineRecord
 from master.records import LeaseState
 from master.store.ledger import Ledger
@@ -166,6 +168,31 @@ def test_who_is_trusted_no_more_is_in_the_report_and_in_the_status(finished: Pat
         assert quarantine in text and avoided in text
         answer = CliRunner().invoke(command_line(), [verb, str(finished), "--json"]).output
         assert '"quarantined"' in answer and '"avoided_machines"' in answer and "it pushed zeros" in answer
+
+
+def test_pushes_that_were_not_taken_as_they_came_are_counted_by_worker(finished: Path) -> None:
+    ledger = Ledger(finished / "ledger.db", shared_disk=False)
+    with ledger.transaction():
+        for how, at_s in ((Altered.SHORTENED, 101.0), (Altered.SHORTENED, 103.0), (Altered.LEFT_OUT, 104.0)):
+            ledger.add_altered("w4", how, 50, f"{how} [red]once", at_s)
+        ledger.add_altered("w1", Altered.CLIPPED, 200, "the rule clipped it", 102.0)
+        assert ledger.add_altered("w1", Altered.REFUSED, 7, "its lease has ended", 105.0) == 1
+    ledger.close()
+    shown = report(finished)
+    assert [dataclasses.astuple(each) for each in shown.altered_pushes] == [
+        ("w1", "slot-1", 0, 1, 0, 1, 207, "its lease has ended"),
+        ("w4", "slot-10", 2, 0, 1, 0, 150, "left out [red]once"),
+    ]
+    lines = CliRunner().invoke(command_line(), ["report", str(finished)]).output.splitlines()
+    assert "altered  2 shortened, 1 clipped, 1 in part left out, 1 refused" in lines
+    assert ["w4", "slot-10", "2", "0", "1", "0", "150", "left", "out", "[red]once"] in [line.split() for line in lines]
+    answer = json.loads(CliRunner().invoke(command_line(), ["report", str(finished), "--json"]).output)
+    assert answer["altered_pushes"][1]["left_out"] == 1
+
+
+def test_a_run_whose_pushes_were_all_taken_says_nothing_of_it(finished: Path) -> None:
+    assert report(finished).altered_pushes == []
+    assert "altered" not in CliRunner().invoke(command_line(), ["report", str(finished)]).output
 
 
 @pytest.mark.parametrize(("trained", "train_s"), [(1, 1e9), (1, 1.0), (2**53 - 1, 1e9), (2**53 - 1, 1e-320)])

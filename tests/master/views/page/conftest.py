@@ -8,6 +8,7 @@ import pytest
 
 from gridml.protocol.messages import Failure, Logged, Sync
 from master.backends.base import JobEvent, State
+from master.decisions.gate import Altered
 from master.store.ledger import Ledger
 from master.store.rundir import RunDirectory
 from master.store.settings import Settings
@@ -86,6 +87,7 @@ def hostile(tmp_path: Path) -> Path:
         metrics = {f"loss{bad}": 0.5, f"list{bad}": [0.5, 0.6], "__proto__": 0.1, f"words{bad}": bad}
         ledger.set_metrics(0, metrics)
         ledger.quarantine(f"w1{bad}", bad, 106.0)
+        ledger.add_altered(f"w1{bad}", Altered.SHORTENED, 5, bad, 106.0)
         failure = Failure(1, 1, f"Image{bad}: ValueError: {bad}", f"Traceback: {bad}", 3, 4)
         ledger.open_epoch(1, COUNT, 104.0)
         lease = ledger.lease(ledger.spans[-1], 250, f"w1{bad}", 104.0, f"sized {bad}")
