@@ -4,7 +4,8 @@
 
 Real training on simulated machines: the real master, the real session, torch; only the time is simulated. The hostile
 worker speaks the protocol to the letter and lies in its replica alone. Its machine is never taken away; who comes in
-its place once it is in quarantine is honest.
+its place once it is in quarantine is honest. The table is written after each line, tiny steps first; a line that is not
+played again stays as it was, with its date.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ import json
 import os
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from multiprocessing import get_context
 from pathlib import Path
 from unittest import mock
@@ -25,7 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.arguments import whole_numbers
-from benchmarks.table import Cell, write
+from benchmarks.table import RESULTS, Cell, write
 from chunk_model.costs import Costs
 from gridml.carriers.base import WorkerMailbox
 from gridml.engine.dice import Dice
@@ -51,6 +53,7 @@ Attack = Callable[[Array, Array, float, np.random.Generator], Array]  # (replica
 PROGRAMS = Path(__file__).parent / "programs"
 COSTS = Costs(exec_s=0.001, start_s=0.5, push_s=0.02, boot_s=1.0)
 HOSTILE = "w1"
+NAME = "hostile_steps"  # of the results
 JUST_BELOW = 0.98 * OUTLIER
 UNBOUNDED = (
     "none",
@@ -254,17 +257,24 @@ def games(seeds: list[int]) -> Iterator[list[Game]]:
 def main() -> None:
     seeds = whole_numbers(__doc__, 1, 2, 3)
     lines = list(games(seeds))
-    rows: list[dict[str, Cell]] = []
+    today, known = datetime.now(UTC).date().isoformat(), _known()
+    order = [_key(_named(line[0])) for line in lines]
+    rows = {key: known[key] for key in order if key in known}
+    lines.sort(key=lambda line: line[0].attack not in TINY or bool(_named(line[0])["option"]))
     with (
         mock.patch.dict(os.environ, {"OMP_NUM_THREADS": "1"}),
         ProcessPoolExecutor(mp_context=get_context("spawn")) as pool,
     ):
         ends = [[pool.submit(play, game) for game in line] for line in lines]
         for line, outcomes in zip(lines, ends, strict=True):
-            rows.append(_row(line, [outcome.result() for outcome in outcomes]))
-            print(rows[-1], flush=True)
+            row = _row(line, [outcome.result() for outcome in outcomes]) | {"date": today}
+            rows[_key(row)] = row
+            _write([rows[key] for key in order if key in rows], seeds)
+
+
+def _write(rows: Sequence[Mapping[str, Cell]], seeds: Sequence[int]) -> None:
     write(
-        "hostile_steps",
+        NAME,
         "What one hostile worker of n does to a run by its steps",
         rows,
         [
@@ -276,8 +286,28 @@ def main() -> None:
             "that only its own pushes show what it does; clipped: the merge rule gridml.clipped()",
             "a hundredth, a millionth: of its honest step; its credits are for vertices that nobody trained",
             "at the bound: every step 4.9 times as long as the worker's own honest one; drift: always in one direction",
+            "each line is of its date; of earlier ones some were played on another machine",
         ],
     )
+
+
+def _known() -> dict[tuple[Cell, ...], Mapping[str, Cell]]:
+    """The lines that were played before."""
+    content = json.loads((RESULTS / f"{NAME}.json").read_text(encoding="utf-8"))
+    earlier = {"date": content["machine"]["date"]}
+    return {_key(row): earlier | row for row in content["rows"]}
+
+
+def _key(row: Mapping[str, Cell]) -> tuple[Cell, ...]:
+    return row["program"], row["workers"], row["attack"], row["option"]
+
+
+def _named(first: Game) -> dict[str, Cell]:
+    """What a line of the table is called by."""
+    against = [first.rule] if first.rule != "stale_mean" else []
+    against += ["checked"] if first.checked else []
+    attack = first.attack + (", careful" if first.careful else "")
+    return {"program": first.program, "workers": first.workers, "attack": attack, "option": ", ".join(against)}
 
 
 def _row(games: list[Game], outcomes: list[Outcome]) -> dict[str, Cell]:
@@ -286,13 +316,7 @@ def _row(games: list[Game], outcomes: list[Outcome]) -> dict[str, Cell]:
     bare = outcomes[-1] if not games[-1].defended else None
     with_it = [outcome for game, outcome in zip(games, outcomes, strict=True) if game.defended]
     worst = min(with_it, key=lambda o: o.accuracy)
-    against = [first.rule] if first.rule != "stale_mean" else []
-    against += ["checked"] if first.checked else []
-    row: dict[str, Cell] = {
-        "program": first.program,
-        "workers": first.workers,
-        "attack": first.attack + (", careful" if first.careful else ""),
-        "option": ", ".join(against),
+    row = _named(first) | {
         "worst %": round(100 * worst.accuracy, 1),
         "mean %": round(100 * statistics.mean(o.accuracy for o in with_it), 1),
         "ended": worst.ended[:40],

@@ -16,6 +16,9 @@ COUNT, INPUTS, CLASSES = 6_000, 20, 5
 class Indexed(nn.Module):
     """Reads its inputs in an order that nobody trains, as positions and windows of language and vision models are."""
 
+    order: torch.Tensor
+    mask: torch.Tensor
+
     def __init__(self) -> None:
         super().__init__()
         self.register_buffer("order", torch.arange(INPUTS))
