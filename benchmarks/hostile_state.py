@@ -135,7 +135,7 @@ def undefended() -> Iterator[None]:
         mock.patch("master.sync.kept_moments.examine", lambda *_, **__: (True, "")),
         mock.patch("master.sync.kept_moments.votes_needed", lambda _: 1),
         mock.patch("master.sync.kept_moments.combined", last),
-        mock.patch("master.sync.untrained.decide", take),
+        mock.patch("master.sync.buffer_changes.decide", take),
     ):
         yield
 

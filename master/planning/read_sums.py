@@ -42,7 +42,7 @@ Tensors = dict[str, Array]  # whole, by their names in files
 
 
 @dataclass(frozen=True)
-class Batch:
+class TrialBatch:
     """The first `stop` rows of a chunk of `program`, which is in `file`, and the replica to begin from."""
 
     file: Path
@@ -54,7 +54,7 @@ class Batch:
     place: Device
 
 
-def reads_sums(batch: Batch, trained: ReplicaPart) -> Iterator[str]:
+def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     """Yield a warning where f reads sums of earlier epochs that may be incomplete. `trained` is what f made of the
     batch and another one."""
     program = batch.program
@@ -81,7 +81,7 @@ def reads_sums(batch: Batch, trained: ReplicaPart) -> Iterator[str]:
         )
 
 
-def _sums(batch: Batch) -> set[str]:
+def _sums(batch: TrialBatch) -> set[str]:
     """The tensors that are merged by `add`."""
     types = batch.program.types()
     return {
@@ -93,7 +93,7 @@ def _sums(batch: Batch) -> set[str]:
     }
 
 
-def _read(batch: Batch, sums: set[str], two_batches: Tensors) -> list[str]:
+def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> list[str]:
     """The sums of earlier epochs that f reads, as a user calls them."""
     epochs = sorted({0, 1, batch.program.epochs - 1})
     starts, runs = dict(batch.state.tensors()), _Runs(batch)
@@ -122,7 +122,7 @@ def _read(batch: Batch, sums: set[str], two_batches: Tensors) -> list[str]:
 
 
 def _differ(
-    batch: Batch,
+    batch: TrialBatch,
     outcomes: Mapping[int, Tensors | None],
     after: Tensors,
     finished: Mapping[int, Tensors],
@@ -145,7 +145,7 @@ def _differ(
 class _Runs:
     """Runs f on a batch with a copy of the user's module of its own."""
 
-    def __init__(self, batch: Batch) -> None:
+    def __init__(self, batch: TrialBatch) -> None:
         self._batch = batch
         self._dice = Dice("check", torch=batch.program.uses_torch)
         with self._quiet():

@@ -40,7 +40,7 @@ from master.planning.odd_counters import counted, untrained_buffers
 from master.planning.odd_data import not_finite
 from master.planning.odd_edges import not_followed, one_component
 from master.planning.odd_steps import not_trained, weights_in_vain
-from master.planning.read_sums import Batch, reads_sums
+from master.planning.read_sums import TrialBatch, reads_sums
 from master.store.replica import Replica
 from master.store.settings import check_placement
 from master.store.versions import ReplicaState, Versions, initial
@@ -115,7 +115,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         part = engine.wire(engine.snapshot())
     fields = engine.changed_fields(0, chunk.count)
     moved = (*_moved(part, start), *_changed(fields, graph))
-    odd += reads_sums(Batch(file, program, graph, chunk, ends[1], state, place), part)
+    odd += reads_sums(TrialBatch(file, program, graph, chunk, ends[1], state, place), part)
     if not moved and not any(each.asked for each in trainable):
         odd.append("f changed nothing that is replicated, and no field of its own vertices")
     odd += not_trained(trainable, moved)

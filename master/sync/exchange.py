@@ -25,6 +25,7 @@ from master.records import Lost, WorkerRecord, WorkerTable
 from master.store.moments_file import MomentsFile
 from master.store.spec import RunSpec
 from master.store.store import Store
+from master.sync.buffer_changes import Untrained
 from master.sync.conduct import Conduct
 from master.sync.draft import Draft, Malformed
 from master.sync.failures import Failures
@@ -36,7 +37,6 @@ from master.sync.replies import Replies
 from master.sync.set_aside import SetAside
 from master.sync.spot_checks import SpotChecks
 from master.sync.tails import Tails
-from master.sync.untrained import Untrained
 from master.sync.version_use import VersionKeeper, VersionUse
 
 LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard

@@ -2,7 +2,7 @@
 
 They are advice: nothing that is credited rests on them, so nothing waits until they are safe, and none is needed. A
 worker has one vote, the moments that it brought last, however often it pushes. That of one that has ended counts until
-another worker of its machine votes. Which are taken, and what is given, is decided by `master.decisions.moments`.
+another worker of its machine votes. Which are taken, and what is given, is decided by `master.decisions.moment_votes`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from gridml.engine.moments import entries_of
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.protocol.push import VertexKey, module_key
-from master.decisions.moments import (
+from master.decisions.moment_votes import (
     MAX_STEPS_PER_VERTEX,
     VOTES,
     Remembered,

@@ -22,6 +22,7 @@ from master.store.event_facts import NO_FACTS
 from master.store.rundir import command
 from master.store.store import Store
 from master.store.versions import Base
+from master.sync.buffer_changes import Untrained
 from master.sync.draft import Draft
 from master.sync.logged_names import LoggedNames
 from master.sync.merger import Merged, Merger
@@ -29,7 +30,6 @@ from master.sync.recovery import Recovery
 from master.sync.spot_checks import SpotChecks
 from master.sync.spread import PushSpread
 from master.sync.taken_rows import leave_last, taken_rows
-from master.sync.untrained import Untrained
 from master.sync.whole import whole
 
 OURS = (GridmlError, OSError, sqlite3.Error, AssertionError)  # what goes wrong with the run itself, not with a push

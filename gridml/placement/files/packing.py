@@ -34,7 +34,7 @@ PACKINGS = {
 }
 
 
-class DamagedError(Exception):
+class TornPackingError(Exception):
     """A packed file ends too early, or holds something else."""
 
 
@@ -83,11 +83,11 @@ class _Streams(io.RawIOBase):
                     more = read.lstrip(b"\0")
                 self._decoder = self._new()
             elif self._decoder.needs_input and not (more := self._packed.read(PIECE)):
-                raise DamagedError("it ends before its end was reached")
+                raise TornPackingError("it ends before its end was reached")
             try:
                 unpacked = self._decoder.decompress(more, len(buffer))
             except (OSError, ValueError, lzma.LZMAError) as error:
-                raise DamagedError(str(error)) from error
+                raise TornPackingError(str(error)) from error
         buffer[: len(unpacked)] = unpacked
         return len(unpacked)
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.errors import UsageError
-from gridml.placement.files.packing import HEAD, DamagedError, Raw, is_tar, packing_of, unpacked
-from gridml.placement.files.text import encoding_of, in_utf8, with_newlines
+from gridml.placement.files.encoding import encoding_of, in_utf8, with_newlines
+from gridml.placement.files.packing import HEAD, Raw, TornPackingError, is_tar, packing_of, unpacked
 from gridml.protocol.text import printable
 
 Text = NDArray[np.uint8]
@@ -75,7 +75,7 @@ class Source:
                     for piece in with_newlines(in_utf8(self._pieces(raw, size, head, content), encoding_of(head))):
                         yield piece
                         lines += piece.count(b"\n")
-        except (DamagedError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
+        except (TornPackingError, gzip.BadGzipFile, EOFError, zlib.error, UnicodeDecodeError) as error:
             raise UsageError(
                 f"{self.path} is damaged after line {lines:,}: {error}. Get it, or pack it, again."
             ) from error

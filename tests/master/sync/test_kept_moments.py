@@ -12,7 +12,7 @@ import torch
 
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.decisions.moments import EVERY
+from master.decisions.moment_votes import EVERY
 from master.records import WorkerRecord, WorkerTable
 from master.store.moments_file import MomentsFile
 from master.sync.kept_moments import KeptMoments

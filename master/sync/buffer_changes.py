@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +38,16 @@ class Sifted:
     blamed: str = ""
     #: its worker has something that the master has not
     differs: bool = False
+
+
+class _Push(NamedTuple):
+    """What `sift` is told of a push."""
+
+    worker: str
+    vertices: int
+    workers: int
+    now: float
+    is_last: bool
 
 
 @dataclass
@@ -69,10 +79,11 @@ class Untrained:
         """
         alone = workers == 1 and self._pushed <= {worker}
         self._pushed.add(worker)
+        push = _Push(worker, vertices, workers, now, is_last)
         modules = dict(part.modules)
         reasons, blamed, differs = [], "", False
         for key, name, values, old in self._pairs(part, base):
-            taking = self._judge(name, values, old, worker, vertices, now, workers, is_last=is_last)
+            taking = self._judge(name, values, old, push)
             if taking is None or taking.is_taken or alone:
                 continue
             differs = True
@@ -97,19 +108,9 @@ class Untrained:
                 lost.append(name)
         return lost
 
-    def _judge(
-        self,
-        name: str,
-        values: Array,
-        old: Array,
-        worker: str,
-        vertices: int,
-        now: float,
-        workers: int,
-        *,
-        is_last: bool,
-    ) -> Taking | None:
+    def _judge(self, name: str, values: Array, old: Array, push: _Push) -> Taking | None:
         """Take note of what a push does to a tensor; decide on it where it is changed."""
+        worker, now = push.worker, push.now
         tensor = self._tensors.setdefault(name, _Tensor())
         if values is old or same_bits(values, old):
             tensor.waits.pop(worker, None)
@@ -127,12 +128,12 @@ class Untrained:
             growth=growth,
             is_number=values.size == 1,
             is_within=bool(values.min() >= old.min() and values.max() <= old.max()),
-            vertices=waited + vertices,
+            vertices=waited + push.vertices,
             others=others if tensor.shown is None else [*others, tensor.shown],
             still=[pushes for other, pushes in tensor.still.items() if other != worker],
-            workers=workers,
+            workers=push.workers,
             waited_s=now - since_s,
-            is_last=is_last,
+            is_last=push.is_last,
         )
         taking = decide(change)
         before = tensor.movers.get(worker, Growth(0.0, 0.0))

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.decisions.moments import EVERY, Remembered, asks, combined, examine, votes_needed, without_minus_zero
+from master.decisions.moment_votes import EVERY, Remembered, asks, combined, examine, votes_needed, without_minus_zero
 
 NAME = "Network/0/net/weight"
 ADAM = {NAME: Remembered((2, 2), frozenset({"step", "exp_avg", "exp_avg_sq"}))}
