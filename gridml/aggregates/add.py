@@ -32,8 +32,10 @@ class Add(Aggregate):
     more than n times as much is refused as a whole, with a failure that says so. No bound unless it is given."""
 
     def __post_init__(self) -> None:
-        if not self.bound > 0:
-            raise UsageError(f"add got bound={self.bound}; expected a number above 0, the most that one vertex may add")
+        if isinstance(self.bound, bool) or not isinstance(self.bound, int | float) or not self.bound > 0:
+            raise UsageError(
+                f"add got bound={self.bound!r}; expected a number above 0, the most that one vertex may add"
+            )
 
     def merge(self, t: TensorMerge) -> float:
         if t.out.dtype.kind == "f":

@@ -37,7 +37,8 @@ class Layers:
     by_batch: bool = False
     tables: frozenset[str] = frozenset()
     rates: tuple[float, ...] | None = ()
-    weights: tuple[Weight, ...] = field(default=(), compare=False)  # all parameters, in the module's order
+    #: all parameters, in the module's order; None where the module cannot be made
+    weights: tuple[Weight, ...] | None = field(default=(), compare=False)
 
 
 def weights_of(made: Module) -> tuple[Weight, ...]:
@@ -68,7 +69,7 @@ def layers_of(declared: module) -> Layers:
         except Interruption:
             raise
         except BaseException:
-            return Layers(rates=None)
+            return Layers(rates=None, weights=None)
 
 
 def _rates(declared: module, made: Module) -> tuple[float, ...] | None:

@@ -22,6 +22,7 @@ from typing import NamedTuple
 
 NOT_FINITE = "is not finite (NaN or infinity)"
 OUTLIER = 5.0  # a step this many times the usual one is an outlier
+BESIDE_ONE = 0.05  # of the replica's own length: so far one may go beside one other, however short its steps are
 ITSELF = 0.75  # of the replica's own length: a step that goes further nearly replaces it; that to zeros has length 1
 AMONG = 2.0  # times the usual step: so far one may go however long the replica is
 FAR = 1000.0  # bounds: what goes further is no step of training
@@ -62,7 +63,8 @@ class Step:
     """A push's step in one group of tensors, named for people.
 
     `sumsq` is Σ(p−b)², saturating; from `overflow` on it is no number of the tensors' dtype. `own` is the length of the
-    replica that was trained from, 0 where a step need not be short against it.
+    replica that was trained from, 0 where a step need not be short against it. Beside one other worker a step that is
+    no longer than `free` is not held against its steps.
     """
 
     group: str
@@ -70,6 +72,7 @@ class Step:
     overflow: float = sys.float_info.max
     own: float = 0.0
     others: Sequence[Habit] = field(default_factory=tuple)
+    free: float = 0.0
 
 
 class Passage(NamedTuple):
@@ -111,14 +114,15 @@ def gate(not_finite: str | None, steps: Sequence[Step], vertices: int, *, alone:
     return Passage(bound.usual / length, f"{reason}; shortened", blamed)
 
 
-def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) -> Passage:
+def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0, *, is_settled: bool = True) -> Passage:
     """Decide on a push that brings back what was given out: nothing was trained, unless f has nothing to change.
 
     Where a majority of others changes it the worker is to blame. Where no other has shown either, its first such push
     is refused for `PATIENT_S`, so that somebody else can: it may have come first, and would earn the whole run.
 
     One that moves, but in every group `SHORT` of what others do at least, is merged and blamed: a batch that teaches
-    little happens to honest workers, too, and several in a row where all have them.
+    little happens to honest workers, too, and several in a row where all have them. Not so before it `is_settled`: the
+    first steps of a process may be short, as where f warms up.
     """
     moving = [(step, least) for step in steps if (least := _shortest(step)) > 0 and len(step.others) >= MAJORITY]
     if moving:
@@ -126,7 +130,8 @@ def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0) ->
         reason = "its replica is the one that it was given, where others change theirs"
         if still:
             return Passage(None, reason, blamed=True)
-        if all(step_size(step.sumsq, vertices) < SHORT * _least_expected(step, vertices) for step, _ in moving):
+        least = {step.group: SHORT * _least_expected(step, vertices) for step, _ in moving}
+        if is_settled and all(step_size(step.sumsq, vertices) < least[step.group] for step, _ in moving):
             reason = f"its step of {moving[0][0].group} is less than {SHORT:g} times as long as those of others"
             return Passage(1.0, reason, blamed=True)
         return Passage(1.0, "it has moved")
@@ -169,7 +174,8 @@ def _bound(step: Step, vertices: int) -> Bound:
         return Bound(itself or math.inf, itself / OUTLIER, f"{ITSELF:g} times the replica itself")
     others = f"{len(step.others)} other workers"
     if len(step.others) < MAJORITY:  # which of the two is right nobody can say
-        return Bound(OUTLIER * typical, OUTLIER * typical, f"{OUTLIER:g} times what another worker does")
+        length = max(OUTLIER * typical, step.free)
+        return Bound(length, length, f"{OUTLIER:g} times what another worker does")
     if 0 < itself < OUTLIER * typical:  # early steps are long, and zeros only a few of them away
         return Bound(max(itself, AMONG * typical), typical, f"the replica and {others} allow")
     return Bound(OUTLIER * typical, typical, f"{OUTLIER:g} times what {others} do")

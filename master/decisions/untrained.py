@@ -2,9 +2,9 @@
 
 f changes such a tensor at every worker, as BatchNorm's counters, or at none, as positions, masks and a frozen backbone.
 So one worker alone does not change it: what it brings waits until another one changes it too. A worker keeps its own
-values meanwhile and brings them again with each push, so an honest one loses nothing by that. Where two others were
-seen to leave it alone, the change is left out. Whole numbers that f does change grow no faster than `OUTLIER` times as
-with the others.
+values and brings them again with each push, so an honest one loses nothing by that. Where two others were seen to
+leave it alone, the change is left out. Whole numbers that f does change grow no faster than `OUTLIER` times as with the
+others. Nobody is blamed: the data of one worker alone may hold what f counts, and it brings that again with each push.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from master.decisions.gate import MAJORITY, OUTLIER, PATIENT_S
-
-SETTLED = 3  # pushes in which each of two others left it alone, before anybody is blamed
 
 
 class Growth(NamedTuple):
@@ -42,8 +40,8 @@ class Change:
     vertices: int
     #: of each other worker that changes it
     others: Sequence[Growth]
-    #: of each other worker that has left it alone: in how many pushes
-    still: Sequence[int]
+    #: other workers that have left it alone
+    still: int
     #: workers of the run, at once
     workers: int
     #: for how long it has waited
@@ -53,24 +51,21 @@ class Change:
 
 
 class Taking(NamedTuple):
-    """Whether a change is taken, and why. One that `waits` is not lost. `blamed`: a majority of others does
-    otherwise."""
+    """Whether a change is taken, and why. One that `waits` is not lost."""
 
     is_taken: bool
     reason: str
     waits: bool = False
-    blamed: bool = False
 
 
 def decide(change: Change) -> Taking:
     """Decide on a change of a tensor that no optimiser trains."""
     if change.others:
         return _as_others_do(change)
-    if len(change.still) >= min(MAJORITY, max(1, change.workers - 1)):
-        number = len(change.still)
+    if change.still >= min(MAJORITY, max(1, change.workers - 1)):
+        number = change.still
         others = f"{number} other workers leave" if number > 1 else "the other worker leaves"
-        blamed = sum(pushes >= SETTLED for pushes in change.still) >= MAJORITY
-        return Taking(False, f"it changes {change.name}, which {others} alone", blamed=blamed)
+        return Taking(False, f"it changes {change.name}, which {others} alone")
     if not change.still and (change.is_last or change.waited_s >= PATIENT_S):
         return _plausible(change)
     return Taking(False, f"{change.name} waits until another worker changes it, too", waits=True)
@@ -86,7 +81,7 @@ def _as_others_do(change: Change) -> Taking:
     reason = (
         f"{change.name} grows by {change.growth:.3g} in {change.vertices:,} vertices, where others do by {most:.3g}"
     )
-    return Taking(False, f"{reason} at most", blamed=len(change.others) >= MAJORITY)
+    return Taking(False, f"{reason} at most")
 
 
 def _plausible(change: Change) -> Taking:

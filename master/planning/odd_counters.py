@@ -27,7 +27,9 @@ def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Arra
         type_name, _, field, own = name.split("/", 3)
         of = types[type_name]
         weights = layers_of(of.modules[field]).weights
-        if not weights or own in {weight.name for weight in weights} or of.own_rule or value.dtype.kind not in "fiu":
+        if weights is None or of.own_rule or value.dtype.kind not in "fiu":
+            continue
+        if own in {weight.name for weight in weights}:
             continue
         if not 0 < value.size <= MAX_COUNTS or own.rpartition(".")[2] in STATISTICS or _is_chosen(of, name, value):
             continue

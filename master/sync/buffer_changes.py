@@ -34,8 +34,6 @@ class Sifted:
     part: ReplicaPart
     #: why something is left out for good
     reasons: tuple[str, ...] = ()
-    #: why its worker is to blame
-    blamed: str = ""
     #: its worker has something that the master has not
     differs: bool = False
 
@@ -55,9 +53,9 @@ class _Tensor:
     """Who changes one tensor."""
 
     movers: dict[str, Growth] = field(default_factory=dict)
-    still: dict[str, int] = field(default_factory=dict)  # pushes of others that left it alone
+    still: set[str] = field(default_factory=set)  # who has left it alone
     waits: dict[str, tuple[int, float]] = field(default_factory=dict)  # by worker: vertices, and since when
-    shown: Growth | None = None  # by two workers or more, of whom some have ended
+    shown: Growth | None = None  # by those that stayed when another one that changes it ended
 
 
 @final
@@ -81,7 +79,7 @@ class Untrained:
         self._pushed.add(worker)
         push = _Push(worker, vertices, workers, now, is_last)
         modules = dict(part.modules)
-        reasons, blamed, differs = [], "", False
+        reasons, differs = [], False
         for key, name, values, old in self._pairs(part, base):
             taking = self._judge(name, values, old, push)
             if taking is None or taking.is_taken or alone:
@@ -89,9 +87,8 @@ class Untrained:
             differs = True
             modules[key] = {**modules[key], name: old}
             reasons += [] if taking.waits else [taking.reason]
-            blamed = blamed or (taking.reason if taking.blamed else "")
         sifted = ReplicaPart(modules, part.rows, moments=part.moments) if differs else part
-        return Sifted(sifted, tuple(reasons), blamed, differs)
+        return Sifted(sifted, tuple(reasons), differs)
 
     def forget(self, worker: str) -> list[str]:
         """A worker has ended: it is no measure for others any more. Return what it changed and nobody took.
@@ -99,11 +96,10 @@ class Untrained:
         self._pushed.discard(worker)
         lost = []
         for name, tensor in self._tensors.items():
-            if len(tensor.movers) > 1 and worker in tensor.movers:
+            if tensor.movers.pop(worker, None) is not None and tensor.movers:
                 seen = [*tensor.movers.values(), *([] if tensor.shown is None else [tensor.shown])]
                 tensor.shown = Growth(max(g.largest for g in seen), max(g.per_vertex for g in seen))
-            tensor.movers.pop(worker, None)
-            tensor.still.pop(worker, None)
+            tensor.still.discard(worker)
             if tensor.waits.pop(worker, None) is not None:
                 lost.append(name)
         return lost
@@ -115,31 +111,33 @@ class Untrained:
         if values is old or same_bits(values, old):
             tensor.waits.pop(worker, None)
             if worker not in tensor.movers:
-                tensor.still[worker] = tensor.still.get(worker, 0) + 1
+                tensor.still.add(worker)
             return None
         if values.dtype.kind == "f" and not np.isfinite(values).all():
             return None  # the gate refuses it
         waited, since_s = tensor.waits.get(worker, (0, now))
-        growth = _growth(values, old)
+        is_whole = values.dtype.kind != "f"
+        growth = _growth(values, old) if is_whole else 0.0
         others = [each for name, each in tensor.movers.items() if name != worker]
         change = Change(
             name,
-            is_whole=values.dtype.kind != "f",
+            is_whole=is_whole,
             growth=growth,
             is_number=values.size == 1,
-            is_within=bool(values.min() >= old.min() and values.max() <= old.max()),
+            is_within=not is_whole or bool(values.min() >= old.min() and values.max() <= old.max()),
             vertices=waited + push.vertices,
             others=others if tensor.shown is None else [*others, tensor.shown],
-            still=[pushes for other, pushes in tensor.still.items() if other != worker],
+            still=len(tensor.still - {worker}),
             workers=push.workers,
             waited_s=now - since_s,
             is_last=push.is_last,
         )
         taking = decide(change)
-        before = tensor.movers.get(worker, Growth(0.0, 0.0))
-        per_vertex = growth / max(1, change.vertices)
-        tensor.movers[worker] = Growth(max(before.largest / 2, growth), max(before.per_vertex / 2, per_vertex))
-        tensor.still.pop(worker, None)
+        before = tensor.movers.pop(worker, Growth(0.0, 0.0))
+        if taking.is_taken or taking.waits:  # what is left out is no measure for others
+            per_vertex = growth / max(1, change.vertices)
+            tensor.movers[worker] = Growth(max(before.largest / 2, growth), max(before.per_vertex / 2, per_vertex))
+        tensor.still.discard(worker)
         tensor.waits.pop(worker, None)
         if taking.waits:
             tensor.waits[worker] = change.vertices, since_s
@@ -160,8 +158,8 @@ def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[
     known = True
     for name, declared in of.modules.items():
         weights = layers_of(declared).weights
-        known &= bool(weights)
-        trained |= {f"{of.name}/{index}/{name}/{weight.name}" for weight in weights if weight.is_trained}
+        known &= weights is not None
+        trained |= {f"{of.name}/{index}/{name}/{weight.name}" for weight in weights or () if weight.is_trained}
     for name, tensor in tensors.items():
         if name not in trained and (known or tensor.dtype.kind != "f") and not _is_exempt(of, name, tensor):
             yield name

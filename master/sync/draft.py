@@ -38,6 +38,7 @@ class Draft:
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
+    left_out: tuple[str, ...] = ()  # why something of the push is not taken
     pushed: Touched = field(default_factory=dict)
     as_pushed: Touched = field(default_factory=dict)
     grant: LeaseState | None = None

@@ -151,17 +151,17 @@ class Exchange:
         self.conduct.forget(record.name)
         self.merger.habits.forget(record.name)  # a machine has one vote, however many workers it goes through
         if lost := self._untrained.forget(record.name):
-            self._say_not_taken(record, lost, now)
+            self._say_not_taken(record, lost, because, now)
         for lease in held:
             lease.reserved_versions = versions if reserved_until_s is not None else ()
             self._leases.end(lease, now, because, reserved_until_s=reserved_until_s)
 
-    def _say_not_taken(self, record: WorkerRecord, names: Sequence[str], now: float) -> None:
-        """Say what a worker changed that waited for another worker to change it, too, and comes no more."""
+    def _say_not_taken(self, record: WorkerRecord, names: Sequence[str], because: str, now: float) -> None:
+        """Say what a worker changed that waited for another worker to change it, too."""
         more = f" and {len(names) - 1:,} more tensors" if len(names) > 1 else ""
-        text = f"{record.name} has ended, and what it changed of {names[0]}{more} is not in the replica: "
-        because = "no other worker has changed it, and no optimiser trains it"
-        self.failures.say(now, "warning", text + because, {"worker": record.name, "tensors": len(names)})
+        text = f"what {record.name} changed of {names[0]}{more} is not in the replica ({because}): "
+        why = "no other worker has changed it, and no optimiser trains it"
+        self.failures.say(now, "warning", text + why, {"worker": record.name, "tensors": len(names)})
 
     def failed(self, record: WorkerRecord, why: str, last_words: str, now: float) -> bool:
         """Count what a worker was training as failed by it, which cannot say so itself; return whether it was at work.
@@ -254,6 +254,9 @@ class Exchange:
             self._measures.hear(record, sync, now, worked=draft.verdict is Verdict.MERGED)
             record.spoke = True
             record.show_life(now)
+        else:
+            self._untrained.forget(record.name)
+            self.merger.habits.forget(record.name)
         self.ledger.worker_reported(sync, now, draft.nbytes)
         self.ledger.worker_sent(sync.worker, record.bytes_down, now)
         record.bytes_down = 0

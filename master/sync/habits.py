@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import OrderedDict, deque
 from collections.abc import Mapping
 
-from master.decisions.gate import MAJORITY, REMEMBERED, Habit
+from master.decisions.gate import REMEMBERED, Habit
 
 WORKERS = 16  # that are remembered, those that pushed last: enough votes, and few to count at each push
 
@@ -16,12 +16,9 @@ class Habits:
     def __init__(self) -> None:
         self._steps: OrderedDict[str, dict[str, deque[tuple[float, int]]]] = OrderedDict()
         self._habits: dict[str, dict[str, Habit]] = {}
-        self._seen: set[str] = set()  # the first workers that pushed, of which nobody is forgotten
 
     def add(self, worker: str, sizes: Mapping[str, float], vertices: int) -> None:
         """Take note of the step that a worker's push took, in sizes per root vertex by group."""
-        if self.early:
-            self._seen.add(worker)
         steps = self._steps.setdefault(worker, {})
         self._steps.move_to_end(worker)
         habits = self._habits.setdefault(worker, {})
@@ -33,10 +30,9 @@ class Habits:
         if len(self._steps) > WORKERS:
             self.forget(next(iter(self._steps)))
 
-    @property
-    def early(self) -> bool:
-        """Whether so few workers have ever pushed that of two who differ nobody can say which is right."""
-        return len(self._seen) <= MAJORITY
+    def is_settled(self, worker: str) -> bool:
+        """Whether a worker has pushed so often that its steps are known."""
+        return any(len(steps) >= REMEMBERED for steps in self._steps.get(worker, {}).values())
 
     def forget(self, worker: str) -> None:
         """What a worker does is no measure for others any more. Idempotent."""

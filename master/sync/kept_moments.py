@@ -128,10 +128,10 @@ class KeptMoments:
                     continue
                 weights = layers_of(declared).weights
                 try:
-                    entries = entries_of(declared.optimiser, weights)
+                    entries = entries_of(declared.optimiser, weights or ())
                 except Exception:  # it needs a closure, perhaps, or sparse gradients: nothing travels of it
                     continue
-                shapes = {weight.name: weight.shape for weight in weights}
+                shapes = {weight.name: weight.shape for weight in weights or ()}
                 for index in range(table.count):
                     of_it = f"{table.type.name}/{index}/{field}/"
                     known |= {of_it + name: Remembered(shapes[name], each) for name, each in entries.items()}

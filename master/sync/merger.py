@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from typing import Any
@@ -17,7 +17,7 @@ from gridml.errors import ProgramError
 from gridml.model.graph import Graph, Table
 from gridml.model.layers import tables_of
 from gridml.protocol.push import ReplicaPart, RowValues, VertexKey
-from master.decisions.gate import MAJORITY, Passage, Step, compares_with_itself, gate, stands_still, step_size
+from master.decisions.gate import BESIDE_ONE, Passage, Step, compares_with_itself, gate, stands_still, step_size
 from master.store.replica import Replica
 from master.store.versions import Base, ReplicaState
 from master.sync.contraction import Contractions
@@ -118,11 +118,12 @@ class Merger:
             return None, Passage(None, merged.objection, failed=True)
         alone = self.workers == 1 and self.habits.alone(worker)
         steps = [] if alone else [self._step(group, merged, push, worker) for group in self._all_groups]
-        passage = gate(merged.not_finite, self._compared(steps), merge.vertices, alone=alone)
+        passage = gate(merged.not_finite, steps, merge.vertices, alone=alone)
         if (scale := passage.scale) is None:
             return None, passage
         sizes = {group: step_size(sumsq, merge.vertices) for group, sumsq in merged.sumsqs.items()}
-        still = stands_still(steps, merge.vertices, self._waited(now, stands=not any(sizes.values())))
+        waited_s = self._waited(now, stands=not any(sizes.values()))
+        still = stands_still(steps, merge.vertices, waited_s, is_settled=self.habits.is_settled(worker))
         self.habits.add(worker, sizes, merge.vertices)
         if still.scale is None:
             return None, still
@@ -169,21 +170,16 @@ class Merger:
         self._still_since_s = now if self._still_since_s is None else self._still_since_s
         return now - self._still_since_s
 
-    def _compared(self, steps: Sequence[Step]) -> Sequence[Step]:
-        """The steps as the gate compares them. Until three workers have pushed, where so many are wanted, the second is
-        bounded as the first is, by the replica itself: held against one that makes tiny steps it would train nothing
-        before the third comes."""
-        if self.workers <= MAJORITY or not self.habits.early:
-            return steps
-        return [step if len(step.others) >= MAJORITY else replace(step, others=()) for step in steps]
-
     def _step(self, group: Group, merged: Merged, push: PushMerge, worker: str) -> Step:
         """Return what the gate is told of a push's step in one group."""
         others = self.habits.others(worker, group.name)
-        step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, 0.0, others)
-        if group.near and compares_with_itself(step, push.merge.vertices):
-            ours = (pair for pair in pushed_from(push.part, push.base) if self.groups.get(pair[0]) == group)
-            return replace(step, own=length(ours))
+        step = Step(group.name, merged.sumsqs.get(group.name, 0.0), group.overflow, others=others)
+        beside_one = len(others) == 1
+        if beside_one or (group.near and compares_with_itself(step, push.merge.vertices)):
+            ours = length(pair for pair in pushed_from(push.part, push.base) if self.groups.get(pair[0]) == group)
+            # Statistics may move as far as they are long in a push, weights not.
+            free = ours * (BESIDE_ONE if group.near else 1.0) if beside_one else 0.0
+            return replace(step, own=ours if group.near else 0.0, free=free)
         return step
 
     @cached_property

@@ -122,6 +122,9 @@ class Pushes:
         merged, fields = outcome
         if passage.scale is not None and passage.scale < 1.0:
             self._count(Altered.SHORTENED, draft, passage.reason, now)
+        if draft.left_out:
+            more = f", and {len(draft.left_out) - 1} more" if len(draft.left_out) > 1 else ""
+            self._count(Altered.LEFT_OUT, draft, draft.left_out[0] + more, now)
         if merged.clipped:
             self._count(Altered.CLIPPED, draft, f"the rule clipped the step of {_named(merged.clipped)}", now)
         self._store.replica.put(merged.modules, merged.rows, self._version)
@@ -242,13 +245,9 @@ class Pushes:
         )
         draft.content = PushContent(sifted.part, fields)
         merged, passage = self._merger.merge(sifted.part, base, merge, draft.sync.worker, now)
-        if sifted.blamed and not passage.blamed:
-            passage = passage._replace(reason=sifted.blamed, blamed=True)
         if merged is None:
             return passage, None
-        if sifted.reasons:
-            more = f", and {len(sifted.reasons) - 1} more" if len(sifted.reasons) > 1 else ""
-            self._count(Altered.LEFT_OUT, draft, sifted.reasons[0] + more, now)
+        draft.left_out = sifted.reasons
         return passage, (replace(merged, fast_forward=merged.fast_forward and not sifted.differs), fields)
 
     def _commit(self, accepted: Sequence[Accepted], now: float) -> None:

@@ -178,6 +178,7 @@ def test_who_moves_next_to_nothing_again_and_again_is_blamed_and_merged() -> Non
     frozen = step(0.0, habit(0.0), habit(0.0))
     assert not stands_still([frozen, step(SHORT / 2, *others), step(1.0, *others)], 100).blamed, "one group moves"
     assert not stands_still([step(SHORT / 2, habit(1.0), habit(1e-9))], 100).blamed, "one liar is no majority"
+    assert not stands_still([step(SHORT / 2, *others)], 100, is_settled=False).blamed, "a process that warms up"
     early = Habit(1.0, 1.0, 100, REMEMBERED - 1)
     assert not stands_still([step(SHORT / 2, early, early)], 100).blamed, "first steps are long"
     assert not stands_still([step(SHORT / 2, *others, vertices=10)], 10).blamed, "and those of few vertices short"

@@ -15,7 +15,7 @@ from gridml.errors import ProgramError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.model.vertex import Vertex
 from gridml.protocol.push import ReplicaPart, decode, encode_replica
-from master.decisions.gate import FAR, ITSELF, OUTLIER, REMEMBERED, Passage
+from master.decisions.gate import BESIDE_ONE, FAR, ITSELF, OUTLIER, REMEMBERED, Passage
 from master.store.replica import Replica
 from master.store.versions import ReplicaState, Versions, initial
 from master.sync.merger import Merged, Merger
@@ -249,8 +249,12 @@ def test_of_two_workers_one_that_hardly_moves_has_the_other_shortened_at_most(tm
         assert merger.merge(part(pushed), replica.state, circumstances(), worker)[0] is not None
 
 
-def test_until_a_third_has_pushed_one_that_hardly_moves_throttles_nobody(tmp_path: Path) -> None:
-    merger, replica = merger_of(tmp_path, (Network, 1), workers=3)
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_beside_one_other_a_step_is_free_up_to_a_share_of_the_replica_and_no_further(
+    tmp_path: Path, workers: int
+) -> None:
+    """One that hardly moves throttles the other by no more; one that goes astray goes no further, however long."""
+    merger, replica = merger_of(tmp_path, (Network, 1), workers=workers)
     before = state(replica, "Network/")
 
     def scale(size: float, worker: str) -> float | None:
@@ -259,11 +263,19 @@ def test_until_a_third_has_pushed_one_that_hardly_moves_throttles_nobody(tmp_pat
 
     for _ in range(2 * REMEMBERED):
         assert scale(1e-6, "a") == 1.0
-        assert scale(0.5, "b") == 1.0
-    assert scale(0.5, "c") == 1.0
-    assert scale(3.0, "b") != 1.0
-    merger.habits.forget("c")
-    assert (scale(0.5, "b") or 0.0) < 1e-3, "later on two cannot free one another"
+        assert scale(0.9 * BESIDE_ONE, "b") == 1.0
+        assert scale(0.5, "b") == pytest.approx(BESIDE_ONE / 0.5, rel=1e-3)
+
+
+def test_beside_one_other_statistics_move_as_far_as_they_are_long(tmp_path: Path) -> None:
+    merger, replica = merger_of(tmp_path, (Normed, 1), workers=3)
+    before = state(replica, "Normed/")
+    still = {n: t + np.float32(1e-6) if t.dtype.kind == "f" else t for n, t in before.items()}
+    merged(merger.merge(part(still), replica.state, circumstances(), "a"))
+    honest = {n: t * np.float32(1.9) if n.endswith("var") else t for n, t in before.items()}
+    assert merger.merge(part(honest), replica.state, circumstances(), "b")[1].scale == 1.0
+    astray = {n: t * np.float32(1e6) if n.endswith("var") else t for n, t in before.items()}
+    assert merger.merge(part(astray), replica.state, circumstances(), "b")[1].scale != 1.0
 
 
 @pytest.mark.parametrize("value", [1e30, 3e38])
