@@ -153,7 +153,7 @@ def _linked(rows: Rows, edges: ChunkEdges, at: slice | Ids) -> tuple[Neighbours,
         rows.present(inverse.reshape(-1).astype(np.int64)),
         rows.present(offsets),
         None if weight is None else rows.present(weight),
-        None if weight is None or rows.torch or isinstance(at, slice) else weight.copy(),
+        None if weight is None or rows.reweighted is None else weight.copy(),
     )
     return neighbours, distinct
 

@@ -45,8 +45,9 @@ MOST_UNREAD = 1_000  # losses that wait on a device
 class Engine:
     """One replica of every replicated vertex that its chunks touch, and f."""
 
-    def __init__(self, program: Program, device: Device | None = None) -> None:
+    def __init__(self, program: Program, device: Device | None = None, *, trial: bool = False) -> None:
         self.program = program
+        self._trial = trial  # what costs time and only `gridml check` asks for is found out
         self.device = device or Device()
         self._types = program.types()
         self._torch = program.uses_torch
@@ -100,6 +101,8 @@ class Engine:
             assert isinstance(rows, Rows)
             rows.edges[field] = edges
             rows.homes[edges.target] = self._tables[edges.target]
+        if self._trial:
+            self._rows(self._driver).reweighted = set()
         self._calling = Calling(self.program.update, self._recorder, self._tables)
 
     def _columns(
@@ -169,9 +172,8 @@ class Engine:
 
     @property
     def reweighted(self) -> frozenset[str]:
-        """The edge fields whose weights f has written, so far in this chunk, where that can be seen: in memory of the
-        chunk it cannot."""
-        return frozenset(self._rows(self._driver).reweighted)
+        """The edge fields whose weights f has written, so far in this chunk; none where this is no trial."""
+        return frozenset(self._rows(self._driver).reweighted or ())
 
     def trainable(self) -> Iterator[Trainable]:
         """What optimisers may move in the modules that this chunk leads to, and what f has done to that."""

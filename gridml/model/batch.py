@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from gridml.aggregates.bits import same_bits
 from gridml.errors import ProgramError
 from gridml.model.chunk import ChunkEdges
 from gridml.model.ragged import Lists, Ragged
@@ -27,7 +28,8 @@ class Rows:
     `changed` are the fields f may write, `dirty` bool (n,) the rows it may have written; rows `before` a superstep are
     never written. Other fields cannot be written in place either, except through a torch tensor, which has no such
     guard. `edges`, `homes`, `ragged` and `shared` are set by the engine once all tables of a chunk exist. `followed`
-    are the edge fields of which f has looked up where they lead, `reweighted` those whose weights it has written.
+    are the edge fields of which f has looked up where they lead, `reweighted` those whose weights a batch has written:
+    only a trial asks, and has them compared; it is None elsewhere.
 
     Tensors begin where torch's own do (`gridml.protocol.aligned`), in copies where the rows do not; what f writes into
     those comes home when it returns. Not so without `aligned`: evaluate sees whole columns as they lie.
@@ -58,7 +60,7 @@ class Rows:
         self.ragged: Mapping[str, Ragged] = {}
         self.shared: Mapping[str, SharedColumn] = {}
         self.followed: set[str] = set()
-        self.reweighted: set[str] = set()
+        self.reweighted: set[str] | None = None
         self._lent: dict[tuple[str, int], tuple[Any, Array]] = {}  # by field and row: f's tensor, what it was
 
     def present(self, values: Array) -> Any:
@@ -192,13 +194,13 @@ class Neighbours:
         self.offsets = offsets
         self.weight = weight
         self._given = weight
-        self._original = original  # where the weights are a copy that is lost
+        self._original = original  # what the weights were, where somebody asks
 
     def has_new_weights(self) -> bool:
-        """Whether f has put other weights there, or has written into these where they are not seen by others."""
-        if self.weight is not self._given or getattr(self.weight, "_version", False):  # torch counts writes
+        """Whether f has put other weights there, or has written into these."""
+        if self.weight is not self._given:
             return True
-        return self._original is not None and bool((np.asarray(self.weight) != self._original).any())
+        return self._original is not None and not same_bits(home(self.weight), self._original)
 
 
 class Batch(Generic[V]):
@@ -320,7 +322,8 @@ class Batch(Generic[V]):
 
     def _write_back(self) -> None:
         """Bring changed rows home; on a row that changed there meanwhile, this batch's change comes on top."""
-        self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
+        if self._rows.reweighted is not None:
+            self._rows.reweighted.update(name for name, link in self._links.items() if link.has_new_weights())
         if all(values is original for values, original in self._copies.values()):
             return  # f wrote nothing, or through views
         positions = np.arange(len(self._rows.ids))[self._at]

@@ -183,11 +183,12 @@ def first_chunk(program: Program, graph: Graph, count: int) -> Chunk:
 
 
 def begun(
-    program: Program, chunk: Chunk, state: ReplicaState, device: Device | None = None
+    program: Program, chunk: Chunk, state: ReplicaState, device: Device | None = None, *, trial: bool = False
 ) -> tuple[Engine, ReplicaPart]:
-    """Return an engine that stands on a version and has begun a chunk, and what of the version that touches."""
+    """Return an engine, for a `trial` or not, that stands on a version and has begun a chunk, and what of the version
+    that touches."""
     start = state.part(chunk.touched())
-    engine = Engine(program, device)
+    engine = Engine(program, device, trial=trial)
     engine.begin(chunk)
     engine.restart(start)
     return engine, start

@@ -5,12 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
-import numpy as np
-
-from gridml.aggregates.bits import same_bits
 from gridml.engine.engine import Engine
 from gridml.engine.modules import Trainable
-from gridml.model.graph import Graph
 
 MOST_NAMED = 4  # parameters in one message
 
@@ -79,21 +75,15 @@ def not_trained(batches: Iterable[Trainable], moved: Collection[str]) -> Iterato
             )
 
 
-def weights_in_vain(engine: Engine, graph: Graph) -> Iterator[str]:
-    """Yield for each edge field whose weights f has written that this changes nothing."""
+def weights_in_vain(engine: Engine) -> Iterator[str]:
+    """Yield for each edge field whose weights f has written in a trial that this changes nothing."""
     assert engine.chunk is not None
-    chunk, driver = engine.chunk, engine.chunk.driver
-    type_name, ids = chunk.tables[driver].type, chunk.tables[driver].ids
-    for name, edges in graph.tables[type_name].edges.items():
-        _, _, given = edges.of(ids)
-        cut = chunk.edges.get(f"{driver}/{name}")
-        now = None if cut is None else cut.weight
-        pair = [np.ascontiguousarray(each) for each in (given, now) if each is not None]
-        if name in engine.reweighted or (len(pair) == 2 and not same_bits(*pair)):
-            yield (
-                f"f wrote the weights of {type_name}.{name}, and nobody will see it: edges stay as graph() made them. "
-                f"What f is to change is a field, such as gridml.array(..., mutable=True) of {type_name}"
-            )
+    type_name = engine.chunk.tables[engine.chunk.driver].type
+    for name in sorted(engine.reweighted):
+        yield (
+            f"f wrote the weights of {type_name}.{name}, and nobody will see it: edges stay as graph() made them. "
+            f"What f is to change is a field, such as gridml.array(..., mutable=True) of {type_name}"
+        )
 
 
 def _listed(names: list[str]) -> str:

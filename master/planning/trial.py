@@ -91,7 +91,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     size, batch_s = min(program.update.batch or 1, MOST_TRIED), 0.0
     chunk = first_chunk(program, graph, 2 * size)
     with errors_told(place):
-        engine, start = begun(program, chunk, state, place)
+        engine, start = begun(program, chunk, state, place, trial=True)
     trainable: list[Trainable] = []
     ends = [0, *islice(_ends(engine, size, chunk.count), 2)]
     counters = [untrained_buffers(program.types(), engine.module_values())]
@@ -106,7 +106,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     odd += _last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)
     odd += [
         *_written_in_vain(engine, graph),
-        *weights_in_vain(engine, graph),
+        *weights_in_vain(engine),
         *not_followed(program, graph, engine.followed),
         *one_component(program, graph, driver),
         *counted(program.types(), counters, [stop - first for first, stop in pairwise(ends)]),
