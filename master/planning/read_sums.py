@@ -27,13 +27,14 @@ from gridml.aggregates.add import Add
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told
 from gridml.engine.dice import Dice
-from gridml.errors import GridmlError
+from gridml.errors import GridmlError, ProgramError
 from gridml.model.chunk import Chunk
 from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.program import Program
 from gridml.model.progress import Progress
 from gridml.protocol.push import ReplicaPart
+from gridml.protocol.text import described
 from master.evaluation.metrics import begun
 from master.store.versions import ReplicaState
 
@@ -64,11 +65,12 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     if not sums:
         return
     module = sys.modules.get(f"gridml_program_{batch.file.stem}")
+    names, why = list[str](), ""
     try:
         with errors_told(batch.place):
             names = _read(batch, sums, _merged(batch.state, trained))
-    except GridmlError:  # it cannot be loaded a second time
-        return
+    except GridmlError as error:
+        why = _in_a_line(error)
     finally:
         if module is not None:
             sys.modules[module.__name__] = module
@@ -78,6 +80,11 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
             f"f reads what an earlier epoch has added to {shown}. Epochs overlap: the first vertices of one are "
             f"trained while the last of the one before are, so f reads a part of the sums. With "
             f"gridml.Program(..., overlap=False) an epoch begins when all of the one before is merged"
+        )
+    if why:
+        yield (
+            f"it was not checked whether f reads sums of earlier epochs, which are incomplete while epochs overlap: "
+            f"{why}. Where f does, set gridml.Program(..., overlap=False)"
         )
 
 
@@ -94,14 +101,15 @@ def _sums(batch: TrialBatch) -> set[str]:
 
 
 def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> list[str]:
-    """The sums of earlier epochs that f reads, as a user calls them."""
+    """The sums of earlier epochs that f reads, as a user calls them. Raises GridmlError where that cannot be told."""
     epochs = sorted({0, 1, batch.program.epochs - 1})
     starts, runs = dict(batch.state.tensors()), _Runs(batch)
     made = runs.run(starts, 0)
     if made is None:
-        return []
+        raise ProgramError(f"the file was loaded again, and f failed on its first batch: {runs.failure}")
     after = {**starts, **{name: made[name] for name in sums & made.keys()}}
     outcomes = {epoch: runs.run(after, epoch) for epoch in epochs[1:]}
+    failed = [epoch for epoch, outcome in outcomes.items() if outcome is None]
     finished: dict[int, Tensors] = {}  # by epoch, which elements of which sums an earlier one has added to
     for epoch in epochs[1:]:
         now = outcomes[epoch] or {}
@@ -118,6 +126,8 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> list[str]:
                 if len(names) > 1 and _differ(batch, outcomes, after, finished, {**after, name: others[name]})
             ]
             return list(dict.fromkeys(_called(name) for name in alone or names))
+    if failed:
+        raise ProgramError(f"in epoch {failed[-1]} f fails on the sums of one batch: {runs.failure}")
     return []
 
 
@@ -147,6 +157,7 @@ class _Runs:
 
     def __init__(self, batch: TrialBatch) -> None:
         self._batch = batch
+        self.failure = ""  # the last one's
         self._dice = Dice("check", torch=batch.program.uses_torch)
         with self._quiet():
             self._program = load(batch.file)
@@ -164,7 +175,8 @@ class _Runs:
                 engine.at = at
                 engine.train(0, batch.stop, program.factor(at))
                 return _merged(state, engine.wire(engine.snapshot()))
-            except BatchFailed:
+            except BatchFailed as failed:
+                self.failure = described(failed.__cause__ or failed)
                 return None
 
     @contextlib.contextmanager
@@ -177,6 +189,12 @@ class _Runs:
                 yield
         finally:
             self._dice.swap()
+
+
+def _in_a_line(error: GridmlError) -> str:
+    """What is wrong and, where a traceback follows, how that ends."""
+    lines = str(error).strip().splitlines() or [type(error).__name__]
+    return " ".join(dict.fromkeys((lines[0], lines[-1].strip()))).rstrip(".")
 
 
 def _with(state: ReplicaState, values: Tensors) -> ReplicaState:

@@ -97,14 +97,22 @@ NOT_READ = {
 
 
 def said(
-    folder: Path, body: str, *, epochs: int = 3, dtype: str = "float64", rule: str = "gridml.add()", more: str = ""
+    folder: Path,
+    body: str,
+    *,
+    epochs: int = 3,
+    dtype: str = "float64",
+    rule: str = "gridml.add()",
+    more: str = "",
+    first: str = "",
+    about: str = SAID,
 ) -> list[str]:
     path, mutable = folder / "sums.py", ", mutable=True" if "x[:]" in body else ""
     text = PROGRAM.format(body=body, epochs=epochs, dtype=dtype, rule=rule, more=more, mutable=mutable)
     path.write_text(
-        text.replace("(PARTS,))\n\n\nclass Point", "(PARTS,))\n    aggregate = gridml.mean()\n\n\nclass Point")
+        first + text.replace("(PARTS,))\n\n\nclass Point", "(PARTS,))\n    aggregate = gridml.mean()\n\n\nclass Point")
     )
-    return [odd for odd in try_out(path).odd if SAID in odd]
+    return [odd for odd in try_out(path).odd if about in odd]
 
 
 @pytest.mark.parametrize("body", READ.values(), ids=READ)
@@ -140,6 +148,31 @@ def test_nothing_is_said_where_epochs_do_not_overlap_or_nothing_is_added(
     tmp_path: Path, otherwise: dict[str, str]
 ) -> None:
     assert said(tmp_path, **{"body": K_MEANS, **otherwise}) == []  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("first", "body", "why"),
+    [
+        ("__import__('os').mkdir('once')\n", K_MEANS, "sums.py cannot be loaded: FileExistsError: "),
+        (
+            "",
+            f"    if not cache:\n        cache[9] = __import__('os').mkdir('once')\n{K_MEANS}",
+            "first batch: FileExistsError: ",
+        ),
+        (
+            "",
+            f"    assert e == 0 or sums.n[e].sum() == COUNT, 'few'\n{K_MEANS}",
+            "in epoch 2 f fails on the sums of one",
+        ),
+    ],
+)
+def test_what_is_not_checked_is_said_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, first: str, body: str, why: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (odd,) = said(tmp_path, body, first=first, about="it was not checked whether f reads sums of earlier epochs")
+    assert why in odd and "overlap=False" in odd
+    assert "\n" not in odd
 
 
 def test_sums_in_a_module_are_named(tmp_path: Path) -> None:
