@@ -38,6 +38,9 @@ from gridml.protocol.text import described
 from master.evaluation.metrics import begun
 from master.store.versions import ReplicaState
 
+MOST_APART = 8  # sums of which each is tried on its own, to name those that f reads
+MOST_LOADS = 2 + 2 * 3 + MOST_APART  # of the user's file in all, with the first
+
 Array = NDArray[Any]
 Tensors = dict[str, Array]  # whole, by their names in files
 
@@ -65,10 +68,10 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
     if not sums:
         return
     module = sys.modules.get(f"gridml_program_{batch.file.stem}")
-    names, why = list[str](), ""
+    names, apart, why = list[str](), True, ""
     try:
         with errors_told(batch.place):
-            names = _read(batch, sums, _merged(batch.state, trained))
+            names, apart = _read(batch, sums, _merged(batch.state, trained))
     except GridmlError as error:
         why = _in_a_line(error)
     finally:
@@ -76,8 +79,9 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
             sys.modules[module.__name__] = module
     if names:
         shown = ", ".join(names) if len(names) < 4 else f"{', '.join(names[:3])} and {len(names) - 3} more"
+        some = "" if apart else ", or to some of these"
         yield (
-            f"f reads what an earlier epoch has added to {shown}. Epochs overlap: the first vertices of one are "
+            f"f reads what an earlier epoch has added to {shown}{some}. Epochs overlap: the first vertices of one are "
             f"trained while the last of the one before are, so f reads a part of the sums. With "
             f"gridml.Program(..., overlap=False) an epoch begins when all of the one before is merged"
         )
@@ -100,8 +104,9 @@ def _sums(batch: TrialBatch) -> set[str]:
     }
 
 
-def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> list[str]:
-    """The sums of earlier epochs that f reads, as a user calls them. Raises GridmlError where that cannot be told."""
+def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list[str], bool]:
+    """Return (the sums of earlier epochs that f reads, as a user calls them; whether it reads each of these). Raises
+    GridmlError where that cannot be told."""
     epochs = sorted({0, 1, batch.program.epochs - 1})
     starts, runs = dict(batch.state.tensors()), _Runs(batch)
     made = runs.run(starts, 0)
@@ -123,12 +128,13 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> list[str]:
             alone = [
                 name
                 for name in names
-                if len(names) > 1 and _differ(batch, outcomes, after, finished, {**after, name: others[name]})
+                if 1 < len(names) <= MOST_APART
+                and _differ(batch, outcomes, after, finished, {**after, name: others[name]})
             ]
-            return list(dict.fromkeys(_called(name) for name in alone or names))
+            return list(dict.fromkeys(_called(name) for name in alone or names)), len(names) == 1 or bool(alone)
     if failed:
         raise ProgramError(f"in epoch {failed[-1]} f fails on the sums of one batch: {runs.failure}")
-    return []
+    return [], True
 
 
 def _differ(

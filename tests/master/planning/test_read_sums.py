@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from master.planning.read_sums import MOST_LOADS
 from master.planning.trial import try_out
 
 PROGRAM = """
@@ -185,3 +186,48 @@ def test_sums_in_a_module_are_named(tmp_path: Path) -> None:
     assert len(odd) == 1 and "Network/0/model/sums" in odd[0]
     (tmp_path / "sums.py").write_text(text)
     assert not any(SAID in each for each in try_out(tmp_path / "sums.py").odd)
+
+
+MANY = """
+import numpy as np
+import gridml
+
+NAMES = [f"s{i}" for i in range(30)]
+with open("loads", "a") as file:
+    file.write(".")
+
+
+class Sums(gridml.Vertex):
+    locals().update({name: gridml.array("float64", (4,)) for name in NAMES})
+    aggregate = gridml.add()
+
+
+class Point(gridml.Vertex):
+    x = gridml.array("float64")
+    sums = gridml.edge(Sums)
+
+
+@gridml.update(batch=10)
+def f(points: gridml.Batch[Point], sums: Sums, at: gridml.Progress) -> None:
+    for name in NAMES:
+        field = getattr(sums, name)
+        field[at.epoch + 1] += points.x.sum() + field[at.epoch]
+
+
+def graph():
+    g = gridml.Graph()
+    sums = g.add(Sums, **{name: np.ones((1, 4)) for name in NAMES})
+    g.add(Point, x=np.arange(40.0), sums=sums)
+    return g
+
+
+program = gridml.Program(graph, f, epochs=3)
+"""
+
+
+def test_the_file_is_loaded_a_bounded_number_of_times(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sums.py").write_text(MANY)
+    (odd,) = [each for each in try_out(tmp_path / "sums.py").odd if SAID in each]
+    assert "Sums.s0, Sums.s1, Sums.s10 and 27 more, or to some of these" in odd
+    assert len((tmp_path / "loads").read_text()) <= MOST_LOADS
