@@ -18,7 +18,12 @@ from typing import Any
 MOST_BYTES = 256 << 20
 GZIP, BZIP2, XZ = b"\x1f\x8b", b"BZh", b"\xfd7zXZ\x00"
 _PIPES = ("/dev/fd", "/proc/self/fd", "/dev/stdin")  # what a shell hands over is open already
-_UTF_16 = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
+_MARKS = {  # the longer ones first: that of UTF-32 begins as that of UTF-16 does
+    codecs.BOM_UTF32_LE: "utf-32",
+    codecs.BOM_UTF32_BE: "utf-32",
+    codecs.BOM_UTF16_LE: "utf-16",
+    codecs.BOM_UTF16_BE: "utf-16",
+}
 
 
 class UnreadableError(ValueError):
@@ -33,7 +38,7 @@ def read_text(path: Path) -> str:
     """
     try:
         content = _read_bytes(path)
-        return content.decode("utf-16" if content.startswith(_UTF_16) else "utf-8-sig")
+        return content.decode(next((each for mark, each in _MARKS.items() if content.startswith(mark)), "utf-8-sig"))
     except (gzip.BadGzipFile, EOFError, zlib.error, lzma.LZMAError) as error:
         raise UnreadableError(f"{path} is damaged ({error}): fetch or pack it again") from None
     except UnicodeDecodeError as error:

@@ -49,15 +49,18 @@ class Add(Aggregate):
         the smaller of the two ways round counts."""
         if math.isinf(self.bound) or not t.replica.size:
             return None
+        allowed, vertices, rounding = self.bound * max(1, t.merge.vertices), t.merge.vertices, 0.0
         with np.errstate(over="ignore", invalid="ignore"):
             change = t.replica - t.base
             if change.dtype.kind == "u":
                 change = change.view(f"i{change.itemsize}")
             largest = float(np.abs(change.astype(np.float64)).max())
-        allowed = self.bound * max(1, t.merge.vertices)
-        if not largest > allowed:  # NaN is reported by the merge
+            if change.dtype.kind == "f":  # what is at the bound is a sum of so many terms, each of them rounded
+                reach = max(float(np.abs(each).max()) for each in (t.replica, t.base))
+                rounding = (64 + vertices) * float(np.finfo(change.dtype).eps) * reach
+        if not largest > allowed + rounding:  # NaN is reported by the merge
             return None
-        return f"{t.merge.vertices:,} vertices change an element by {largest:.6g}, and {self!r} allows {allowed:.6g}"
+        return f"{vertices:,} vertices change an element by {largest:.9g}, and {self!r} allows {allowed:.9g}"
 
     def takes(self, dtype: np.dtype[Any]) -> bool:
         return dtype.kind in "fiu"

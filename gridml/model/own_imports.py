@@ -184,6 +184,13 @@ def claim(folder: Path, copy: Path | None = None, among: Collection[str] | None 
     return finder
 
 
+def shared_names(folder: Path) -> frozenset[str]:
+    """Return the names in a folder that are those of other modules in this process, too."""
+    return frozenset[str]().union(
+        *(each.taken for each in sys.meta_path if isinstance(each, OwnFinder) and each.folder == folder)
+    )
+
+
 def keep_ours() -> None:
     """Have gridml's packages found as such where a script, or a folder that Python searches before, has modules of
     their names. These stay what they are for what lies beside them."""

@@ -6,10 +6,10 @@ moves its own bound by nothing that it does, and that of others no further than 
 
 What holds for one of n >= 3 workers: a push moves the replica no further than `OUTLIER` times the longest recent step
 of the median other worker, nor, where that is more than `AMONG` of them, three quarters of the way to zeros; what goes
-further is shortened to what is usual. Of two workers nobody can say which is right, so the longer step is shortened, but
-to no less than a twentieth of the replica (`BESIDE_ONE`), and neither is blamed. Contributions and whole numbers are
-facts, and have no bound; what begins at zero, or is merged by a rule that does not average, has none but that of its
-dtype until another worker has pushed.
+further is shortened to what is usual. Of two workers nobody can say which is right, so the longer step is shortened,
+but to no less than a twentieth of the replica (`BESIDE_ONE`), and neither is blamed. Contributions and whole numbers
+are facts, and have no bound; what begins at zero, or is merged by a rule that does not average, has none but that of
+its dtype until another worker has pushed.
 """
 
 from __future__ import annotations

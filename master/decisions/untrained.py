@@ -76,7 +76,7 @@ def _as_others_do(change: Change) -> Taking:
     if not change.is_whole:
         return Taking(True, "others change it, too")
     most = max(OUTLIER * max(max(each.largest, each.per_vertex * change.vertices) for each in change.others), 1.0)
-    if change.growth <= max(most, change.vertices):
+    if change.growth <= (most if len(change.others) >= MAJORITY else max(most, change.vertices)):
         return Taking(True, "others change it, too")
     reason = (
         f"{change.name} grows by {change.growth:.3g} in {change.vertices:,} vertices, where others do by {most:.3g}"

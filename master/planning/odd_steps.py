@@ -49,9 +49,9 @@ def not_trained(batches: Iterable[Trainable], moved: Collection[str]) -> Iterato
         count, those = sum(len(each.names) for each in tried.values()), ", ".join(tried)
         if not any(each.asked for each in tried.values()):
             yield (
-                f"f took no optimiser step, and moved none of the {count:,} trainable parameters of {those}. Call step "
-                f"of that vertex for the loss, as in network.step(loss): returning the loss, or loss.backward(), "
-                f"trains nothing"
+                f"f took no optimiser step in the batches that were tried, and moved none of the {count:,} trainable "
+                f"parameters of {those}. Call step of that vertex for the loss, as in network.step(loss): returning "
+                f"the loss, or loss.backward(), trains nothing. To step every k batches, give step accumulate=k"
             )
         elif not any(each.pulled for each in tried.values()) and any(each.has_rate for each in tried.values()):
             yield (
@@ -69,9 +69,9 @@ def not_trained(batches: Iterable[Trainable], moved: Collection[str]) -> Iterato
         left = sorted(each.names - each.reached - each.moved)
         if each.asked and each.reached and left:
             yield (
-                f"no loss of f leads to {len(left):,} of the {len(each.names):,} trainable parameters of {name} "
-                f"({_listed(left)}), so that they stay as they were made. Where that is meant, freeze them: "
-                f"requires_grad_(False)"
+                f"in the batches that were tried, of the first epoch, no loss of f led to {len(left):,} of the "
+                f"{len(each.names):,} trainable parameters of {name} ({_listed(left)}). Where none ever does they stay "
+                f"as they were made"
             )
 
 

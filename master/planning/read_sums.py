@@ -23,7 +23,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gridml.aggregates import VertexState, rule_for
-from gridml.aggregates.add import Add
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told
 from gridml.engine.dice import Dice
@@ -93,14 +92,16 @@ def reads_sums(batch: TrialBatch, trained: ReplicaPart) -> Iterator[str]:
 
 
 def _sums(batch: TrialBatch) -> set[str]:
-    """The tensors that are merged by `add`."""
+    """The tensors that are merged by a rule for contributions, such as `add`."""
     types = batch.program.types()
     return {
         name
         for name, tensor in batch.state.tensors()
         if (declared := types.get(name.partition("/")[0])) is not None
         and not declared.own_rule
-        and isinstance(rule_for(name, tensor, declared.rule), Add)
+        and declared.rule is not None
+        and rule_for(name, tensor, declared.rule).is_contribution
+        and rule_for(name, tensor, None) != rule_for(name, tensor, declared.rule)
     }
 
 

@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
+from fnmatch import fnmatchcase
 from itertools import islice, pairwise
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import Merge
+from gridml.aggregates import ByName, Merge
 from gridml.aggregates.bits import same_bits
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told, find
@@ -29,7 +30,8 @@ from gridml.errors import NotFiniteError, ProgramError, UserCodeError
 from gridml.model.device_names import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.loading import load
-from gridml.model.own_modules import hidden_files
+from gridml.model.own_imports import shared_names
+from gridml.model.own_modules import folder_of, hidden_files, own_files
 from gridml.model.program import Metrics, Program
 from gridml.model.progress import Progress
 from gridml.model.user_traceback import user_traceback
@@ -102,7 +104,7 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
         trainable += engine.trainable()
         counters.append(untrained_buffers(program.types(), engine.module_values()))
     last = _last_size(program, graph.tables[driver].count, size)
-    odd = [*_hidden(file), *not_finite(graph)]
+    odd = [*_hidden(file), *_fitting_nothing(graph, state), *not_finite(graph)]
     odd += _last_batch(engine, last, program.factor(Progress(share=1.0)), driver, file)
     odd += [
         *_written_in_vain(engine, graph),
@@ -143,12 +145,32 @@ def try_out(file: Path, seed: int = 0, device: str = AUTO) -> Trial:
     )
 
 
-def _hidden(file: Path) -> list[str]:
-    """What beside a program is not what its imports lead to."""
-    return [
-        f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
-        for path, by in hidden_files(file)
-    ]
+def _hidden(file: Path) -> Iterator[str]:
+    """What beside a program is not what its imports lead to, or not what else looks for it by its name."""
+    for path, by in hidden_files(file):
+        yield f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
+    shared = shared_names(folder_of(file))
+    imported = {path.partition("/")[0].removesuffix(".py") for path in own_files(file)} - {file.stem}
+    for name in sorted(imported & shared):
+        yield (
+            f"{name} beside {file.name} has the name of another package here. Imports of the program get yours; "
+            f"pickle, processes that are spawned, and what finds modules by a text get the other one: rename it where "
+            f"the program does any of that"
+        )
+
+
+def _fitting_nothing(graph: Graph, state: ReplicaState) -> Iterator[str]:
+    """Patterns of rules that no tensor has the name of: what they are for is merged by another rule."""
+    for table in graph.replicated:
+        if not isinstance(table.type.rule, ByName):
+            continue
+        names = [name for name, _ in state.tensors() if name.startswith(f"{table.type.name}/")]
+        for pattern, rule in table.type.rule.patterns:
+            if not any(fnmatchcase(name, pattern) for name in names):
+                yield (
+                    f"the pattern {pattern!r} of {table.type.name}'s by_name fits no tensor, so {rule!r} merges "
+                    f"nothing: names are such as {', '.join(names[:4])}"
+                )
 
 
 def _settings(program: Program) -> tuple[str, ...]:

@@ -38,6 +38,7 @@ class Draft:
     reason: str = ""
     fast_forward: bool = False
     drop_optimiser: bool = False
+    is_kept: bool = False  # for a spot check: nothing is wrong with it as far as is known
     left_out: tuple[str, ...] = ()  # why something of the push is not taken
     pushed: Touched = field(default_factory=dict)
     as_pushed: Touched = field(default_factory=dict)

@@ -77,7 +77,7 @@ class Pushes:
         for draft in drafts:
             if draft.sync.push is not None:
                 self._take(draft, accepted, now)
-                if draft.verdict is Verdict.REFUSED:
+                if draft.verdict is Verdict.REFUSED and not draft.is_kept:
                     self._count(Altered.REFUSED, draft, draft.reason, now)
         if accepted:
             self._commit(accepted, now)
@@ -117,7 +117,7 @@ class Pushes:
             return
         kept = self._checks.weigh(draft, lease, now)
         if kept is not None:
-            draft.verdict, draft.reason = Verdict.REFUSED, kept
+            draft.verdict, draft.reason, draft.is_kept = Verdict.REFUSED, kept, True
             return
         merged, fields = outcome
         if passage.scale is not None and passage.scale < 1.0:

@@ -253,7 +253,7 @@ def test_a_tensor_that_f_writes_in_vain_is_odd(gridml: Callable[..., tuple[int, 
 
 
 LOSS_OF = "loss_of(network.model, points.values, points.label)"
-NO_STEP = "f took no optimiser step, and moved none of the 6 trainable parameters of Network.model"
+NO_STEP = "and moved none of the 6 trainable parameters of Network.model. Call step"
 
 
 @pytest.mark.parametrize(
@@ -333,7 +333,7 @@ def graph():
 
 program = gridml.Program(graph, train)
 """
-SPARE = "no loss of f leads to 2 of the 4 trainable parameters of Network.model (spare.bias, spare.weight)"
+SPARE = "no loss of f led to 2 of the 4 trainable parameters of Network.model (spare.bias, spare.weight)"
 ALTERNATE = """    if rows.ids[0] % 8:
         network.step(loss)
     else:
@@ -448,3 +448,25 @@ def test_a_rule_of_ones_own_that_only_returns_is_odd(
     kept = f"{NETWORK}\n{G}        self.model.average_with(replica.model, merge.weight)\n"
     (tmp_path / "rule.py").write_text(PERCEPTRON.replace(NETWORK, kept))
     assert "took nothing" not in gridml("rule.py")[2]
+
+
+def test_a_pattern_that_fits_no_tensor_is_odd(gridml: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    assert COUNTS.count(RULE) == 1
+    for pattern, is_odd in (("count", True), ("*/count", False)):
+        rule = f'aggregate = gridml.by_name({{"{pattern}": gridml.add()}})'
+        (tmp_path / "patterns.py").write_text(COUNTS.replace(RULE, rule))
+        _, _, err = gridml("patterns.py")
+        said = "the pattern 'count' of Word's by_name fits no tensor, so Add(bound=inf) merges nothing: names are"
+        assert (said in err) == is_odd
+
+
+def test_modules_with_the_name_of_another_package_are_named(
+    gridml: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    (tmp_path / "master.py").write_text("SCALE = 1")
+    (tmp_path / "own_helper.py").write_text("SCALE = 1")
+    (tmp_path / "names.py").write_text(f"import master, own_helper\n{COUNTS}")
+    status, _, err = gridml("names.py")
+    assert status == 0
+    assert "master beside names.py has the name of another package here" in err
+    assert "own_helper beside" not in err

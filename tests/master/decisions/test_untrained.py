@@ -42,6 +42,8 @@ def test_what_others_change_too_is_taken(name: str) -> None:
 def test_whole_numbers_grow_as_with_others() -> None:
     counts = Growth(1.0, 1 / 32)
     assert not decide(replace(COUNTER, growth=2.0**62, others=(counts,))).is_taken
+    assert not decide(replace(COUNTER, growth=31.0, others=(counts, counts))).is_taken, "one a vertex"
+    assert decide(replace(COUNTER, growth=5.0, others=(counts, counts))).is_taken
     tokens = Growth(4096.0, 128.0)
     assert decide(replace(COUNTER, growth=128.0 * 320, vertices=320, others=(tokens,))).is_taken
     slow = Growth(1.0, 1e-9)  # one that lies does not throttle those that are honest

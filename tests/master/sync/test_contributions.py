@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 import gridml
 from chunk_model.costs import Costs
 from chunk_model.families import Exponential
-from gridml.aggregates import Aggregate, Merge
+from gridml.aggregates import Aggregate, Merge, TensorMerge
 from gridml.errors import UsageError, UserCodeError
 from gridml.model.graph import Graph
 from gridml.protocol.push import ReplicaPart, RowValues
@@ -175,6 +175,24 @@ def test_what_is_beyond_the_users_own_bound_is_refused_and_says_so(
     taken, reason, blamed, failed = passage((largest - 0.5) / 100)
     assert not taken and failed and not blamed
     assert f"Sum/value: 100 vertices change an element by {largest}, and Add(bound=" in reason
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("bound", [0.1, 0.3, 1 / 3, 0.7, 1.1])
+def test_what_is_at_the_bound_is_taken_however_it_was_rounded(dtype: str, bound: float) -> None:
+    rng = np.random.default_rng(0)
+    for vertices in (32, 50, 512, 5_000):
+        for before in (0.0, 17.3, 1e5):
+            base = np.array([before], dtype)
+            value = base.copy()
+            for _ in range(vertices):
+                value += np.array(bound, dtype)
+            merge = Merge(1, 0, vertices, 0, 1)
+            assert gridml.add(bound=bound).objection(TensorMerge(base, value, base, base.copy(), merge)) is None
+            far = (base + 1.1 * bound * vertices).astype(dtype)
+            if before < 1e5 or dtype == "float64":  # beyond that float32 knows no tenths of so much
+                tensor = TensorMerge(base, far, base, base.copy(), merge)
+                assert gridml.add(bound=bound * (1 - 0.01 * rng.random())).objection(tensor) is not None
 
 
 def test_a_bound_that_is_none_is_refused() -> None:
