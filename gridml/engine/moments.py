@@ -54,8 +54,26 @@ def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str,
     """Return the entries that the state of an optimiser has once it has stepped, by the name of the weight; nothing of
     a weight that has other ones than `gathered` brings.
 
-    The optimiser is made for small tensors that stand for the weights, and takes one step. Raises what it raises.
+    The optimiser is made for small tensors that stand for the weights, and takes one step: with dense gradients of
+    those that are trained, and where it refuses these, with sparse ones. Raises what the step with dense ones raises.
     """
+    try:
+        optimiser, stand_ins = _stepped(make, weights, sparse=False)
+    except Exception as refused:
+        try:
+            optimiser, stand_ins = _stepped(make, weights, sparse=True)
+        except Exception:
+            raise refused from None
+    entries: dict[str, frozenset[str]] = {}
+    for each, weight in zip(stand_ins, weights, strict=True):
+        state = {entry: value for entry, value in optimiser.state.get(each, {}).items() if value is not None}
+        if SECOND & state.keys() and all(_is_known(entry, value, each) for entry, value in state.items()):
+            entries[weight.name] = frozenset(state)
+    return entries
+
+
+def _stepped(make: Callable[..., Any], weights: Sequence[Weight], *, sparse: bool) -> tuple[Any, list[Any]]:
+    """Return an optimiser that has taken one step, and the small tensors that it was made for, one for each weight."""
     import torch
 
     stand_ins = [torch.nn.Parameter(_small(weight), requires_grad=weight.is_trained) for weight in weights]
@@ -64,14 +82,11 @@ def entries_of(make: Callable[..., Any], weights: Sequence[Weight]) -> dict[str,
         for group in optimiser.param_groups:
             group.update({option: False for option in ("capturable", "fused") if group.get(option)})  # not on a CPU
         for each in stand_ins:
-            each.grad = torch.ones_like(each)
+            if each.requires_grad:  # others have none in training either, and of integers no optimiser can take one
+                gradient = torch.ones_like(each)
+                each.grad = gradient.to_sparse(min(1, gradient.ndim)) if sparse else gradient
         optimiser.step()
-    entries: dict[str, frozenset[str]] = {}
-    for each, weight in zip(stand_ins, weights, strict=True):
-        state = {entry: value for entry, value in optimiser.state.get(each, {}).items() if value is not None}
-        if SECOND & state.keys() and all(_is_known(entry, value, each) for entry, value in state.items()):
-            entries[weight.name] = frozenset(state)
-    return entries
+    return optimiser, stand_ins
 
 
 def inherit(
@@ -142,11 +157,15 @@ def _is_known(entry: str, value: Any, weight: Any) -> bool:
     """Whether an entry of a weight's state is one that another optimiser can begin with."""
     import torch
 
+    if entry in COUNTERS and isinstance(value, int | float):  # SparseAdam counts its steps so
+        return True
     if not isinstance(value, torch.Tensor):
         return False
     return value.shape == weight.shape if entry in SECOND | FIRST else entry in COUNTERS and not value.ndim
 
 
 def _on_host(value: Any) -> NDArray[np.float32]:
+    if isinstance(value, int | float):
+        return np.array(value, np.float32)
     host: NDArray[np.float32] = value.detach().float().cpu().numpy()
     return host

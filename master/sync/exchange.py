@@ -22,6 +22,7 @@ from master.environment import Environment
 from master.leases.leases import Leases
 from master.mailboxes import message_limits
 from master.records import Lost, WorkerRecord, WorkerTable
+from master.store.event_facts import NO_FACTS
 from master.store.moments_file import MomentsFile
 from master.store.spec import RunSpec
 from master.store.store import Store
@@ -265,6 +266,8 @@ class Exchange:
         if sync.note and not record.noted:
             record.noted = True
             self.failures.say(now, "warning", f"{record.name}: {sync.note}", {"worker": record.name})
+        for problem in self.recovery.moments.take_problems():
+            self.failures.say(now, "warning", problem, NO_FACTS)
         if sync.failure is not None:
             lease = self.ledger.leases.get(sync.failure.lease)
             if lease is not None and lease.worker == sync.worker and lease.term == sync.failure.term:

@@ -18,6 +18,7 @@ from gridml.engine.moments import entries_of
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
 from gridml.protocol.push import VertexKey, module_key
+from gridml.protocol.text import described
 from master.decisions.moment_votes import (
     MAX_STEPS_PER_VERTEX,
     VOTES,
@@ -54,6 +55,7 @@ class KeptMoments:
         self._votes: dict[str, Vote] = {}  # by worker, the newest last
         self._given: dict[VertexKey, dict[str, Array]] = {}  # by an earlier master, until there are votes enough
         self._pushes = 0  # since a worker was asked last
+        self._problems: list[str] = []  # for the user, who was not told of them yet
 
     def resume(self) -> None:
         """Have what an earlier master gave, unless it is of another program."""
@@ -74,6 +76,11 @@ class KeptMoments:
         if has_voted or votes in (0, VOTES):  # those that end before they vote do not keep others from it
             self._pushes = 0
         return True
+
+    def take_problems(self) -> list[str]:
+        """Return, once, why workers that come new are given no moments of some optimisers."""
+        problems, self._problems = self._problems, []
+        return problems
 
     def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
         """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
@@ -129,7 +136,9 @@ class KeptMoments:
                 weights = layers_of(declared).weights
                 try:
                     entries = entries_of(declared.optimiser, weights or ())
-                except Exception:  # it needs a closure, perhaps, or sparse gradients: nothing travels of it
+                except Exception as error:  # its step needs more than gradients, perhaps
+                    problem = f"one step of the optimiser of {table.type.name}.{field} was tried: {described(error)}"
+                    self._problems.append(f"{problem}; new workers start without the moments of others for it")
                     continue
                 shapes = {weight.name: weight.shape for weight in weights or ()}
                 for index in range(table.count):

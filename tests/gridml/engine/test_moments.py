@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from gridml.engine.moments import FIRST, MOST_MOMENTS, SECOND, entries_of, gathered, inherit
-from gridml.model.layers import weights_of
+from gridml.model.layers import Weight, weights_of
 from gridml.protocol.compression import bfloat16, from_bfloat16
 
 Make = Callable[..., torch.optim.Optimizer]
@@ -151,6 +151,47 @@ def test_what_only_runs_on_a_device_is_tried_without() -> None:
         "exp_avg",
         "exp_avg_sq",
     }
+
+
+def test_weights_that_are_not_trained_keep_nobody_from_trying_the_others() -> None:
+    weights = [
+        Weight("net.weight", (2, 3), torch.float32, is_trained=True),
+        Weight("net.scale", (2,), torch.float32, is_trained=False),
+        Weight("net.quantised", (2, 3), torch.int8, is_trained=False),
+    ]
+    assert entries_of(ADAPTIVE["adam"], weights) == {"net.weight": {"step", "exp_avg", "exp_avg_sq"}}
+
+
+def test_an_optimiser_that_takes_only_sparse_gradients_is_tried_with_those() -> None:
+    """Of torch's, SparseAdam: it counts its steps in a plain number."""
+
+    def make(weights: Any) -> torch.optim.Optimizer:
+        return torch.optim.SparseAdam(list(weights), lr=0.1)
+
+    table = [Weight("weight", (3, 2), torch.float32, is_trained=True)]
+    assert entries_of(make, table) == {"weight": {"step", "exp_avg", "exp_avg_sq"}}
+    old, new = (torch.nn.Embedding(3, 2, sparse=True) for _ in range(2))
+    optimisers = [make(layer.parameters()) for layer in (old, new)]
+    names = [{id(layer.weight): "Network/0/net/weight"} for layer in (old, new)]
+    old(torch.tensor([0, 2])).sum().backward()
+    optimisers[0].step()
+    brought = gathered(optimisers[0], names[0])
+    assert (
+        inherit(optimisers[1], names[1], brought, {"Network/0/net/weight": entries_of(make, table)["weight"]}) is None
+    )
+    new(torch.tensor([0])).sum().backward()
+    optimisers[1].step()
+    assert float(optimisers[1].state[new.weight]["step"]) == 2
+    assert float(optimisers[1].state[new.weight]["exp_avg_sq"][2, 0]) > 0
+
+
+def test_what_no_gradient_makes_step_raises_what_it_said_first() -> None:
+    class Stubborn(torch.optim.Adam):
+        def step(self, closure: Any = None) -> Any:
+            raise RuntimeError("needs the loss")
+
+    with pytest.raises(RuntimeError, match="needs the loss"):
+        entries_of(partial(Stubborn, lr=0.1), weights_of(torch.nn.Linear(2, 2)))
 
 
 def _entries(worker: Worker) -> dict[str, frozenset[str]]:

@@ -91,6 +91,17 @@ def test_nobody_is_asked_where_no_optimiser_has_any(tmp_path: Path) -> None:
     assert not desk.kept.asks(desk.worker("w1"))
 
 
+def test_that_an_optimiser_cannot_be_tried_is_said_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, of=network(partial(torch.optim.LBFGS, lr=0.1)))
+    record = desk.worker("w1")
+    assert not desk.kept.asks(record)
+    (problem,) = desk.kept.take_problems()
+    assert "Network.net" in problem
+    assert "start without" in problem
+    assert not desk.kept.asks(record)
+    assert desk.kept.take_problems() == []
+
+
 def test_newcomers_are_given_nothing_before_enough_workers_voted_and_then_the_median(tmp_path: Path) -> None:
     desk = Desk(tmp_path, workers=4)
     first, second, liar = (desk.worker(f"w{number}") for number in range(3))
