@@ -116,6 +116,7 @@ class Takeover:
             if row["worker"] in survivors:
                 record = self.workers.add(row["worker"])
                 record.spoke = row["first_sync_s"] is not None
+                record.moments_asked = None
                 measures.recall(record, row)
             else:
                 self.workers.add_ended([row["worker"]])

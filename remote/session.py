@@ -275,7 +275,8 @@ class Session:
             assert sync.push is not None, "a snapshot is taken to be pushed"
             sync = sync._replace(push=sync.push._replace(logged=self._logged))
         elif action.content is Content.OUTBOX and self._options.unanswered is not None:
-            unanswered = self._options.unanswered.content
+            unanswered = self._options.unanswered.content  # but moments: nobody has asked this process for any
+            unanswered = replace(unanswered, replica=replace(unanswered.replica, moments={}))
             content = lambda: unanswered  # noqa: E731
         self._courier.post(sync, content)
 

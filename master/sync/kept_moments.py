@@ -64,7 +64,10 @@ class KeptMoments:
         self._given = _by_vertex(kept) if is_taken else {}
 
     def asks(self, record: WorkerRecord) -> bool:
-        """Whether a worker whose push is answered is to bring its own with the next, which is remembered."""
+        """Whether a worker whose push is answered is to bring its own with the next, which is remembered.
+
+        Only here is forgotten what it was asked before: its push is committed, and does not come again."""
+        record.moments_asked = False
         if not has_moments(self._known):
             return False
         self._pushes += 1
@@ -84,10 +87,11 @@ class KeptMoments:
 
     def take(self, record: WorkerRecord, moments: Mapping[str, Array], credited: int) -> str | None:
         """Have what came with a push of a worker count for those who come new, where so many vertices are trained in
-        all. Return why it is left out, None where it is taken or nothing came."""
-        if not moments or self._workers.get(record.name) is not record:  # it has ended: nobody knows what it was asked
+        all. Return why it is left out; None where it is taken, nothing came, or this master cannot know whether the
+        worker was asked: it has ended, or was asked last by an earlier master. May be repeated until `asks`."""
+        asked = record.moments_asked
+        if not moments or asked is None or self._workers.get(record.name) is not record:
             return None
-        asked, record.moments_asked = record.moments_asked, False
         is_taken, reason = examine(moments, self._known, asked=asked, steps=MAX_STEPS_PER_VERTEX * credited)
         if not is_taken:
             return reason

@@ -72,8 +72,31 @@ def test_what_was_not_asked_for_is_left_out(tmp_path: Path) -> None:
     assert desk.squares() == []
     assert desk.kept.asks(liar)
     assert desk.kept.take(liar, moments(1), 1000) is None
+    assert not desk.kept.asks(liar)
     assert "had not asked" in str(desk.kept.take(liar, moments(2), 1000)), "once for each time"
     assert desk.squares() == [1] * 4
+
+
+def test_a_push_whose_transaction_was_undone_brings_what_was_asked_again(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    record = desk.worker("w1")
+    assert desk.kept.asks(record)
+    for _ in range(2):
+        assert desk.kept.take(record, moments(1), 1000) is None
+    assert desk.squares() == [1] * 4
+
+
+def test_what_an_earlier_master_may_have_asked_for_is_dropped_without_a_word_once(tmp_path: Path) -> None:
+    desk = Desk(tmp_path)
+    survivor = desk.worker("w1")
+    survivor.moments_asked = None
+    assert desk.kept.take(survivor, moments(1), 1000) is None
+    assert desk.squares() == []
+    assert desk.kept.asks(survivor)
+    assert desk.kept.take(survivor, moments(2), 1000) is None
+    assert desk.squares() == [2] * 4
+    assert not desk.kept.asks(survivor)
+    assert "had not asked" in str(desk.kept.take(survivor, moments(3), 1000))
 
 
 def test_one_alone_is_asked_until_it_brought_some_and_then_one_push_in_so_many(tmp_path: Path) -> None:
