@@ -113,7 +113,7 @@ def _nth(values: Sequence[Array], place: int) -> Array:
     if len(values) == 1:
         return values[0]
     if len(values) == 2:
-        return (np.minimum, np.maximum)[place](*values)
+        return np.asarray((np.minimum, np.maximum)[place](*values))  # of arrays () numpy makes numbers
     if len(values) == 3 and place == 1:
         low, high = np.minimum(values[0], values[1]), np.maximum(values[0], values[1])
         return np.asarray(np.maximum(low, np.minimum(high, values[2])))

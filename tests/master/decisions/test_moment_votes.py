@@ -95,6 +95,16 @@ def test_of_two_the_squares_are_the_smaller_and_the_steps_the_larger() -> None:
     assert given[f"step/{NAME}"] == 9
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_whatever_is_given_is_an_array(count: int) -> None:
+    given = combined([adam(1, 2, 3, 4, step=7 + vote) for vote in range(count)], count)
+    assert {name: (type(values), values.shape) for name, values in given.items()} == {
+        f"step/{NAME}": (np.ndarray, ()),
+        f"exp_avg/{NAME}": (np.ndarray, ()),
+        f"exp_avg_sq/{NAME}": (np.ndarray, (2, 2)),
+    }
+
+
 def test_a_weight_that_fewer_have_brought_is_not_given() -> None:
     assert combined([adam(1, 1, 1, 1), adam(1, 1, 1, 1), {}], 3) == {}
     assert [votes_needed(workers) for workers in (0, 1, 2, 3, 8)] == [1, 1, 2, 3, 3]
