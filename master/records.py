@@ -237,7 +237,7 @@ class WorkerRecord:
     cached: tuple[str, ...] | None = None  # payloads of chunks, as it said when it last wanted work
     bytes_down: int = 0  # of answers to it that the ledger does not know of yet
     malformed: int = 0  # messages of it that made no sense
-    noted: bool = False  # a note of it was shown: one is enough of a worker that may send any number
+    notes: set[str] = field(default_factory=set)  # of it that were shown, each once, and no more than MAX_NOTES
     # Whether its next push is to bring what its optimisers remember; None where only an earlier master would know.
     moments_asked: bool | None = False
     spoilt: bool = False  # work of it was refused for what was in it: it is given nobody's moments any more

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import final
@@ -268,7 +268,7 @@ class Session:
         if sync.wants and self._cache is not None:
             sync = sync._replace(cached=self._cache.names())
         if self._engine.notes:
-            sync = sync._replace(note=printable("; ".join(self._engine.notes), MESSAGE))
+            sync = sync._replace(note=_joined(sync.note, self._engine.notes))
             self._engine.notes.clear()
         if action.content is Content.SNAPSHOT:
             content, self._content = self._content, PushContent
@@ -304,3 +304,9 @@ class Session:
         self._master.keep_only(action.modules)
         arrived = {key: tensors for key, tensors in self._arrived.modules.items() if key in action.modules}
         self._arrived = ReplicaPart(arrived, moments=self._arrived.moments)
+
+
+def _joined(note: str, more: Iterable[str]) -> str:
+    """Return a note with one line more for each text that is not in it yet; the middle of a long one is left out."""
+    lines = dict.fromkeys([*note.splitlines(), *(" ".join(text.split()) for text in more)])
+    return printable("\n".join(lines), MESSAGE)

@@ -82,7 +82,7 @@ class Sync(NamedTuple):
     processes of one worker apart, and comes back in the reply. `heard` is the answer that it took last, as that was
     called. `kind` says in a few words what machine it is. `cached` are the first CACHED_DIGITS of the SHA-256 of the
     chunks whose payloads it has kept, said when it wants work; None where it keeps none. `note` is for the user:
-    something that it could not do, and went on without.
+    in each line something that it could not do, and went on without.
 
     What its work costs it: `trained` and `train_s` count vertices and seconds of training in this process's life. The
     last of the `begun` chunks had `begun_vertices` and took `begin_s` seconds from the lease in hand to the first

@@ -40,6 +40,7 @@ from master.sync.spot_checks import SpotChecks
 from master.sync.tails import Tails
 from master.sync.version_use import VersionKeeper, VersionUse
 
+MAX_NOTES = 8  # of one worker that are shown
 LONG_S = 2.0  # that cutting chunks takes: as long nobody is heard
 
 
@@ -263,9 +264,8 @@ class Exchange:
         record.bytes_down = 0
         if draft.problem is not None:
             self._set_message_aside(draft.message, record, draft.problem, now)
-        if sync.note and not record.noted:
-            record.noted = True
-            self.failures.say(now, "warning", f"{record.name}: {sync.note}", {"worker": record.name})
+        for note in sync.note.splitlines():
+            self._show_note(record, note, now)
         for problem in self.recovery.moments.take_problems():
             self.failures.say(now, "warning", problem, NO_FACTS)
         if sync.failure is not None:
@@ -280,6 +280,14 @@ class Exchange:
             lease = self.ledger.leases.get(draft.push.lease)
             if lease is not None and lease.worker == sync.worker:
                 self._leases.end(lease, now, f"refused: {draft.reason}")
+
+    def _show_note(self, record: WorkerRecord, note: str, now: float) -> None:
+        """Tell the user what a worker went on without: each text once, and so many of a worker that may send any."""
+        if not note.strip() or note in record.notes or len(record.notes) >= MAX_NOTES:
+            return
+        record.notes.add(note)
+        last = "" if len(record.notes) < MAX_NOTES else "; its further notes are not shown"
+        self.failures.say(now, "warning", f"{record.name}: {note}{last}", {"worker": record.name})
 
     def _grant(self, drafts: Sequence[Draft], now: float) -> None:
         """Grant leases to those that want any. Once half as many bytes were cut as one chunk may have, the others ask

@@ -38,6 +38,7 @@ from master.launch import resume, start
 from master.mailboxes import run_mailboxes
 from master.records import WorkerRecord
 from master.store.settings import Settings
+from master.sync.exchange import MAX_NOTES
 from remote.courier import StepCourier
 from remote.session import Session, SessionOptions
 
@@ -237,6 +238,21 @@ def test_what_f_says_is_printable_everywhere(scene: Scene, field: str, text: str
 def test_what_a_worker_says_of_itself_is_printable(scene: Scene, field: str, text: str) -> None:
     scene.say(**{field: text})
     scene.run.step()
+    scene.finish()
+
+
+def test_each_note_of_a_worker_is_shown_once_and_no_more_than_a_few(scene: Scene) -> None:
+    for note in ("no room for moments", "no room for moments", "the cache is full\nno room for moments", " \n"):
+        scene.say(note=note)
+        scene.run.step()
+    told = [line for line in scene.told if "w1: " in line]
+    assert told == ["warning: w1: no room for moments", "warning: w1: the cache is full"]
+    for number in range(3 * MAX_NOTES):
+        scene.say(note=f"note {number}\nanother {number}")
+        scene.run.step()
+    told = [line for line in scene.told if line.startswith("warning: w1: ")]
+    assert len(told) == MAX_NOTES
+    assert told[-1].endswith("further notes are not shown")
     scene.finish()
 
 
