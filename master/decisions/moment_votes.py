@@ -18,6 +18,7 @@ from gridml.engine.moments import COUNTERS, FIRST, SECOND
 
 Array = NDArray[Any]
 VOTES = 3  # of different workers that are kept: one of three that lies is outvoted
+SPARE = 2  # workers that are asked beyond the votes that are missing: some end before they push
 EVERY = 16  # pushes, of which one brings them: they are half as long as a replica, and change slowly
 MAX_STEPS_PER_VERTEX = 64  # of an optimiser, for each vertex that the run has trained
 _INFINITY, _MINUS_ZERO = 0x7F80, 0x8000  # bfloat16, as uint16
@@ -36,14 +37,15 @@ def votes_needed(workers: int) -> int:
     return min(VOTES, max(1, workers))
 
 
-def asks(*, votes: int, has_voted: bool, is_newest: bool, pushes: int) -> bool:
+def asks(*, votes: int, has_voted: bool, is_newest: bool, pushes: int, pending: int = 0) -> bool:
     """Whether a worker is to bring its moments, `pushes` after the last one that was asked.
 
-    Until there are enough votes each worker is asked for its own; then one in `EVERY`, and rather another one than the
-    one that brought them last, unless the others are silent.
+    Until there are enough votes workers that have none are asked for theirs, as many at once as votes are missing and
+    `SPARE` more: `pending` others are asked already and have not pushed since. Then it is one push in `EVERY`, and
+    rather one of another worker than of the one that brought them last, unless the others are silent.
     """
     if votes < VOTES and not has_voted:
-        return True
+        return pending < VOTES - votes + SPARE
     return pushes >= (2 * EVERY if is_newest and votes > 1 else EVERY)
 
 

@@ -30,7 +30,7 @@ from master.decisions.moment_votes import (
     votes_needed,
     without_minus_zero,
 )
-from master.records import WorkerRecord, WorkerTable
+from master.records import Standing, WorkerRecord, WorkerTable
 from master.store.moments_file import MomentsFile
 
 Array = NDArray[Any]
@@ -67,18 +67,28 @@ class KeptMoments:
         """Whether a worker whose push is answered is to bring its own with the next, which is remembered.
 
         Only here is forgotten what it was asked before: its push is committed, and does not come again."""
-        record.moments_asked = False
+        was_asked, record.moments_asked = record.moments_asked, False
         if not has_moments(self._known):
             return False
         self._pushes += 1
         is_newest = next(reversed(self._votes), None) == record.name
         votes, has_voted = len(self._votes), record.name in self._votes
-        if not asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes):
+        # One that was asked and brought none holds its place until this is decided: others are asked before it.
+        pending = 0 if has_voted or votes >= VOTES else self._pending + bool(was_asked)
+        if not asks(votes=votes, has_voted=has_voted, is_newest=is_newest, pushes=self._pushes, pending=pending):
             return False
         record.moments_asked = True
         if has_voted or votes in (0, VOTES):  # those that end before they vote do not keep others from it
             self._pushes = 0
         return True
+
+    @property
+    def _pending(self) -> int:
+        """How many workers that have not voted are asked, and go on."""
+        return sum(
+            each.moments_asked is True and each.standing is not Standing.SUSPENDED and each.name not in self._votes
+            for each in self._workers
+        )
 
     def take_problems(self) -> list[str]:
         """Return, once, why workers that come new are given no moments of some optimisers."""

@@ -10,7 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.decisions.moment_votes import EVERY, Remembered, asks, combined, examine, votes_needed, without_minus_zero
+from master.decisions.moment_votes import (
+    EVERY,
+    SPARE,
+    VOTES,
+    Remembered,
+    asks,
+    combined,
+    examine,
+    votes_needed,
+    without_minus_zero,
+)
 
 NAME = "Network/0/net/weight"
 ADAM = {NAME: Remembered((2, 2), frozenset({"step", "exp_avg", "exp_avg_sq"}))}
@@ -110,7 +120,7 @@ def test_a_weight_that_fewer_have_brought_is_not_given() -> None:
     assert [votes_needed(workers) for workers in (0, 1, 2, 3, 8)] == [1, 1, 2, 3, 3]
 
 
-def test_until_three_have_voted_everybody_is_asked_and_then_one_in_so_many() -> None:
+def test_until_three_have_voted_others_are_asked_and_then_one_in_so_many() -> None:
     assert asks(votes=2, has_voted=False, is_newest=False, pushes=1)
     assert not asks(votes=2, has_voted=True, is_newest=False, pushes=1)
     assert not asks(votes=3, has_voted=False, is_newest=False, pushes=EVERY - 1)
@@ -118,6 +128,15 @@ def test_until_three_have_voted_everybody_is_asked_and_then_one_in_so_many() -> 
     assert not asks(votes=3, has_voted=True, is_newest=True, pushes=EVERY), "rather another one"
     assert asks(votes=3, has_voted=True, is_newest=True, pushes=2 * EVERY)
     assert asks(votes=1, has_voted=True, is_newest=True, pushes=EVERY), "there is no other"
+
+
+@pytest.mark.parametrize("votes", [0, 1, 2])
+def test_no_more_are_asked_at_once_than_votes_are_missing_and_a_few(votes: int) -> None:
+    asked = [
+        asks(votes=votes, has_voted=False, is_newest=False, pushes=100 * EVERY, pending=pending) for pending in range(9)
+    ]
+    assert asked.count(True) == VOTES - votes + SPARE
+    assert asks(votes=votes, has_voted=True, is_newest=False, pushes=EVERY, pending=9), "who has voted goes on to"
 
 
 def test_a_zero_has_no_sign() -> None:

@@ -12,8 +12,8 @@ import torch
 
 import gridml
 from gridml.protocol.compression import bfloat16, from_bfloat16
-from master.decisions.moment_votes import EVERY
-from master.records import WorkerRecord, WorkerTable
+from master.decisions.moment_votes import EVERY, SPARE, VOTES
+from master.records import Standing, WorkerRecord, WorkerTable
 from master.store.moments_file import MomentsFile
 from master.sync.kept_moments import KeptMoments
 
@@ -107,6 +107,23 @@ def test_one_alone_is_asked_until_it_brought_some_and_then_one_push_in_so_many(t
         desk.kept.take(record, moments(1) if record.moments_asked else {}, 1000)
         asked += [number] if desk.kept.asks(record) else []
     assert asked == [0, EVERY, 2 * EVERY]
+
+
+def test_of_a_thousand_that_begin_together_a_few_are_asked(tmp_path: Path) -> None:
+    desk = Desk(tmp_path, workers=1000)
+    workers = [desk.worker(f"w{number}", f"machine {number}") for number in range(1000)]
+    asked = [record for record in workers if desk.kept.asks(record)]
+    assert asked == workers[: VOTES + SPARE]
+    desk.table.end(asked[0])  # it comes no more,
+    desk.table.move(asked[1], Standing.SUSPENDED)  # nor does that for a while,
+    asked += [record for record in workers[500:] if desk.kept.asks(record)]
+    assert asked == [*workers[:5], *workers[500:502]]
+    assert not desk.kept.asks(asked[2]), "it has pushed and brought none: others go first,"
+    assert desk.kept.asks(workers[600])
+    for record in asked[3:6]:
+        assert desk.kept.take(record, moments(2), 1000) is None
+        desk.kept.asks(record)
+    assert desk.squares() == [2] * 4
 
 
 def test_nobody_is_asked_where_no_optimiser_has_any(tmp_path: Path) -> None:
