@@ -58,41 +58,40 @@ def examine(
     sign, finite, with no more than `steps` steps behind them. Weights that no gradient has reached may be absent.
     """
     if not asked:
-        return False, "moments came that this master had not asked for"
+        return False, "the push has optimiser moments that this master did not ask for"
     entries: defaultdict[str, set[str]] = defaultdict(set)
     for whole, values in brought.items():
         entry, _, name = whole.partition("/")
         if name not in known:
-            return (
-                False,
-                f"moments of {name} came, and the program has no optimiser whose moments of it are passed on",
-            )
+            return False, f"the push has moments of {name}; expected none: no optimiser of the program shares them"
         if entry not in known[name].entries:
-            return False, f"{entry} of {name} came, and its optimiser has {_listed(known[name].entries)}"
+            return False, f"the push has {entry} of {name}; expected {_listed(known[name].entries)}"
         if (problem := _problem(entry, values, known[name].shape, steps)) is not None:
             return False, f"{entry} of {name} {problem}"
         entries[name].add(entry)
     for name, got in entries.items():
         if got != known[name].entries:
-            return False, f"of {name} came {_listed(got)}, expected {_listed(known[name].entries)}"
-    return True, "as its optimiser has them"
+            return False, f"the push has {_listed(got)} of {name}; expected {_listed(known[name].entries)}"
+    return True, "complete and valid"
 
 
 def _problem(entry: str, values: Array, shape: tuple[int, ...], steps: float) -> str | None:
     expected = shape if entry in SECOND else ()
     if values.shape != expected:
-        return f"has shape {values.shape}, expected {expected}"
+        return f"has shape {values.shape}; expected {expected}"
     if values.ndim:
         if not ((values < _INFINITY) | (values == _MINUS_ZERO)).all():
-            return "has values that no mean of squares has: expected finite numbers, none below 0"
+            return "has values that are negative or not finite; expected finite numbers of at least 0"
         return None
     value = float(values)
     if entry in FIRST and value != 0:
-        return f"is {value:g}, expected 0: first moments begin anew"
+        return f"is {value:g}; expected 0: first moments are not shared"
     if entry == "step" and not (0 <= value <= steps and value.is_integer()):
-        return f"is {value:g}, expected a whole number of steps up to {steps:g}"
-    if not 0 <= value < np.inf or (entry == "mu_product" and value > 1):
-        return f"is {value:g}, expected a finite number of at least 0"
+        return f"is {value:g}; expected a whole number of steps from 0 to {steps:g}"
+    if entry == "mu_product" and not 0 <= value <= 1:
+        return f"is {value:g}; expected a number from 0 to 1"
+    if not 0 <= value < np.inf:
+        return f"is {value:g}; expected a finite number of at least 0"
     return None
 
 

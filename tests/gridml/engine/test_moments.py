@@ -15,7 +15,7 @@ from gridml.model.layers import Weight, weights_of
 from gridml.protocol.compression import bfloat16, from_bfloat16
 
 Make = Callable[..., torch.optim.Optimizer]
-ADAPTIVE = {
+ADAPTIVE: dict[str, Make] = {
     "adam": partial(torch.optim.Adam, lr=0.1),
     "amsgrad": partial(torch.optim.AdamW, lr=0.1, amsgrad=True),
     "nadam": partial(torch.optim.NAdam, lr=0.1),
@@ -25,7 +25,7 @@ ADAPTIVE = {
     "adagrad": partial(torch.optim.Adagrad, lr=0.1),
     "adadelta": partial(torch.optim.Adadelta, lr=0.1),
 }
-OTHERS = {
+OTHERS: dict[str, Make] = {
     "sgd": partial(torch.optim.SGD, lr=0.1),
     "momentum": partial(torch.optim.SGD, lr=0.1, momentum=0.9),
     "asgd": partial(torch.optim.ASGD, lr=0.1),
