@@ -19,7 +19,6 @@ from master.environment import Hook
 from master.leases.leases import Leases
 from master.records import LeaseState
 from master.store.event_facts import NO_FACTS
-from master.store.rundir import command
 from master.store.store import Store
 from master.store.versions import Base
 from master.sync.buffer_changes import Untrained
@@ -150,7 +149,7 @@ class Pushes:
         worker, vertices = draft.sync.worker, draft.push.vertices
         count = self._store.ledger.add_altered(worker, how, vertices, printable(reason), now)
         if how is Altered.SHORTENED and count == 1:
-            text = f"{worker}: {reason}; how many, says `{command('report', self._store.ledger.path.parent)}`"
+            text = f"{worker}: {reason}; `gridml report` counts them"  # without a path: the same seed, the same ledger
             self._failures.say(now, "shortened", text, {"worker": worker, "lease": draft.push.lease})
         if how is Altered.LEFT_OUT and str(count).strip("0") == "1":  # the first, the tenth, the hundredth, ...
             so_far = "" if count == 1 else f"; so of {count:,} pushes of it by now"
