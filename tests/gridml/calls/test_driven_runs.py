@@ -48,7 +48,7 @@ def test_a_run_is_stopped_by_its_listener_and_goes_on(tmp_path: Path) -> None:
     others.start()  # no signals reach it there
     others.join(120)
     assert ended[0].wait(timeout_s=1).status == "finished" and run.report().lost == 0
-    assert "program  tally.py  finished" in str(run.report())
+    assert "program tally.py finished" in " ".join(str(run.report()).split())
     assert run.settings()["workers"] == 2 and run.events("scaled")
 
 

@@ -435,6 +435,9 @@ def test_files_that_are_hidden_are_named(gridml: Callable[..., tuple[int, str, s
         "and an import gets that instead: rename it",
         "Warning: both.py beside imports.py is hidden by the package both/ beside it, and an import gets that instead: "
         "rename it",
+        "Warning: master beside imports.py has the name of another package here. Imports of the program get yours; "
+        "pickle, processes that are spawned, and what finds modules by a text get the other one: rename it where the "
+        "program does any of that",
     ]
 
 
