@@ -39,7 +39,7 @@ class Add(Aggregate):
 
     def merge(self, t: TensorMerge) -> float:
         if t.out.dtype.kind == "f":
-            return kernels.blend(t.out, t.value, t.base, t.replica, 0.0, 1.0)
+            return kernels.blend(t.out, t.value, t.base, t.replica, 0.0, t.scale)
         np.subtract(t.replica, t.base, out=t.out)
         np.add(t.out, t.value, out=t.out)
         return 0.0

@@ -137,6 +137,10 @@ class Aggregate(ABC):
         part of the norm of a step.
         """
 
+    def scale_of(self, scale: float) -> float:
+        """Return the scale that a step is merged with where others are shortened to `scale`: contributions are not."""
+        return 1.0 if self.is_contribution else scale
+
     def objection(self, t: TensorMerge) -> str | None:
         """Return why a push may not be merged, by a bound of the user's own; None where it may."""
         return None

@@ -26,7 +26,7 @@ class Maximum(Aggregate):
 
     def merge(self, t: TensorMerge) -> float:
         if t.out.dtype.kind == "f":
-            sumsq = kernels.fast_forward(t.out, t.base, t.replica, 1.0)
+            sumsq = kernels.fast_forward(t.out, t.base, t.replica, t.scale)
             np.maximum(t.value, t.out, out=t.out)
             return sumsq
         np.maximum(t.value, t.replica, out=t.out)

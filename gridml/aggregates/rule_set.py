@@ -102,8 +102,7 @@ class RuleSet:
             companion = None if other is None else _companion(other, value, values, replica, base)
             arrays = value, replica[name], base[name], target
             others = buffers, next_buffers, companion, contractions.get(name)
-            length = 1.0 if rule.is_contribution else scale
-            tensor = TensorMerge(*arrays, merge, length, *others, clipped=partial(clipped.add, name))
+            tensor = TensorMerge(*arrays, merge, rule.scale_of(scale), *others, clipped=partial(clipped.add, name))
             objection = rule.objection(tensor)
             if objection is not None:
                 return MergeResult(VertexState(), sumsqs, None, objection=f"{name}: {objection}")

@@ -131,8 +131,9 @@ def stands_still(steps: Sequence[Step], vertices: int, waited_s: float = 0.0, *,
         reason = "its replica is the one that it was given, where others change theirs"
         if still:
             return Passage(None, reason, blamed=True)
-        floors = {step.group: SHORT * _least_expected(step, vertices) for step, _ in moving}
-        if is_settled and all(step_size(step.sumsq, vertices) < floors[step.group] for step, _ in moving):
+        if is_settled and all(
+            step_size(step.sumsq, vertices) < SHORT * _least_expected(step, vertices) for step, _ in moving
+        ):
             reason = f"its step of {moving[0][0].group} is less than {SHORT:g} times as long as those of others"
             return Passage(1.0, reason, blamed=True)
         return Passage(1.0, "it has moved")

@@ -304,7 +304,7 @@ class Merger:
                     base,
                     np.empty_like(part),
                     merge,
-                    1.0 if rule.is_contribution else push.scale,
+                    rule.scale_of(push.scale),
                     contraction=contraction,
                     clipped=partial(clipped.add, f"{type_name}/{name}"),
                 )
