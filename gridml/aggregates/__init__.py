@@ -12,7 +12,7 @@ from gridml.aggregates.maximum import Maximum
 from gridml.aggregates.mean import Mean
 from gridml.aggregates.nesterov import Nesterov
 from gridml.aggregates.pooled import Pooled
-from gridml.aggregates.rule_for import ByName, by_name, is_weight, rule_for
+from gridml.aggregates.rule_for import ByName, by_name, is_chosen, is_weight, rule_for
 from gridml.aggregates.rule_set import MergeResult, RuleSet, VertexState
 from gridml.aggregates.stale_mean import StaleMean
 
@@ -43,6 +43,7 @@ __all__ = [
     "clipped",
     "easgd",
     "fedbuff",
+    "is_chosen",
     "is_weight",
     "maximum",
     "mean",

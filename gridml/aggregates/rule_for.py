@@ -41,17 +41,13 @@ def by_name(rules: Mapping[str, Aggregate]) -> ByName:
 def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Aggregate:
     """The rule for the tensor `name` whose values look like `array`.
 
-    A pattern that spells out the last part of the name (`*.running_var`, not `bn.*`) is obeyed, or refused with
+    A pattern that spells out the last part of the name (`*.running_var`, not `*.bn.*`) is obeyed, or refused with
     ProgramError if its rule cannot merge such a dtype. Otherwise BatchNorm statistics are pooled, integers and
     truth values take the maximum unless the declared rule can merge them (`add`), and everything else has the
     declared rule or `stale_mean`.
     """
-    if isinstance(declared, ByName):
-        pattern, rule = declared.find(name) or ("*", StaleMean())
-    else:
-        pattern, rule = "*", declared if declared is not None else StaleMean()
-    spelled_out = pattern.rpartition(".")[2] == name.rpartition(".")[2]
-    if not spelled_out:
+    pattern, rule = _declared_for(name, declared)
+    if not _spells_out(pattern, name):
         if array.dtype.kind == "f" and is_statistic(name):
             return Pooled(variance=name.endswith("var"))
         if array.dtype.kind in "iub" and not rule.takes(array.dtype):
@@ -64,14 +60,37 @@ def rule_for(name: str, array: Array, declared: Aggregate | ByName | None) -> Ag
     return rule
 
 
+def is_chosen(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
+    """Whether the program asks for the rule of this very tensor: with a pattern that spells out its name, or with a
+    rule for contributions (`add`, `maximum`), which is no default for what is trained."""
+    pattern, rule = _declared_for(name, declared)
+    return _spells_out(pattern, name) or (rule.is_contribution and rule.takes(array.dtype))
+
+
 def is_weight(name: str, array: Array, declared: Aggregate | ByName | None) -> bool:
     """Whether a module's tensor is floating-point and merged as a weight, which may be rounded as it travels, and
     averaged over versions: sums, statistics and whole numbers are to stay as they are."""
     return array.dtype.kind == "f" and rule_for(name, array, declared).near
 
 
+def _declared_for(name: str, declared: Aggregate | ByName | None) -> tuple[str, Aggregate]:
+    """The pattern that matches a tensor's name, and its rule."""
+    if isinstance(declared, ByName):
+        return declared.find(name) or ("*", StaleMean())
+    return "*", declared if declared is not None else StaleMean()
+
+
+def _spells_out(pattern: str, name: str) -> bool:
+    """Whether a pattern says the tensor's own name in its layer."""
+    return _last(pattern) == _last(name)
+
+
+def _last(name: str) -> str:
+    return name.rpartition("/")[2].rpartition(".")[2]
+
+
 def is_statistic(name: str) -> bool:
     """Whether a module's tensor is a running mean or variance; an array field may have such a name for its own
     reasons."""
     inside = name.count("/") != 1  # "Type/field" is an array field, "Type/0/field/parameter" is in a module
-    return inside and name.rpartition("/")[2].rpartition(".")[2] in ("running_mean", "running_var")
+    return inside and _last(name) in ("running_mean", "running_var")

@@ -74,6 +74,24 @@ def hidden_files(program: Path) -> Iterator[tuple[str, str]]:
                     yield path.relative_to(folder).as_posix(), by
 
 
+def hidden_on_path(program: Path) -> Iterator[tuple[str, str]]:
+    """Yield the files that Python's search path has first for what a loaded program imports, and that it does not get,
+    each with what was loaded before under its name. They lie in folders that the program or the user put there."""
+    folder = folder_of(program)
+    imported = {
+        name.partition(".")[0]
+        for relative, file in own_files(program).items()
+        for name in _imported(file, _package_of(relative))
+    }
+    for name in sorted(imported & sys.modules.keys()):
+        if is_own(folder, name) or _goes_first(name):
+            continue
+        spec = PathFinder.find_spec(name)
+        first, loaded = spec and spec.origin, getattr(sys.modules[name], "__file__", None)
+        if first and loaded and Path(first).parent != folder and os.path.realpath(first) != os.path.realpath(loaded):
+            yield first, loaded
+
+
 def plain_name(name: str) -> str:
     """Return what a module is called in the source that imports it."""
     return _APART.sub("", name, count=1) if name.startswith(APART) else name

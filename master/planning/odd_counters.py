@@ -9,8 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import ByName, rule_for
-from gridml.aggregates.add import Add
+from gridml.aggregates import ByName, is_chosen, rule_for
 from gridml.model.batch_norm import STATISTICS
 from gridml.model.layers import layers_of
 from gridml.model.vertex import VertexType
@@ -31,7 +30,7 @@ def untrained_buffers(types: Mapping[str, VertexType], values: Mapping[str, Arra
             continue
         if own in {weight.name for weight in weights}:
             continue
-        if not 0 < value.size <= MAX_COUNTS or own.rpartition(".")[2] in STATISTICS or _is_chosen(of, name, value):
+        if not 0 < value.size <= MAX_COUNTS or own.rpartition(".")[2] in STATISTICS or is_chosen(name, value, of.rule):
             continue
         counters[name] = value.copy()
     return counters
@@ -70,9 +69,3 @@ def counts(name: str, values: Sequence[Array], sizes: Sequence[int]) -> str | No
         largest = ", then ".join(f"{step.sum():g}" for step in steps[:2])
         return f"grows by whole numbers with each batch ({largest})"
     return None
-
-
-def _is_chosen(of: VertexType, name: str, value: Array) -> bool:
-    if isinstance(of.rule, ByName) and (found := of.rule.find(name)) is not None and found[0] != "*":
-        return True
-    return isinstance(rule_for(name, value, of.rule), Add)

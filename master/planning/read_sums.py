@@ -1,11 +1,11 @@
 """Finds programs in which f reads in one epoch what `add` has summed up in an earlier one: these sums are complete only
 where epochs do not overlap.
 
-f is run on one batch in epochs 0, 1 and the last, from the sums that this makes, and again from other sums: none, those
-of two batches, and some drawn at random. Only those elements are changed that an earlier epoch added to and this one
-does not: a running sum that f reads and adds to at the same time, as AdaGrad does, is never complete, whatever epochs
-do. Each sequence of runs has its own copy of the user's module and the same random numbers, so that neither makes a
-difference.
+f is run on one batch in epochs 0, 1, 2 and the last, each from the sums that those before it made, and again from other
+sums: none, those of two batches, and some drawn at random. Only those elements are changed that an earlier epoch added
+to and this one does not: a running sum that f reads and adds to at the same time, as AdaGrad does, is never complete,
+whatever epochs do. Each sequence of runs has its own copy of the user's module and the same random numbers, so that
+neither makes a difference.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import contextlib
 import io
 import sys
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import VertexState, rule_for
+from gridml.aggregates import VertexState, is_chosen, rule_for
 from gridml.engine.batch_failed import BatchFailed
 from gridml.engine.devices import Device, errors_told
 from gridml.engine.dice import Dice
@@ -99,38 +99,38 @@ def _sums(batch: TrialBatch) -> set[str]:
         for name, tensor in batch.state.tensors()
         if (declared := types.get(name.partition("/")[0])) is not None
         and not declared.own_rule
-        and declared.rule is not None
+        and is_chosen(name, tensor, declared.rule)
         and rule_for(name, tensor, declared.rule).is_contribution
-        and rule_for(name, tensor, None) != rule_for(name, tensor, declared.rule)
     }
 
 
 def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list[str], bool]:
     """Return (the sums of earlier epochs that f reads, as a user calls them; whether it reads each of these). Raises
     GridmlError where that cannot be told."""
-    epochs = sorted({0, 1, batch.program.epochs - 1})
+    last = batch.program.epochs - 1
+    later = sorted({1, min(2, last), last})
     starts, runs = dict(batch.state.tensors()), _Runs(batch)
     made = runs.run(starts, 0)
     if made is None:
         raise ProgramError(f"the file was loaded again, and f failed on its first batch: {runs.failure}")
     after = {**starts, **{name: made[name] for name in sums & made.keys()}}
-    outcomes = {epoch: runs.run(after, epoch) for epoch in epochs[1:]}
-    failed = [epoch for epoch, outcome in outcomes.items() if outcome is None]
-    finished: dict[int, Tensors] = {}  # by epoch, which elements of which sums an earlier one has added to
-    for epoch in epochs[1:]:
-        now = outcomes[epoch] or {}
-        masks = {n: (after[n] != starts[n]) & (now.get(n, after[n]) == after[n]) for n in sums & made.keys()}
-        finished[epoch] = {name: mask for name, mask in masks.items() if mask.any()}
+    trials, failed = list[_Trial](), list[int]()
+    for epoch in later:
+        now = runs.run(after, epoch)
+        if now is None:
+            failed.append(epoch)
+        kept = {n: (after[n] != starts[n]) & ((now or {}).get(n, after[n]) == after[n]) for n in sums}
+        trials.append(_Trial(epoch, after, now, {name: mask for name, mask in kept.items() if mask.any()}))
+        after = {**after, **{name: tensor for name, tensor in (now or {}).items() if name in sums}}
     rng = np.random.default_rng(0)
-    at_random = {name: _other(after[name], starts[name], rng) for name in sums & made.keys()}
+    at_random = {name: _other(after[name], starts[name], rng) for name in sorted(sums)}
     for others in (starts, two_batches, at_random):
-        if _differ(batch, outcomes, after, finished, others) and not _differ(batch, outcomes, after, finished, after):
-            names = sorted({name for masks in finished.values() for name in masks})
+        if _differ(batch, trials, others) and not _differ(batch, trials, {}):
+            names = sorted({name for trial in trials for name in trial.finished})
             alone = [
                 name
                 for name in names
-                if 1 < len(names) <= MOST_APART
-                and _differ(batch, outcomes, after, finished, {**after, name: others[name]})
+                if 1 < len(names) <= MOST_APART and name in others and _differ(batch, trials, {name: others[name]})
             ]
             return list(dict.fromkeys(_called(name) for name in alone or names)), len(names) == 1 or bool(alone)
     if failed:
@@ -138,23 +138,28 @@ def _read(batch: TrialBatch, sums: set[str], two_batches: Tensors) -> tuple[list
     return [], True
 
 
-def _differ(
-    batch: TrialBatch,
-    outcomes: Mapping[int, Tensors | None],
-    after: Tensors,
-    finished: Mapping[int, Tensors],
-    others: Mapping[str, Array],
-) -> bool:
+@dataclass(frozen=True)
+class _Trial:
+    """What f made of the sums of earlier epochs."""
+
+    epoch: int
+    start: Tensors
+    made: Tensors | None  # None: f failed
+    finished: Tensors  # which elements of which sums an earlier epoch has added to, and this one has not
+
+
+def _differ(batch: TrialBatch, trials: Sequence[_Trial], others: Mapping[str, Array]) -> bool:
     """Whether f comes to another outcome where the sums that are finished have the values of `others`."""
     runs = _Runs(batch)
     runs.run(dict(batch.state.tensors()), 0)  # what f remembers by itself is to be the same
-    for epoch, masks in finished.items():
-        start = {**after, **{n: np.where(mask, others.get(n, after[n]), after[n]) for n, mask in masks.items()}}
-        made, before = runs.run(start, epoch), outcomes[epoch]
-        if (made is None) != (before is None):
+    for trial in trials:
+        old = trial.start
+        start = {**old, **{n: np.where(mask, others.get(n, old[n]), old[n]) for n, mask in trial.finished.items()}}
+        made = runs.run(start, trial.epoch)
+        if (made is None) != (trial.made is None):
             return True
-        made, before = {**start, **(made or {})}, {**after, **(before or {})}
-        if not all(_alike(before[n], after[n], made[n], start[n], batch.stop) for n in after):
+        made, before = {**start, **(made or {})}, {**old, **(trial.made or {})}
+        if not all(_alike(before[n], old[n], made[n], start[n], batch.stop) for n in old):
             return True
     return False
 

@@ -31,7 +31,7 @@ from gridml.model.device_names import AUTO, CPU, parse
 from gridml.model.graph import Graph
 from gridml.model.loading import load
 from gridml.model.own_imports import shared_names
-from gridml.model.own_modules import folder_of, hidden_files, own_files
+from gridml.model.own_modules import folder_of, hidden_files, hidden_on_path, own_files
 from gridml.model.program import Metrics, Program
 from gridml.model.progress import Progress
 from gridml.model.user_traceback import user_traceback
@@ -149,6 +149,8 @@ def _hidden(file: Path) -> Iterator[str]:
     """What beside a program is not what its imports lead to, or not what else looks for it by its name."""
     for path, by in hidden_files(file):
         yield f"{path} beside {file.name} is hidden by {by}, and an import gets that instead: rename it"
+    for path, by in hidden_on_path(file):
+        yield f"{path} is on Python's search path and hidden by {by}, and an import gets that instead: rename it"
     shared = shared_names(folder_of(file))
     imported = {path.partition("/")[0].removesuffix(".py") for path in own_files(file)} - {file.stem}
     for name in sorted(imported & shared):

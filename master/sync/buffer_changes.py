@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 from numpy.typing import NDArray
 
-from gridml.aggregates import ByName
+from gridml.aggregates import is_chosen
 from gridml.aggregates.bits import same_bits
 from gridml.model.graph import Graph
 from gridml.model.layers import layers_of
@@ -161,24 +161,10 @@ def _watched(of: VertexType, index: int, tensors: dict[str, Array]) -> Iterator[
         known &= weights is not None
         trained |= {f"{of.name}/{index}/{name}/{weight.name}" for weight in weights or () if weight.is_trained}
     for name, tensor in tensors.items():
-        if name not in trained and (known or tensor.dtype.kind != "f") and not _is_exempt(of, name, tensor):
+        if name in trained or not tensor.size or not (known or tensor.dtype.kind != "f"):
+            continue
+        if of.own_rule or not is_chosen(name, tensor, of.rule):
             yield name
-
-
-def _is_exempt(of: VertexType, name: str, tensor: Array) -> bool:
-    """Whether a user asked for every worker's part of a tensor: with a rule for contributions, or one for its own
-    name."""
-    if not tensor.size or of.own_rule:
-        return not tensor.size
-    pattern, rule = "*", of.rule
-    if isinstance(rule, ByName):
-        pattern, rule = rule.find(name) or ("*", None)
-    return _last(pattern) == _last(name) or (rule is not None and rule.is_contribution and rule.takes(tensor.dtype))
-
-
-def _last(name: str) -> str:
-    """The last part of a name or of a pattern: a tensor's own name in its layer."""
-    return name.rpartition("/")[2].rpartition(".")[2]
 
 
 def _growth(values: Array, old: Array) -> float:

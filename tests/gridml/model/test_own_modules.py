@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import shutil
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 import gridml
 from gridml.errors import LedgerError, ProgramError
 from gridml.model.loading import load
-from gridml.model.own_modules import hidden_files, own_files
+from gridml.model.own_modules import hidden_files, hidden_on_path, own_files
 from master.store.kept_program import KeptProgram, contents_of
 
 PROGRAM = Path(__file__).parents[2] / "programs" / "slow_count.py"
@@ -150,6 +151,24 @@ def test_what_is_hidden_is_named_with_what_hides_it(folder: Path) -> None:
         "the package both/ beside it",
         "the package both/part/ beside it",
     )
+
+
+def test_what_the_search_path_has_first_and_something_loaded_hides_is_named(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    write(library, program="", master="", numpy__package="", mine_on_the_path="")
+    monkeypatch.syspath_prepend(library)
+    program = write(
+        folder, program="import master, numpy, mine_on_the_path, scipy, os, time, helper", helper="import json"
+    )
+    importlib.import_module("mine_on_the_path")
+    told = dict(hidden_on_path(program))
+    assert {Path(path).relative_to(library).as_posix() for path in told} == {"master.py", "numpy/__init__.py"}
+    assert told[str(library / "master.py")] == str(Path(gridml.__file__).parents[1] / "master" / "__init__.py")
+    write(folder, master="")  # what lies beside the program goes first
+    assert [*dict(hidden_on_path(program))] == [str(library / "numpy" / "__init__.py")]
 
 
 def test_nothing_is_hidden_in_a_checkout_or_by_data(folder: Path) -> None:

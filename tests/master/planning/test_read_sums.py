@@ -130,6 +130,25 @@ def test_counts_are_named_beside_sums(tmp_path: Path, dtype: str) -> None:
     assert f"{SAID} Sums.n, Sums.s." in odd
 
 
+@pytest.mark.parametrize("reader", ["2", "EPOCHS - 1"])
+def test_sums_of_the_second_epoch_are_named(tmp_path: Path, reader: str) -> None:
+    body = (
+        "    if e == 1:\n        sums.s[0] += x.sum()\n"
+        f"    elif e == {reader}:\n        weights.w += sums.s[0].astype('float32') / COUNT\n"
+    )
+    (odd,) = said(tmp_path, body, epochs=5)
+    assert f"{SAID} Sums.s." in odd
+
+
+def test_a_running_maximum_of_counts_is_named(tmp_path: Path) -> None:
+    body = (
+        "    if e == 0:\n        sums.n[0] = np.maximum(sums.n[0], len(x) + 7)\n"
+        "    else:\n        weights.w += sums.n[0].astype('float32') / COUNT\n"
+    )
+    (odd,) = said(tmp_path, body, dtype="int64", rule='gridml.by_name({"*": gridml.maximum()})')
+    assert f"{SAID} Sums.n." in odd
+
+
 @pytest.mark.parametrize("body", NOT_READ.values(), ids=NOT_READ)
 def test_what_overlap_would_not_make_complete_is_no_reason_to_warn(tmp_path: Path, body: str) -> None:
     assert said(tmp_path, body) == []
