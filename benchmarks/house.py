@@ -3,8 +3,9 @@
     python -m benchmarks.house [--against CHECKOUT]
 
 Counts this checkout and, in a column before it, another one: files and lines by room, imports that point up and in
-circles, classes that keep something by lease or by worker, files that name a back end though they are for all of them,
-the longest function and the functions with the most arguments.
+circles, names that stand twice, classes that keep something by lease or by worker, files that name a back end though
+they are for all of them, the longest function and the functions with the most arguments. `CEILINGS` is what a test
+holds these to.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import median
 from typing import Annotated
 
 import typer
@@ -67,6 +69,20 @@ KEPT = {
 """Attributes of the master that keep something by lease or by worker, read from the source by hand; one that neither of
 two checkouts has is an error. Found without being listed: containers of LeaseState or WorkerRecord, and those whose
 comment says "by lease" or "by worker"."""
+
+
+SHARED_NAMES = frozenset({"__init__", "__main__", "base", "registry", "options", "errors"})
+"""Names that modules of many folders have by agreement."""
+
+CEILINGS: dict[str, float] = {
+    "files": 10_000,
+    "public class names that stand twice": 47,
+    "module names that repeat": 100,
+    "circles of folders": 1,
+    "lines of statements in it": 40_000,
+}
+"""What no later change exceeds without saying why in CHANGELOG; `LEAST_MEDIAN` holds from below."""
+LEAST_MEDIAN = 90  # lines of the median file
 
 
 INDEXES = {
@@ -122,6 +138,25 @@ class House:
         for module, path in self.tree.modules.items():
             lines[str(path.relative_to(self.root).parent)] += len(self.texts[module].splitlines())
         return lines
+
+    def sizes(self) -> list[int]:
+        """The lines of each file."""
+        return [len(text.splitlines()) for text in self.texts.values()]
+
+    def repeated_classes(self) -> list[str]:
+        """Public names of classes that stand at the top of several modules."""
+        names = Counter(
+            node.name
+            for text in self.texts.values()
+            for node in ast.parse(text).body
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_")
+        )
+        return sorted(name for name, number in names.items() if number > 1)
+
+    def repeated_modules(self) -> list[str]:
+        """Names that files of several folders have, but for SHARED_NAMES."""
+        names = Counter(path.stem for path in self.tree.modules.values())
+        return sorted(name for name, number in names.items() if number > 1 and name not in SHARED_NAMES)
 
     def code_lines(self, *, testing: bool) -> int:
         """Lines of statements of the product, of what is shipped for tests or of all else."""
@@ -253,7 +288,12 @@ def rows(houses: dict[str, House]) -> list[dict[str, Cell]]:
         count("lines of statements in checks and doubles that it ships", column, house.code_lines(testing=True) or None)
         count("lines of its tests", column, house.lines_below("tests"))
         count("lines of its benchmarks", column, house.lines_below("benchmarks"))
+        count("files", column, len(house.sizes()))
+        count("lines of the median file", column, median(house.sizes()))
+        count("public class names that stand twice", column, len(house.repeated_classes()))
+        count("module names that repeat", column, len(house.repeated_modules()))
         count("imports that point up", column, len(house.tree.arrows_up()))
+        count("circles of folders", column, len(house.tree.folder_circles()))
         count("circles of rooms", column, len(house.tree.room_circles()))
         count("circles of modules", column, len(house.tree.module_circles()))
         count("classes that keep something by lease", column, len(house.keepers("lease")))
@@ -284,6 +324,10 @@ def notes(houses: dict[str, House]) -> list[str]:
             lines.append(f"{column}, by {of}: {', '.join(kept) or 'none'}")
         circles = "; ".join(" = ".join(circle) for circle in house.tree.room_circles())
         lines.append(f"{column}, rooms in circles: {circles or 'none'}")
+        circles = "; ".join(", ".join(circle) for circle in house.tree.folder_circles())
+        lines.append(f"{column}, folders in circles: {circles or 'none'}")
+        lines.append(f"{column}, classes that stand twice: {', '.join(house.repeated_classes()) or 'none'}")
+        lines.append(f"{column}, module names that repeat: {', '.join(house.repeated_modules()) or 'none'}")
         lines.append(f"{column}, imports that point up: {', '.join(map(str, house.tree.arrows_up())) or 'none'}")
         lines.append(f"{column}, files that name a back end: {', '.join(house.naming_a_back_end()) or 'none'}")
         functions = [function for function in house.functions if not function.command]

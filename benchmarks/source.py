@@ -59,6 +59,12 @@ ORDER = (
 """Rooms from low to high; a room imports those below it. A room is a folder, without the files and folders in it that
 have a line of their own."""
 
+LEAVES = ("gridml/errors.py", "gridml/registry.py", "gridml/dataclass_json.py")
+"""Files that are rooms: all others need them, and they need nobody."""
+
+WITHIN = ("gridml/placement",)
+"""Folders that are one room with those in them."""
+
 DOORS = {("gridml", "gridml/calls")}
 """Modules that import from a higher room, and which: `gridml` imports its calls when they are asked for, as no worker
 does."""
@@ -138,6 +144,21 @@ class Tree:
     def module_circles(self) -> list[list[str]]:
         """The sets of modules that cannot be imported without each other."""
         return circles(self.needs(at_import_only=True))
+
+    def folder_circles(self) -> list[list[str]]:
+        """The sets of folders that need each other. LEAVES stand alone; a folder within one of WITHIN belongs to it."""
+        folders = {
+            module: str(file if (file := path.relative_to(self.root)).as_posix() in LEAVES else self._folder(file))
+            for module, path in self.modules.items()
+        }
+        needs: dict[str, set[str]] = {folder: set() for folder in folders.values()}
+        for importer, imported in self.needs().items():
+            needs[folders[importer]] |= {folders[each] for each in imported} - {folders[importer]}
+        return circles(needs)
+
+    @staticmethod
+    def _folder(file: Path) -> Path:
+        return next((Path(whole) for whole in WITHIN if Path(whole) in file.parents), file.parent)
 
     def room_circles(self) -> list[list[str]]:
         """The sets of rooms that need each other."""
