@@ -41,6 +41,7 @@ class OwnFinder(MetaPathFinder):
         self._copy = copy
         # What is typed, or a notebook's cell, imports from where Python was begun.
         self._has_prompt = not sys.flags.safe_path and _resolved(".") == folder
+        self._askers: dict[tuple[str, Any], bool] = {}  # by a module's name and file: an import may stand in a loop
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
@@ -79,6 +80,11 @@ class OwnFinder(MetaPathFinder):
         """Whether the module with these globals is of the folder: a program, a script, or a module of theirs."""
         spec, file = importer.get("__spec__"), importer.get("__file__")
         name = str(getattr(spec, "name", None) or importer.get("__name__"))
+        if (name, file) not in self._askers:
+            self._askers[name, file] = self._is_of_folder(name, file)
+        return self._askers[name, file]
+
+    def _is_of_folder(self, name: str, file: Any) -> bool:
         if name.startswith(f"{self.package}."):
             return True
         if not isinstance(file, str):
@@ -128,14 +134,13 @@ class _Import:
         level: int = 0,
     ) -> Any:
         importer = sys._getframe(1).f_globals if globals is None else globals  # None where a program calls it
-        finder = _finder_for(importer)
-        if finder is None:
-            return self._plain(name, globals, locals, fromlist, level)
         if level:
             package = str(importer.get("__package__") or "")
-            if package.partition(".")[0] == finder.package and level > package.count("."):
+            if package.startswith(APART) and level > package.count("."):
                 raise ImportError("attempted relative import beyond top-level package", name=name)
-        if level or name.partition(".")[0] not in finder.taken:
+            return self._plain(name, globals, locals, fromlist, level)
+        finder = _finder_for(importer, name)
+        if finder is None:
             return self._plain(name, globals, locals, fromlist, level)
         with _called_plainly(finder):
             module = self._plain(f"{finder.package}.{name}", globals, locals, fromlist, 0)
@@ -149,8 +154,8 @@ class _ImportModule:
         self._plain = plain
 
     def __call__(self, name: str, package: str | None = None) -> ModuleType:
-        finder = _finder_for(sys._getframe(1).f_globals)
-        if finder is None or name.partition(".")[0] not in finder.taken:
+        finder = _finder_for(sys._getframe(1).f_globals, name)
+        if finder is None:
             return self._plain(name, package)
         with _called_plainly(finder):
             return self._plain(f"{finder.package}.{name}")
@@ -228,10 +233,13 @@ def _rename(old: str, new: str) -> None:
         sys.modules[renamed] = module
 
 
-def _finder_for(importer: Mapping[str, Any]) -> OwnFinder | None:
-    """The claim on the folder that the module with these globals is of."""
+def _finder_for(importer: Mapping[str, Any], name: str) -> OwnFinder | None:
+    """The claim that has the top-level name of what the module with these globals imports, and is on its folder.
+
+    Every import of the process asks here, so the name is looked at first: nearly all are nobody's."""
+    first = name.partition(".")[0]
     for finder in sys.meta_path:
-        if isinstance(finder, OwnFinder) and finder.taken and finder.is_asked_by(importer):
+        if type(finder) is OwnFinder and first in finder.taken and finder.is_asked_by(importer):
             return finder
     return None
 

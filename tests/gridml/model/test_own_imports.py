@@ -17,6 +17,7 @@ import pytest
 import gridml
 import master
 from gridml.errors import ProgramError
+from gridml.model import own_imports
 from gridml.model.loading import load
 from master.store.kept_program import KeptProgram, contents_of
 
@@ -223,3 +224,15 @@ def test_a_run_has_them_on_workers_and_in_evaluate(tmp_path: Path, named: tuple[
         [sys.executable, "-P", "-m", "gridml", "report", "run", "--json"], cwd=tmp_path, capture_output=True, check=True
     ).stdout
     assert b'"scale": 2' in reported
+
+
+def test_an_import_in_a_loop_looks_at_the_disk_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Imports stand in functions, and every one of the process passes by here: those of numba's compiler, too."""
+    text = "def again():\n    import json\n    import master\n    return master.SCALE"
+    module = loaded(tmp_path, text, master__package="SCALE = 2")
+    looks = list[str]()
+    resolved = own_imports._resolved
+    monkeypatch.setattr(own_imports, "_resolved", lambda path: looks.append(path) or resolved(path))
+    assert {module.again() for _ in range(100)} == {2}
+    importlib.import_module("json")
+    assert len(looks) <= 1
