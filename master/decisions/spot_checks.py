@@ -15,8 +15,6 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
-from scipy.stats import mannwhitneyu
-
 UNLIKE = 0.25  # of the usual likeness: what is less alike is suspicious. Fresh lives and old ones differ by less
 SAME = 0.9  # the cosine from which on repetitions agree: what is between them is the rounding of different machines
 MACHINES = 2  # others whose pushes must have been confirmed,
@@ -84,6 +82,8 @@ def convicted(times_odd: int) -> tuple[bool, str]:
 def strays(own: Sequence[Likeness], others: Sequence[Sequence[Likeness]]) -> tuple[bool, str]:
     """Whether the pushes of a machine go where no training leads, held against those of each other machine: far less
     alike to their repetitions than is usual, and surely so (the test of Mann and Whitney, 1947)."""
+    from scipy.stats import mannwhitneyu  # deferred: it takes most of a second, which every command would wait for
+
     expected = usual(others)
     for group, usually in expected.items():
         mine, theirs = _of(group, own), [cosine for checks in others for cosine in _of(group, checks)]

@@ -96,9 +96,11 @@ def test_help_shows_an_example(gridml: Callable[..., Answer], command: str) -> N
     assert status == 0 and f"Example: gridml {command}" in out
 
 
-def test_help_is_quick_to_import() -> None:
-    """Nothing heavy, and nothing of the master, before a command needs it."""
-    script = "import sys, gridml.cli; print(*sorted({'torch', 'master', 'matplotlib', 'scipy.stats'} & {*sys.modules}))"
+@pytest.mark.parametrize(("module", "unwanted"), [("gridml.cli", {"master"}), ("master.launch", set())])
+def test_what_few_runs_need_is_not_imported_by_all(module: str, unwanted: set[str]) -> None:
+    """Help needs nothing of the master, and a master nothing that takes a second to import."""
+    heavy = {"torch", "matplotlib", "scipy.stats", "boto3", *unwanted}
+    script = f"import sys, {module}; print(*sorted({heavy} & {{*sys.modules}}))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == ""
 
