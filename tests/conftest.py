@@ -22,8 +22,8 @@ from master.store.settings import Settings
 from pools.pool import Pool, personal
 from pools.release import NoCondor
 
-# How fast values are drawn says something of the machine alone, which others may use as well.
-hypothesis_settings.register_profile("gridml", suppress_health_check=[HealthCheck.too_slow])
+# How fast values are drawn and tried says something of the machine alone, which others may use as well.
+hypothesis_settings.register_profile("gridml", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 hypothesis_settings.load_profile("gridml")
 
 PROGRAMS = Path(__file__).parent / "programs"
