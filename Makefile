@@ -15,7 +15,12 @@ BENCHMARKS := merge memory overhead kills condor.latency condor.evictions condor
               carriers local_ec2 spot.replay large_replicas new_user kept_chunks kept_after_restart \
               devices page
 
-.PHONY: help demo test verify lint docs pool pool-firewalled pool-down clean
+SHELL := /bin/bash
+.SHELLFLAGS := -o pipefail -c
+# Modules are compiled once and not by each of hundreds of processes, whatever is set outside.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo test quick verify lint docs pool pool-firewalled pool-down clean
 .DELETE_ON_ERROR:
 
 help:
@@ -51,18 +56,22 @@ lint: $(STAMP)
 docs: $(STAMP)
 	@$(BIN)/python -m docs.site
 
-# What raises daemons waits most of the time: the rest runs beside it in two processes that yield to it, and is shown
-# afterwards, so that pytest's summary is the last line.
-# A test that failed is run once more, since machines are shared, and named in the summary as RERUN.
-PYTEST := $(BIN)/python -m pytest --reruns 1 -rfER
+# What raises daemons waits most of the time: lint, the documentation and all other tests run beside it, yield to it, and
+# are shown afterwards, so that pytest's summary is the last line; before it stand the tests that were skipped, and why.
+# A test that raises daemons and failed is run once more, since machines are shared, and named as RERUN; no other is.
+PYTEST := $(BIN)/python -m pytest -rfERs
 
-test: lint docs
-	@mkdir -p build; echo "tests that raise daemons; the rest runs beside them, into build/rest.log"; \
-	nice -n 10 $(PYTEST) -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
-	trap 'kill $$rest' INT TERM; \
-	$(PYTEST) -m "alone and not long"; alone=$$?; \
-	wait $$rest; rest=$$?; cat build/rest.log; \
-	test $$alone -eq 0 && test $$rest -eq 0
+test: $(STAMP)
+	@mkdir -p build; echo "tests that raise daemons; beside them lint and docs, into build/lint.log, and the rest, into build/rest.log"; \
+	nice $(MAKE) --no-print-directory lint docs > build/lint.log 2>&1 & lint=$$!; \
+	nice $(PYTEST) -m "not alone and not long" -n 2 --dist worksteal > build/rest.log 2>&1 & rest=$$!; \
+	trap 'kill $$lint $$rest' INT TERM; \
+	$(PYTEST) --reruns 1 -m "alone and not long" | tee build/alone.log; alone=$$?; \
+	wait $$lint; lint=$$?; wait $$rest; rest=$$?; \
+	cat build/lint.log; sed '$$d' build/rest.log; \
+	if [ $$lint -ne 0 ]; then echo "FAILED lint or docs, see build/lint.log"; fi; \
+	grep -hE '^(SKIPPED|RERUN|FAILED|ERROR)' build/alone.log; tail -n 1 build/rest.log; \
+	[ "$$alone $$lint $$rest" = "0 0 0" ]
 
 # pytest leaves with 5 when no test is marked `long`.
 verify: $(STAMP)

@@ -36,6 +36,25 @@ ALONE = (
     "pools",
     "remote/test_wrong_host_key.py",
 )
+_ROOT = Path(__file__).parent
+
+
+def _is_alone(path: Path) -> bool:
+    return any(path.is_relative_to(_ROOT / place) for place in ALONE)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Where `-m` asks for tests that run alone, no other file is read: all of them take half a minute."""
+    if not config.option.markexpr.startswith("alone"):
+        return None
+    leads_there = any((_ROOT / place).is_relative_to(collection_path) for place in ALONE)
+    return None if leads_there or _is_alone(collection_path) else True
+
+
+def pytest_collection_finish() -> None:
+    """What tests write is compiled each time: a program that was edited within a second would be taken for itself."""
+    sys.dont_write_bytecode = True
+    os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -49,10 +68,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
         pretend_device.install()
     items[:] = [item for item in items if item not in set(others)]
-    root = Path(__file__).parent
-    alone = [root / place for place in ALONE]
     for item in items:
-        if any(item.path.is_relative_to(place) for place in alone):
+        if _is_alone(item.path):
             item.add_marker(pytest.mark.alone)
 
 
