@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Collection
 from typing import Any
 
+from gridml.protocol.bounds import LARGEST
 from gridml.protocol.messages import Failure, Sync
 from master.backends.base import JobEvent, State
 from master.decisions.gate import Altered
@@ -83,10 +84,14 @@ class WorkerRows:
         self._db.execute("INSERT INTO blames VALUES (?, ?, ?, ?)", (at_s, worker, lease, reason))
 
     def add_altered(self, worker: str, how: Altered, vertices: int, reason: str, at_s: float) -> int:
-        """Count a push that was not taken as it came; return how many of its worker were not, in this way."""
+        """Count a push that was not taken as it came; return how many of its worker were not, in this way.
+
+        What a worker says that it trained can be as much as a message holds, so the sum stops there.
+        """
         counted = self._db.execute(
             "INSERT INTO altered VALUES (?, ?, 1, ?, ?, ?) ON CONFLICT DO UPDATE SET pushes = pushes + 1, "
-            "vertices = vertices + excluded.vertices, at_s = excluded.at_s, reason = excluded.reason RETURNING pushes",
+            f"vertices = min(vertices + excluded.vertices, {LARGEST}), at_s = excluded.at_s, reason = excluded.reason "
+            "RETURNING pushes",
             (worker, how.value, vertices, at_s, reason),
         )
         return int(counted.fetchone()[0])

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gridml.errors import StorageError
+from gridml.protocol.bounds import LARGEST
 from gridml.protocol.messages import Sync
 from master.decisions.failures import Failed
+from master.decisions.gate import Altered
 from master.decisions.leasing import Span
 from master.records import LeaseState
 from master.store.ledger import Ledger
@@ -52,6 +54,18 @@ def reread(ledger: Ledger) -> State:
         return state(other)
     finally:
         other.close()
+
+
+# --- what workers said
+
+
+def test_vertices_of_hostile_pushes_add_up_to_what_a_ledger_may_hold(ledger: Ledger) -> None:
+    """Two pushes of all that a message holds made a ledger that no master read again."""
+    with ledger.transaction():
+        counts = [ledger.add_altered("w1", Altered.REFUSED, LARGEST, "its lease has ended", 1.0) for _ in range(3)]
+    assert counts == [1, 2, 3]
+    other = Ledger(ledger.path, shared_disk=False)
+    other.close()
 
 
 # --- transactions
